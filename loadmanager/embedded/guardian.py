@@ -1,0 +1,152 @@
+"""The process between us and the servers we start: it owns them, and it outlives us just long enough to end them.
+
+Run as a script (`python -I -S guardian.py`), with the standard library only, so that it starts at once and in any
+environment. It is the parent of every server; we talk to it through a pipe, one JSON object a line each way. When that
+pipe ends, for whatever reason (normal exit, exception, Ctrl-C, SIGTERM, SIGKILL, out of memory), it ends the servers
+and removes the temporary folder. Nothing in our own process has to run for that.
+
+It lives in a session of its own: Ctrl-C in a terminal reaches our process, which decides, and not the servers.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any
+
+POLL_S = 0.5
+GRACE_AT_THE_END_S = 5.0
+_PR_SET_PDEATHSIG = 1
+_PIPE = 0
+_REMOVAL_TRIES = 5
+
+
+class Guardian:
+    """The servers by name, and the temporary folder they may share."""
+
+    def __init__(self, temporary_prefix: str | None) -> None:
+        self._servers: dict[str, subprocess.Popen[bytes]] = {}
+        self.folder = tempfile.mkdtemp(prefix=temporary_prefix) if temporary_prefix else None
+
+    def handle(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Do what one line asks for; the answer is one line too."""
+        match request["do"]:
+            case "start":
+                return {"pid": self._start(request["name"], request["command"], request["cwd"], request["log"])}
+            case "signal":
+                self._servers[request["name"]].send_signal(request["signal"])
+                return {}
+            case "stop":
+                return {"exit_code": stop(self._servers[request["name"]], request["grace_s"])}
+            case "poll":
+                return {"exit_code": self._servers[request["name"]].poll()}
+        raise ValueError(f"unknown request {request['do']!r}")
+
+    def reap(self) -> None:
+        """Collect servers that ended by themselves, so that none is left as a zombie."""
+        for server in self._servers.values():
+            server.poll()
+
+    def end(self) -> None:
+        """Stop everything. What lives in a temporary folder is killed at once: nobody will read its data."""
+        for server in self._servers.values():
+            stop(server, 0.0 if self.folder else GRACE_AT_THE_END_S)
+        for _ in range(_REMOVAL_TRIES):
+            if not self.folder or not Path(self.folder).exists():
+                break
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, name: str, command: list[str], cwd: str, log: str) -> int:
+        with Path(log).open("ab") as output:
+            server = subprocess.Popen(  # noqa: S603 - the command is our own process's, never a user's text
+                command,
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                preexec_fn=_die_with_parent(),  # noqa: PLW1509 - this process has one thread
+            )
+        self._servers[name] = server
+        return server.pid
+
+
+def stop(server: subprocess.Popen[bytes], grace_s: float) -> int:
+    """Ask to end, then insist; the exit code. A stopped (SIGSTOP) server is woken to be able to end in order."""
+    if grace_s > 0:
+        server.send_signal(signal.SIGTERM)
+        server.send_signal(signal.SIGCONT)
+        try:
+            return server.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            pass
+    server.kill()
+    return server.wait()
+
+
+def _die_with_parent() -> Callable[[], None] | None:
+    """On Linux the kernel itself kills a server whose guardian was killed; elsewhere there is nothing like it."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl = ctypes.CDLL(None).prctl
+
+    def arm() -> None:
+        prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+    return arm
+
+
+def _carry_on(_signal: int, _frame: FrameType | None) -> None:
+    """A handler and not SIG_IGN: a server inherits what is ignored, and a JVM then ignores SIGTERM for good."""
+
+
+def _requests(parent_pid: int, idle: Callable[[], None]) -> Iterator[dict[str, Any]]:
+    """Requests until the pipe ends or our parent is gone (a process forked from it may hold the pipe open)."""
+    pending = b""
+    while os.getppid() == parent_pid:
+        readable, _, _ = select.select([_PIPE], [], [], POLL_S)
+        if not readable:
+            idle()
+            continue
+        received = os.read(_PIPE, 65_536)
+        if not received:
+            return
+        *complete, pending = (pending + received).split(b"\n")
+        for line in complete:
+            yield json.loads(line)
+
+
+def _answer(out: IO[bytes], answer: dict[str, Any]) -> None:
+    out.write(json.dumps(answer).encode() + b"\n")
+    out.flush()
+
+
+def main(parent_pid: int, temporary_prefix: str | None) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _carry_on)
+    guardian = Guardian(temporary_prefix)
+    try:
+        _answer(sys.stdout.buffer, {"id": 0, "folder": guardian.folder})
+        for request in _requests(parent_pid, guardian.reap):
+            try:
+                answer = guardian.handle(request)
+            except (OSError, ValueError, KeyError) as error:
+                answer = {"error": f"{type(error).__name__}: {error}"}
+            _answer(sys.stdout.buffer, {"id": request["id"], **answer})
+    except BrokenPipeError:
+        pass  # nobody reads the answer any more: the same as the end of the pipe
+    finally:
+        guardian.end()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)  # noqa: PLR2004 - an optional second argument

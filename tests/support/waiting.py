@@ -1,0 +1,33 @@
+"""Waiting for a condition instead of for a time."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+
+_POLL_S = 0.02
+
+
+async def eventually(predicate: Callable[[], object | Awaitable[object]], timeout_s: float = 10.0, what: str = "") -> None:
+    """Return once `predicate()` is truthy; fail after `timeout_s` and say what never came true."""
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        outcome = predicate()
+        if inspect.isawaitable(outcome):
+            outcome = await outcome
+        if outcome:
+            return
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {timeout_s} s: {what or inspect.getsource(predicate).strip()}")
+        await asyncio.sleep(_POLL_S)
+
+
+def eventually_sync(predicate: Callable[[], object], timeout_s: float = 10.0, what: str = "") -> None:
+    """`eventually` for tests without an event loop."""
+    deadline_s = time.monotonic() + timeout_s
+    while not predicate():
+        if time.monotonic() > deadline_s:
+            raise AssertionError(f"not within {timeout_s} s: {what or inspect.getsource(predicate).strip()}")
+        time.sleep(_POLL_S)

@@ -1,0 +1,66 @@
+"""Real ZooKeepers for tests: one for each test process, and more for tests that break theirs."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import psutil
+import pytest
+from kazoo.client import KazooClient
+
+from loadmanager.embedded.zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
+
+ZooKeeperFactory = Callable[..., EmbeddedZooKeeper]
+"""Takes what `EmbeddedZooKeeper` takes, and starts it."""
+EnsembleFactory = Callable[..., EmbeddedEnsemble]
+"""Takes what `EmbeddedEnsemble` takes, and starts it."""
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[EmbeddedZooKeeper]:
+    """The server all tests of this process share: never stop it, and keep below your own `chroot`."""
+    with EmbeddedZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture
+def chroot() -> str:
+    """A path no other test uses; nothing is there yet."""
+    return f"/t-{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def start_zookeeper() -> Iterator[ZooKeeperFactory]:
+    """Starts servers of the test's own, to be stopped, killed or paused; they end with the test."""
+    with contextlib.ExitStack() as servers:
+        yield lambda **options: servers.enter_context(EmbeddedZooKeeper(**options))
+
+
+@pytest.fixture
+def start_ensemble() -> Iterator[EnsembleFactory]:
+    """Starts ensembles of the test's own; they end with the test."""
+    with contextlib.ExitStack() as ensembles:
+        yield lambda members=3, **options: ensembles.enter_context(EmbeddedEnsemble(members, **options))
+
+
+@contextlib.contextmanager
+def a_session(connect_string: str, timeout_s: float = 10.0) -> Iterator[Any]:
+    """A bare kazoo client, for looking at a server from outside of what is tested (kazoo has no types)."""
+    client = KazooClient(connect_string, timeout=timeout_s)
+    client.start(timeout=15)
+    try:
+        yield client
+    finally:
+        client.stop()
+        client.close()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs or could run again; one that ended and was not collected yet does not."""
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return False
