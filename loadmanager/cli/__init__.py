@@ -1,0 +1,26 @@
+"""The command line. Each command is a module of its own, imported only when it is the one that is asked for."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import typer
+
+COMMANDS = ("serve", "agent", "monitor", "demo", "zookeeper", "config")
+
+
+def main() -> None:
+    """Entry point of `loadmanager`."""
+    app = typer.Typer(
+        name="loadmanager",
+        help="A load manager for fleets of stateful brokers.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(lambda: None)
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
+    for name in (asked,) if asked in COMMANDS else COMMANDS:
+        app.command(name)(getattr(import_module(f"loadmanager.cli.{name}"), name))
+    app()

@@ -1,0 +1,100 @@
+"""`loadmanager serve`: one node of the load-manager service, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+import socket
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+from aiohttp import web
+
+from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, install_fast_loop, write_ready_file
+from loadmanager.config import Settings, load_settings
+from loadmanager.errors import ConfigurationError, StoreUnavailableError
+from loadmanager.http.app import make_app
+from loadmanager.leader.service import Node
+from loadmanager.observability import configure_logging
+from loadmanager.store.zookeeper import ZooKeeperStore
+
+log = structlog.get_logger(__name__)
+
+_GRACE_S = 5.0
+
+
+def serve(
+    config: Annotated[Path | None, typer.Option(help="YAML file; see config/loadmanager.yaml.")] = None,
+    ready_file: Annotated[
+        Path | None, typer.Option(help='Write {"url": ...} here once the node answers lookups.')
+    ] = None,
+    log_json: Annotated[bool, typer.Option(help="Log JSON lines.")] = False,  # noqa: FBT002 - a command-line flag
+) -> None:
+    """Run a load-manager node: answer lookups, take part in elections, and lead when elected."""
+    configure_logging(json_lines=log_json)
+    try:
+        settings = load_settings(Settings, config)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    install_fast_loop()
+    asyncio.run(_serve(settings, ready_file))
+
+
+async def _serve(settings: Settings, ready_file: Path | None) -> None:
+    listener = _listen(settings)
+    port = listener.getsockname()[1]
+    host = settings.advertised_address or socket.getfqdn()
+    url = f"http://{host}:{port}"
+    store = ZooKeeperStore(
+        settings.zookeeper_hosts,
+        session_timeout_s=settings.session_timeout_s,
+        chroot=settings.zookeeper_chroot,
+        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
+    )
+    try:
+        await store.start()
+    except StoreUnavailableError as error:
+        listener.close()
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
+    node = Node(settings, store, f"{host}:{port}", url, secrets.randbits(63))
+    runner = web.AppRunner(make_app(node), access_log=None)
+    await runner.setup()
+    await node.start()
+    await web.SockSite(runner, listener).start()
+    log.info("serving", url=url, store=settings.metadata_store_url)
+    if ready_file is not None:
+        write_ready_file(ready_file, url)
+    try:
+        await _until_told_to_stop(node)
+    finally:
+        await node.stop()
+        await asyncio.wait_for(runner.cleanup(), _GRACE_S)
+        await store.close()
+
+
+async def _until_told_to_stop(node: Node) -> None:
+    """Return on SIGTERM or SIGINT; raise what ended one of the node's tasks."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    node.failure.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    if node.failure.done():
+        fail(f"the node cannot go on: {node.failure.exception()}", EXIT_FAILURE)
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.bind_address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((settings.bind_address, settings.web_service_port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        fail(f"webServicePort {settings.web_service_port} on {settings.bind_address}: {error.strerror}", EXIT_FAILURE)
+    return listener

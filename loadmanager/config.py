@@ -1,0 +1,413 @@
+"""Settings: frozen models with bounds, Pulsar's keys and defaults wherever Pulsar has one.
+
+Sources, the later one wins: defaults, the YAML file, environment variables (`LOADMANAGER_` and the key, in any case).
+Settings are resolved once, where a process starts, and passed down; nothing reads them globally.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+from loadmanager.core.hashing import HashFunction
+from loadmanager.core.load import ResourceWeights
+from loadmanager.core.names import parse_broker_id
+from loadmanager.core.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
+from loadmanager.core.shedding import SHEDDING_STRATEGIES
+from loadmanager.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "LOADMANAGER_"
+_OTHER_VARIABLES = frozenset({"LOADMANAGER_JAVA", "LOADMANAGER_SHARED"})
+
+Percent = Annotated[int, Field(ge=0, le=100)]
+Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+PositiveMs = Annotated[int, Field(ge=1, le=86_400_000)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
+Minutes = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
+
+
+def _known_placement(name: str) -> str:
+    return _known("loadBalancerLoadPlacementStrategy", name, PLACEMENT_STRATEGIES)
+
+
+def _known_shedding(name: str) -> str:
+    return _known("loadBalancerLoadSheddingStrategy", name, SHEDDING_STRATEGIES)
+
+
+def _known(key: str, name: str, strategies: Mapping[str, object]) -> str:
+    try:
+        get_by_name(key, name, strategies)
+    except UnknownStrategyError:
+        raise ValueError(f"unknown strategy; known are {', '.join(sorted(strategies))}") from None
+    return name
+
+
+class _Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=to_camel,
+        populate_by_name=True,
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_prefix_target="all",
+    )
+    title: ClassVar[str]
+
+    @classmethod
+    def settings_customise_sources(  # the order is documented at the top of the module
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source of ours
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - not a source of ours
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del settings_cls
+        return env_settings, init_settings
+
+    @classmethod
+    def key(cls, name: str) -> str:
+        """The configuration key of a field."""
+        return cls.model_fields[name].alias or name
+
+
+class StoreSettings(_Settings):
+    """How to reach the metadata store."""
+
+    metadata_store_url: str = Field(
+        "zk:127.0.0.1:2181",
+        min_length=1,
+        description="ZooKeeper servers (3.6 or newer) and an optional chroot: zk:host:port,host:port/chroot.",
+    )
+    metadata_store_session_timeout_millis: int = Field(
+        10_000,
+        ge=1_000,
+        le=600_000,
+        description="Session timeout. A broker that vanished without a word keeps its bundles for this long"
+        " (Pulsar's default is 30000).",
+    )
+    metadata_store_connect_timeout_millis: PositiveMs = Field(
+        15_000, description="How long a process waits at its start for ZooKeeper before it gives up."
+    )
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        return self.metadata_store_url.removeprefix("zk:").partition("/")[0]
+
+    @property
+    def zookeeper_chroot(self) -> str:
+        _, slash, chroot = self.metadata_store_url.removeprefix("zk:").partition("/")
+        return slash + chroot.rstrip("/") if chroot else ""
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self.metadata_store_session_timeout_millis / 1000
+
+
+class WeightSettings(_Settings):
+    """How much each resource counts in a broker's usage, which is the maximum over its resources."""
+
+    load_balancer_cpu_resource_weight: Weight = Field(
+        1.0, alias="loadBalancerCPUResourceWeight", description="Weight of CPU in a broker's usage."
+    )
+    load_balancer_direct_memory_resource_weight: Weight = Field(
+        0.0, description="Weight of direct memory in a broker's usage."
+    )
+    load_balancer_bandwidth_in_resource_weight: Weight = Field(
+        1.0, description="Weight of incoming bandwidth in a broker's usage."
+    )
+    load_balancer_bandwidth_out_resource_weight: Weight = Field(
+        1.0, description="Weight of outgoing bandwidth in a broker's usage."
+    )
+
+    @property
+    def resource_weights(self) -> ResourceWeights:
+        return ResourceWeights(
+            cpu=self.load_balancer_cpu_resource_weight,
+            direct_memory=self.load_balancer_direct_memory_resource_weight,
+            bandwidth_in=self.load_balancer_bandwidth_in_resource_weight,
+            bandwidth_out=self.load_balancer_bandwidth_out_resource_weight,
+        )
+
+
+class ReportSettings(WeightSettings):
+    """Pulsar's rules for when a broker's load report is written again."""
+
+    load_balancer_report_update_min_interval_millis: PositiveMs = Field(
+        5_000, description="How often a broker's agent checks whether its load report has to be written again."
+    )
+    load_balancer_report_update_max_interval_minutes: Minutes = Field(
+        15, description="A load report is written at least this often."
+    )
+    load_balancer_report_update_threshold_percentage: Percent = Field(
+        10, description="A load report is written when something in it changed by more than this many per cent."
+    )
+
+
+class Settings(StoreSettings, WeightSettings):
+    """Settings of a load-manager node."""
+
+    title: ClassVar[str] = "loadmanager serve"
+
+    cluster_name: str = Field("standalone", min_length=1, description="Value of the `cluster` label of every metric.")
+    bind_address: str = Field("0.0.0.0", description="Address the HTTP server listens on.")  # noqa: S104 - a service
+    web_service_port: Port = Field(8080, description="HTTP port; 0 lets the kernel choose a free one.")
+    advertised_address: str = Field(
+        "", description="Host under which others reach this node; empty: the host's own name."
+    )
+
+    load_balancer_enabled: bool = Field(
+        True, description="Off: no shedding and no periodic writes; bundles are still assigned at lookup."
+    )
+    load_balancer_load_placement_strategy: Annotated[str, AfterValidator(_known_placement)] = Field(
+        "LeastLongTermMessageRate", description="How an owner is chosen; Pulsar's full class names work too."
+    )
+    load_balancer_load_shedding_strategy: Annotated[str, AfterValidator(_known_shedding)] = Field(
+        "ThresholdShedder", description="How bundles are chosen that have to leave their broker."
+    )
+    load_balancer_distribute_bundles_evenly_enabled: bool = Field(
+        True, description="Prefer brokers that hold the fewest bundles of the same namespace."
+    )
+    load_balancer_broker_max_topics: int = Field(
+        50_000, ge=0, le=2**31 - 1, description="Brokers with more topics than this get no further bundle."
+    )
+    load_balancer_broker_overloaded_threshold_percentage: Percent = Field(
+        85, description="From this usage on OverloadShedder sheds; above it a broker gets no bundle if another can."
+    )
+    load_balancer_shedding_enabled: bool = Field(True, description="The switch of all automatic unloading.")
+    load_balancer_shedding_interval_minutes: Minutes = Field(
+        1, description="Pause between two rounds of shedding; fractions are allowed."
+    )
+    load_balancer_shedding_grace_period_minutes: float = Field(
+        30, ge=0, le=100_000, allow_inf_nan=False, description="A bundle that moved is not moved again for this long."
+    )
+    load_balancer_shedding_excluded_namespaces: frozenset[str] = Field(
+        frozenset(), description="Namespaces (tenant/namespace) whose bundles are never shed."
+    )
+    load_balancer_broker_threshold_shedder_percentage: Percent = Field(
+        10, description="ThresholdShedder: sheds from brokers this many points above the average usage."
+    )
+    lower_boundary_shedding_enabled: bool = Field(
+        False, description="ThresholdShedder: also shed from the busiest broker when one lies far below the average."
+    )
+    load_balancer_history_resource_percentage: float = Field(
+        0.9, ge=0, lt=1, allow_inf_nan=False, description="Weight of the past in a broker's averaged usage."
+    )
+    load_balancer_bundle_unload_min_throughput_threshold: float = Field(
+        10, ge=0, allow_inf_nan=False, description="ThresholdShedder: MiB/s below which moving bundles is not worth it."
+    )
+    default_number_of_namespace_bundles: int = Field(
+        4, ge=1, le=1 << 20, description="Bundles of a namespace created without a number."
+    )
+    default_hash_function: HashFunction = Field(
+        HashFunction.MURMUR3_32,
+        description="Hash from topic to bundle for new namespaces: murmur3_32, or crc32 as in Pulsar.",
+    )
+    namespace_bundle_unloading_timeout_ms: PositiveMs = Field(
+        60_000, description="An owner that has not released a bundle after this long keeps it, and it is reported."
+    )
+    unload_attempt_timeout_ms: PositiveMs = Field(
+        10_000, description="How long one unload call to a broker may take before it is repeated."
+    )
+    max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Unloads that may be under way at a time.")
+    load_balancer_resource_quota_update_interval_minutes: Minutes = Field(
+        15, description="How often the leader writes the averages of bundles and brokers, if they changed."
+    )
+    reassign_bundles_of_dead_brokers_at_once: bool = Field(
+        False, description="Place the bundles of a broker that is gone at once instead of at their next lookup."
+    )
+    lookup_timeout_ms: PositiveMs = Field(
+        5_000, description="How long a lookup waits for the assignment of its bundle before it answers 503."
+    )
+    leader_probe_interval_ms: PositiveMs = Field(
+        300, description="How often a standby tries to connect to the leader; a refused connection starts an election."
+    )
+    decisions_kept: int = Field(
+        2_000,
+        ge=1,
+        le=1_000_000,
+        description="Decisions and non-decisions kept in memory for /loadbalance/v1/decisions.",
+    )
+
+    def planner_settings(self) -> PlannerSettings:
+        """What the core needs of these settings."""
+        return PlannerSettings(
+            load_balancer_enabled=self.load_balancer_enabled,
+            placement_strategy=self.load_balancer_load_placement_strategy,
+            shedding_enabled=self.load_balancer_shedding_enabled,
+            shedding_strategy=self.load_balancer_load_shedding_strategy,
+            shedding_excluded_namespaces=self.load_balancer_shedding_excluded_namespaces,
+            distribute_bundles_evenly_enabled=self.load_balancer_distribute_bundles_evenly_enabled,
+            broker_max_topics=self.load_balancer_broker_max_topics,
+            broker_overloaded_threshold_percentage=self.load_balancer_broker_overloaded_threshold_percentage,
+            broker_threshold_shedder_percentage=self.load_balancer_broker_threshold_shedder_percentage,
+            lower_boundary_shedding_enabled=self.lower_boundary_shedding_enabled,
+            bundle_unload_min_throughput_threshold=self.load_balancer_bundle_unload_min_throughput_threshold,
+            history_resource_percentage=self.load_balancer_history_resource_percentage,
+            resource_weights=self.resource_weights,
+        )
+
+
+class AgentSettings(StoreSettings, ReportSettings):
+    """Settings of the agent beside a broker."""
+
+    title: ClassVar[str] = "loadmanager agent"
+
+    broker_id: Annotated[str, AfterValidator(parse_broker_id)] = Field(
+        description="host:port under which the broker is known; what lookups and znodes name."
+    )
+    broker_url: str = Field(pattern=r"^https?://", description="URL of the broker's HTTP interface towards this agent.")
+    broker_service_url: str = Field(
+        "", description="URL that clients connect to after a lookup, such as pulsar://host:6650."
+    )
+    broker_web_service_url: str = Field("", description="HTTP URL in lookup answers; empty: http:// and the broker id.")
+    load_manager_urls: tuple[str, ...] = Field(
+        min_length=1, description="URLs of load-manager nodes, asked in turn; the first that answers is kept."
+    )
+    bind_address: str = Field("127.0.0.1", description="Address the agent's HTTP server listens on.")
+    agent_port: Port = Field(9090, description="The agent's HTTP port; 0 lets the kernel choose a free one.")
+    agent_url: str = Field(
+        "", description="URL under which load-manager nodes reach this agent; empty: from the above."
+    )
+    broker_lease_ms: int = Field(
+        3_000, ge=100, le=60_000, description="A broker stops serving when it could not renew for this long."
+    )
+    load_balancer_host_usage_check_interval_minutes: Minutes = Field(
+        1, description="How often CPU, memory and network usage are measured; fractions are allowed."
+    )
+    stats_update_frequency_in_secs: float = Field(
+        60, gt=0, le=86_400, description="How often topic statistics are taken from the broker."
+    )
+    host_usage_scope: Literal["host", "process"] = Field(
+        "host", description="Measure the whole host (or container), or only the broker's process: several on one host."
+    )
+    cpu_limit_cores: float | None = Field(
+        None, gt=0, le=100_000, description="Cores the broker may use; empty: the container's limit, else the host's."
+    )
+    load_balancer_override_broker_nic_speed_gbps: float | None = Field(
+        None, gt=0, le=100_000, allow_inf_nan=False, description="NIC speed in Gbit/s where it cannot be detected."
+    )
+
+
+S = TypeVar("S", bound=_Settings)
+
+
+def load_settings(model: type[S], path: Path | None, overrides: Mapping[str, Any] | None = None) -> S:
+    """Settings from the file (if any), `overrides` by key, and the environment.
+
+    Raises `ConfigurationError` naming the source, the key and what is allowed.
+    """
+    _refuse_unknown_variables(model)
+    values = {**(_read_yaml(path) if path else {}), **(overrides or {})}
+    _refuse_unknown_keys(model, values, str(path or "settings"))
+    try:
+        return model(**values)
+    except ValidationError as error:
+        faults = [_fault(model, dict(fault)) for fault in error.errors(include_url=False)]
+        raise ConfigurationError(f"{path or 'settings'}: " + "; ".join(faults)) from None
+
+
+def render_yaml(model: type[_Settings]) -> str:
+    """The model's defaults as a YAML file with a comment on every key."""
+    lines = [f"# {model.title}: every key with its default. Pulsar's broker.conf keys keep their names.", ""]
+    for name, field in model.model_fields.items():
+        lines.append(f"# {field.description}")
+        bounds = _bounds(field)
+        if bounds:
+            lines.append(f"# Allowed: {bounds}.")
+        value = "" if field.is_required() else field.get_default(call_default_factory=True)
+        prefix = "# " if field.is_required() or value is None else ""
+        lines.append(f"{prefix}{model.key(name)}: {_yaml_value(value)}".rstrip())
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{path}: not valid YAML: {error}") from None
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise ConfigurationError(f"{path}: expected `key: value` lines, got a {type(content).__name__}")
+    return {str(key): value for key, value in content.items()}
+
+
+def _keys(model: type[_Settings]) -> list[str]:
+    return [model.key(name) for name in model.model_fields]
+
+
+def _refuse_unknown_keys(model: type[_Settings], values: Mapping[str, Any], where: str) -> None:
+    known = _keys(model)
+    for key in values:
+        if key not in known and key not in model.model_fields:
+            raise ConfigurationError(f"{where}: unknown key {key!r}{_did_you_mean(key, known)}")
+
+
+def _refuse_unknown_variables(model: type[_Settings]) -> None:
+    known = {f"{ENVIRONMENT_PREFIX}{key}".lower(): key for key in _keys(model)}
+    others = {variable.lower() for variable in _OTHER_VARIABLES}
+    for variable in os.environ:
+        lowered = variable.lower()
+        if lowered.startswith(ENVIRONMENT_PREFIX.lower()) and lowered not in known and lowered not in others:
+            key = variable[len(ENVIRONMENT_PREFIX) :]
+            hint = _did_you_mean(key, list(known.values()))
+            raise ConfigurationError(f"environment variable {variable}: no such key{hint}")
+
+
+def _did_you_mean(key: str, known: list[str]) -> str:
+    by_lowered = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(key.lower(), by_lowered, n=1)
+    return f"; did you mean {by_lowered[close[0]]!r}?" if close else ""
+
+
+def _fault(model: type[_Settings], fault: dict[str, Any]) -> str:
+    location = [str(part) for part in fault["loc"]]
+    field = model.model_fields.get(location[0]) if location else None
+    key = ".".join([model.key(location[0]), *location[1:]] if field else location)
+    if fault["type"] == "missing":
+        return f"{key}: is required"
+    message = str(fault["msg"]).removeprefix("Value error, ")
+    allowed = _bounds(field) if field else ""
+    return f"{key}: {message} (got {fault['input']!r}{f'; allowed: {allowed}' if allowed else ''})"
+
+
+_SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+
+
+def _bounds(field: FieldInfo) -> str:
+    shown = [
+        f"{sign} {getattr(constraint, name)}"
+        for constraint in field.metadata
+        for name, sign in _SIGNS.items()
+        if getattr(constraint, name, None) is not None
+    ]
+    return ", ".join(shown)
+
+
+def _yaml_value(value: Any) -> str:  # noqa: ANN401 - whatever a field's default is
+    if value is None or value == "":
+        return '""' if value == "" else ""
+    plain = sorted(value) if isinstance(value, frozenset) else list(value) if isinstance(value, tuple) else value
+    return yaml.safe_dump(
+        str(plain) if isinstance(plain, HashFunction) else plain, default_flow_style=True
+    ).splitlines()[0]

@@ -1,0 +1,140 @@
+"""Names as Pulsar writes them: topics, namespaces, bundle ranges, bundles and broker ids. Parse, format, order."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+BrokerId = NewType("BrokerId", str)
+"""`<advertised address>:<web port>`: an identifier that looks like an address; the host ends at the last colon."""
+
+HASH_SPACE_END = 0xFFFFFFFF
+"""The highest hash, which belongs to the last bundle: the only range that is closed at the top."""
+
+_DOMAINS = ("persistent", "non-persistent")
+_NAME_PART = re.compile(r"[-=:.\w]+")
+_RANGE = re.compile(r"0x[0-9a-f]{8}_0x[0-9a-f]{8}")
+_MAX_NAME_LENGTH = 2048
+_MAX_PORT = 65535
+
+
+class InvalidNameError(ValueError):
+    """A name that cannot be used; the message says what was given, what is wrong and what is expected."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class NamespaceName:
+    """`tenant/namespace`."""
+
+    tenant: str
+    local_name: str
+
+    @classmethod
+    def parse(cls, text: str) -> NamespaceName:
+        parts = text.split("/")
+        if len(parts) != 2:  # noqa: PLR2004 - a tenant and a name
+            raise InvalidNameError(f"namespace {text!r}: expected 'tenant/namespace'")
+        return cls.of(parts[0], parts[1])
+
+    @classmethod
+    def of(cls, tenant: str, local_name: str) -> NamespaceName:
+        return cls(_name_part("tenant", tenant), _name_part("namespace", local_name))
+
+    def __str__(self) -> str:
+        return f"{self.tenant}/{self.local_name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TopicName:
+    """`persistent://tenant/namespace/topic`; the text form, with any `-partition-N`, is what gets hashed."""
+
+    domain: str
+    namespace: NamespaceName
+    local_name: str
+
+    @classmethod
+    def parse(cls, text: str) -> TopicName:
+        domain, separator, rest = text.partition("://")
+        parts = rest.split("/", 2)
+        if not separator or len(parts) != 3:  # noqa: PLR2004 - tenant, namespace, topic
+            raise InvalidNameError(f"topic {text!r}: expected 'persistent://tenant/namespace/topic'")
+        return cls.of(domain, *parts)
+
+    @classmethod
+    def of(cls, domain: str, tenant: str, namespace: str, local_name: str) -> TopicName:
+        if domain not in _DOMAINS:
+            raise InvalidNameError(f"topic domain {domain!r}: expected one of {', '.join(_DOMAINS)}")
+        if not local_name or len(local_name) > _MAX_NAME_LENGTH or "\0" in local_name:
+            raise InvalidNameError(f"topic name {local_name[:80]!r}: expected 1 to {_MAX_NAME_LENGTH} characters")
+        return cls(domain, NamespaceName.of(tenant, namespace), local_name)
+
+    def __str__(self) -> str:
+        return f"{self.domain}://{self.namespace}/{self.local_name}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BundleRange:
+    """The hashes from `lower` up to `upper`, without `upper` itself unless it is the end of the hash space."""
+
+    lower: int
+    upper: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lower < self.upper <= HASH_SPACE_END:
+            raise InvalidNameError(
+                f"bundle range 0x{self.lower:08x}_0x{self.upper:08x}:"
+                " expected 0x00000000 <= lower < upper <= 0xffffffff"
+            )
+
+    @classmethod
+    def parse(cls, text: str) -> BundleRange:
+        if not _RANGE.fullmatch(text):
+            raise InvalidNameError(
+                f"bundle range {text[:80]!r}: expected 0xLLLLLLLL_0xUUUUUUUU in lower-case hexadecimal"
+            )
+        lower, upper = text.split("_")
+        return cls(int(lower, 16), int(upper, 16))
+
+    def __contains__(self, topic_hash: int) -> bool:
+        return self.lower <= topic_hash < self.upper or (topic_hash == self.upper == HASH_SPACE_END)
+
+    def __str__(self) -> str:
+        return f"0x{self.lower:08x}_0x{self.upper:08x}"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class BundleName:
+    """`tenant/namespace/0xLLLLLLLL_0xUUUUUUUU`; ordered by namespace, then by lower bound."""
+
+    namespace: NamespaceName
+    range: BundleRange
+
+    @classmethod
+    def parse(cls, text: str) -> BundleName:
+        namespace, separator, bundle_range = text.rpartition("/")
+        if not separator:
+            raise InvalidNameError(f"bundle {text[:80]!r}: expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
+        return cls(NamespaceName.parse(namespace), BundleRange.parse(bundle_range))
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.range}"
+
+
+def parse_broker_id(text: str) -> BrokerId:
+    host, separator, port = text.rpartition(":")
+    usable_host = bool(host) and not any(c in host for c in "/\0 ")
+    if not separator or not usable_host or not port.isascii() or not port.isdigit() or not 0 < int(port) <= _MAX_PORT:
+        raise InvalidNameError(f"broker id {text[:80]!r}: expected 'host:port'")
+    return BrokerId(text)
+
+
+def broker_host(broker_id: BrokerId) -> str:
+    """The part of a broker id that isolation policies match: everything before the last colon."""
+    return broker_id.rpartition(":")[0]
+
+
+def _name_part(field: str, text: str) -> str:
+    if not _NAME_PART.fullmatch(text) or text in (".", "..") or len(text) > _MAX_NAME_LENGTH:
+        raise InvalidNameError(f"{field} {text[:80]!r}: expected letters, digits and any of '-=:._'")
+    return text

@@ -1,0 +1,156 @@
+"""Who owns a bundle: the states of one bundle and the table of legal transitions.
+
+    Free ──assign──▶ Owned ──release──▶ Releasing ──complete──▶ Owned by the destination, or Free without one
+      ▲                │  ▲                 │
+      └──owner_gone────┘  └────abandon──────┘   (the unload failed: the source stays the owner)
+
+Every transition adds one to `version`. A broker refuses a bundle at a version it has released before, so an answer
+that is out of date can never give a bundle a second owner.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.names import BrokerId, NamespaceName
+
+
+class OwnershipState(enum.StrEnum):
+    FREE = "Free"
+    OWNED = "Owned"
+    RELEASING = "Releasing"
+
+
+class IllegalTransitionError(Exception):
+    """A transition that the table does not allow; the message tells the bundle's story so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """One life of a broker: a broker that registers again, even under the same id, has another incarnation."""
+
+    broker: BrokerId
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The ownership of one bundle at one version.
+
+    `owner` is the registration that may serve it (None when free); `destination` is who gets it once a release is
+    complete (None: nobody until the next lookup). `epoch` is the leader's that wrote it, `since_ms` the wall clock
+    in epoch milliseconds, `reason` a word for operators: why the last transition happened.
+    """
+
+    state: OwnershipState = OwnershipState.FREE
+    owner: Registration | None = None
+    destination: Registration | None = None
+    version: int = 0
+    epoch: int = 0
+    since_ms: int = 0
+    reason: str = ""
+
+
+FREE = Ownership()
+"""A bundle that never had an owner."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceState:
+    """The bundles of one namespace and who owns each: `ownerships[i]` belongs to bundle i of `bundles`."""
+
+    name: NamespaceName
+    bundles: NamespaceBundles
+    ownerships: tuple[Ownership, ...]
+
+    def __post_init__(self) -> None:
+        assert len(self.ownerships) == len(self.bundles), "one ownership per bundle"
+
+    @classmethod
+    def unowned(cls, name: NamespaceName, bundles: NamespaceBundles) -> NamespaceState:
+        return cls(name, bundles, (FREE,) * len(bundles))
+
+    def bundle_name(self, index: int) -> str:
+        return f"{self.name}/{self.bundles.range_at(index)}"
+
+    def bundle_names(self) -> list[str]:
+        return [self.bundle_name(i) for i in range(len(self.bundles))]
+
+    def with_ownerships(self, changes: Mapping[int, Ownership]) -> NamespaceState:
+        """The same namespace after `changes` (position of the bundle -> its new ownership)."""
+        ownerships = tuple(changes.get(i, ownership) for i, ownership in enumerate(self.ownerships))
+        return replace(self, ownerships=ownerships)
+
+
+class Transition(enum.StrEnum):
+    ASSIGN = "assign"
+    RELEASE = "release"
+    COMPLETE = "complete"
+    ABANDON = "abandon"
+    OWNER_GONE = "owner_gone"
+
+
+LEGAL_FROM: dict[Transition, frozenset[OwnershipState]] = {
+    Transition.ASSIGN: frozenset({OwnershipState.FREE}),
+    Transition.RELEASE: frozenset({OwnershipState.OWNED}),
+    Transition.COMPLETE: frozenset({OwnershipState.RELEASING}),
+    Transition.ABANDON: frozenset({OwnershipState.RELEASING}),
+    Transition.OWNER_GONE: frozenset({OwnershipState.OWNED, OwnershipState.RELEASING}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """What every transition records beside its effect: the leader's epoch, the wall clock, and why."""
+
+    epoch: int
+    now_ms: int
+    reason: str
+
+
+def assign(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
+    """Give a free bundle to `owner`."""
+    return _step(current, Transition.ASSIGN, OwnershipState.OWNED, owner, None, stamp)
+
+
+def release(current: Ownership, destination: Registration | None, stamp: Stamp) -> Ownership:
+    """Begin to take the bundle from its owner; from here on nobody may start to serve it."""
+    return _step(current, Transition.RELEASE, OwnershipState.RELEASING, current.owner, destination, stamp)
+
+
+def complete(current: Ownership, stamp: Stamp) -> Ownership:
+    """The owner has let go, or is gone: the destination owns the bundle, or nobody does."""
+    if current.destination is None:
+        return _step(current, Transition.COMPLETE, OwnershipState.FREE, None, None, stamp)
+    return _step(current, Transition.COMPLETE, OwnershipState.OWNED, current.destination, None, stamp)
+
+
+def retarget(current: Ownership, destination: Registration | None) -> Ownership:
+    """Another destination for a release under way; no transition of its own, so it is only used to complete one."""
+    return replace(current, destination=destination)
+
+
+def abandon(current: Ownership, stamp: Stamp) -> Ownership:
+    """The owner did not let go in time: it stays the owner, at a higher version."""
+    return _step(current, Transition.ABANDON, OwnershipState.OWNED, current.owner, None, stamp)
+
+
+def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
+    """The owner's registration has ended: the bundle is free."""
+    return _step(current, Transition.OWNER_GONE, OwnershipState.FREE, None, None, stamp)
+
+
+def _step(
+    current: Ownership,
+    transition: Transition,
+    state: OwnershipState,
+    owner: Registration | None,
+    destination: Registration | None,
+    stamp: Stamp,
+) -> Ownership:
+    if current.state not in LEGAL_FROM[transition]:
+        raise IllegalTransitionError(f"cannot {transition} a bundle that is {current}")
+    return Ownership(state, owner, destination, current.version + 1, stamp.epoch, stamp.now_ms, stamp.reason)

@@ -1,0 +1,153 @@
+"""Pulsar's admin paths for namespaces, bundles and brokers."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+from pydantic import ValidationError
+
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Reason
+from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.responses import json_response, problem
+from loadmanager.leader.service import Node
+from loadmanager.wire.http import NamespacePolicies
+from loadmanager.wire.records import BundlesData, parse_boundaries
+from loadmanager.wire.validation import describe
+
+_NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
+_BUNDLE = _NAMESPACE + "/{range:0[xX][^/]*}"
+_MARGIN_S = 5.0
+
+
+class BadRequestError(Exception):
+    """A body or parameter that cannot be used; answered with 400."""
+
+
+class AdminHandlers:
+    """Namespaces are created and bundles unloaded by the leader; everything else any node answers from memory."""
+
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+        self._short_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
+        self._long_s = node.settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
+
+    def add_routes(self, app: web.Application) -> None:
+        app.router.add_get("/admin/v2/namespaces/{tenant}", self.list_namespaces)
+        app.router.add_put(_NAMESPACE, self.create_namespace)
+        app.router.add_get(_NAMESPACE, self.get_policies)
+        app.router.add_get(f"{_NAMESPACE}/bundles", self.get_bundles)
+        app.router.add_put(f"{_NAMESPACE}/unload", self.unload_namespace)
+        app.router.add_put(f"{_BUNDLE}/unload", self.unload_bundle)
+        app.router.add_get("/admin/v2/brokers", self.list_brokers)
+        app.router.add_get("/admin/v2/brokers/leaderBroker", self.leader)
+        app.router.add_get("/admin/v2/brokers/{cluster}", self.list_brokers)
+
+    async def list_namespaces(self, request: web.Request) -> web.Response:
+        prefix = f"{request.match_info['tenant']}/"
+        return json_response(sorted(name for name in self._node.view.namespaces if name.startswith(prefix)))
+
+    async def create_namespace(self, request: web.Request) -> web.Response:
+        """`PUT`: 204; 409 when it exists; 400 for a body that cannot be used; 412 for a bad name."""
+        name = _namespace_of(request)
+        try:
+            bundles = self._wanted_bundles(await request.read())
+        except BadRequestError as error:
+            return problem(HTTPStatus.BAD_REQUEST, str(error))
+
+        async def act() -> web.Response:
+            await self._node.create_namespace(name, bundles)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._short_s)
+
+    def _wanted_bundles(self, body: bytes) -> NamespaceBundles:
+        settings = self._node.settings
+        try:
+            policies = NamespacePolicies.model_validate_json(body) if body.strip() else NamespacePolicies()
+            wanted = policies.bundles
+            if wanted is not None and wanted.boundaries:
+                boundaries = tuple(sorted(set(parse_boundaries(wanted.boundaries))))
+                if wanted.num_bundles is not None and wanted.num_bundles != len(boundaries) - 1:
+                    raise BadRequestError(
+                        f"bundles.numBundles: {wanted.num_bundles} does not fit {len(boundaries)} boundaries"
+                    )
+            else:
+                asked = wanted.num_bundles if wanted is not None and wanted.num_bundles is not None else None
+                boundaries = equal_boundaries(settings.default_number_of_namespace_bundles if asked is None else asked)
+            return NamespaceBundles(boundaries, policies.hash_function or settings.default_hash_function)
+        except ValidationError as error:
+            raise BadRequestError(describe(error)) from None
+        except InvalidNameError as error:
+            raise BadRequestError(f"bundles: {error}") from None
+
+    async def get_policies(self, request: web.Request) -> web.Response:
+        bundles = self._bundles_of(request)
+        return json_response(
+            {
+                "bundles": BundlesData.of(bundles).model_dump(by_alias=True),
+                "hashFunction": bundles.hash_function.value,
+            }
+        )
+
+    async def get_bundles(self, request: web.Request) -> web.Response:
+        return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
+
+    def _bundles_of(self, request: web.Request) -> NamespaceBundles:
+        return self._node.view.get_namespace(str(_namespace_of(request))).state.bundles
+
+    async def unload_namespace(self, request: web.Request) -> web.Response:
+        """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew."""
+        name = _namespace_of(request)
+
+        async def act() -> web.Response:
+            await self._node.unload_namespace(name)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._long_s)
+
+    async def unload_bundle(self, request: web.Request) -> web.Response:
+        """`PUT .../{range}/unload[?destinationBroker=]`: 204 once released, or owned by the destination.
+
+        412 for a range that is no current bundle, 409 for a destination that is not registered, 504 when the owner
+        did not release it in time.
+        """
+        name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
+        wanted = request.query.get("destinationBroker", "")
+
+        async def act() -> web.Response:
+            destination = self._destination(wanted)
+            if wanted and destination is None:
+                known = ", ".join(sorted(self._node.view.brokers)) or "none"
+                return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
+            await self._node.unload_bundle(name, destination, Reason.ADMIN_UNLOAD)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._long_s)
+
+    def _destination(self, wanted: str) -> Registration | None:
+        broker_id = wanted.removeprefix("http://").removeprefix("https://")
+        for registered, entry in self._node.view.brokers.items():
+            if registered == broker_id:
+                return entry.registration
+        return None
+
+    async def list_brokers(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(sorted(self._node.view.brokers))
+
+    async def leader(self, request: web.Request) -> web.Response:
+        """`GET /admin/v2/brokers/leaderBroker`: the node that leads; 404 when none does."""
+        del request
+        leader = self._node.view.leader
+        if leader is None:
+            return problem(HTTPStatus.NOT_FOUND, "no node leads at the moment")
+        return json_response({"serviceUrl": leader.service_url, "brokerId": leader.node_id})
+
+
+def _namespace_of(request: web.Request) -> NamespaceName:
+    return NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])

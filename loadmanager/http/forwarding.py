@@ -1,0 +1,80 @@
+"""What only the leader may do is done by the leader, whichever node was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import aiohttp
+from aiohttp import web
+
+from loadmanager.errors import NoLeaderError, NotLeaderError
+from loadmanager.leader.service import Node
+from loadmanager.wire.http import FORWARDED_HEADER, NOT_LEADER_HEADER
+
+_LOOK_AGAIN_S = 0.03
+_PASSED_ON = ("Content-Type", "Retry-After")
+
+
+class Forwarder:
+    """Does a request here when this node leads, and passes it on to the leader when it does not.
+
+    While nobody leads it waits for the next leader, up to `patience_s`; then `NoLeaderError`. A request that was passed
+    on once is not passed on again.
+    """
+
+    def __init__(self, node: Node, http: aiohttp.ClientSession, patience_s: float) -> None:
+        self._node = node
+        self._http = http
+        self._patience_s = patience_s
+
+    async def on_leader(
+        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float
+    ) -> web.Response:
+        """`act()` on the leader; `timeout_s` bounds the answer of another node."""
+        deadline_s = time.monotonic() + self._patience_s
+        body = await request.read()
+        while True:
+            try:
+                return await act()
+            except (NotLeaderError, NoLeaderError) as error:
+                if FORWARDED_HEADER in request.headers:
+                    raise
+                refusal = error
+            response = await self._pass_on(request, body, timeout_s)
+            if response is not None:
+                return response
+            if time.monotonic() > deadline_s:
+                raise NoLeaderError(f"no node leads at the moment: {refusal}")
+            await asyncio.sleep(_LOOK_AGAIN_S)
+
+    async def _pass_on(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | None:
+        """The leader's answer; None when it could not be reached or no longer leads, and nothing was done."""
+        url = self._node.leader_url
+        if url is None or url == self._node.service_url:
+            return None
+        headers = {FORWARDED_HEADER: self._node.node_id}
+        if "Content-Type" in request.headers:
+            headers["Content-Type"] = request.headers["Content-Type"]
+        try:
+            async with self._http.request(
+                request.method,
+                f"{url}{request.path_qs}",
+                data=body,
+                headers=headers,
+                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=1.0),
+            ) as answer:
+                content = await answer.read()
+                if answer.headers.get(NOT_LEADER_HEADER):
+                    return None
+                passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
+                return web.Response(body=content, status=answer.status, headers=passed_on)
+        except aiohttp.ClientConnectorError:
+            return None
+        except (aiohttp.ClientError, TimeoutError) as error:
+            if request.method == "GET":
+                return None
+            raise NoLeaderError(
+                f"the leader's answer was lost ({type(error).__name__}): ask what became of it"
+            ) from None

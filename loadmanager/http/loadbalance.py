@@ -1,0 +1,79 @@
+"""Our own surface, for what Pulsar lacks: decisions with their reasons, and ownership without side effects."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+
+from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.lookup import topic_of
+from loadmanager.http.responses import json_bytes, json_response, problem
+from loadmanager.leader.service import Node
+from loadmanager.wire.http import OwnershipAnswer
+
+_DEFAULT_LIMIT = 100
+_LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
+
+
+class LoadBalanceHandlers:
+    """`/loadbalance/v1`: read-only."""
+
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+        self._timeout_s = node.settings.lookup_timeout_ms / 1000
+
+    def add_routes(self, app: web.Application) -> None:
+        topic = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+        app.router.add_get(f"/loadbalance/v1/ownership/{topic}", self.ownership)
+        app.router.add_get("/loadbalance/v1/decisions", self.decisions)
+        app.router.add_get("/loadbalance/v1/cluster", self.cluster)
+
+    async def ownership(self, request: web.Request) -> web.Response:
+        """Who owns the bundle of a topic, as this node knows it; nothing is assigned."""
+        entry, index = self._node.view.bundle_of_topic(topic_of(request))
+        ownership = entry.state.ownerships[index]
+        owner = ownership.owner
+        answer = OwnershipAnswer(
+            bundle=entry.state.bundle_name(index),
+            state=ownership.state.value,
+            owner=owner.broker if owner else None,
+            incarnation=owner.incarnation if owner else None,
+            version=ownership.version,
+            epoch=ownership.epoch,
+        )
+        return json_bytes(answer.to_json())
+
+    async def decisions(self, request: web.Request) -> web.Response:
+        """`?limit=&subject=`: the leader's recent decisions and non-decisions, newest first."""
+        text = request.query.get("limit", str(_DEFAULT_LIMIT))
+        kept = self._node.settings.decisions_kept
+        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2 * kept:
+            return problem(HTTPStatus.BAD_REQUEST, f"limit {text[:40]!r}: expected a number from 1 to {2 * kept}")
+
+        async def act() -> web.Response:
+            term = self._node.election.get_term()
+            recent = self._node.journal.recent(int(text), request.query.get("subject"))
+            return json_response({"epoch": term.epoch, "decisions": recent})
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    async def cluster(self, request: web.Request) -> web.Response:
+        """The cluster in one answer: who leads, and each broker's usage, load and number of bundles."""
+        del request
+        view = self._node.view
+        brokers = self._node.desk.snapshot().brokers
+        rows = [
+            {
+                "brokerId": broker_id,
+                "usagePercent": brokers.usage_percent[row].tolist(),
+                **dict(zip(_LOAD, brokers.load[row].tolist(), strict=True)),
+                "topics": int(brokers.topics[row]),
+                "bundles": int(brokers.bundle_count[row]),
+            }
+            for row, broker_id in enumerate(brokers.ids)
+        ]
+        leader = {"nodeId": view.leader.node_id, "serviceUrl": view.leader.service_url} if view.leader else None
+        body = {"epoch": view.epoch, "leader": leader, "nodes": sorted(view.nodes), "brokers": rows}
+        return json_response(body)

@@ -1,0 +1,143 @@
+"""Metrics in the Prometheus format: Pulsar's names where it has them, `loadmanager_` for the rest.
+
+Differs from Pulsar: this service speaks for all brokers, so the `broker` label is the whole broker id, and what only
+grows is exposed as a counter.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector
+
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.leader.service import Node
+
+_USAGE = (
+    "pulsar_lb_cpu_usage",
+    "pulsar_lb_memory_usage",
+    "pulsar_lb_directMemory_usage",
+    "pulsar_lb_bandwidth_in_usage",
+    "pulsar_lb_bandwidth_out_usage",
+)
+_BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
+
+
+class LookupMetrics:
+    """Counters on the hot path, bound once."""
+
+    def __init__(self, registry: CollectorRegistry, cluster: str) -> None:
+        self.failures = Counter(
+            "pulsar_broker_lookup_failures", "Lookups that failed.", ["cluster"], registry=registry
+        ).labels(cluster)
+        self._seconds = Histogram(
+            "loadmanager_lookup_seconds",
+            "Time to answer a lookup; its count is the number of answers.",
+            ["cluster"],
+            registry=registry,
+            buckets=_BUCKETS_S,
+        ).labels(cluster)
+
+    def answered(self, took_s: float) -> None:
+        self._seconds.observe(took_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What a scrape shows, copied on the event loop so that another thread can render it."""
+
+    snapshot: Snapshot
+    counters: list[tuple[str, str, dict[str, str], float]]
+    gauges: list[tuple[str, str, dict[str, str], float]]
+    decisions: dict[tuple[str, str, bool], int]
+
+
+class NodeCollector(Collector):
+    """Renders the figures of one scrape."""
+
+    def __init__(self, figures: _Figures, cluster: str) -> None:
+        self._figures = figures
+        self._cluster = cluster
+
+    def collect(self) -> Iterable[Metric]:
+        yield from self._usage()
+        for name, text, labels, value in self._figures.counters:
+            counter = CounterMetricFamily(name, text, labels=["cluster", *labels])
+            counter.add_metric([self._cluster, *labels.values()], value)
+            yield counter
+        for name, text, labels, value in self._figures.gauges:
+            gauge = GaugeMetricFamily(name, text, labels=["cluster", *labels])
+            gauge.add_metric([self._cluster, *labels.values()], value)
+            yield gauge
+        decisions = CounterMetricFamily(
+            "loadmanager_decisions", "Decisions and non-decisions.", labels=["cluster", "kind", "reason", "acted"]
+        )
+        for (kind, reason, acted), count in self._figures.decisions.items():
+            decisions.add_metric([self._cluster, kind, reason, str(acted).lower()], count)
+        yield decisions
+
+    def _usage(self) -> Iterator[Metric]:
+        brokers = self._figures.snapshot.brokers
+        for resource, name in enumerate(_USAGE):
+            family = GaugeMetricFamily(name, "Usage in per cent of the limit.", labels=["cluster", "broker", "metric"])
+            for row, broker_id in enumerate(brokers.ids):
+                usage = float(brokers.usage_percent[row, resource])
+                family.add_metric([self._cluster, broker_id, "loadBalancing"], usage)
+            yield family
+
+
+def figures_of(node: Node) -> _Figures:
+    """The node's figures at this moment; called on the event loop."""
+    unloading, none = {"metric": "bundleUnloading"}, dict[str, str]()
+    term = node.election.term
+    counters = [
+        ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, node.shedding.brokers_shed),
+        ("pulsar_lb_unload_bundle", "Bundles unloaded.", unloading, node.executor.unloads_completed),
+        (
+            "loadmanager_unloads_failed",
+            "Unloads given up; the owner kept the bundle.",
+            none,
+            node.executor.unloads_failed,
+        ),
+        ("loadmanager_stale_steps", "Steps of plans refused as out of date.", none, node.executor.stale_steps),
+        ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
+        ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
+        ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
+        ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
+        ("loadmanager_terms_won", "Elections won by this node.", none, node.election.terms_won),
+        ("loadmanager_reports_applied", "Load reports taken in.", none, node.intake.reports_applied),
+        ("loadmanager_records_rejected", "Records that could not be used.", none, node.intake.records_rejected),
+        ("loadmanager_history_records_written", "Records of history written.", none, node.persistence.records_written),
+    ]
+    gauges = [
+        ("loadmanager_leader", "1 while this node leads.", none, float(term is not None)),
+        ("loadmanager_epoch", "The current epoch.", none, node.view.epoch),
+        ("loadmanager_lease_seconds", "How long the session is certain to live.", none, _lease_s(node)),
+        ("loadmanager_view_fresh", "1 while the view was read since the last reconnection.", none, node.view.is_fresh),
+        ("loadmanager_faulty_znodes", "Znodes that cannot be read at the moment.", none, len(node.view.faults)),
+        ("loadmanager_brokers", "Registered brokers.", none, len(node.view.registrations)),
+        ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
+        ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
+    ]
+    return _Figures(
+        node.desk.snapshot(),
+        [(name, text, labels, float(value)) for name, text, labels, value in counters],
+        [(name, text, labels, float(value)) for name, text, labels, value in gauges],
+        dict(node.journal.counts),
+    )
+
+
+def render(figures: _Figures, cluster: str, lookups: CollectorRegistry) -> bytes:
+    """The text of a scrape; slow with many brokers, so it runs in a thread."""
+    registry = CollectorRegistry()
+    registry.register(NodeCollector(figures, cluster))
+    return generate_latest(lookups) + generate_latest(registry)
+
+
+def _lease_s(node: Node) -> float:
+    return max(0.0, node.store.lease_valid_until_s - time.monotonic())

@@ -1,0 +1,1 @@
+"""The live node: it watches the cluster, answers lookups, and, while it leads, decides and carries out."""

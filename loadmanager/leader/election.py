@@ -1,0 +1,194 @@
+"""Carries out what `loadmanager.core.leadership` decides: campaigns, probes the leader, steps down."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from urllib.parse import urlsplit
+
+import structlog
+
+from loadmanager.core.leadership import (
+    Action,
+    Campaign,
+    Knowledge,
+    Probe,
+    StepDown,
+    StepDownReason,
+    Term,
+    Wait,
+    next_action,
+)
+from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
+from loadmanager.leader.view import ClusterView
+from loadmanager.store import paths
+from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
+from loadmanager.wire.records import LeaderRecord
+
+log = structlog.get_logger(__name__)
+
+_PROBE_TIMEOUT_S = 1.0
+_RETRY_S = 0.1
+
+
+class Election:
+    """One node's part in the election.
+
+    `on_elected(term)` is called after a win, `on_deposed(reason)` as soon as the term is over.
+    """
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        view: ClusterView,
+        node: LeaderRecord,
+        probe_interval_s: float,
+        on_elected: Callable[[Term], None],
+        on_deposed: Callable[[StepDownReason], None],
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._node = node
+        self._probe_interval_s = probe_interval_s
+        self._on_elected = on_elected
+        self._on_deposed = on_deposed
+        self._wake = asyncio.Event()
+        self._term: Term | None = None
+        self._refused_czxid: int | None = None
+        self._next_probe_s = 0.0
+        self._resigned = False
+        self.terms_won = 0
+
+    @property
+    def term(self) -> Term | None:
+        """The term of this node, if it leads right now: the lease is checked at every call."""
+        if self._term is not None:
+            action = next_action(self._knowledge())
+            if isinstance(action, StepDown):
+                self._step_down(action.reason)
+        return self._term
+
+    def get_term(self) -> Term:
+        """The current term; `NotLeaderError` when this node does not lead."""
+        term = self.term
+        if term is None:
+            raise NotLeaderError("this node does not lead")
+        return term
+
+    def wake(self) -> None:
+        """Something that may bear on leadership has changed."""
+        self._wake.set()
+
+    def deposed(self) -> None:
+        """The store refused a write of this term: another leader has taken over."""
+        if self._term is not None:
+            self._step_down(StepDownReason.EPOCH_MOVED_ON)
+
+    async def run(self) -> None:
+        """Take part in elections until `resign`."""
+        while not self._resigned:
+            self._wake.clear()
+            wait_until_s = await self._act(next_action(self._knowledge()))
+            if wait_until_s is None or wait_until_s > time.monotonic():
+                await self._sleep_until(wait_until_s)
+
+    async def resign(self) -> None:
+        """Hand leadership over at once: the leader znode goes, and this node takes no further part."""
+        self._resigned = True
+        self.wake()
+        term = self._term
+        if term is None:
+            return
+        self._step_down(None)
+        try:
+            await self._store.commit([Check(paths.EPOCH, term.epoch), Delete(paths.LEADER)], session_id=term.session_id)
+        except StoreError as error:
+            log.info("leader_znode_left_to_expire", error=str(error))
+
+    def _knowledge(self) -> Knowledge:
+        return Knowledge(
+            now_s=time.monotonic(),
+            node_id=self._node.broker_id,
+            session_id=self._store.session_id,
+            lease_valid_until_s=self._store.lease_valid_until_s,
+            view_is_fresh=self._view.is_fresh,
+            epoch_version=self._view.epoch,
+            leader=self._view.leader,
+            term=self._term,
+            refused_czxid=self._refused_czxid,
+            next_probe_s=self._next_probe_s,
+        )
+
+    async def _act(self, action: Action) -> float | None:
+        match action:
+            case Wait(until_s):
+                return until_s
+            case Campaign():
+                await self._campaign(action)
+            case Probe():
+                await self._probe(action)
+            case StepDown(reason):
+                self._step_down(reason)
+        return 0.0
+
+    async def _sleep_until(self, until_s: float | None) -> None:
+        timeout_s = None if until_s is None else max(0.0, until_s - time.monotonic())
+        try:
+            await asyncio.wait_for(self._wake.wait(), timeout_s)
+        except TimeoutError:
+            return
+
+    async def _campaign(self, campaign: Campaign) -> None:
+        session_id = self._store.session_id
+        epoch = campaign.epoch_version + 1
+        record = self._node.model_copy(update={"epoch": epoch})
+        ops: list[Op] = [Put(paths.EPOCH, self._node.broker_id.encode(), campaign.epoch_version)]
+        if campaign.replaces_leader:
+            ops.append(Delete(paths.LEADER))
+        ops.append(Create(paths.LEADER, record.to_json(), ephemeral=True))
+        try:
+            await self._store.commit(ops, session_id=session_id)
+        except TransactionFailedError as error:
+            log.info("campaign_lost", epoch=epoch, cause=error.cause)
+            await self._sleep_until(time.monotonic() + _RETRY_S)
+            return
+        except StoreError as error:
+            log.info("campaign_failed", epoch=epoch, error=str(error))
+            await self._sleep_until(time.monotonic() + _RETRY_S)
+            return
+        self._term = Term(epoch, session_id)
+        self.terms_won += 1
+        log.info("elected", epoch=epoch, replaced_leader=campaign.replaces_leader)
+        self._on_elected(self._term)
+
+    async def _probe(self, probe: Probe) -> None:
+        self._next_probe_s = time.monotonic() + self._probe_interval_s
+        if await _is_refused(probe.service_url):
+            log.info("leader_process_gone", service_url=probe.service_url)
+            self._refused_czxid = probe.czxid
+
+    def _step_down(self, reason: StepDownReason | None) -> None:
+        """End the term; without a reason it ends because this node resigns."""
+        term, self._term = self._term, None
+        self._wake.set()
+        if term is not None and reason is not None:
+            log.warning("stepped_down", epoch=term.epoch, reason=reason)
+            self._on_deposed(reason)
+
+
+async def _is_refused(service_url: str) -> bool:
+    """Whether the port is closed: a process that is gone refuses, one that is slow or paused does not."""
+    address = urlsplit(service_url)
+    if address.hostname is None:
+        return False
+    try:
+        _, writer = await asyncio.wait_for(
+            asyncio.open_connection(address.hostname, address.port), timeout=_PROBE_TIMEOUT_S
+        )
+    except ConnectionRefusedError:
+        return True
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return False

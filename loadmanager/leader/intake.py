@@ -1,0 +1,243 @@
+"""From watches to the view: a watch says what changed, this reads it again, and applies what it read.
+
+Level-triggered: notifications only mark paths as dirty, so that a burst of them costs one read. A load report is
+applied once for each time its znode was written. After every reconnection everything is read again, and until that is
+done the view is not fresh: a notification may have been missed while nobody was listening.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+
+import structlog
+
+from loadmanager.core.leadership import Sighting
+from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
+from loadmanager.core.ownership import Registration
+from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.leader.view import ClusterView, NamespaceEntry
+from loadmanager.store import paths
+from loadmanager.store.base import MetadataStore, SessionState, Znode
+from loadmanager.store.codec import decode
+from loadmanager.wire.broker_data import decode_local_broker_data, report_of
+from loadmanager.wire.records import LeaderRecord, NodeRecord, decode_bundle_data, decode_namespace
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 0.2
+_DEBOUNCE_S = 0.002
+_ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
+
+
+class Intake:
+    """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch, with its paths."""
+
+    def __init__(self, store: MetadataStore, view: ClusterView, on_change: Callable[[set[str]], None]) -> None:
+        self._store = store
+        self._view = view
+        self._on_change = on_change
+        self._dirty: set[str] = set()
+        self._wake = asyncio.Event()
+        self._marks = 0
+        self._marks_applied = 0
+        self._settled = asyncio.Condition()
+        self.reports_applied = 0
+        self.records_rejected = 0
+        self.mark_dirty(paths.ROOT)
+
+    async def run(self) -> None:
+        """Read and apply for as long as the node lives."""
+        unsubscribe = [
+            self._store.watch(paths.ROOT, self.mark_dirty),
+            self._store.on_session(self._session_changed),
+        ]
+        try:
+            while True:
+                await self._wake.wait()
+                await asyncio.sleep(_DEBOUNCE_S)
+                await self._drain_once()
+        finally:
+            for stop in unsubscribe:
+                stop()
+
+    def mark_dirty(self, path: str) -> None:
+        """Have `path` read again soon; the root stands for everything."""
+        if path == paths.ROOT:
+            self._view.is_fresh = False
+        self._marks += 1
+        self._dirty.add(path)
+        self._wake.set()
+
+    async def settled(self) -> None:
+        """Return once everything that was dirty at the call has been read and applied."""
+        marks = self._marks
+        async with self._settled:
+            await self._settled.wait_for(lambda: self._marks_applied >= marks)
+
+    def _session_changed(self, state: SessionState) -> None:
+        if state is not SessionState.CONNECTED:
+            self._view.is_fresh = False
+
+    async def _drain_once(self) -> None:
+        self._wake.clear()
+        batch, self._dirty = self._dirty, set()
+        marks = self._marks
+        try:
+            await self._read_and_apply(batch)
+        except StoreError as error:
+            log.debug("intake_waits_for_store", error=str(error))
+            self._dirty |= batch
+            await asyncio.sleep(_RETRY_S)
+            self._wake.set()
+            return
+        self._on_change(batch)
+        self._marks_applied = marks
+        async with self._settled:
+            self._settled.notify_all()
+
+    async def _read_and_apply(self, batch: set[str]) -> None:
+        everything = paths.ROOT in batch
+        wanted = set(await self._all_paths()) if everything else {p for p in batch if _is_record(p)}
+        if any(path in _ELECTION_PATHS for path in wanted):
+            wanted.update(_ELECTION_PATHS)
+        ordered = sorted(wanted)
+        session = self._store.session_id
+        read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
+        if everything:
+            self._drop_missing(read)
+        self._apply_election(read)
+        for path, znode in read.items():
+            self._apply(path, znode)
+        if everything and session == self._store.session_id and paths.ROOT not in self._dirty:
+            self._view.is_fresh = self._store.state is SessionState.CONNECTED
+
+    async def _all_paths(self) -> list[str]:
+        brokers = await self._store.children(paths.BROKERS)
+        nodes = await self._store.children(paths.NODES)
+        return [
+            *_ELECTION_PATHS,
+            *(paths.broker(name) for name in brokers),
+            *(paths.node(name) for name in nodes),
+            *[path async for path in _grandchildren(self._store, paths.NAMESPACES)],
+        ]
+
+    def _drop_missing(self, read: dict[str, Znode | None]) -> None:
+        for broker_id in [b for b in self._view.registrations if paths.broker(b) not in read]:
+            self._view.drop_broker(broker_id)
+        for name in [n for n in self._view.namespaces if paths.namespace(n) not in read]:
+            self._view.drop_namespace(name)
+        for node_id in [n for n in self._view.nodes if paths.node(n) not in read]:
+            del self._view.nodes[node_id]
+        for path in [p for p in self._view.faults if p not in read]:
+            del self._view.faults[path]
+
+    def _apply(self, path: str, znode: Znode | None) -> None:
+        kind, _, name = path.removeprefix(f"{paths.ROOT}/").partition("/")
+        apply = {"brokers": self._apply_broker, "namespaces": self._apply_namespace, "nodes": self._apply_node}.get(
+            kind
+        )
+        if apply is None:
+            return
+        try:
+            apply(name, znode)
+        except (InvalidRecordError, InvalidNameError) as error:
+            if self._view.faults.get(path) != str(error):
+                self.records_rejected += 1
+                log.warning("record_rejected", path=path, error=str(error))
+            self._view.faults[path] = str(error)
+        else:
+            self._view.faults.pop(path, None)
+
+    def _apply_election(self, read: dict[str, Znode | None]) -> None:
+        if paths.EPOCH not in read:
+            return
+        epoch, leader = read[paths.EPOCH], read[paths.LEADER]
+        self._view.epoch = epoch.version if epoch else 0
+        self._view.leader = None
+        if leader is None:
+            return
+        try:
+            record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
+        except InvalidRecordError as error:
+            log.warning("record_rejected", path=paths.LEADER, error=str(error))
+            record = LeaderRecord(broker_id="", service_url="", epoch=0)
+        self._view.leader = Sighting(
+            record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid
+        )
+
+    def _apply_broker(self, name: str, znode: Znode | None) -> None:
+        broker_id = BrokerId(name)
+        if znode is None:
+            self._view.drop_broker(broker_id)
+            return
+        registration = Registration(parse_broker_id(name), znode.czxid)
+        known = self._view.brokers.get(broker_id)
+        if known is not None and known.registration == registration and known.znode_version == znode.version:
+            return
+        if self._view.registrations.get(broker_id) != registration:
+            self._view.drop_broker(broker_id)
+            self._view.registrations[broker_id] = registration
+        where = paths.broker(name)
+        record = decode_local_broker_data(decode(znode.data, where), where)
+        report = report_of(record, where, self._view.model.known_bundles)
+        self._view.put_broker(registration, znode.version, record)
+        self._view.model.apply_report(registration, report)
+        self.reports_applied += 1
+
+    def _apply_namespace(self, name: str, znode: Znode | None) -> None:
+        if znode is None:
+            self._view.drop_namespace(name)
+            return
+        known = self._view.namespaces.get(name)
+        if known is not None and known.czxid == znode.czxid and known.version >= znode.version:
+            return
+        where = paths.namespace(name)
+        try:
+            state = decode_namespace(NamespaceName.parse(name), decode(znode.data, where), where)
+        except InvalidRecordError as error:
+            if known is not None:
+                self._view.namespaces[name] = NamespaceEntry(known.state, znode.version, znode.czxid, str(error))
+            raise
+        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid))
+
+    def _apply_node(self, name: str, znode: Znode | None) -> None:
+        if znode is None:
+            self._view.nodes.pop(name, None)
+            return
+        where = paths.node(name)
+        self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
+
+    async def load_history(self) -> set[str]:
+        """Seed the model with the averages a former leader wrote; the paths that hold some."""
+        found = {path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)}
+        ordered = sorted(found)
+        for path, znode in zip(ordered, await self._store.get_many(ordered), strict=True):
+            if znode is not None:
+                self._seed(path, znode)
+        return found
+
+    def _seed(self, path: str, znode: Znode) -> None:
+        namespace = path.removeprefix(f"{paths.BUNDLE_DATA}/")
+        try:
+            averages = decode_bundle_data(namespace, decode(znode.data, path), path)
+        except InvalidRecordError as error:
+            self.records_rejected += 1
+            log.warning("record_rejected", path=path, error=str(error))
+            return
+        for name, value in averages.items():
+            self._view.model.seed_bundle(name, value)
+
+
+def _is_record(path: str) -> bool:
+    """Whether a path holds a record of ours, rather than being a folder of them or somebody else's."""
+    parts = path.removeprefix(f"{paths.ROOT}/").split("/")
+    depth = {"brokers": 2, "nodes": 2, "namespaces": 3, "epoch": 1, "leader": 1}.get(parts[0])
+    return len(parts) == depth
+
+
+async def _grandchildren(store: MetadataStore, root: str) -> AsyncIterator[str]:
+    for tenant in await store.children(root):
+        for name in await store.children(f"{root}/{tenant}"):
+            yield f"{root}/{tenant}/{name}"

@@ -1,0 +1,235 @@
+"""The only writer of ownership: transitions go in, fenced transactions go to the store, the view follows.
+
+Transitions that arrive while a transaction is under way share the next one, so that a burst of lookups, or the death
+of a broker with a thousand bundles, costs a few writes. Every transaction checks the leader's epoch first: a deposed
+leader's write fails as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from loadmanager.core.names import BundleRange
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, Stamp
+from loadmanager.errors import (
+    BundleNotFoundError,
+    InvalidRecordError,
+    NamespaceExistsError,
+    OutcomeUnknownError,
+    StaleEpochError,
+    StoreError,
+    TransactionFailedError,
+)
+from loadmanager.leader.election import Election
+from loadmanager.leader.intake import Intake
+from loadmanager.leader.view import ClusterView, NamespaceEntry
+from loadmanager.store import paths
+from loadmanager.store.base import MAX_ZNODE_BYTES, Check, Create, MetadataStore, Op, Put
+from loadmanager.store.codec import pack
+from loadmanager.wire.records import encode_namespace
+
+log = structlog.get_logger(__name__)
+
+MAX_TRANSACTION_BYTES = MAX_ZNODE_BYTES // 2
+MAX_TRANSACTION_RECORDS = 100
+_ATTEMPTS = 5
+
+Transition = Callable[[Ownership, Stamp], Ownership]
+"""From the current ownership to the next one; raises `IllegalTransitionError` when it no longer applies."""
+
+
+@dataclass(slots=True)
+class _Change:
+    bundle_range: BundleRange
+    reason: str
+    transition: Transition
+    done: asyncio.Future[Ownership]
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class _Write:
+    """The next record of one namespace, and the changes it contains with what each makes of its bundle."""
+
+    entry: NamespaceEntry
+    state: NamespaceState
+    data: bytes
+    changes: list[tuple[_Change, Ownership]] = field(default_factory=list)
+
+
+class Ledger:
+    """Commits ownership transitions of the leader. Every failure reaches the caller through the awaited change."""
+
+    def __init__(self, store: MetadataStore, view: ClusterView, intake: Intake, election: Election) -> None:
+        self._store = store
+        self._view = view
+        self._intake = intake
+        self._election = election
+        self._pending: dict[str, list[_Change]] = defaultdict(list)
+        self._wake = asyncio.Event()
+        self.transitions_committed = 0
+        self.writes_fenced = 0
+
+    async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
+        """Commit one transition of one bundle; the ownership as it is then stored.
+
+        Raises `NotLeaderError` (also `StaleEpochError`), `IllegalTransitionError` when the bundle is in another
+        state than the transition needs, `BundleNotFoundError`, `InvalidRecordError`, or a `StoreError`.
+        """
+        self._election.get_term()
+        change = _Change(bundle_range, reason, transition, asyncio.get_running_loop().create_future())
+        self._pending[namespace].append(change)
+        self._wake.set()
+        return await change.done
+
+    async def create_namespace(self, state: NamespaceState) -> None:
+        """Write the first record of a namespace and wait until the view has it.
+
+        Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
+        """
+        term = self._election.get_term()
+        path = paths.namespace(str(state.name))
+        await self._store.ensure_path(path.rpartition("/")[0])
+        ops: list[Op] = [Check(paths.EPOCH, term.epoch), Create(path, pack(encode_namespace(state)))]
+        try:
+            await self._store.commit(ops, session_id=term.session_id)
+        except TransactionFailedError as error:
+            if error.index == 0:
+                raise self._fenced() from None
+            if error.cause == "node_exists":
+                raise NamespaceExistsError(f"namespace {state.name} exists already") from None
+            raise
+        self._intake.mark_dirty(path)
+        await self._intake.settled()
+
+    async def run(self) -> None:
+        """Write what is pending for as long as the node lives."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._pending:
+                await self._write_batch()
+
+    def fail_pending(self, error: Exception) -> None:
+        """Give every waiting change `error`: the term is over."""
+        pending, self._pending = self._pending, defaultdict(list)
+        for changes in pending.values():
+            for change in changes:
+                _fail(change, error)
+
+    async def _write_batch(self) -> None:
+        term = self._election.term
+        if term is None:
+            self.fail_pending(StaleEpochError("this node no longer leads"))
+            return
+        writes = self._take_batch(term.epoch)
+        if not writes:
+            return
+        ops: list[Op] = [Check(paths.EPOCH, term.epoch)]
+        ops += [Put(paths.namespace(str(w.state.name)), w.data, w.entry.version) for w in writes]
+        try:
+            versions = await self._store.commit(ops, session_id=term.session_id)
+        except TransactionFailedError as error:
+            await self._refused(writes, error)
+        except OutcomeUnknownError as error:
+            await self._unknown(writes, error)
+        except StoreError as error:
+            _fail_all(writes, error)
+        else:
+            self._committed(writes, versions[1:])
+
+    def _take_batch(self, epoch: int) -> list[_Write]:
+        writes: list[_Write] = []
+        size = 0
+        for namespace in list(self._pending):
+            if len(writes) >= MAX_TRANSACTION_RECORDS or size >= MAX_TRANSACTION_BYTES:
+                break
+            write = self._prepare(namespace, self._pending.pop(namespace), epoch)
+            if write is not None:
+                writes.append(write)
+                size += len(write.data)
+        return writes
+
+    def _prepare(self, namespace: str, changes: list[_Change], epoch: int) -> _Write | None:
+        entry = self._view.namespaces.get(namespace)
+        if entry is None or entry.unreadable is not None:
+            fault = entry.unreadable if entry else f"namespace {namespace} is gone"
+            for change in changes:
+                _fail(change, InvalidRecordError(fault or ""))
+            return None
+        now_ms = time.time_ns() // 1_000_000
+        next_ownerships: dict[int, Ownership] = {}
+        applied: list[tuple[_Change, Ownership]] = []
+        for change in changes:
+            index = entry.state.bundles.find_index(change.bundle_range)
+            if index is None:
+                _fail(change, BundleNotFoundError(f"{change.bundle_range} is not a current bundle of {namespace}"))
+                continue
+            current = next_ownerships.get(index, entry.state.ownerships[index])
+            try:
+                next_ownerships[index] = change.transition(current, Stamp(epoch, now_ms, change.reason))
+            except IllegalTransitionError as error:
+                _fail(change, error)
+                continue
+            applied.append((change, next_ownerships[index]))
+        if not applied:
+            return None
+        state = entry.state.with_ownerships(next_ownerships)
+        return _Write(entry, state, pack(encode_namespace(state)), applied)
+
+    def _committed(self, writes: list[_Write], versions: list[int]) -> None:
+        for write, version in zip(writes, versions, strict=True):
+            self._view.put_namespace(NamespaceEntry(write.state, version, write.entry.czxid))
+            for change, ownership in write.changes:
+                self.transitions_committed += 1
+                if not change.done.done():
+                    change.done.set_result(ownership)
+
+    async def _refused(self, writes: list[_Write], error: TransactionFailedError) -> None:
+        if error.index == 0:
+            _fail_all(writes, self._fenced())
+            return
+        log.info("namespace_record_changed_underneath", path=error.path, cause=error.cause)
+        await self._read_again_and_retry(writes, error)
+
+    async def _unknown(self, writes: list[_Write], error: OutcomeUnknownError) -> None:
+        """The write may have happened: the records are read again before anybody decides on them."""
+        log.warning("outcome_of_write_unknown", error=str(error))
+        for write in writes:
+            self._intake.mark_dirty(paths.namespace(str(write.state.name)))
+        _fail_all(writes, error)
+        await self._intake.settled()
+
+    async def _read_again_and_retry(self, writes: list[_Write], error: TransactionFailedError) -> None:
+        for write in writes:
+            self._intake.mark_dirty(paths.namespace(str(write.state.name)))
+        await self._intake.settled()
+        for write in writes:
+            for change, _ in write.changes:
+                change.attempts += 1
+                if change.attempts >= _ATTEMPTS:
+                    _fail(change, error)
+                else:
+                    self._pending[str(write.state.name)].append(change)
+
+    def _fenced(self) -> StaleEpochError:
+        self.writes_fenced += 1
+        self._election.deposed()
+        return StaleEpochError("another leader has taken over; this write had no effect")
+
+
+def _fail(change: _Change, error: Exception) -> None:
+    if not change.done.done():
+        change.done.set_exception(error)
+
+
+def _fail_all(writes: list[_Write], error: Exception) -> None:
+    for write in writes:
+        for change, _ in write.changes:
+            _fail(change, error)

@@ -1,0 +1,146 @@
+"""What a leader leaves to the next one: averages of bundles and brokers, and what strategies remember.
+
+Written now and then, and only what changed since: a cluster in which nothing happens makes no write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from loadmanager.core.names import BrokerId
+from loadmanager.errors import InvalidRecordError, StoreError, TransactionFailedError
+from loadmanager.leader.election import Election
+from loadmanager.leader.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
+from loadmanager.leader.planning import Desk
+from loadmanager.leader.view import ClusterView
+from loadmanager.store import paths
+from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
+from loadmanager.store.codec import decode, pack
+from loadmanager.wire.records import TimeAverageBrokerData, encode_bundle_data
+from loadmanager.wire.strategy_state import StrategyStateRecord
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+
+class Persistence:
+    """Writes the leader's memory; `existing` are the paths of history known to be in the store."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        view: ClusterView,
+        election: Election,
+        desk: Desk,
+        interval_s: float,
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._election = election
+        self._desk = desk
+        self._interval_s = interval_s
+        self.existing: set[str] = set()
+        self._written: dict[str, bytes] = {}
+        self._flushed_revision = 0
+        self.records_written = 0
+
+    async def run(self) -> None:
+        """Flush every interval for as long as the term lasts."""
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self.flush()
+            except StoreError as error:
+                log.warning("history_not_written", error=str(error))
+
+    async def take_over(self) -> None:
+        """Begin where the last leader stopped: what strategies remember, and which records there are to replace."""
+        znode = await self._store.get(paths.STRATEGY_STATE)
+        self.existing |= {paths.broker_time_average(b) for b in await self._store.children(paths.BROKER_TIME_AVERAGE)}
+        if znode is None:
+            return
+        self.existing.add(paths.STRATEGY_STATE)
+        where = paths.STRATEGY_STATE
+        try:
+            record = parse_model(StrategyStateRecord, decode(znode.data, where), where)
+        except InvalidRecordError as error:
+            log.warning("record_rejected", path=where, error=str(error))
+            return
+        self._desk.state = record.states
+        self._view.model.restore_unloaded(record.recently_unloaded)
+
+    async def flush(self) -> None:
+        """Write what changed since the last flush; `StoreError` when the store did not take it."""
+        model = self._view.model
+        revision = model.revision
+        records: dict[str, bytes] = {}
+        for namespace in sorted(model.namespaces_changed_since(self._flushed_revision)):
+            if namespace in self._view.namespaces:
+                averages = model.bundle_averages(namespace)
+                records[paths.bundle_data(namespace)] = pack(encode_bundle_data(averages))
+                await asyncio.sleep(0)
+        for broker_id, sums in model.broker_time_averages().items():
+            records[paths.broker_time_average(broker_id)] = TimeAverageBrokerData.of(sums).to_json()
+        records[paths.STRATEGY_STATE] = pack(self._strategy_state())
+        changed = {path: data for path, data in records.items() if self._written.get(path) != data}
+        await self._write(changed, self._stale_averages())
+        self._flushed_revision = revision
+
+    def _strategy_state(self) -> bytes:
+        unloaded = self._view.model.recently_unloaded()
+        return StrategyStateRecord(states=self._desk.state, recently_unloaded=unloaded).to_json()
+
+    def _stale_averages(self) -> list[str]:
+        prefix = f"{paths.BROKER_TIME_AVERAGE}/"
+        registered = self._view.registrations
+        return sorted(
+            p for p in self.existing if p.startswith(prefix) and BrokerId(p.removeprefix(prefix)) not in registered
+        )
+
+    async def _write(self, changed: dict[str, bytes], stale: list[str]) -> None:
+        for path in changed.keys() - self.existing:
+            await self._store.ensure_path(path.rpartition("/")[0])
+        ops: list[tuple[Op, int]] = [(Delete(path), 0) for path in stale]
+        for path, data in changed.items():
+            op: Op = Put(path, data) if path in self.existing else Create(path, data)
+            ops.append((op, len(data)))
+        while ops:
+            batch, size = [ops.pop()], 0
+            while ops and len(batch) < MAX_TRANSACTION_RECORDS and size + ops[-1][1] <= MAX_TRANSACTION_BYTES:
+                size += ops[-1][1]
+                batch.append(ops.pop())
+            await self._commit([op for op, _ in batch])
+
+    async def _commit(self, ops: list[Op]) -> None:
+        term = self._election.get_term()
+        try:
+            await self._store.commit([Check(paths.EPOCH, term.epoch), *ops], session_id=term.session_id)
+        except TransactionFailedError as error:
+            if error.index == 0:
+                self._election.deposed()
+            else:
+                self._learn(error)
+            raise
+        for op in ops:
+            self._remember(op)
+        self.records_written += len(ops)
+
+    def _learn(self, error: TransactionFailedError) -> None:
+        """The store knows better which records there are: the next flush does it right."""
+        if error.cause == "node_exists":
+            self.existing.add(error.path)
+        elif error.cause == "no_node":
+            self.existing.discard(error.path)
+
+    def _remember(self, op: Op) -> None:
+        match op:
+            case Delete(path):
+                self.existing.discard(path)
+                self._written.pop(path, None)
+            case Put(path, data) | Create(path, data):
+                self.existing.add(path)
+                self._written[path] = data
+            case _:
+                pass

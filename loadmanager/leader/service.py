@@ -1,0 +1,306 @@
+"""One load-manager node: a mirror of the cluster that answers lookups, and the leader's work while it leads."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from loadmanager import __version__
+from loadmanager.config import Settings
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.leadership import StepDownReason, Term
+from loadmanager.core.names import BundleName, NamespaceName, TopicName
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.plan import Reason
+from loadmanager.errors import (
+    NoBrokerAvailableError,
+    NoLeaderError,
+    NotLeaderError,
+    StoreError,
+    StoreUnavailableError,
+    UnloadFailedError,
+)
+from loadmanager.leader.election import Election
+from loadmanager.leader.executor import Executor, ExecutorSettings
+from loadmanager.leader.intake import Intake
+from loadmanager.leader.journal import Journal
+from loadmanager.leader.ledger import Ledger
+from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.planning import Assigner, Desk, Reconciler, SheddingLoop
+from loadmanager.leader.view import BrokerEntry, ClusterView
+from loadmanager.store import paths
+from loadmanager.store.base import Create, Delete, MetadataStore, SessionState
+from loadmanager.wire.records import LeaderRecord, NodeRecord
+
+log = structlog.get_logger(__name__)
+
+_MINUTE_S = 60.0
+_LOOK_AGAIN_S = 0.01
+_REGISTER_AGAIN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a lookup found: the broker that owns the bundle, in this version of its ownership."""
+
+    broker: BrokerEntry
+    ownership: Ownership
+
+
+class Node:
+    """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over."""
+
+    def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
+        self.settings = settings
+        self.node_id = node_id
+        self.service_url = service_url
+        self.view = ClusterView()
+        self.journal = Journal(settings.decisions_kept)
+        self.store = store
+        self.intake = Intake(store, self.view, self._on_change)
+        self.election = Election(
+            store,
+            self.view,
+            LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0),
+            settings.leader_probe_interval_ms / 1000,
+            self._on_elected,
+            self._on_deposed,
+        )
+        self.ledger = Ledger(store, self.view, self.intake, self.election)
+        self.executor = Executor(self.view, self.ledger, self.election, self.journal, _executor_settings(settings))
+        self.desk = Desk(
+            self.view,
+            settings.planner_settings(),
+            settings.load_balancer_shedding_grace_period_minutes * _MINUTE_S,
+            seed,
+        )
+        self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
+        self.shedding = SheddingLoop(
+            self.desk,
+            self.executor,
+            self.election,
+            self.journal,
+            settings.load_balancer_shedding_interval_minutes * _MINUTE_S,
+        )
+        place_again = self.assigner.request if settings.reassign_bundles_of_dead_brokers_at_once else None
+        self.reconciler = Reconciler(self.view, self.ledger, self.executor, self.journal, place_again)
+        self.persistence = Persistence(
+            store,
+            self.view,
+            self.election,
+            self.desk,
+            interval_s=settings.load_balancer_resource_quota_update_interval_minutes * _MINUTE_S,
+        )
+        self.leading = asyncio.Event()
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._term_task: asyncio.Task[None] | None = None
+        self._end_of_term: asyncio.Task[None] | None = None
+        self._started_ms = time.time_ns() // 1_000_000
+
+    async def start(self) -> None:
+        """Read the cluster, register this node and take part in elections."""
+        for path in paths.PERSISTENT_PARENTS:
+            await self.store.ensure_path(path)
+        await self.executor.start()
+        self._spawn(self.intake.run(), "intake")
+        await self.intake.settled()
+        self.persistence.existing |= await self.intake.load_history()
+        self._unsubscribe = self.store.on_session(self._on_session)
+        self._spawn(self._keep_registered(), "register")
+        self._spawn(self.ledger.run(), "ledger")
+        self._spawn(self.election.run(), "election")
+
+    async def stop(self) -> None:
+        """Hand leadership over and end; what is under way is finished by the next leader."""
+        await self.election.resign()
+        self.leading.clear()
+        await self._end_term(self._term_task, NotLeaderError("this node is stopping"))
+        self._unsubscribe()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.executor.close()
+
+    @property
+    def leader_url(self) -> str | None:
+        """Where the leader answers, None when there is none."""
+        return self.view.leader.service_url or None if self.view.leader else None
+
+    def find_answer(self, topic: TopicName) -> Answer | None:
+        """The owner of a topic's bundle from memory; None when it has none at the moment."""
+        entry, index = self.view.bundle_of_topic(topic)
+        ownership = entry.state.ownerships[index]
+        broker = self.view.find_owner(ownership)
+        return Answer(broker, ownership) if broker is not None else None
+
+    async def lookup(self, topic: TopicName) -> Answer:
+        """The owner of a topic's bundle, assigned now if it had none. The leader's part of a lookup.
+
+        Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
+        """
+        deadline_s = time.monotonic() + self.settings.lookup_timeout_ms / 1000
+        while True:
+            found = self.find_answer(topic)
+            if found is not None:
+                return found
+            if not self.leading.is_set() or self.election.term is None:
+                raise NotLeaderError("this node does not lead")
+            await self._settle(topic, deadline_s)
+
+    async def _settle(self, topic: TopicName, deadline_s: float) -> None:
+        entry, index = self.view.bundle_of_topic(topic)
+        bundle = entry.state.bundle_name(index)
+        ownership = entry.state.ownerships[index]
+        if ownership.state is OwnershipState.RELEASING:
+            waiting: Awaitable[object] = self.executor.outcome_of(BundleName.parse(bundle), ownership)
+        elif self.view.is_registered(ownership.owner):
+            raise NoBrokerAvailableError(f"bundle {bundle}: the record of its owner {ownership.owner} cannot be read")
+        else:
+            request = self.assigner.request(bundle, non_persistent=topic.domain == "non-persistent")
+            waiting = asyncio.shield(request)
+        try:
+            await asyncio.wait_for(waiting, deadline_s - time.monotonic())
+        except (UnloadFailedError, IllegalTransitionError):
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        except TimeoutError:
+            raise NoBrokerAvailableError(f"bundle {bundle} has no owner yet: it is {ownership.state}") from None
+
+    async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
+        """Create a namespace with these bundles, none of them owned. Raises as `Ledger.create_namespace` does."""
+        self._must_lead()
+        await self.ledger.create_namespace(NamespaceState.unowned(name, bundles))
+        log.info("namespace_created", namespace=str(name), bundles=len(bundles))
+
+    async def unload_bundle(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
+        """Release one bundle at an operator's word; an unowned one is left as it is.
+
+        Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
+        """
+        self._must_lead()
+        entry, index = self.view.bundle(name)
+        ownership = entry.state.ownerships[index]
+        if ownership.state is OwnershipState.RELEASING:
+            await self.executor.outcome_of(name, ownership)
+        elif ownership.state is OwnershipState.OWNED:
+            await self.executor.unload(name, destination, reason)
+
+    async def unload_namespace(self, name: NamespaceName) -> None:
+        """Release every bundle of a namespace; raises as `unload_bundle`, after all of them were tried."""
+        self._must_lead()
+        entry = self.view.get_namespace(str(name))
+        bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
+        outcomes = await asyncio.gather(
+            *(self.unload_bundle(bundle, None, Reason.ADMIN_UNLOAD) for bundle in bundles), return_exceptions=True
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    def _must_lead(self) -> None:
+        self.election.get_term()
+        if not self.leading.is_set():
+            raise NoLeaderError("the new leader is still reading the cluster")
+
+    def _on_change(self, batch: set[str]) -> None:
+        self.election.wake()
+        if paths.ROOT in batch or any(path.startswith((paths.BROKERS, paths.NAMESPACES)) for path in batch):
+            self.reconciler.wake()
+
+    def _on_session(self, state: SessionState) -> None:
+        self.election.wake()
+        if state is SessionState.CONNECTED:
+            self._spawn(self._keep_registered(), "register")
+
+    def _on_elected(self, term: Term) -> None:
+        self._term_task = self._spawn(self._lead(term, self._end_of_term), f"term {term.epoch}")
+
+    def _on_deposed(self, reason: StepDownReason) -> None:
+        self.leading.clear()
+        error = NotLeaderError(f"this node has just stepped down: {reason}")
+        self._end_of_term = self._spawn(self._end_term(self._term_task, error), "end of term")
+
+    async def _end_term(self, term_task: asyncio.Task[None] | None, error: Exception) -> None:
+        if term_task is None:
+            return
+        term_task.cancel()
+        await asyncio.gather(term_task, return_exceptions=True)
+        self.ledger.fail_pending(error)
+        self.assigner.fail_waiting(error)
+        await self.executor.abort()
+        log.info("term_over", reason=str(error))
+
+    async def _lead(self, term: Term, end_of_last_term: asyncio.Task[None] | None) -> None:
+        """The leader's work, from the moment it has seen everything its predecessors wrote."""
+        with structlog.contextvars.bound_contextvars(epoch=term.epoch):
+            if end_of_last_term is not None:
+                await end_of_last_term
+            await self.intake.settled()
+            with contextlib.suppress(StoreUnavailableError):
+                await self.persistence.take_over()
+            self.leading.set()
+            log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
+            try:
+                async with asyncio.TaskGroup() as group:
+                    group.create_task(self.assigner.run())
+                    group.create_task(self.reconciler.run())
+                    if self.settings.load_balancer_enabled:
+                        group.create_task(self.shedding.run())
+                        group.create_task(self.persistence.run())
+            except* NotLeaderError as over:
+                log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
+
+    async def _register(self) -> None:
+        record = NodeRecord(
+            node_id=self.node_id,
+            service_url=self.service_url,
+            version=__version__,
+            start_timestamp=self._started_ms,
+        )
+        path = paths.node(self.node_id)
+        known = await self.store.get(path)
+        if known is not None and known.ephemeral_owner == self.store.session_id:
+            return
+        left_over = [Delete(path)] if known is not None else []
+        await self.store.commit([*left_over, Create(path, record.to_json(), ephemeral=True)])
+
+    async def _keep_registered(self) -> None:
+        """Register in the current session; a left-over of a former life may be in the way for a moment."""
+        while True:
+            try:
+                await self._register()
+            except StoreError as error:
+                log.info("not_registered_yet", error=str(error))
+                await asyncio.sleep(_REGISTER_AGAIN_S)
+            else:
+                return
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if task.cancelled() or self.failure.done():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("task_failed", task=task.get_name(), exc_info=error)
+            self.failure.set_exception(error)
+
+
+def _executor_settings(settings: Settings) -> ExecutorSettings:
+    return ExecutorSettings(
+        deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
+        attempt_timeout_s=settings.unload_attempt_timeout_ms / 1000,
+        concurrency=settings.max_concurrent_unloads,
+    )

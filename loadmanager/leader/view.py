@@ -1,0 +1,155 @@
+"""What a node believes about the cluster: the metadata store, mirrored in memory.
+
+Only `loadmanager.leader.intake` feeds it from the store, and `loadmanager.leader.ledger` with what it has committed
+itself. Everything here is a look-up: no I/O, no decision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.leadership import Sighting
+from loadmanager.core.names import BrokerId, BundleName, TopicName
+from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.store import paths
+from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
+from loadmanager.wire.http import LookupData
+from loadmanager.wire.records import NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEntry:
+    """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup."""
+
+    registration: Registration
+    znode_version: int
+    record: LocalBrokerData
+    lookup_body: bytes
+
+    @property
+    def command_url(self) -> str | None:
+        """Where unload calls go: the broker's agent, or the broker itself when it published none."""
+        return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL) or self.record.get("webServiceUrl")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceEntry:
+    """A namespace's record as it was read or committed; `version` and `czxid` are its znode's.
+
+    `unreadable` says what is wrong with a newer record that could not be read: `state` is then the last good one,
+    which still answers lookups, but nothing may be decided on it.
+    """
+
+    state: NamespaceState
+    version: int
+    czxid: int
+    unreadable: str | None = None
+
+
+@dataclass(slots=True)
+class ClusterView:
+    """The mirror. `is_fresh`: everything was read again after the last (re)connection."""
+
+    model: ClusterModel = field(default_factory=ClusterModel)
+    registrations: dict[BrokerId, Registration] = field(default_factory=dict)
+    """Every registered broker, even one whose record cannot be read: it lives, so what it owns is not free."""
+    brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
+    namespaces: dict[str, NamespaceEntry] = field(default_factory=dict)
+    nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    leader: Sighting | None = None
+    epoch: int = 0
+    is_fresh: bool = False
+    faults: dict[str, str] = field(default_factory=dict)
+    """What is wrong with a znode, by its path, while it is wrong."""
+
+    def get_namespace(self, name: str) -> NamespaceEntry:
+        entry = self.namespaces.get(name)
+        if entry is None:
+            fault = self.faults.get(paths.namespace(name))
+            if fault is not None:
+                raise InvalidRecordError(f"the record of namespace {name} cannot be read: {fault}")
+            raise NamespaceNotFoundError(f"namespace {name} not found")
+        return entry
+
+    def bundle_of_topic(self, topic: TopicName) -> tuple[NamespaceEntry, int]:
+        """The namespace of a topic, and the position of the topic's bundle in it."""
+        entry = self.get_namespace(str(topic.namespace))
+        return entry, entry.state.bundles.index_of_topic(str(topic))
+
+    def bundle(self, name: BundleName) -> tuple[NamespaceEntry, int]:
+        """The namespace of a bundle and its position there; `BundleNotFoundError` unless it is a current bundle."""
+        entry = self.get_namespace(str(name.namespace))
+        index = entry.state.bundles.find_index(name.range)
+        if index is None:
+            raise BundleNotFoundError(f"{name.range} is not a current bundle of namespace {name.namespace}")
+        return entry, index
+
+    def is_registered(self, registration: Registration | None) -> bool:
+        """Whether that very life of the broker is registered now."""
+        return registration is not None and self.registrations.get(registration.broker) == registration
+
+    def find_owner(self, ownership: Ownership) -> BrokerEntry | None:
+        """The broker that serves a bundle; None when it is free, on its way, or its owner is gone."""
+        if ownership.state is not OwnershipState.OWNED or ownership.owner is None:
+            return None
+        entry = self.brokers.get(ownership.owner.broker)
+        return entry if entry is not None and entry.registration == ownership.owner else None
+
+    def ownerships(self) -> Iterator[tuple[NamespaceEntry, int, Ownership]]:
+        for entry in list(self.namespaces.values()):
+            for index, ownership in enumerate(entry.state.ownerships):
+                yield entry, index, ownership
+
+    def put_namespace(self, entry: NamespaceEntry) -> bool:
+        """Take over a newer record; False when the one in hand is as new."""
+        name = str(entry.state.name)
+        known = self.namespaces.get(name)
+        if known is not None and known.czxid == entry.czxid and known.version >= entry.version:
+            return False
+        self.namespaces[name] = entry
+        self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
+        return True
+
+    def drop_namespace(self, name: str) -> None:
+        if self.namespaces.pop(name, None) is not None:
+            self.model.remove_namespace(name)
+
+    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData) -> None:
+        self.registrations[registration.broker] = registration
+        answer = lookup_answer(registration.broker, record)
+        assert answer is not None, "only an advertised listener can be missing"
+        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, record, answer.to_json())
+
+    def drop_broker(self, broker_id: BrokerId) -> None:
+        self.registrations.pop(broker_id, None)
+        if self.brokers.pop(broker_id, None) is not None:
+            self.model.remove_broker(broker_id)
+
+
+def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | None = None) -> LookupData | None:
+    """Pulsar's LookupData for a broker, from what it published of itself.
+
+    With `listener` the addresses are those of that advertised listener; None when the broker has no such listener.
+    """
+    if listener is not None:
+        advertised = (record.get("advertisedListeners") or {}).get(listener)
+        if advertised is None:
+            return None
+        record = {
+            "pulsarServiceUrl": advertised.get("brokerServiceUrl", ""),
+            "pulsarServiceUrlTls": advertised.get("brokerServiceUrlTls", ""),
+            "webServiceUrl": advertised.get("brokerHttpUrl", ""),
+            "webServiceUrlTls": advertised.get("brokerHttpsUrl", ""),
+        }
+    broker_url = record.get("pulsarServiceUrl") or None
+    return LookupData(
+        broker_id=broker_id,
+        broker_url=broker_url,
+        broker_url_tls=record.get("pulsarServiceUrlTls") or None,
+        http_url=record.get("webServiceUrl") or None,
+        http_url_tls=record.get("webServiceUrlTls") or None,
+        native_url=broker_url,
+    )

@@ -1,0 +1,38 @@
+"""Where everything lives in the metadata store. All paths are below an optional chroot that the store adds."""
+
+from __future__ import annotations
+
+ROOT = "/loadbalance"
+BROKERS = f"{ROOT}/brokers"
+NODES = f"{ROOT}/nodes"
+LEADER = f"{ROOT}/leader"
+EPOCH = f"{ROOT}/epoch"
+NAMESPACES = f"{ROOT}/namespaces"
+BUNDLE_DATA = f"{ROOT}/bundle-data"
+BROKER_TIME_AVERAGE = f"{ROOT}/broker-time-average"
+STRATEGY_STATE = f"{ROOT}/strategy-state"
+
+PERSISTENT_PARENTS = (BROKERS, NODES, EPOCH, NAMESPACES, BUNDLE_DATA, BROKER_TIME_AVERAGE)
+"""Created by every node at start, so that writers never meet a missing parent."""
+
+
+def broker(broker_id: str) -> str:
+    return f"{BROKERS}/{broker_id}"
+
+
+def node(node_id: str) -> str:
+    return f"{NODES}/{node_id}"
+
+
+def namespace(name: str) -> str:
+    """The record of a namespace; `name` is `tenant/namespace`."""
+    return f"{NAMESPACES}/{name}"
+
+
+def bundle_data(name: str) -> str:
+    """The averages of a namespace's bundles; `name` is `tenant/namespace`."""
+    return f"{BUNDLE_DATA}/{name}"
+
+
+def broker_time_average(broker_id: str) -> str:
+    return f"{BROKER_TIME_AVERAGE}/{broker_id}"

@@ -1,0 +1,112 @@
+"""Bodies of the HTTP interfaces: lookup and admin in Pulsar's JSON, and our own under `/loadbalance/v1`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from loadmanager.core.hashing import HashFunction
+from loadmanager.wire.validation import WireModel
+
+EPOCH_HEADER = "X-Loadmanager-Epoch"
+BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
+FORWARDED_HEADER = "X-Loadmanager-Forwarded"
+"""Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
+
+NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
+"""Marks the answer of a node that was taken for the leader and is not: the request had no effect."""
+
+
+class LookupData(WireModel):
+    """The answer to a lookup: where the owner of the topic listens.
+
+    Old clients read `nativeUrl` and want to see `brokerUrlSsl`, so both are always there.
+    """
+
+    broker_id: str
+    broker_url: str | None = None
+    broker_url_tls: str | None = None
+    http_url: str | None = None
+    http_url_tls: str | None = None
+    native_url: str | None = None
+    broker_url_ssl: str = ""
+
+
+class PartitionedTopicMetadata(WireModel):
+    """`{"partitions": 0}` says that the topic is not partitioned, which is all this service knows of topics."""
+
+    partitions: int = 0
+    deleted: bool = False
+    properties: dict[str, str] = Field(default_factory=dict)
+
+
+class WantedBundles(WireModel):
+    """Bundles asked for at the creation of a namespace: a number of equal ones, or explicit boundaries."""
+
+    boundaries: list[str] | None = None
+    num_bundles: int | None = None
+
+
+class NamespacePolicies(WireModel):
+    """The body that creates a namespace; of Pulsar's Policies only what concerns bundles is used."""
+
+    bundles: WantedBundles | None = None
+    hash_function: HashFunction | None = None
+
+
+class OwnershipAnswer(WireModel):
+    """`GET /loadbalance/v1/ownership/...`: what this node knows of a bundle. It never assigns anything."""
+
+    bundle: str
+    state: str
+    owner: str | None
+    incarnation: int | None
+    version: int
+    epoch: int
+
+
+class LeaseAnswer(WireModel):
+    """`GET /loadmanager/v1/lease` of an agent: how long, from the moment of asking, the broker may serve."""
+
+    broker_id: str
+    incarnation: int
+    valid_for_ms: Annotated[int, Field(ge=0)]
+
+
+class OwnerAnswer(WireModel):
+    """`GET /loadmanager/v1/owner?topic=` of an agent: whether the broker may open this topic."""
+
+    owned: bool
+    bundle: str | None = None
+    owner: str | None = None
+    incarnation: int
+
+
+class TopicStats(WireModel):
+    """Counters of one open topic since it was opened."""
+
+    topic: str
+    messages_in: Annotated[int, Field(ge=0)] = 0
+    messages_out: Annotated[int, Field(ge=0)] = 0
+    bytes_in: Annotated[int, Field(ge=0)] = 0
+    bytes_out: Annotated[int, Field(ge=0)] = 0
+    producers: Annotated[int, Field(ge=0)] = 0
+    consumers: Annotated[int, Field(ge=0)] = 0
+
+
+class BrokerStats(WireModel):
+    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting."""
+
+    pid: int
+    version: str = ""
+    start_timestamp: Annotated[int, Field(ge=0)] = 0
+    monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
+    topics: list[TopicStats] = Field(default_factory=list)
+
+
+class UnloadRequest(WireModel):
+    """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed."""
+
+    bundle: str
+    topics: list[str]

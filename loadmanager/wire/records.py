@@ -1,0 +1,237 @@
+"""The records the load manager itself keeps in the metadata store, as an operator reads them with `get`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Annotated
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field, TypeAdapter
+
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.hashing import HashFunction
+from loadmanager.core.load import BundleAverages
+from loadmanager.core.names import BrokerId, BundleRange, InvalidNameError, NamespaceName, parse_broker_id
+from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.validation import WireModel, parse_json, parse_model
+
+_HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
+Natural = Annotated[int, Field(ge=0)]
+Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class BundlesData(WireModel):
+    """The boundaries of a namespace's bundles: Pulsar's own format, `0x%08x` ascending."""
+
+    boundaries: list[str]
+    num_bundles: int
+
+    @classmethod
+    def of(cls, bundles: NamespaceBundles) -> BundlesData:
+        return cls(boundaries=[f"0x{b:08x}" for b in bundles.boundaries], num_bundles=len(bundles))
+
+
+class OwnershipRecord(WireModel):
+    """One bundle's entry in the record of its namespace."""
+
+    state: OwnershipState
+    owner: str | None = None
+    incarnation: int | None = None
+    destination: str | None = None
+    destination_incarnation: int | None = None
+    version: Natural
+    epoch: Natural
+    since: Natural
+    reason: str = ""
+
+    @classmethod
+    def of(cls, ownership: Ownership) -> OwnershipRecord:
+        owner, destination = ownership.owner, ownership.destination
+        return cls(
+            state=ownership.state,
+            owner=owner.broker if owner else None,
+            incarnation=owner.incarnation if owner else None,
+            destination=destination.broker if destination else None,
+            destination_incarnation=destination.incarnation if destination else None,
+            version=ownership.version,
+            epoch=ownership.epoch,
+            since=ownership.since_ms,
+            reason=ownership.reason,
+        )
+
+    def value(self) -> Ownership:
+        owner = _registration(self.owner, self.incarnation)
+        if (owner is None) != (self.state is OwnershipState.FREE):
+            raise InvalidNameError(f"state {self.state} with owner {self.owner!r}: only a free bundle has no owner")
+        destination = _registration(self.destination, self.destination_incarnation)
+        return Ownership(self.state, owner, destination, self.version, self.epoch, self.since, self.reason)
+
+
+class NamespaceRecord(WireModel):
+    """`/loadbalance/namespaces/<tenant>/<namespace>`: everything a lookup needs, and the unit of compare-and-set.
+
+    `ownership` maps ranges to entries; a range without one never had an owner.
+    """
+
+    bundles: BundlesData
+    hash_function: HashFunction = HashFunction.MURMUR3_32
+    ownership: dict[str, OwnershipRecord] = Field(default_factory=dict)
+
+
+def encode_namespace(state: NamespaceState) -> bytes:
+    ownership = {
+        str(state.bundles.range_at(i)): OwnershipRecord.of(entry)
+        for i, entry in enumerate(state.ownerships)
+        if entry.version
+    }
+    bundles = BundlesData.of(state.bundles)
+    return NamespaceRecord(bundles=bundles, hash_function=state.bundles.hash_function, ownership=ownership).to_json()
+
+
+def decode_namespace(name: NamespaceName, data: bytes, where: str) -> NamespaceState:
+    """The state in a namespace's record; `InvalidRecordError` when it is not one, or does not cover the hash space."""
+    record = parse_model(NamespaceRecord, data, where)
+    try:
+        bundles = NamespaceBundles(parse_boundaries(record.bundles.boundaries), record.hash_function)
+        entries = [FREE] * len(bundles)
+        for text, entry in record.ownership.items():
+            entries[_position(bundles, text)] = entry.value()
+    except InvalidNameError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    return NamespaceState(name, bundles, tuple(entries))
+
+
+def parse_boundaries(texts: list[str]) -> tuple[int, ...]:
+    """Boundaries as numbers; `InvalidNameError` names the first that is not `0x` and hexadecimal digits."""
+    for text in texts:
+        if not _HEXADECIMAL.fullmatch(text):
+            raise InvalidNameError(f"boundaries: {text[:40]!r}: expected 0x and up to 8 hexadecimal digits")
+    return tuple(int(text, 16) for text in texts)
+
+
+def _position(bundles: NamespaceBundles, text: str) -> int:
+    index = bundles.find_index(BundleRange.parse(text))
+    if index is None:
+        raise InvalidNameError(f"ownership of {text}: no such bundle among the boundaries")
+    return index
+
+
+class LeaderRecord(WireModel):
+    """`/loadbalance/leader`: who leads, in which epoch, and where it answers. Pulsar's fields, and the epoch."""
+
+    broker_id: str
+    service_url: str
+    epoch: Natural
+
+
+class NodeRecord(WireModel):
+    """`/loadbalance/nodes/<node-id>`: one load-manager node."""
+
+    node_id: str
+    service_url: str
+    version: str
+    start_timestamp: Natural
+
+
+class TimeAverageMessageData(WireModel):
+    """A running mean over at most `max_samples` samples; rates in messages/s, throughput in bytes/s."""
+
+    max_samples: int
+    num_samples: Natural
+    msg_throughput_in: Amount
+    msg_throughput_out: Amount
+    msg_rate_in: Amount
+    msg_rate_out: Amount
+
+    @classmethod
+    def of(cls, mean: npt.NDArray[np.float64], samples: int, max_samples: int) -> TimeAverageMessageData:
+        rate_in, rate_out, throughput_in, throughput_out = mean.tolist()
+        return cls(
+            max_samples=max_samples,
+            num_samples=samples,
+            msg_throughput_in=throughput_in,
+            msg_throughput_out=throughput_out,
+            msg_rate_in=rate_in,
+            msg_rate_out=rate_out,
+        )
+
+    def mean(self) -> npt.NDArray[np.float64]:
+        values = (self.msg_rate_in, self.msg_rate_out, self.msg_throughput_in, self.msg_throughput_out)
+        return np.array(values, dtype=np.float64)
+
+
+class BundleData(WireModel):
+    """One bundle's short and long running means, and its number of topics at the last report."""
+
+    short_term_data: TimeAverageMessageData
+    long_term_data: TimeAverageMessageData
+    topics: Natural = 0
+
+
+_BUNDLE_DATA = TypeAdapter(dict[str, BundleData])
+SHORT_TERM_SAMPLES = 10
+LONG_TERM_SAMPLES = 1000
+
+
+def encode_bundle_data(averages: Mapping[str, BundleAverages]) -> bytes:
+    """`/loadbalance/bundle-data/<tenant>/<namespace>`: a map of ranges to Pulsar's BundleData."""
+    records = {
+        name.rpartition("/")[2]: BundleData(
+            short_term_data=TimeAverageMessageData.of(value.short, value.short_samples, SHORT_TERM_SAMPLES),
+            long_term_data=TimeAverageMessageData.of(value.long, value.long_samples, LONG_TERM_SAMPLES),
+            topics=value.topics,
+        )
+        for name, value in averages.items()
+    }
+    return _BUNDLE_DATA.dump_json(records, by_alias=True)
+
+
+def decode_bundle_data(namespace: str, data: bytes, where: str) -> dict[str, BundleAverages]:
+    """Averages by full bundle name."""
+    return {
+        f"{namespace}/{text}": BundleAverages(
+            short=record.short_term_data.mean(),
+            long=record.long_term_data.mean(),
+            short_samples=min(record.short_term_data.num_samples, SHORT_TERM_SAMPLES),
+            long_samples=min(record.long_term_data.num_samples, LONG_TERM_SAMPLES),
+            topics=record.topics,
+        )
+        for text, record in parse_json(_BUNDLE_DATA, data, where).items()
+    }
+
+
+class TimeAverageBrokerData(WireModel):
+    """`/loadbalance/broker-time-average/<host:port>`: sums of the averages over the broker's bundles, Pulsar's JSON."""
+
+    short_term_msg_throughput_in: Amount = 0.0
+    short_term_msg_throughput_out: Amount = 0.0
+    short_term_msg_rate_in: Amount = 0.0
+    short_term_msg_rate_out: Amount = 0.0
+    long_term_msg_throughput_in: Amount = 0.0
+    long_term_msg_throughput_out: Amount = 0.0
+    long_term_msg_rate_in: Amount = 0.0
+    long_term_msg_rate_out: Amount = 0.0
+
+    @classmethod
+    def of(cls, sums: npt.NDArray[np.float64]) -> TimeAverageBrokerData:
+        """`sums` has shape (2, 4): short and long term, by metric."""
+        short, long = sums.tolist()
+        return cls(
+            short_term_msg_rate_in=short[0],
+            short_term_msg_rate_out=short[1],
+            short_term_msg_throughput_in=short[2],
+            short_term_msg_throughput_out=short[3],
+            long_term_msg_rate_in=long[0],
+            long_term_msg_rate_out=long[1],
+            long_term_msg_throughput_in=long[2],
+            long_term_msg_throughput_out=long[3],
+        )
+
+
+def _registration(broker: str | None, incarnation: int | None) -> Registration | None:
+    if broker is None:
+        return None
+    return Registration(BrokerId(parse_broker_id(broker)), incarnation or 0)

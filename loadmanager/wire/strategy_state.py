@@ -1,0 +1,16 @@
+"""`/loadbalance/strategy-state`: what strategies remember between cycles, so that a new leader does not start blind."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from loadmanager.wire.validation import WireModel
+
+
+class StrategyStateRecord(WireModel):
+    """`states` by strategy name, each in the strategy's own form; `recently_unloaded` maps bundles to epoch seconds."""
+
+    states: dict[str, Any] = Field(default_factory=dict)
+    recently_unloaded: dict[str, float] = Field(default_factory=dict)

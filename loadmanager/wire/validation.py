@@ -1,0 +1,55 @@
+"""From untrusted bytes to typed values, with errors that name the place, the field and the fault."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel
+
+from loadmanager.errors import InvalidRecordError
+
+T = TypeVar("T")
+_SHOWN_ERRORS = 3
+_SHOWN_CHARACTERS = 60
+
+
+class WireModel(BaseModel):
+    """A frozen record in camelCase JSON; fields it does not know are ignored, as Pulsar's mapper does."""
+
+    model_config = ConfigDict(frozen=True, alias_generator=to_camel, populate_by_name=True, extra="ignore")
+
+    def to_json(self) -> bytes:
+        """The JSON that Pulsar would write: no null fields, numbers as they are."""
+        return self.model_dump_json(by_alias=True, exclude_none=True).encode()
+
+
+def parse_json(adapter: TypeAdapter[T], data: bytes, where: str) -> T:
+    """The value in `data`; `InvalidRecordError` names `where` (a path) and each faulty field."""
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        raise InvalidRecordError(f"{where}: {describe(error)}") from None
+
+
+def parse_model(model: type[M], data: bytes, where: str) -> M:
+    """`parse_json` for a model class."""
+    try:
+        return model.model_validate_json(data)
+    except ValidationError as error:
+        raise InvalidRecordError(f"{where}: {describe(error)}") from None
+
+
+def describe(error: ValidationError) -> str:
+    """The first faults as `field: what is wrong (got value)`."""
+    shown = []
+    for fault in error.errors(include_url=False)[:_SHOWN_ERRORS]:
+        field = ".".join(str(part) for part in fault["loc"])
+        got = repr(fault["input"])
+        got = got if len(got) <= _SHOWN_CHARACTERS else f"{got[:_SHOWN_CHARACTERS]}..."
+        shown.append(f"{field}: {fault['msg']} (got {got})" if field else f"{fault['msg']} (got {got})")
+    more = error.error_count() - len(shown)
+    return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+M = TypeVar("M", bound=BaseModel)
