@@ -1,0 +1,176 @@
+"""kazoo's client without its surprises: what it does in its own threads, and how requests get there.
+
+Overridden here, each because of something that was seen to go wrong:
+
+- `submit` refuses at once what cannot be sent now on the session it is meant for. kazoo itself queues requests while it
+  is connecting, without bound, and may send them on the next session.
+- Events of persistent watches are handed on; kazoo drops those for which it has no one-shot watcher.
+- The timeout that the server granted, and when it was asked, are kept; kazoo forgets both.
+- A connection that sends but gets nothing acknowledged is ended by the kernel, one that does not answer by `drop`.
+- An error in the connection thread costs the connection and not the thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.serialization import Connect, Watch
+from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.retry import KazooRetry
+
+from loadmanager.store._kazoo_requests import Request
+
+if TYPE_CHECKING:
+    from kazoo.protocol.connection import PendingReply, WireRequest  # protocols that only our stubs of kazoo have
+
+T = TypeVar("T")
+
+_FIRST_RETRY_S = 0.05
+_LONGEST_RETRY_S = 1.0
+_RETRY_BACKOFF = 2
+_TRIES_WITHOUT_END = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What a server granted when the connection was made, and when (on the injected clock) it was asked."""
+
+    session_id: int
+    session_timeout_s: float
+    asked_at_s: float
+
+
+class Listener(Protocol):
+    """Called in kazoo's connection thread, which waits for it: to do nothing but pass the word on."""
+
+    def on_connected(self, handshake: Handshake) -> None: ...
+
+    def on_disconnected(self, *, session_is_lost: bool) -> None: ...
+
+    def on_event(self, full_path: str) -> None:
+        """Something changed at `full_path`, which lies below a watch."""
+
+
+class PromptClient(KazooClient):
+    """A kazoo client that refuses rather than queues, and reports to `Listener`."""
+
+    def __init__(
+        self,
+        hosts: str,
+        session_timeout_s: float,
+        clock: Callable[[], float],
+        listener: Listener,
+    ) -> None:
+        patience_s = session_timeout_s / 3
+        retry = KazooRetry(
+            _TRIES_WITHOUT_END, _FIRST_RETRY_S, _RETRY_BACKOFF, max_delay=min(patience_s, _LONGEST_RETRY_S)
+        )
+        super().__init__(hosts, session_timeout_s, handler=_Handler(patience_s), connection_retry=retry)
+        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, listener.on_event)
+        self._connection = self._wire
+        self._gate = threading.Lock()
+        self._listener = listener
+        self.add_listener(self._report)
+
+    def submit(self, request: Request[T], reply: PendingReply, session_id: int) -> bool:
+        """Hand the request to the connection thread; False if it cannot be sent now, on that very session.
+
+        The state is looked at and the request queued under the lock that guards changes of state, which empty the
+        queue: so a request goes out on the connection there is now, or fails with it, and never on a later one.
+        """
+        with self._gate:
+            if self._state != KeeperState.CONNECTED or self._session_id != session_id:
+                return False
+            self._call(request, reply)
+            return True
+
+    def drop(self) -> None:
+        """End the connection (not the session) without waiting for the server; kazoo connects anew."""
+        self._wire.drop()
+
+    def reconnect(self) -> None:
+        """The connection failed in a way kazoo does not foresee: go on as if the server had closed it."""
+        self._session_callback(KeeperState.CONNECTING)
+
+    def shut_down(self) -> None:
+        """End the session and the threads; blocks until the server answered or the connection was dropped."""
+        self.stop()
+        self.close()
+
+    def _session_callback(self, state: str) -> None:
+        with self._gate:
+            super()._session_callback(state)
+
+    def _report(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            timeout_s, asked_at_s = self._wire.granted
+            self._listener.on_connected(Handshake(self._session_id or 0, timeout_s, asked_at_s))
+        else:
+            self._listener.on_disconnected(session_is_lost=state == KazooState.LOST)
+
+
+class _Connection(ConnectionHandler):
+    """kazoo's connection thread. `granted`: the session timeout of the last handshake and when it was asked for."""
+
+    client: PromptClient
+
+    def __init__(
+        self,
+        client: PromptClient,
+        retry: KazooRetry,
+        patience_s: float,
+        clock: Callable[[], float],
+        on_event: Callable[[str], None],
+    ) -> None:
+        super().__init__(client, retry)
+        self.granted = (0.0, 0.0)
+        self._patience_s = patience_s
+        self._clock = clock
+        self._on_event = on_event
+
+    def drop(self) -> None:
+        connection = self._socket
+        if connection is not None:
+            with contextlib.suppress(OSError):  # the thread closed it a moment ago
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object:
+        """Only the handshake comes this way: a server that takes longer than our patience is given up for the next."""
+        asked_at_s = self._clock()
+        answer = super()._invoke(min(timeout, self._patience_s), request, xid)
+        if isinstance(answer, tuple) and isinstance(answer[0], Connect):
+            self.granted = (answer[0].time_out / 1000.0, asked_at_s)
+        return answer
+
+    def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> object:
+        try:
+            return super()._connect_attempt(host, hostip, port, retry)
+        except Exception:  # noqa: BLE001 - the top of kazoo's thread: it has logged what it did not foresee, and would end
+            self.client.reconnect()
+            return None
+
+    def _read_watch_event(self, buffer: bytes, offset: int) -> None:
+        event, _ = Watch.deserialize(buffer, offset)
+        self._on_event(event.path)
+
+
+class _Handler(SequentialThreadingHandler):
+    """kazoo's sockets: connecting takes no longer than our patience, nor does waiting for an acknowledgement."""
+
+    def __init__(self, patience_s: float) -> None:
+        super().__init__()
+        self._patience_s = patience_s
+
+    def create_connection(self, *args: object, **kwargs: object) -> socket.socket:
+        connection = super().create_connection(*args, **{**kwargs, "timeout": self._patience_s})
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._patience_s * 1000))
+        return connection

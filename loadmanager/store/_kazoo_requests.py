@@ -1,0 +1,175 @@
+"""The requests of ZooKeeper's protocol that the store sends, among them the two that kazoo lacks.
+
+kazoo has neither multi-read (many znodes in one request) nor add-watch (persistent recursive watches), both of
+ZooKeeper 3.6. The others are here as well because of where kazoo serialises: in its connection thread, which ends, and
+the session with it, when that raises. A `Request` is serialised by the caller that makes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from kazoo.exceptions import EXCEPTIONS, NoNodeError
+from kazoo.protocol.serialization import (
+    CheckVersion,
+    Delete,
+    SetData,
+    int_struct,
+    multiheader_struct,
+    read_buffer,
+    read_string,
+    stat_struct,
+    write_string,
+)
+from kazoo.protocol.serialization import Create as CreateRequest
+from kazoo.security import OPEN_ACL_UNSAFE
+
+from loadmanager.store.base import Check, Create, Op, Put, Znode
+
+T = TypeVar("T")
+
+_GET_DATA = 4
+_GET_CHILDREN = 8
+_SYNC = 9
+_MULTI = 14
+_MULTI_READ = 22
+_ADD_WATCH = 106
+_ERROR = -1
+
+_NO_ERROR = 0
+_ROLLED_BACK_BECAUSE_OF_ANOTHER = -2
+_EPHEMERAL = 1
+_PERSISTENT_RECURSIVE = 1
+_NO_WATCH = b"\0"
+_MORE, _LAST = 0, 1
+_END_OF_MULTI = multiheader_struct.pack(_ERROR, _LAST, _ERROR)
+
+
+class Request(Generic[T]):
+    """A request ready to be sent, in the shape in which kazoo's connection takes it; `T` is what the answer means."""
+
+    __slots__ = ("_parse", "_payload", "type")
+
+    def __init__(self, opcode: int, payload: bytes, parse: Callable[[bytes, int], T]) -> None:
+        self.type = opcode
+        self._payload = payload
+        self._parse = parse
+
+    def serialize(self) -> bytes:
+        return self._payload
+
+    def deserialize(self, buffer: bytes, offset: int) -> T:
+        """Read the answer's body, which begins at `offset`; called in kazoo's connection thread."""
+        return self._parse(buffer, offset)
+
+
+def get_data(full_path: str, path: str) -> Request[Znode]:
+    """Read the znode at `full_path`; `path` is its name inside the chroot, under which it is returned."""
+    return Request(
+        _GET_DATA, write_string(full_path) + _NO_WATCH, lambda buffer, offset: _read_znode(path, buffer, offset)[0]
+    )
+
+
+def get_children(full_path: str) -> Request[list[str]]:
+    return Request(_GET_CHILDREN, write_string(full_path) + _NO_WATCH, _read_strings)
+
+
+def sync(full_path: str) -> Request[None]:
+    return Request(_SYNC, write_string(full_path), _ignore)
+
+
+def add_watch(full_path: str) -> Request[None]:
+    """Watch `full_path` and all below it until the connection ends."""
+    return Request(_ADD_WATCH, write_string(full_path) + int_struct.pack(_PERSISTENT_RECURSIVE), _ignore)
+
+
+def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> Request[list[Znode | None]]:
+    """Read many znodes at one moment; None for those that do not exist."""
+    header = multiheader_struct.pack(_GET_DATA, _MORE, _ERROR)
+    payload = b"".join(header + write_string(full_path) + _NO_WATCH for full_path in full_paths)
+
+    def parse(buffer: bytes, offset: int) -> list[Znode | None]:
+        znodes: list[Znode | None] = []
+        for path in paths:
+            opcode, _, _ = multiheader_struct.unpack_from(buffer, offset)
+            offset += multiheader_struct.size
+            if opcode == _ERROR:
+                (code,) = int_struct.unpack_from(buffer, offset)
+                offset += int_struct.size
+                if code != NoNodeError.code:
+                    raise EXCEPTIONS[code]
+                znodes.append(None)
+            else:
+                znode, offset = _read_znode(path, buffer, offset)
+                znodes.append(znode)
+        return znodes
+
+    return Request(_MULTI_READ, payload + _END_OF_MULTI, parse)
+
+
+def multi(ops: Sequence[Op], full_path: Callable[[str], str]) -> Request[list[tuple[int, int]]]:
+    """All operations or none; per operation its error code (0 if none) and the version a `Put` resulted in."""
+    payload = b"".join(_serialize_op(op, full_path(op.path)) for op in ops)
+    return Request(_MULTI, payload + _END_OF_MULTI, _read_outcomes)
+
+
+def first_failure(codes: Sequence[int]) -> int | None:
+    """The index of the operation because of which the transaction was refused; None when it was done."""
+    if not any(codes):
+        return None
+    culprits = [index for index, code in enumerate(codes) if code not in {_NO_ERROR, _ROLLED_BACK_BECAUSE_OF_ANOTHER}]
+    return culprits[0] if culprits else codes.index(_ROLLED_BACK_BECAUSE_OF_ANOTHER)
+
+
+def _serialize_op(op: Op, full_path: str) -> bytes:
+    match op:
+        case Check(version=version):
+            opcode, body = CheckVersion.type, CheckVersion(full_path, version).serialize()
+        case Create(data=data, ephemeral=ephemeral):
+            flags = _EPHEMERAL if ephemeral else 0
+            opcode, body = CreateRequest.type, CreateRequest(full_path, data, OPEN_ACL_UNSAFE, flags).serialize()
+        case Put(data=data, version=version):
+            opcode, body = SetData.type, SetData(full_path, data, version).serialize()
+        case _:
+            opcode, body = Delete.type, Delete(full_path, op.version).serialize()
+    return multiheader_struct.pack(opcode, _MORE, _ERROR) + bytes(body)
+
+
+def _read_outcomes(buffer: bytes, offset: int) -> list[tuple[int, int]]:
+    outcomes: list[tuple[int, int]] = []
+    while True:
+        opcode, done, _ = multiheader_struct.unpack_from(buffer, offset)
+        offset += multiheader_struct.size
+        if done:
+            return outcomes
+        code = version = 0
+        if opcode == _ERROR:
+            (code,) = int_struct.unpack_from(buffer, offset)
+            offset += int_struct.size
+        elif opcode == CreateRequest.type:
+            _, offset = read_string(buffer, offset)
+        elif opcode == SetData.type:
+            version = stat_struct.unpack_from(buffer, offset)[4]
+            offset += stat_struct.size
+        outcomes.append((code, version))
+
+
+def _read_znode(path: str, buffer: bytes, offset: int) -> tuple[Znode, int]:
+    data, offset = read_buffer(buffer, offset)
+    czxid, mzxid, _, _, version, _, _, owner, _, _, _ = stat_struct.unpack_from(buffer, offset)
+    return Znode(path, data or b"", version, czxid, mzxid, owner), offset + stat_struct.size
+
+
+def _read_strings(buffer: bytes, offset: int) -> list[str]:
+    (count,) = int_struct.unpack_from(buffer, offset)
+    offset += int_struct.size
+    strings = []
+    for _ in range(count):
+        string, offset = read_string(buffer, offset)
+        strings.append(string)
+    return strings
+
+
+def _ignore(_buffer: bytes, _offset: int) -> None:
+    """Read nothing: that there is an answer without an error says all."""

@@ -1,0 +1,100 @@
+"""Who wants to hear of changes below a path, and of the session's state."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Iterator
+
+from loadmanager.store.base import SessionState, Unsubscribe
+
+
+class Subscriptions:
+    """The callbacks of one store.
+
+    Each call is scheduled on the event loop by itself (`call_soon`, in the order of what happened): a callback may call
+    the store, its exceptions are the loop's affair and no other callback's, and after it was unsubscribed it is silent.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._numbers = itertools.count()
+        self._watches: dict[str, dict[int, Callable[[str], None]]] = {}
+        self._unarmed: set[int] = set()
+        self._sessions: dict[int, Callable[[SessionState], None]] = {}
+
+    @property
+    def paths(self) -> list[str]:
+        """The paths that are watched."""
+        return list(self._watches)
+
+    def bind(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Make all calls on `loop`."""
+        self._loop = loop
+
+    def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
+        number = next(self._numbers)
+        self._watches.setdefault(path, {})[number] = on_change
+        self._unarmed.add(number)
+
+        def unsubscribe() -> None:
+            callbacks = self._watches.get(path, {})
+            callbacks.pop(number, None)
+            self._unarmed.discard(number)
+            if not callbacks:
+                self._watches.pop(path, None)
+
+        return unsubscribe
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
+        number = next(self._numbers)
+        self._sessions[number] = callback
+
+        def unsubscribe() -> None:
+            self._sessions.pop(number, None)
+
+        return unsubscribe
+
+    def state_changed(self, state: SessionState) -> None:
+        for number in list(self._sessions):
+            self._get_loop().call_soon(self._tell_state, number, state)
+
+    def disarmed(self) -> None:
+        """No watch is in force any more."""
+        for callbacks in self._watches.values():
+            self._unarmed.update(callbacks)
+
+    def armed(self, path: str) -> None:
+        """The watch of `path` is in force: tell those for whom it was not that they may have missed something."""
+        for number in self._watches.get(path, ()):
+            if number in self._unarmed:
+                self._unarmed.remove(number)
+                self._get_loop().call_soon(self._tell_change, path, number, path)
+
+    def changed(self, path: str) -> None:
+        """Something changed at `path`: tell those that watch it, or anything above it."""
+        for watched in _with_ancestors(path):
+            for number in self._watches.get(watched, ()):
+                self._get_loop().call_soon(self._tell_change, watched, number, path)
+
+    def _tell_state(self, number: int, state: SessionState) -> None:
+        callback = self._sessions.get(number)
+        if callback is not None:
+            callback(state)
+
+    def _tell_change(self, watched: str, number: int, path: str) -> None:
+        callback = self._watches.get(watched, {}).get(number)
+        if callback is not None:
+            callback(path)
+
+    def _get_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            raise RuntimeError("nothing can have happened before the store was started")
+        return self._loop
+
+
+def _with_ancestors(path: str) -> Iterator[str]:
+    while path.strip("/"):
+        yield path
+        path = path.rpartition("/")[0]
+    yield "/"

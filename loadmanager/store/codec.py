@@ -1,0 +1,61 @@
+"""How records become the bytes of a znode: JSON that an operator can read with `get`, compressed only when large."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from collections.abc import Mapping
+
+import orjson
+from pydantic import BaseModel
+
+from loadmanager.errors import InvalidRecordError
+
+COMPRESS_ABOVE_BYTES = 256 * 1024
+MAX_DECODED_BYTES = 64 * 1024 * 1024
+
+_GZIP_MAGIC = b"\x1f\x8b"
+_GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
+
+
+def encode_json(record: BaseModel | Mapping[str, object]) -> bytes:
+    """UTF-8 JSON with the models' aliases as keys; gzip above `COMPRESS_ABOVE_BYTES`. Equal records, equal bytes."""
+    if isinstance(record, BaseModel):
+        data = record.model_dump_json(by_alias=True).encode()
+    else:
+        data = orjson.dumps(dict(record))
+    return pack(data)
+
+
+def pack(data: bytes) -> bytes:
+    """JSON as it goes into a znode: gzip above `COMPRESS_ABOVE_BYTES`. Equal records, equal bytes."""
+    return gzip.compress(data, mtime=0) if len(data) > COMPRESS_ABOVE_BYTES else data
+
+
+def decode(data: bytes, where: str) -> bytes:
+    """The UTF-8 text in `data`, which may be compressed; `InvalidRecordError` names `where` it was read from.
+
+    What it decompresses to is bounded by `MAX_DECODED_BYTES`: a small record cannot fill the memory.
+    """
+    if data.startswith(_GZIP_MAGIC):
+        data = _decompress(data, where)
+    if not data:
+        raise InvalidRecordError(f"{where}: empty")
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidRecordError(f"{where}: not UTF-8: {error}") from error
+    return data
+
+
+def _decompress(data: bytes, where: str) -> bytes:
+    decompressor = zlib.decompressobj(_GZIP_WINDOW_BITS)
+    try:
+        text = decompressor.decompress(data, MAX_DECODED_BYTES + 1)
+    except zlib.error as error:
+        raise InvalidRecordError(f"{where}: damaged gzip: {error}") from error
+    if len(text) > MAX_DECODED_BYTES:
+        raise InvalidRecordError(f"{where}: decompresses to more than {MAX_DECODED_BYTES} bytes")
+    if not decompressor.eof or decompressor.unused_data:
+        raise InvalidRecordError(f"{where}: gzip that is cut off, or is followed by something else")
+    return text

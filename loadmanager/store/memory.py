@@ -1,0 +1,371 @@
+"""The metadata store in memory, with ZooKeeper's semantics: for simulations and tests, deterministic, without threads.
+
+Nothing happens by itself. A connected client's heartbeat counts as answered at every moment; what time alone brings
+about (a lease that lapses, a session that expires) takes effect when `MemoryCluster.tick` is called, and `tick` is the
+first thing each request does. Requests are done, or fail, without waiting; callbacks are scheduled on the event loop
+(`call_soon`) in the order of the events, and so run once the running coroutine waits for something.
+
+Transaction ids are ZooKeeper's: one per transaction done, and one for each session that begins or ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError
+from loadmanager.store._subscriptions import Subscriptions
+from loadmanager.store.base import (
+    ANY_VERSION,
+    LEASE_RATIO,
+    Check,
+    Create,
+    Op,
+    Put,
+    SessionState,
+    Unsubscribe,
+    Znode,
+    check_path,
+    check_sizes,
+)
+
+
+class Link(enum.Enum):
+    """What becomes of the packets between a client and the cluster."""
+
+    UP = enum.auto()
+    ANSWERS_LOST = enum.auto()
+    """The next transaction is done but its answer never arrives; from then on the link is `SILENT`."""
+    SILENT = enum.auto()
+    """Nothing gets through, and the client does not notice before its lease lapses."""
+    DOWN = enum.auto()
+    """Nothing gets through, and the client knows."""
+
+
+class MemoryCluster:
+    """The tree that several `MemoryStore`s share, their sessions, and what goes wrong between them.
+
+    `clock` is monotonic, in seconds, shared by the cluster and its clients.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.clock = clock
+        self.zxid = 0
+        self._znodes: dict[str, Znode] = {"/": Znode("/", b"", 0, 0, 0, 0)}
+        self._sessions: dict[int, _Session] = {}
+        self._stores: list[MemoryStore] = []
+        self._last_session_id = 0
+
+    def partition(self, store: MemoryStore, *, noticed: bool = False) -> None:
+        """Cut the client off. Not `noticed`: it stays CONNECTED until its lease lapses, as behind lost packets."""
+        self.tick()
+        store.link_changed(Link.DOWN if noticed else Link.SILENT)
+
+    def lose_answer(self, store: MemoryStore) -> None:
+        """Do the client's next transaction but lose the answer, and cut the client off after it."""
+        self.tick()
+        if store.link is not Link.UP:
+            raise ValueError("the client is cut off already")
+        store.link_changed(Link.ANSWERS_LOST)
+
+    def heal(self, store: MemoryStore) -> None:
+        """Reconnect the client: on its session if that still lives, else on a new one."""
+        self.tick()
+        store.link_changed(Link.UP)
+
+    def expire(self, store: MemoryStore) -> None:
+        """End the client's session, whether it is connected (and hears of it at once) or not."""
+        self.tick()
+        self.end_session(store.session_id)
+        store.heard_from_cluster()
+
+    def tick(self) -> None:
+        """Let happen what is due by the clock: sessions expire, and clients notice that their lease lapsed."""
+        now_s = self.clock()
+        for session in list(self._sessions.values()):
+            if session.store.is_heard:
+                session.heard_at_s = now_s
+            elif now_s >= session.heard_at_s + session.store.session_timeout_s:
+                self.end_session(session.session_id)
+        for store in self._stores:
+            store.time_passed()
+
+    def join(self, store: MemoryStore) -> None:
+        """Tell the store from now on when time has passed."""
+        self._stores.append(store)
+
+    def begin_session(self, store: MemoryStore) -> int:
+        self._last_session_id += 1
+        self.zxid += 1
+        self._sessions[self._last_session_id] = _Session(self._last_session_id, store, self.clock())
+        return self._last_session_id
+
+    def end_session(self, session_id: int) -> None:
+        """Forget the session and delete its ephemeral znodes; nothing when it has ended before."""
+        session = self._sessions.pop(session_id, None)
+        if session is None:
+            return
+        self.zxid += 1
+        held = [path for path, znode in self._znodes.items() if znode.ephemeral_owner == session_id]
+        for path in held:
+            del self._znodes[path]
+        self._announce(held)
+
+    def has_session(self, session_id: int) -> bool:
+        return session_id in self._sessions
+
+    def find(self, path: str) -> Znode | None:
+        return self._znodes.get(path)
+
+    def children(self, path: str) -> list[str]:
+        return sorted(other.rpartition("/")[2] for other in self._znodes if _is_child(other, path))
+
+    def apply(self, ops: Sequence[Op], session_id: int) -> list[int]:
+        """Do all operations or, with `TransactionFailedError`, none."""
+        staged = _Staged(self._znodes, self.zxid + 1, session_id)
+        versions = [staged.apply(index, op) for index, op in enumerate(ops)]
+        self.zxid += 1
+        for path, znode in staged.changes.items():
+            if znode is None:
+                self._znodes.pop(path, None)
+            else:
+                self._znodes[path] = znode
+        self._announce(list(staged.changes))
+        return versions
+
+    def _announce(self, paths: Sequence[str]) -> None:
+        for session in self._sessions.values():
+            session.store.changed(paths)
+
+
+class MemoryStore:
+    """A `MetadataStore` on a `MemoryCluster`.
+
+    Differs from the one on ZooKeeper in time only: a request on a connection that is dead fails at once (a write with
+    `OutcomeUnknownError`) instead of after a while, and reconnecting takes none.
+    """
+
+    def __init__(self, cluster: MemoryCluster, *, session_timeout_s: float = 10.0) -> None:
+        self._cluster = cluster
+        self._session_timeout_s = session_timeout_s
+        self._subscriptions = Subscriptions()
+        self._link = Link.UP
+        self._cut_at_s = -math.inf
+        self._session_id = 0
+        self._state = SessionState.LOST
+        self._is_running = False
+        self._was_started = False
+
+    @property
+    def link(self) -> Link:
+        return self._link
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether the cluster hears this client's heartbeats."""
+        return self._is_running and self._link in {Link.UP, Link.ANSWERS_LOST}
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session_timeout_s
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def lease_valid_until_s(self) -> float:
+        if not self._session_id:
+            return -math.inf
+        answered_at_s = self._cluster.clock() if self.is_heard else self._cut_at_s
+        return answered_at_s + LEASE_RATIO * self._session_timeout_s
+
+    async def start(self) -> None:
+        if self._was_started:
+            raise RuntimeError("a store is started once")
+        if self._link is not Link.UP:
+            raise StoreUnavailableError("the cluster in memory is cut off")
+        self._subscriptions.bind(asyncio.get_running_loop())
+        self._was_started = self._is_running = True
+        self._cluster.join(self)
+        self.heard_from_cluster()
+
+    async def close(self) -> None:
+        if not self._is_running:
+            return
+        self._cluster.tick()
+        session_id, self._session_id = self._session_id, 0
+        self._set_state(SessionState.LOST)
+        if self.is_heard:
+            self._cluster.end_session(session_id)
+        self._is_running = False
+
+    async def get(self, path: str) -> Znode | None:
+        check_path(path)
+        self._check_answered()
+        return self._cluster.find(path)
+
+    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
+        for path in paths:
+            check_path(path)
+        self._check_answered()
+        return [self._cluster.find(path) for path in paths]
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        self._check_answered()
+        return self._cluster.children(path)
+
+    async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        for op in ops:
+            check_path(op.path)
+        check_sizes(ops)
+        if not ops:
+            return []
+        self._check_sent(session_id)
+        if self._link is Link.UP:
+            return self._cluster.apply(ops, self._session_id)
+        if self._link is Link.ANSWERS_LOST:
+            self._cluster.apply(ops, self._session_id)
+            self.link_changed(Link.SILENT)
+        raise OutcomeUnknownError(f"no answer to a transaction of {len(ops)} operations from {ops[0].path} on")
+
+    async def ensure_path(self, path: str) -> None:
+        names = check_path(path).strip("/").split("/")
+        for depth in range(1, len(names) + 1):
+            parent = "/" + "/".join(names[:depth])
+            if await self.get(parent) is None:
+                await self.commit([Create(parent, b"")])
+
+    async def sync(self) -> None:
+        self._check_answered()
+
+    def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
+        unsubscribe = self._subscriptions.watch(check_path(path), on_change)
+        if self._state is SessionState.CONNECTED:
+            self._subscriptions.armed(path)
+        return unsubscribe
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
+        return self._subscriptions.on_session(callback)
+
+    # What the cluster tells its clients
+
+    def link_changed(self, link: Link) -> None:
+        if self.is_heard:
+            self._cut_at_s = self._cluster.clock()
+        self._link = link
+        self.heard_from_cluster()
+        if link is Link.DOWN and self._state is SessionState.CONNECTED:
+            self._set_state(SessionState.SUSPENDED)
+
+    def heard_from_cluster(self) -> None:
+        """Learn the fate of the own session, and go on with it or with a new one; nothing without a connection.
+
+        Events may have been missed, even if the client never noticed that it was cut off: every watch is armed anew.
+        """
+        if not self._is_running or self._link is not Link.UP:
+            return
+        if not self._cluster.has_session(self._session_id):
+            if self._session_id:
+                self._session_id = 0
+                self._set_state(SessionState.LOST)
+            self._session_id = self._cluster.begin_session(self)
+        if self._state is not SessionState.CONNECTED:
+            self._set_state(SessionState.CONNECTED)
+        self._subscriptions.disarmed()
+        for path in self._subscriptions.paths:
+            self._subscriptions.armed(path)
+
+    def time_passed(self) -> None:
+        """Notice that the lease lapsed."""
+        if self._state is SessionState.CONNECTED and self._cluster.clock() >= self.lease_valid_until_s:
+            self._set_state(SessionState.SUSPENDED)
+
+    def changed(self, paths: Sequence[str]) -> None:
+        if self.is_heard:
+            for path in paths:
+                self._subscriptions.changed(path)
+
+    def _check_sent(self, session_id: int | None = None) -> None:
+        self._cluster.tick()
+        if session_id is not None and session_id != self._session_id:
+            raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
+        if self._state is not SessionState.CONNECTED:
+            raise StoreUnavailableError(f"no connection to the cluster in memory: {self._state}")
+
+    def _check_answered(self) -> None:
+        self._check_sent()
+        if not self.is_heard:
+            raise StoreUnavailableError("no answer to a read")
+
+    def _set_state(self, state: SessionState) -> None:
+        self._state = state
+        self._subscriptions.state_changed(state)
+
+
+@dataclass(slots=True)
+class _Session:
+    session_id: int
+    store: MemoryStore
+    heard_at_s: float
+
+
+class _Staged:
+    """A transaction being tried: each operation sees what those before it did. None in `changes`: deleted."""
+
+    def __init__(self, znodes: Mapping[str, Znode], zxid: int, session_id: int) -> None:
+        self.changes: dict[str, Znode | None] = {}
+        self._znodes = znodes
+        self._zxid = zxid
+        self._session_id = session_id
+
+    def apply(self, index: int, op: Op) -> int:
+        """Stage one operation and return the resulting version; the order of the checks is ZooKeeper's."""
+        if isinstance(op, Create):
+            return self._create(index, op)
+        znode = self._find(op.path)
+        if znode is None:
+            raise TransactionFailedError(index, op.path, "no_node")
+        if op.version not in {ANY_VERSION, znode.version}:
+            raise TransactionFailedError(index, op.path, "bad_version")
+        if isinstance(op, Check):
+            return op.version
+        if isinstance(op, Put):
+            self.changes[op.path] = replace(znode, data=op.data, version=znode.version + 1, mzxid=self._zxid)
+            return znode.version + 1
+        if self._has_children(op.path):
+            raise TransactionFailedError(index, op.path, "not_empty")
+        self.changes[op.path] = None
+        return -1
+
+    def _create(self, index: int, op: Create) -> int:
+        parent = self._find(op.path.rpartition("/")[0] or "/")
+        if parent is None:
+            raise TransactionFailedError(index, op.path, "no_node")
+        if self._find(op.path) is not None:
+            raise TransactionFailedError(index, op.path, "node_exists")
+        if parent.ephemeral_owner:
+            raise TransactionFailedError(index, op.path, "other")
+        owner = self._session_id if op.ephemeral else 0
+        self.changes[op.path] = Znode(op.path, op.data, 0, self._zxid, self._zxid, owner)
+        return 0
+
+    def _find(self, path: str) -> Znode | None:
+        return self.changes[path] if path in self.changes else self._znodes.get(path)
+
+    def _has_children(self, path: str) -> bool:
+        present = [other for other in self._znodes if other not in self.changes]
+        present += [other for other, znode in self.changes.items() if znode is not None]
+        return any(_is_child(other, path) for other in present)
+
+
+def _is_child(path: str, parent: str) -> bool:
+    return path != "/" and (path.rpartition("/")[0] or "/") == parent

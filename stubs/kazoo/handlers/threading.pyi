@@ -1,0 +1,9 @@
+import socket
+
+class KazooTimeoutError(Exception): ...
+
+class AsyncResult:
+    def get(self, block: bool = ..., timeout: float | None = ...) -> object: ...
+
+class SequentialThreadingHandler:
+    def create_connection(self, *args: object, **kwargs: object) -> socket.socket: ...

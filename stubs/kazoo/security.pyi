@@ -1,0 +1,3 @@
+class ACL: ...
+
+OPEN_ACL_UNSAFE: list[ACL]

@@ -1,0 +1,115 @@
+"""Metadata stores for tests, and the means to break their connections, the same for memory and for a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from kazoo.client import KazooClient
+from support.clock import ManualClock
+from support.waiting import eventually
+
+from loadmanager.embedded.zookeeper import ZooKeeperServer
+from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.zookeeper import ZooKeeperStore
+
+
+class StoreWorld(Protocol):
+    """A place where several stores see the same znodes. A new store's tree is empty but for the root."""
+
+    async def connect(self) -> MetadataStore:
+        """A started store with a session of its own; closed with the world."""
+
+    async def expire(self, store: MetadataStore) -> None:
+        """Let the servers end the store's session; returns once the store has a new one."""
+
+    async def reconnect(self, store: MetadataStore) -> None:
+        """Interrupt the store's connection; returns once it is connected again, on the same session."""
+
+    async def close(self) -> None: ...
+
+
+class MemoryWorld:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.cluster = MemoryCluster(self.clock)
+        self._stores: list[MemoryStore] = []
+
+    async def connect(self) -> MemoryStore:
+        store = MemoryStore(self.cluster)
+        self._stores.append(store)
+        await store.start()
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        self.cluster.expire(_in_memory(store))
+
+    async def reconnect(self, store: MetadataStore) -> None:
+        self.cluster.partition(_in_memory(store), noticed=True)
+        self.cluster.heal(_in_memory(store))
+
+    async def close(self) -> None:
+        for store in self._stores:
+            await store.close()
+
+
+class ZooKeeperWorld:
+    def __init__(self, server: ZooKeeperServer, chroot: str, session_timeout_s: float = 6.0) -> None:
+        self._server = server
+        self._chroot = chroot
+        self._session_timeout_s = session_timeout_s
+        self._stores: list[ZooKeeperStore] = []
+
+    async def connect(self) -> ZooKeeperStore:
+        store = ZooKeeperStore(
+            self._server.connect_string, session_timeout_s=self._session_timeout_s, chroot=self._chroot
+        )
+        self._stores.append(store)
+        await store.start()
+        return store
+
+    async def expire(self, store: MetadataStore) -> None:
+        await expire_session(_on_zookeeper(store), self._server.connect_string)
+
+    async def reconnect(self, store: MetadataStore) -> None:
+        await drop_connection(_on_zookeeper(store))
+
+    async def close(self) -> None:
+        await asyncio.gather(*(store.close() for store in self._stores))
+
+
+async def expire_session(store: ZooKeeperStore, connect_string: str) -> None:
+    """End the session on the server by closing it from another connection; returns once the store has a new one."""
+    assert store._client is not None
+    expired = store.session_id
+    await asyncio.to_thread(close_session, connect_string, store._client.client_id)
+    await eventually(lambda: store.session_id not in {0, expired} and store.state is SessionState.CONNECTED)
+
+
+async def drop_connection(store: ZooKeeperStore) -> None:
+    """Cut the TCP connection; returns once the store is connected again."""
+    assert store._client is not None
+    states: list[SessionState] = []
+    unsubscribe = store.on_session(states.append)
+    store._client.drop()
+    await eventually(lambda: states == [SessionState.SUSPENDED, SessionState.CONNECTED])
+    unsubscribe()
+
+
+def close_session(connect_string: str, client_id: tuple[int, bytes] | None) -> None:
+    """End a session that another connection holds, for which it is as if it had expired. Blocks."""
+    client = KazooClient(connect_string, timeout=6.0, client_id=client_id)
+    client.start(timeout=15)
+    client.stop()
+    client.close()
+
+
+def _in_memory(store: MetadataStore) -> MemoryStore:
+    assert isinstance(store, MemoryStore)
+    return store
+
+
+def _on_zookeeper(store: MetadataStore) -> ZooKeeperStore:
+    assert isinstance(store, ZooKeeperStore)
+    return store
