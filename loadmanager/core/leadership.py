@@ -132,9 +132,13 @@ def _as_follower(known: Knowledge) -> Action:
     leader = known.leader
     if leader is None:
         return Campaign(known.epoch_version, replaces_leader=False)
-    left_over = known.node_id == leader.node_id
-    if left_over or leader.czxid == known.refused_czxid:
+    if _is_left_over(known, leader) or leader.czxid == known.refused_czxid:
         return Campaign(known.epoch_version, replaces_leader=True)
     if known.now_s >= known.next_probe_s:
         return Probe(leader.service_url, leader.czxid)
     return Wait(known.next_probe_s)
+
+
+def _is_left_over(known: Knowledge, leader: Sighting) -> bool:
+    """Whether nobody leads behind this znode, whatever it says: it is our own and we do not, or no session holds it."""
+    return known.node_id == leader.node_id or leader.session_id in {known.session_id, 0}

@@ -34,7 +34,7 @@ class NamespaceName:
     def parse(cls, text: str) -> NamespaceName:
         parts = text.split("/")
         if len(parts) != 2:  # noqa: PLR2004 - a tenant and a name
-            raise InvalidNameError(f"namespace {text!r}: expected 'tenant/namespace'")
+            raise InvalidNameError(f"namespace {text[:80]!r}: expected 'tenant/namespace'")
         return cls.of(parts[0], parts[1])
 
     @classmethod
@@ -58,16 +58,21 @@ class TopicName:
         domain, separator, rest = text.partition("://")
         parts = rest.split("/", 2)
         if not separator or len(parts) != 3:  # noqa: PLR2004 - tenant, namespace, topic
-            raise InvalidNameError(f"topic {text!r}: expected 'persistent://tenant/namespace/topic'")
+            raise InvalidNameError(f"topic {text[:80]!r}: expected 'persistent://tenant/namespace/topic'")
         return cls.of(domain, *parts)
 
     @classmethod
     def of(cls, domain: str, tenant: str, namespace: str, local_name: str) -> TopicName:
+        return cls.within(domain, NamespaceName.of(tenant, namespace), local_name)
+
+    @classmethod
+    def within(cls, domain: str, namespace: NamespaceName, local_name: str) -> TopicName:
+        """`of`, for a namespace that is a name already."""
         if domain not in _DOMAINS:
             raise InvalidNameError(f"topic domain {domain!r}: expected one of {', '.join(_DOMAINS)}")
         if not local_name or len(local_name) > _MAX_NAME_LENGTH or "\0" in local_name:
             raise InvalidNameError(f"topic name {local_name[:80]!r}: expected 1 to {_MAX_NAME_LENGTH} characters")
-        return cls(domain, NamespaceName.of(tenant, namespace), local_name)
+        return cls(domain, namespace, local_name)
 
     def __str__(self) -> str:
         return f"{self.domain}://{self.namespace}/{self.local_name}"

@@ -1,0 +1,472 @@
+"""The cluster as it is known now: mutable columns that reports and ownership records are written into.
+
+There is one writer, the driver's event loop; everything else reads the snapshots it takes. A bundle is a row in a
+table of columns, found by its name; a broker's registration is a row in a second table, so that a bundle's owner and
+reporter are numbers, and those of a registration that has ended match no broker.
+
+Differs from Pulsar: a bundle gets one sample per report of its broker, where Pulsar samples all bundles at any
+notification; and its history is kept as long as a namespace record or a report has the bundle, where Pulsar deletes
+it as soon as no report does, so that a bundle whose topics are idle for a minute starts again from the default.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.load import (
+    DEFAULT_LOAD,
+    LONG_WINDOW,
+    METRICS,
+    SHORT_WINDOW,
+    BoolArray,
+    BrokerReport,
+    BundleAverages,
+    FloatArray,
+    RowArray,
+    next_average,
+)
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.snapshot import NOBODY, Bundles, Snapshot, brokers_of, intern_namespaces, namespace_of
+
+_GROWTH = 32
+"""Columns grow by one part in so many: little slack, and a copy of 32 rows for each row added."""
+_FEWEST_ROWS = 64
+_SPARE_REGISTRATIONS = 1024
+"""Rows of ended registrations are looked for once the table exceeds twice the brokers by so many."""
+
+_Rows = npt.NDArray[np.intp]
+
+
+class _Recorded(enum.IntEnum):
+    """What the namespace record says of a bundle; `NO` when it is only known from a report."""
+
+    NO = 0
+    FREE = 1
+    OWNED = 2
+    RELEASING = 3
+
+
+_RECORDED = {
+    OwnershipState.FREE: _Recorded.FREE,
+    OwnershipState.OWNED: _Recorded.OWNED,
+    OwnershipState.RELEASING: _Recorded.RELEASING,
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Columns:
+    """The hot state of all bundles. `reporter` and `owner` are rows of registrations, `namespace` of namespaces."""
+
+    short: FloatArray
+    long: FloatArray
+    short_samples: npt.NDArray[np.int8]
+    long_samples: npt.NDArray[np.int16]
+    topics: RowArray
+    sessions: RowArray
+    reporter: RowArray
+    owner: RowArray
+    namespace: RowArray
+    recorded: npt.NDArray[np.int8]
+
+    @classmethod
+    def empty(cls) -> _Columns:
+        return cls(
+            short=np.empty((0, METRICS)),
+            long=np.empty((0, METRICS)),
+            short_samples=np.empty(0, np.int8),
+            long_samples=np.empty(0, np.int16),
+            topics=np.empty(0, np.int32),
+            sessions=np.empty(0, np.int32),
+            reporter=np.empty(0, np.int32),
+            owner=np.empty(0, np.int32),
+            namespace=np.empty(0, np.int32),
+            recorded=np.empty(0, np.int8),
+        )
+
+    def grow(self, rows: int) -> None:
+        for column in fields(self):
+            old = getattr(self, column.name)
+            new = np.empty((rows, *old.shape[1:]), dtype=old.dtype)
+            new[: len(old)] = old
+            setattr(self, column.name, new)
+
+    def clear(self, rows: _Rows, namespace: RowArray) -> None:
+        """Make the rows bundles that nothing is known of yet."""
+        self.short[rows] = self.long[rows] = DEFAULT_LOAD
+        self.reporter[rows] = self.owner[rows] = NOBODY
+        for column in (self.short_samples, self.long_samples, self.topics, self.sessions, self.recorded):
+            column[rows] = 0
+        self.namespace[rows] = namespace
+
+    def nbytes(self) -> int:
+        return sum(getattr(self, column.name).nbytes for column in fields(self))
+
+
+@dataclass(slots=True, eq=False)
+class _Broker:
+    """A registered broker: its registration's row, its last report, and the bundle rows that report filled.
+
+    `overtaken`: another broker has since reported one of those bundles.
+    """
+
+    registration: Registration
+    row: int
+    report: BrokerReport
+    rows: _Rows
+    overtaken: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Namespace:
+    row: int
+    bundles: int = 0
+    changed_at: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Order:
+    """The bundles sorted by name: their rows, and what a snapshot says of the names. Good until one comes or goes."""
+
+    names: tuple[str, ...]
+    rows: RowArray
+    namespaces: tuple[str, ...]
+    namespace: RowArray
+
+
+@dataclass(slots=True, eq=False)
+class _RegistrationTable:
+    """Rows for registrations, current ones and those that records still name."""
+
+    rows: dict[Registration, int] = field(default_factory=dict)
+    unused: list[int] = field(default_factory=list)
+    size: int = 0
+
+    def row(self, registration: Registration) -> int:
+        row = self.rows.get(registration)
+        if row is None:
+            row = self.unused.pop() if self.unused else self.size
+            self.size = max(self.size, row + 1)
+            self.rows[registration] = row
+        return row
+
+    def keep(self, used: set[int]) -> None:
+        for registration in [registration for registration, row in self.rows.items() if row not in used]:
+            self.unused.append(self.rows.pop(registration))
+
+
+class ClusterModel:
+    """All brokers and bundles, their load and their owners; `revision` grows with each change."""
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._columns = _Columns.empty()
+        self._rows: dict[str, int] = {}
+        self._names: list[str] = []
+        self._free_rows: list[int] = []
+        self._destinations: dict[int, int] = {}
+        self._brokers: dict[BrokerId, _Broker] = {}
+        self._registrations = _RegistrationTable()
+        self._namespaces: dict[str, _Namespace] = {}
+        self._namespace_at: list[_Namespace] = []
+        self._free_namespace_rows: list[int] = []
+        self._unloaded: dict[str, float] = {}
+        self._order = _Order((), np.empty(0, np.int32), (), np.empty(0, np.int32))
+        self._order_is_current = True
+
+    @property
+    def known_bundles(self) -> Container[str]:
+        """The names of all bundles that have a row."""
+        return self._rows
+
+    def apply_report(self, registration: Registration, report: BrokerReport) -> None:
+        """Take in one report: one sample for each bundle in it.
+
+        A broker that has registered again starts without its old heat. A bundle that another broker reports and owns
+        is left to that one: this report is from before it moved.
+        """
+        self.revision += 1
+        broker = self._registered(registration, report)
+        rows = self._rows_of(report.bundle_names)
+        reporters = self._columns.reporter[rows]
+        foreign = (reporters != NOBODY) & (reporters != broker.row)
+        broker.overtaken = False
+        if foreign.any():
+            mine = self._settle_dispute(broker, rows, foreign)
+            self._sample(rows[mine], report.bundle_load[mine], report.bundle_topics[mine], report.bundle_sessions[mine])
+            self._columns.reporter[rows[mine]] = broker.row
+        else:
+            self._sample(rows, report.bundle_load, report.bundle_topics, report.bundle_sessions)
+            self._columns.reporter[rows] = broker.row
+        previous, broker.rows, broker.report = broker.rows, rows, report
+        if not np.array_equal(previous, rows):
+            self._drop_reported(broker, previous[~np.isin(previous, rows)])
+
+    def remove_broker(self, broker_id: BrokerId) -> None:
+        """Forget a broker that is gone, and its load; the history of its bundles stays."""
+        broker = self._brokers.pop(broker_id, None)
+        if broker is not None:
+            self.revision += 1
+            self._drop_reported(broker, broker.rows)
+
+    def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
+        """Take in a namespace record: its bundles and, in the same order, who owns them."""
+        assert all(namespace_of(name) == namespace for name in bundle_names), f"bundles of {namespace} only"
+        self.revision += 1
+        self._sweep_registrations()
+        columns = self._columns
+        previous = self._rows_of_namespace(namespace)
+        columns.recorded[previous] = _Recorded.NO
+        columns.owner[previous] = NOBODY
+        for row in previous.tolist() if self._destinations else ():
+            self._destinations.pop(row, None)
+        rows = self._rows_of(bundle_names)
+        columns.recorded[rows] = [_RECORDED[ownership.state] for ownership in ownerships]
+        row_of = self._registrations.row
+        columns.owner[rows] = [
+            NOBODY if ownership.owner is None else row_of(ownership.owner) for ownership in ownerships
+        ]
+        for row, ownership in zip(rows.tolist(), ownerships, strict=True):
+            if ownership.destination is not None:
+                self._destinations[row] = row_of(ownership.destination)
+        self._forget(previous)
+
+    def remove_namespace(self, namespace: str) -> None:
+        self.set_namespace(namespace, (), ())
+
+    def seed_bundle(self, name: str, averages: BundleAverages) -> None:
+        """Take persisted history for a bundle that has less of its own; ignored for one in no record and no report."""
+        row = self._rows.get(name)
+        if row is None or self._columns.long_samples[row] >= averages.long_samples:
+            return
+        self.revision += 1
+        columns = self._columns
+        columns.short[row], columns.long[row] = averages.short, averages.long
+        columns.short_samples[row] = min(averages.short_samples, SHORT_WINDOW)
+        columns.long_samples[row] = min(averages.long_samples, LONG_WINDOW)
+        columns.topics[row] = averages.topics
+
+    def mark_unloaded(self, name: str, at_s: float) -> None:
+        """Note that a bundle was unloaded just now: it stays where it is for the grace period."""
+        self.revision += 1
+        self._unloaded[name] = at_s
+
+    def recently_unloaded(self) -> dict[str, float]:
+        """When each bundle was last unloaded, seconds since 1970; entries past the grace period go at a snapshot."""
+        return dict(self._unloaded)
+
+    def restore_unloaded(self, unloaded: Mapping[str, float]) -> None:
+        """Add what a former leader noted, where nothing later is known."""
+        self.revision += 1
+        for name, at_s in unloaded.items():
+            self._unloaded[name] = max(at_s, self._unloaded.get(name, at_s))
+
+    def registrations(self) -> dict[BrokerId, Registration]:
+        """The registration of each broker that has reported."""
+        return {broker_id: broker.registration for broker_id, broker in self._brokers.items()}
+
+    def bundle_averages(self, namespace: str) -> dict[str, BundleAverages]:
+        """The history of the namespace's bundles that have any."""
+        columns = self._columns
+        return {
+            self._names[row]: BundleAverages(
+                columns.short[row].copy(),
+                columns.long[row].copy(),
+                int(columns.short_samples[row]),
+                int(columns.long_samples[row]),
+                int(columns.topics[row]),
+            )
+            for row in self._rows_of_namespace(namespace).tolist()
+            if columns.long_samples[row] > 0
+        }
+
+    def broker_time_averages(self) -> dict[BrokerId, FloatArray]:
+        """Per broker the sums (2, 4) of the short-term and long-term averages of the bundles it owns and reports."""
+        brokers = self.snapshot(0.0, np.inf).brokers
+        return dict(zip(brokers.ids, brokers.time_average, strict=True))
+
+    def namespaces_changed_since(self, revision: int) -> set[str]:
+        """The namespaces in which averages were sampled, or a bundle's were forgotten, after `revision`."""
+        return {name for name, namespace in self._namespaces.items() if namespace.changed_at > revision}
+
+    def hot_bytes(self) -> int:
+        """The memory of all bundles' columns and of their order, without their names."""
+        return self._columns.nbytes() + self._order.rows.nbytes
+
+    def snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
+        """The cluster as it is now. A bundle unloaded less than the grace period ago counts as recently unloaded."""
+        oldest_s = taken_at_s - grace_period_s
+        self._unloaded = {name: at_s for name, at_s in self._unloaded.items() if at_s >= oldest_s}
+        brokers = [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
+        bundles, settled = self._sorted_columns(brokers)
+        registrations = [broker.registration for broker in brokers]
+        columns = brokers_of(registrations, [broker.report for broker in brokers], bundles, settled)
+        return Snapshot(taken_at_s, self.revision, columns, bundles)
+
+    def _sorted_columns(self, brokers: Sequence[_Broker]) -> tuple[Bundles, BoolArray]:
+        """The bundles in name order with broker positions for registrations, and which brokers are settled."""
+        order, columns = self._current_order(), self._columns
+        rows = order.rows
+        position = np.full(self._registrations.size + 1, NOBODY, dtype=np.int32)
+        position[[broker.row for broker in brokers]] = np.arange(len(brokers))
+        reporter, owner = position.take(columns.reporter.take(rows)), position.take(columns.owner.take(rows))
+        recorded = columns.recorded.take(rows)
+        owned = (recorded == _Recorded.OWNED) & (owner >= 0)
+        reported = (reporter >= 0) & (reporter == owner)
+        assigned = np.where(owned, owner, np.int32(NOBODY))
+        if self._destinations:
+            destination = np.full(len(columns.owner), NOBODY, dtype=np.int32)
+            destination[list(self._destinations)] = position[list(self._destinations.values())]
+            assigned = np.maximum(assigned, destination.take(rows))
+        unloaded = np.zeros(len(columns.owner), dtype=bool)
+        unloaded[[self._rows[name] for name in self._unloaded if name in self._rows]] = True
+        settled = np.array([not broker.overtaken for broker in brokers], dtype=bool)
+        leaving = (reporter >= 0) & (recorded != _Recorded.NO) & ~(owned & reported)
+        settled[reporter[leaving]] = False
+        bundles = Bundles(
+            names=order.names,
+            namespaces=order.namespaces,
+            namespace=order.namespace,
+            broker=np.where(reported, owner, np.int32(NOBODY)),
+            assigned=assigned,
+            free=(owner < 0) & (assigned < 0),
+            movable=owned & reported,
+            recently_unloaded=unloaded.take(rows),
+            short=columns.short.take(rows, axis=0),
+            long=columns.long.take(rows, axis=0),
+            topics=columns.topics.take(rows),
+        )
+        return bundles, settled
+
+    def _current_order(self) -> _Order:
+        """The order, sorted again when a name has come or gone; what is left of the old one is almost sorted."""
+        if not self._order_is_current:
+            kept = [name for name in self._order.names if name in self._rows]
+            names = tuple(sorted(dict.fromkeys(kept) | self._rows))
+            rows = np.fromiter((self._rows[name] for name in names), dtype=np.int32, count=len(names))
+            self._order = _Order(names, rows, *intern_namespaces(names))
+            self._order_is_current = True
+        return self._order
+
+    def _registered(self, registration: Registration, report: BrokerReport) -> _Broker:
+        broker = self._brokers.get(registration.broker)
+        if broker is not None and broker.registration == registration:
+            return broker
+        self.remove_broker(registration.broker)
+        self._sweep_registrations()
+        row = self._registrations.row(registration)
+        broker = self._brokers[registration.broker] = _Broker(registration, row, report, np.empty(0, np.intp))
+        return broker
+
+    def _settle_dispute(self, broker: _Broker, rows: _Rows, foreign: BoolArray) -> BoolArray:
+        """Which of `rows` are this broker's to report, when others report some of them (`foreign`) too.
+
+        A bundle stays with a reporter that is also its owner. Whoever loses one carries load in its figures that is
+        no longer its own, until it reports without it.
+        """
+        kept = foreign & (self._columns.owner[rows] == self._columns.reporter[rows])
+        broker.overtaken = bool(kept.any())
+        losers = set(self._columns.reporter[rows[foreign & ~kept]].tolist())
+        for other in self._brokers.values() if losers else ():
+            other.overtaken |= other.row in losers
+        return np.asarray(~kept)
+
+    def _sample(
+        self, rows: _Rows, load: FloatArray, topics: npt.NDArray[np.int64], sessions: npt.NDArray[np.int64]
+    ) -> None:
+        columns = self._columns
+        columns.short[rows], columns.short_samples[rows] = next_average(
+            columns.short[rows], columns.short_samples[rows], load, SHORT_WINDOW
+        )
+        columns.long[rows], columns.long_samples[rows] = next_average(
+            columns.long[rows], columns.long_samples[rows], load, LONG_WINDOW
+        )
+        columns.topics[rows] = topics
+        columns.sessions[rows] = sessions
+        for namespace in set(columns.namespace[rows].tolist()):
+            self._namespace_at[namespace].changed_at = self.revision
+
+    def _drop_reported(self, broker: _Broker, rows: _Rows) -> None:
+        """The broker's report has these bundles no more."""
+        rows = rows[self._columns.reporter[rows] == broker.row]
+        self._columns.reporter[rows] = NOBODY
+        self._forget(rows)
+
+    def _rows_of_namespace(self, namespace: str) -> _Rows:
+        known = self._namespaces.get(namespace)
+        return (
+            np.flatnonzero(self._columns.namespace[: len(self._names)] == known.row) if known else np.empty(0, np.intp)
+        )
+
+    def _rows_of(self, names: Sequence[str]) -> _Rows:
+        """The rows of bundles, new rows for new bundles."""
+        new = [name for name in names if name not in self._rows]
+        if new:
+            self._add(new)
+        return np.fromiter(map(self._rows.__getitem__, names), dtype=np.intp, count=len(names))
+
+    def _add(self, names: Sequence[str]) -> None:
+        self._order_is_current = False
+        added = []
+        for name in names:
+            if self._free_rows:
+                row = self._free_rows.pop()
+                self._names[row] = name
+            else:
+                row = len(self._names)
+                self._names.append(name)
+            self._rows[name] = row
+            added.append(row)
+        if len(self._names) > len(self._columns.owner):
+            self._columns.grow(max(_FEWEST_ROWS, len(self._names) + len(self._names) // _GROWTH))
+        self._columns.clear(
+            np.array(added), np.array([self._count_in_namespace(name) for name in names], dtype=np.int32)
+        )
+
+    def _count_in_namespace(self, bundle: str) -> int:
+        """Count the bundle to its namespace, and return the namespace's row."""
+        name = namespace_of(bundle)
+        namespace = self._namespaces.get(name)
+        if namespace is None:
+            namespace = self._namespaces[name] = self._add_namespace()
+        namespace.bundles += 1
+        return namespace.row
+
+    def _add_namespace(self) -> _Namespace:
+        if self._free_namespace_rows:
+            namespace = _Namespace(self._free_namespace_rows.pop())
+            self._namespace_at[namespace.row] = namespace
+        else:
+            namespace = _Namespace(len(self._namespace_at))
+            self._namespace_at.append(namespace)
+        return namespace
+
+    def _forget(self, rows: _Rows) -> None:
+        """Forget those bundles that neither a namespace record nor a report has any more; their rows are used again."""
+        columns = self._columns
+        gone = rows[(columns.recorded[rows] == _Recorded.NO) & (columns.reporter[rows] == NOBODY)]
+        if not len(gone):
+            return
+        self._order_is_current = False
+        columns.namespace[gone] = NOBODY
+        for row in gone.tolist():
+            name = self._names[row]
+            del self._rows[name]
+            self._free_rows.append(row)
+            namespace = self._namespaces[namespace_of(name)]
+            namespace.bundles -= 1
+            namespace.changed_at = self.revision
+            if not namespace.bundles:
+                self._free_namespace_rows.append(self._namespaces.pop(namespace_of(name)).row)
+
+    def _sweep_registrations(self) -> None:
+        """Use rows of ended registrations again, once there are many that nothing refers to."""
+        if len(self._registrations.rows) > 2 * len(self._brokers) + _SPARE_REGISTRATIONS:
+            used = set(np.unique(self._columns.owner[: len(self._names)]).tolist())
+            used |= {broker.row for broker in self._brokers.values()} | set(self._destinations.values())
+            self._registrations.keep(used)

@@ -1,0 +1,149 @@
+"""Load as numbers: what a broker reports, how used it is, and the running means of a bundle.
+
+Columns are always in the same order: the four metrics of a load, and the five resources of a broker, as below.
+Source: Pulsar's LocalBrokerData, ResourceUsage and TimeAverageMessageData.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT = range(4)
+"""Columns of a load: messages/s in and out, bytes/s in and out."""
+
+CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
+"""Columns of a broker's resources."""
+
+METRICS = 4
+RESOURCES = 5
+
+SHORT_WINDOW = 10
+LONG_WINDOW = 1000
+"""The samples after which a running mean becomes an exponential one with weight 1/window for the newest sample."""
+
+FloatArray = npt.NDArray[np.float64]
+Float32Array = npt.NDArray[np.float32]
+IntArray = npt.NDArray[np.int64]
+RowArray = npt.NDArray[np.int32]
+BoolArray = npt.NDArray[np.bool_]
+
+_Scalar = TypeVar("_Scalar", bound=np.generic)
+_Integer = TypeVar("_Integer", np.int8, np.int16)
+
+DEFAULT_LOAD: FloatArray = np.array([50.0, 50.0, 50_000.0, 50_000.0])
+"""What a bundle without any history is taken to carry: 50 messages/s and 50,000 bytes/s, both ways."""
+DEFAULT_LOAD.setflags(write=False)
+
+_RATED = (CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
+"""The resources a broker is judged by. Heap memory is not among them: a full heap is how a JVM looks."""
+
+
+def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
+    """`array` itself, made read-only; it must have this shape."""
+    assert array.shape == shape, f"shape {array.shape}: expected {shape}"
+    array.setflags(write=False)
+    return array
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceWeights:
+    """How much each resource counts when a broker's usage is taken as the maximum over its resources."""
+
+    cpu: float = 1.0
+    direct_memory: float = 0.0
+    bandwidth_in: float = 1.0
+    bandwidth_out: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerReport:
+    """One report of a broker.
+
+    `usage` is (5, 2): per resource how much is used and the limit, in any unit common to both. `load` is the broker's
+    reported totals. `bundle_load` (k, 4), `bundle_topics` and `bundle_sessions` (k,; consumers and producers) belong
+    to `bundle_names`, which holds the bundles with at least one loaded topic.
+    """
+
+    usage: FloatArray
+    load: FloatArray
+    num_topics: int
+    num_bundles: int
+    num_consumers: int
+    num_producers: int
+    bundle_names: tuple[str, ...]
+    bundle_load: FloatArray
+    bundle_topics: IntArray
+    bundle_sessions: IntArray
+    last_update_ms: int
+    start_timestamp_ms: int
+    version: str
+    load_manager_class: str
+    persistent_enabled: bool
+    non_persistent_enabled: bool
+
+    def __post_init__(self) -> None:
+        bundles = len(self.bundle_names)
+        assert len(set(self.bundle_names)) == bundles, "a bundle is reported once"
+        read_only(self.usage, RESOURCES, 2)
+        read_only(self.load, METRICS)
+        read_only(self.bundle_load, bundles, METRICS)
+        read_only(self.bundle_topics, bundles)
+        read_only(self.bundle_sessions, bundles)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BundleAverages:
+    """The running means of one bundle, `short` over 10 and `long` over 1,000 samples, and its latest topic count."""
+
+    short: FloatArray
+    long: FloatArray
+    short_samples: int
+    long_samples: int
+    topics: int
+
+    def __post_init__(self) -> None:
+        read_only(self.short, METRICS)
+        read_only(self.long, METRICS)
+
+
+def percent_usage(usage: npt.ArrayLike, limit: npt.ArrayLike) -> Float32Array:
+    """Usage in percent of the limit, 0 where there is no limit: in 32-bit floats, as Pulsar, so 30 of 100 is a bit
+    more than 30. It may exceed 100.
+    """
+    used, limits = np.asarray(usage, dtype=np.float64), np.asarray(limit, dtype=np.float64)
+    ratio = np.zeros(np.broadcast_shapes(used.shape, limits.shape), dtype=np.float32)
+    with np.errstate(all="ignore"):
+        np.divide(used.astype(np.float32), limits.astype(np.float32), out=ratio, where=limits > 0)
+        return ratio * np.float32(100)
+
+
+def max_resource_usage(percent: Float32Array) -> Float32Array:
+    """The unweighted maximum over the rated resources of (..., 5) percentages, as a fraction in 32-bit floats."""
+    return np.asarray(np.fmax.reduce(percent[..., _RATED], axis=-1, initial=np.float32(-np.inf)) / np.float32(100))
+
+
+def weighted_max_usage(percent: Float32Array, weights: ResourceWeights) -> FloatArray:
+    """The weighted maximum over the rated resources of (M, 5) percentages, as fractions (1.0 is 100 %), not clamped.
+
+    What is not a number is ignored; nothing but such gives minus infinity.
+    """
+    factors = np.array([weights.cpu, weights.direct_memory, weights.bandwidth_in, weights.bandwidth_out])
+    with np.errstate(invalid="ignore"):
+        weighted = percent[..., _RATED].astype(np.float64) * factors
+    return np.asarray(np.fmax.reduce(weighted, axis=-1, initial=-np.inf) / 100, dtype=np.float64)
+
+
+def next_average(
+    average: FloatArray, samples: npt.NDArray[_Integer], sample: FloatArray, window: int
+) -> tuple[FloatArray, npt.NDArray[_Integer]]:
+    """The running means (k, 4) and their sample counts (k,) after one more sample each.
+
+    The first sample replaces whatever default stood there.
+    """
+    count = np.minimum(samples + 1, window).astype(samples.dtype)
+    n = count.astype(np.float64)[:, np.newaxis]
+    return ((n - 1) * average + sample) / n, count

@@ -1,0 +1,22 @@
+"""The placement strategies by name. A new one is a file beside this and a line below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loadmanager.core.placement.base import PlacementStrategy
+from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.settings import PlannerSettings, get_by_name
+
+PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] = {
+    "LeastLongTermMessageRate": LeastLongTermMessageRate.of,
+}
+
+
+def placement_strategy(settings: PlannerSettings) -> tuple[str, PlacementStrategy]:
+    """The configured strategy and its short name; Pulsar's full Java class names are understood too.
+
+    Raises `UnknownStrategyError`.
+    """
+    name, factory = get_by_name("loadBalancerLoadPlacementStrategy", settings.placement_strategy, PLACEMENT_STRATEGIES)
+    return name, factory(settings)

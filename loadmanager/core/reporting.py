@@ -1,0 +1,86 @@
+"""When a broker publishes its load again.
+
+Source: Pulsar's ModularLoadManagerImpl.needUpdate. Load reports are compared by four figures; topic, consumer and
+producer counts do not make a report due.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from loadmanager.core.load import (
+    MSG_RATE_IN,
+    MSG_RATE_OUT,
+    THROUGHPUT_IN,
+    THROUGHPUT_OUT,
+    BrokerReport,
+    ResourceWeights,
+    percent_usage,
+    weighted_max_usage,
+)
+from loadmanager.core.plan import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFigures:
+    """What decides whether a report is due: messages/s and bytes/s (both ways together), the number of bundles, and
+    the weighted maximum usage as a fraction; `at_s` is any clock in seconds that only goes forward.
+    """
+
+    at_s: float
+    msg_rate_per_s: float
+    throughput_bytes_per_s: float
+    bundles: int
+    max_usage: float
+
+    @classmethod
+    def of(cls, report: BrokerReport, weights: ResourceWeights, at_s: float) -> ReportFigures:
+        load = report.load
+        percent = percent_usage(report.usage[:, 0], report.usage[:, 1])
+        return cls(
+            at_s,
+            float(load[MSG_RATE_IN] + load[MSG_RATE_OUT]),
+            float(load[THROUGHPUT_IN] + load[THROUGHPUT_OUT]),
+            report.num_bundles,
+            float(weighted_max_usage(percent, weights)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDue:
+    """Why a report is due; `figure` changed most, by `change` percent (usage: by that many percentage points).
+
+    For a report that is too old, `figure` is its age and `change` the seconds.
+    """
+
+    reason: Reason
+    figure: str
+    change: float
+
+
+def report_due(
+    last: ReportFigures | None, now: ReportFigures, threshold_percent: float, max_interval_s: float
+) -> ReportDue | None:
+    """Whether to publish `now` when `last` is what was published last (None: nothing yet).
+
+    Due when a figure changed by more than the threshold, or the last report is older than `max_interval_s`.
+    """
+    if last is None:
+        return ReportDue(Reason.FIRST_REPORT, "", 0.0)
+    age_s = now.at_s - last.at_s
+    if age_s > max_interval_s:
+        return ReportDue(Reason.REPORT_TOO_OLD, "age_s", age_s)
+    changes = {
+        "msg_rate_per_s": _change_percent(last.msg_rate_per_s, now.msg_rate_per_s),
+        "throughput_bytes_per_s": _change_percent(last.throughput_bytes_per_s, now.throughput_bytes_per_s),
+        "bundles": _change_percent(last.bundles, now.bundles),
+        "max_usage": 100 * abs(last.max_usage - now.max_usage),
+    }
+    figure = max(changes, key=changes.__getitem__)
+    return ReportDue(Reason.LOAD_CHANGED, figure, changes[figure]) if changes[figure] > threshold_percent else None
+
+
+def _change_percent(old: float, new: float) -> float:
+    if old == 0:
+        return 0.0 if new == 0 else float("inf")
+    return 100 * abs(old - new) / abs(old)

@@ -1,0 +1,24 @@
+"""The shedding strategies by name. A new one is a file beside this and a line below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from loadmanager.core.settings import PlannerSettings, get_by_name
+from loadmanager.core.shedding.base import SheddingStrategy
+from loadmanager.core.shedding.overload import OverloadShedder
+from loadmanager.core.shedding.threshold import ThresholdShedder
+
+SHEDDING_STRATEGIES: dict[str, Callable[[PlannerSettings], SheddingStrategy]] = {
+    "OverloadShedder": OverloadShedder.of,
+    "ThresholdShedder": ThresholdShedder.of,
+}
+
+
+def shedding_strategy(settings: PlannerSettings) -> tuple[str, SheddingStrategy]:
+    """The configured strategy and its short name; Pulsar's full Java class names are understood too.
+
+    Raises `UnknownStrategyError`.
+    """
+    name, factory = get_by_name("loadBalancerLoadSheddingStrategy", settings.shedding_strategy, SHEDDING_STRATEGIES)
+    return name, factory(settings)

@@ -1,0 +1,48 @@
+"""OverloadShedder: relieve every broker whose usage has reached the overload threshold.
+
+Source: Pulsar's OverloadShedder. A broker at or above `threshold_percentage` sheds so much of its throughput that its
+usage would drop 5 points below the threshold. It remembers nothing.
+
+Differs from Pulsar: bundles of equal throughput leave in the order of their names; a broker is left alone while a
+bundle is leaving it or has left it since its report.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.load import ResourceWeights
+from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding.base import MARGIN, MIB, Hot, Shed, State, relieve, throughput_per_broker
+from loadmanager.core.snapshot import Snapshot, usage_per_broker
+
+
+@dataclass(frozen=True, slots=True)
+class OverloadShedder:
+    threshold_percentage: float
+    weights: ResourceWeights
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> OverloadShedder:
+        return cls(settings.broker_overloaded_threshold_percentage, settings.resource_weights)
+
+    def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        threshold = self.threshold_percentage / 100
+        usage = usage_per_broker(snapshot, self.weights)
+        with np.errstate(all="ignore"):
+            need = throughput_per_broker(snapshot) * (usage - threshold + MARGIN)
+        hot, verdicts = [], []
+        for broker, (used, bytes_per_s) in enumerate(zip(usage.tolist(), need.tolist(), strict=True)):
+            why = {
+                "usage_percent": used * 100,
+                "loadBalancerBrokerOverloadedThresholdPercentage": self.threshold_percentage,
+            }
+            if used >= threshold:
+                hot.append(Hot(broker, bytes_per_s, {**why, "need_mib_per_s": bytes_per_s / MIB}))
+            else:
+                verdicts.append(Verdict(snapshot.brokers.ids[broker], Reason.BELOW_THRESHOLD, acted=False, why=why))
+        picks, decided = relieve(snapshot, hot, Reason.BROKER_OVERLOADED)
+        return Shed(tuple(picks), (*decided, *verdicts), state)

@@ -1,0 +1,146 @@
+"""ThresholdShedder: relieve every broker whose usage is well above the average of all.
+
+Source: Pulsar's ThresholdShedder, with its lower-boundary mode. A broker's usage is its exponential moving average,
+with weight `history` for the past. A broker at or above average + threshold sheds so much of its throughput that its
+usage would drop to average + threshold - 5 points, unless that is less than a minimum. When nothing was shed and the
+lower-boundary mode is on, and some broker is below average - threshold, the most used broker sheds half a threshold's
+share of its throughput. The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
+
+Differs from Pulsar: a broker that registered again starts with its first usage, as a new one; equal bundles leave in
+the order of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone
+while a bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it gets its
+turn, advances the moving averages a second time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.load import FloatArray, ResourceWeights
+from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding.base import (
+    MARGIN,
+    MIB,
+    Hot,
+    Pick,
+    Shed,
+    State,
+    relieve,
+    throughput_per_broker,
+)
+from loadmanager.core.snapshot import Snapshot, usage_per_broker
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdShedder:
+    threshold_percentage: float
+    min_throughput_mib_per_s: float
+    history: float
+    lower_boundary: bool
+    weights: ResourceWeights
+
+    @classmethod
+    def of(cls, settings: PlannerSettings) -> ThresholdShedder:
+        return cls(
+            settings.broker_threshold_shedder_percentage,
+            settings.bundle_unload_min_throughput_threshold,
+            settings.history_resource_percentage,
+            settings.lower_boundary_shedding_enabled,
+            settings.resource_weights,
+        )
+
+    def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        averages = self._advance(snapshot, _remembered(snapshot, state))
+        mean = _mean(averages)
+        if mean == 0:
+            idle = Verdict("cluster", Reason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
+            return Shed((), (idle,), _to_remember(snapshot, averages))
+        hot, verdicts = self._find_hot(snapshot, averages, mean)
+        picks, decided = relieve(snapshot, hot, Reason.BROKER_ABOVE_AVERAGE)
+        verdicts |= {verdict.subject: verdict for verdict in decided}
+        if not picks and self.lower_boundary:
+            averages = self._advance(snapshot, averages)
+            picks, decided = self._shed_from_most_used(snapshot, averages)
+            verdicts |= {verdict.subject: verdict for verdict in decided}
+        return Shed(tuple(picks), tuple(verdicts.values()), _to_remember(snapshot, averages))
+
+    def _advance(self, snapshot: Snapshot, previous: FloatArray) -> FloatArray:
+        """The moving averages (M,) after one more look at the usage."""
+        usage = usage_per_broker(snapshot, self.weights)
+        return np.where(np.isnan(previous), usage, previous * self.history + (1 - self.history) * usage)
+
+    def _find_hot(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> tuple[list[Hot], dict[str, Verdict]]:
+        """The brokers that have to shed, and a verdict for each of the others."""
+        threshold = self.threshold_percentage / 100
+        with np.errstate(all="ignore"):
+            need = throughput_per_broker(snapshot) * (averages - mean - threshold + MARGIN)
+        hot: list[Hot] = []
+        verdicts: dict[str, Verdict] = {}
+        for broker, bytes_per_s in enumerate(need.tolist()):
+            why = self._why(averages[broker], mean)
+            if averages[broker] < mean + threshold:
+                refusal = Reason.BELOW_THRESHOLD
+            else:
+                why |= self._why_need(bytes_per_s)
+                if bytes_per_s >= self.min_throughput_mib_per_s * MIB:
+                    hot.append(Hot(broker, bytes_per_s, why))
+                    continue
+                refusal = Reason.NEED_BELOW_MINIMUM
+            name = snapshot.brokers.ids[broker]
+            verdicts[name] = Verdict(name, refusal, acted=False, why=why)
+        return hot, verdicts
+
+    def _shed_from_most_used(self, snapshot: Snapshot, averages: FloatArray) -> tuple[list[Pick], list[Verdict]]:
+        """The lower-boundary mode: nothing unless a broker is far below the average and another can shed to it."""
+        threshold = self.threshold_percentage / 100
+        mean = _mean(averages)
+        candidates = np.flatnonzero((snapshot.brokers.bundle_count > 1) & (averages > mean - threshold))
+        if not len(candidates) or not np.any(averages < mean - threshold):
+            return [], []
+        broker = int(candidates[np.argmax(averages[candidates])])
+        with np.errstate(all="ignore"):
+            need = float(throughput_per_broker(snapshot)[broker] * threshold * 0.5)
+        why = {**self._why(averages[broker], mean), **self._why_need(need)}
+        if self.min_throughput_mib_per_s * MIB > need:
+            name = snapshot.brokers.ids[broker]
+            return [], [Verdict(name, Reason.NEED_BELOW_MINIMUM, acted=False, why=why)]
+        return relieve(snapshot, [Hot(broker, need, why)], Reason.LOWER_BOUNDARY)
+
+    def _why(self, average: float, mean: float) -> dict[str, Figure]:
+        return {
+            "usage_percent": float(average) * 100,
+            "average_percent": mean * 100,
+            "loadBalancerBrokerThresholdShedderPercentage": self.threshold_percentage,
+        }
+
+    def _why_need(self, bytes_per_s: float) -> dict[str, Figure]:
+        return {
+            "need_mib_per_s": bytes_per_s / MIB,
+            "loadBalancerBundleUnloadMinThroughputThreshold": self.min_throughput_mib_per_s,
+        }
+
+
+def _mean(averages: FloatArray) -> float:
+    """The mean of (M,), 0 for none; summed from first to last, not pairwise, so that it is the same everywhere."""
+    return float(np.cumsum(averages)[-1]) / len(averages) if len(averages) else 0.0
+
+
+def _remembered(snapshot: Snapshot, state: State) -> FloatArray:
+    """The moving average of each broker (M,), not a number for one that is new or has registered again."""
+    return np.array(list(_find_remembered(snapshot, state)), dtype=np.float64)
+
+
+def _find_remembered(snapshot: Snapshot, state: State) -> Iterator[float]:
+    remembered = state.get("usage", {})
+    for registration in snapshot.brokers.registrations:
+        incarnation, average = remembered.get(registration.broker, (None, np.nan))
+        yield average if incarnation == registration.incarnation else np.nan
+
+
+def _to_remember(snapshot: Snapshot, averages: FloatArray) -> State:
+    pairs = zip(snapshot.brokers.registrations, averages.tolist(), strict=True)
+    return {"usage": {registration.broker: [registration.incarnation, average] for registration, average in pairs}}

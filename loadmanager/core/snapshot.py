@@ -1,0 +1,295 @@
+"""The cluster at one moment, as read-only columns: all that a decision may look at.
+
+Rows are numbers: broker row `i` is `brokers.ids[i]`, bundle row `j` is `bundles.names[j]`, both sorted by name, so that
+"the first of equals" is the lexicographically first everywhere.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import numpy as np
+
+from loadmanager.core.load import (
+    DEFAULT_LOAD,
+    METRICS,
+    RESOURCES,
+    BoolArray,
+    BrokerReport,
+    BundleAverages,
+    Float32Array,
+    FloatArray,
+    IntArray,
+    ResourceWeights,
+    RowArray,
+    percent_usage,
+    read_only,
+    weighted_max_usage,
+)
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+
+SHORT_TERM, LONG_TERM = range(2)
+"""Rows of a broker's time average."""
+
+NOBODY = -1
+"""The broker row of a bundle that no broker has."""
+
+_Derived = TypeVar("_Derived")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bundles:
+    """All bundles, sorted by name, so that those of one namespace are neighbours.
+
+    `namespace` (N,) is the position in `namespaces`. `broker` (N,) is the broker that owns the bundle and has it in its
+    report, -1 otherwise. `assigned` (N,) is the broker that has it once everything under way is done: the destination
+    of a release, else its owner, -1 when there is none. `free` (N,): it has no owner and may be assigned. `movable`
+    (N,): owned, reported by its owner, and not on its way. `short` and `long` (N, 4) are its averages.
+    """
+
+    names: tuple[str, ...]
+    namespaces: tuple[str, ...]
+    namespace: RowArray
+    broker: RowArray
+    assigned: RowArray
+    free: BoolArray
+    movable: BoolArray
+    recently_unloaded: BoolArray
+    short: FloatArray
+    long: FloatArray
+    topics: RowArray
+
+    def __post_init__(self) -> None:
+        bundles = len(self.names)
+        for column in (self.namespace, self.broker, self.assigned, self.topics):
+            read_only(column, bundles)
+        for flags in (self.free, self.movable, self.recently_unloaded):
+            read_only(flags, bundles)
+        read_only(self.short, bundles, METRICS)
+        read_only(self.long, bundles, METRICS)
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def find_row(self, bundle: str) -> int | None:
+        return _find(self.names, bundle)
+
+    def rows_of_namespace(self, namespace: int) -> slice:
+        """The rows of the namespace at this position of `namespaces`."""
+        first, last = np.searchsorted(self.namespace, (namespace, namespace + 1))
+        return slice(int(first), int(last))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerSums:
+    """What the bundles add up to per broker. Each bundle counts once: to the broker it is on its way to, no longer to
+    the one it leaves. The fields are described at `Brokers`.
+    """
+
+    time_average: FloatArray
+    preallocated: FloatArray
+    preallocated_topics: IntArray
+
+    @classmethod
+    def of(cls, bundles: Bundles, brokers: int) -> BrokerSums:
+        counted = np.where(bundles.broker == bundles.assigned, bundles.broker, NOBODY)
+        expected = np.flatnonzero((bundles.assigned >= 0) & (bundles.broker != bundles.assigned))
+        destination = bundles.assigned[expected]
+        time_average = [_sum_by_broker(counted, averages, brokers) for averages in (bundles.short, bundles.long)]
+        topics = np.bincount(destination, weights=bundles.topics[expected], minlength=brokers)
+        return cls(
+            read_only(np.stack(time_average, axis=1), brokers, 2, METRICS),
+            read_only(_sum_by_broker(destination, bundles.long[expected], brokers), brokers, METRICS),
+            read_only(topics.astype(np.int64), brokers),
+        )
+
+
+def _sum_by_broker(broker: RowArray, columns: FloatArray, brokers: int) -> FloatArray:
+    """Sums of (n, 4) columns per broker row (n,), (brokers, 4), added up in row order; rows of nobody do not count."""
+    bins = broker.astype(np.intp) + 1
+    return np.stack([np.bincount(bins, weights=column, minlength=brokers + 1)[1:] for column in columns.T], axis=1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Brokers:
+    """The registered brokers that have reported, sorted by id.
+
+    `usage_percent` (M, 5) and `load` (M, 4) are as reported, as are `topics` and `bundle_count`. `settled` is False
+    when a bundle of its last report has left it since, or is leaving: its load is then out of date.
+    """
+
+    ids: tuple[BrokerId, ...]
+    registrations: tuple[Registration, ...]
+    usage_percent: Float32Array
+    load: FloatArray
+    topics: IntArray
+    bundle_count: IntArray
+    versions: tuple[str, ...]
+    load_manager_classes: tuple[str, ...]
+    persistent_enabled: BoolArray
+    non_persistent_enabled: BoolArray
+    settled: BoolArray
+    bundles: Bundles
+    _sums: list[BrokerSums] = field(default_factory=list, repr=False)
+
+    def __post_init__(self) -> None:
+        brokers = len(self.ids)
+        assert len(self.registrations) == len(self.versions) == len(self.load_manager_classes) == brokers
+        assert all(a < b for a, b in zip(self.ids, self.ids[1:], strict=False)), "broker ids must ascend"
+        read_only(self.usage_percent, brokers, RESOURCES)
+        read_only(self.load, brokers, METRICS)
+        for column in (self.topics, self.bundle_count):
+            read_only(column, brokers)
+        for flags in (self.persistent_enabled, self.non_persistent_enabled, self.settled):
+            read_only(flags, brokers)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def time_average(self) -> FloatArray:
+        """(M, 2, 4): sums of the short-term and long-term averages of the bundles each owns and reports."""
+        return self._summed().time_average
+
+    @property
+    def preallocated(self) -> FloatArray:
+        """(M, 4): sums of the long-term averages of the bundles each was given since its report."""
+        return self._summed().preallocated
+
+    @property
+    def preallocated_topics(self) -> IntArray:
+        """(M,): the topics of the bundles each was given since its report."""
+        return self._summed().preallocated_topics
+
+    def _summed(self) -> BrokerSums:
+        """The sums, added up by whoever asks first: not by the event loop that takes the snapshot."""
+        if not self._sums:
+            self._sums.append(BrokerSums.of(self.bundles, len(self)))
+        return self._sums[0]
+
+    def find_row(self, broker: BrokerId) -> int | None:
+        return _find(self.ids, broker)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The cluster at `taken_at_s` (seconds since 1970); `revision` is the model's that it was taken from."""
+
+    taken_at_s: float
+    revision: int
+    brokers: Brokers
+    bundles: Bundles
+    _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
+
+    def derive(self, key: Hashable, compute: Callable[[], _Derived]) -> _Derived:
+        """What `compute` makes of this snapshot, worked out once per `key`, by whoever asks first.
+
+        Two threads that ask at once may both compute it; they get equal values.
+        """
+        if key not in self._derived:
+            self._derived.setdefault(key, compute())
+        found: _Derived = self._derived[key]
+        return found
+
+    def find_namespace(self, namespace: str) -> int | None:
+        positions = self.derive("namespaces", lambda: {name: i for i, name in enumerate(self.bundles.namespaces)})
+        return positions.get(namespace)
+
+    def bundles_per_broker(self, namespace: int) -> IntArray:
+        """How many bundles of the namespace each broker has, or is about to have: (M,)."""
+        assigned = self.bundles.assigned[self.bundles.rows_of_namespace(namespace)]
+        return np.bincount(assigned[assigned >= 0], minlength=len(self.brokers)).astype(np.int64)
+
+
+def namespace_of(bundle: str) -> str:
+    """The namespace part of a bundle's full name."""
+    return bundle.rpartition("/")[0]
+
+
+def snapshot_of_reports(
+    taken_at_s: float,
+    reports: Mapping[Registration, BrokerReport],
+    averages: Mapping[str, BundleAverages],
+    recently_unloaded: frozenset[str] = frozenset(),
+) -> Snapshot:
+    """A snapshot from reports alone, without any ownership record: a bundle belongs to the broker that reports it, and
+    to the one that reported it last when several do. A bundle without averages is as its report says.
+    """
+    order = sorted(reports, key=lambda registration: registration.broker)
+    position = {registration: row for row, registration in enumerate(order)}
+    holders: dict[str, tuple[int, int]] = {}
+    for registration in sorted(order, key=lambda registration: reports[registration].last_update_ms):
+        for index, name in enumerate(reports[registration].bundle_names):
+            holders[name] = position[registration], index
+    names = tuple(sorted(holders.keys() | averages.keys()))
+    known = [averages.get(name) or _first_sample(reports[order[holders[name][0]]], holders[name][1]) for name in names]
+    held = np.array([holders.get(name, (NOBODY, 0))[0] for name in names], dtype=np.int32)
+    namespaces, namespace = intern_namespaces(names)
+    bundles = Bundles(
+        names=names,
+        namespaces=namespaces,
+        namespace=namespace,
+        broker=held,
+        assigned=held,
+        free=held < 0,
+        movable=held >= 0,
+        recently_unloaded=np.array([name in recently_unloaded for name in names], dtype=bool),
+        short=np.array([known_averages.short for known_averages in known]).reshape(-1, METRICS),
+        long=np.array([known_averages.long for known_averages in known]).reshape(-1, METRICS),
+        topics=np.array([known_averages.topics for known_averages in known], dtype=np.int32),
+    )
+    ordered = [reports[registration] for registration in order]
+    return Snapshot(taken_at_s, 0, brokers_of(order, ordered, bundles, np.ones(len(order), dtype=bool)), bundles)
+
+
+def brokers_of(
+    registrations: Sequence[Registration], reports: Sequence[BrokerReport], bundles: Bundles, settled: BoolArray
+) -> Brokers:
+    """The brokers' columns from their reports; `registrations` are sorted by broker id."""
+    usage = np.array([report.usage for report in reports]).reshape(-1, RESOURCES, 2)
+    return Brokers(
+        ids=tuple(registration.broker for registration in registrations),
+        registrations=tuple(registrations),
+        usage_percent=percent_usage(usage[:, :, 0], usage[:, :, 1]),
+        load=np.array([report.load for report in reports]).reshape(-1, METRICS),
+        topics=np.array([report.num_topics for report in reports], dtype=np.int64),
+        bundle_count=np.array([report.num_bundles for report in reports], dtype=np.int64),
+        versions=tuple(report.version for report in reports),
+        load_manager_classes=tuple(report.load_manager_class for report in reports),
+        persistent_enabled=np.array([report.persistent_enabled for report in reports], dtype=bool),
+        non_persistent_enabled=np.array([report.non_persistent_enabled for report in reports], dtype=bool),
+        settled=settled,
+        bundles=bundles,
+    )
+
+
+def intern_namespaces(names: Sequence[str]) -> tuple[tuple[str, ...], RowArray]:
+    """The namespaces of sorted bundle names in their order, and per bundle the position of its own."""
+    positions: dict[str, int] = {}
+    column = np.fromiter((positions.setdefault(namespace_of(name), len(positions)) for name in names), dtype=np.int32)
+    assert bool(np.all(column[1:] >= column[:-1])), "bundle names must be sorted and end in '/<range>'"
+    return tuple(positions), column
+
+
+def usage_per_broker(snapshot: Snapshot, weights: ResourceWeights) -> FloatArray:
+    """The weighted maximum usage of each broker as a fraction, worked out once per snapshot."""
+    return snapshot.derive(("usage", weights), lambda: weighted_max_usage(snapshot.brokers.usage_percent, weights))
+
+
+def bundle_load(snapshot: Snapshot, bundle: int | None) -> FloatArray:
+    """The long-term load (4,) of a bundle row; the default for a bundle that the snapshot does not know."""
+    return DEFAULT_LOAD if bundle is None else np.asarray(snapshot.bundles.long[bundle])
+
+
+def _first_sample(report: BrokerReport, index: int) -> BundleAverages:
+    load = report.bundle_load[index]
+    return BundleAverages(load.copy(), load.copy(), 1, 1, int(report.bundle_topics[index]))
+
+
+def _find(names: Sequence[str], name: str) -> int | None:
+    row = bisect_left(names, name)
+    return row if row < len(names) and names[row] == name else None

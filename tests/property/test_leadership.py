@@ -1,0 +1,204 @@
+"""What holds for whatever a node may know, and for nodes that act on it together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from loadmanager.core.leadership import (
+    Campaign,
+    Knowledge,
+    Probe,
+    Sighting,
+    StepDown,
+    Term,
+    Wait,
+    next_action,
+)
+
+SMALL = st.integers(min_value=0, max_value=3)
+NODES = st.sampled_from(["n1:1", "n2:1"])
+LEADERS = st.builds(Sighting, NODES, st.just("http://n2:1"), epoch=SMALL, session_id=SMALL, czxid=SMALL)
+MARGINS_S = st.sampled_from([-1.0, 0.0, 0.5, 3.0])
+
+
+@st.composite
+def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
+    """Anything a node may know; the own session and the term's epoch are often those in view, as they mostly are."""
+    now_s = draw(st.floats(min_value=0, max_value=10))
+    session_id, epoch = draw(SMALL), draw(SMALL)
+    return Knowledge(
+        now_s=now_s,
+        node_id=draw(NODES),
+        session_id=session_id,
+        lease_valid_until_s=now_s + draw(MARGINS_S),
+        view_is_fresh=draw(st.booleans()),
+        epoch_version=epoch,
+        leader=draw(st.none() | LEADERS),
+        term=Term(draw(st.just(epoch) | SMALL), draw(st.just(session_id) | SMALL)) if leads else None,
+        refused_czxid=draw(st.none() | SMALL),
+        next_probe_s=now_s + draw(MARGINS_S),
+    )
+
+
+@given(knowledge(leads=False))
+def test_a_node_without_a_term_campaigns_or_probes_only_on_a_valid_lease_and_a_fresh_view(known: Knowledge) -> None:
+    action = next_action(known)
+    may_act = known.view_is_fresh and known.now_s < known.lease_valid_until_s
+    assert may_act or action == Wait(None)
+    if isinstance(action, Campaign):
+        assert action == Campaign(known.epoch_version, replaces_leader=known.leader is not None)
+    elif isinstance(action, Probe):
+        assert known.leader is not None
+        assert known.leader.node_id != known.node_id
+        assert action == Probe(known.leader.service_url, known.leader.czxid)
+        assert known.now_s >= known.next_probe_s
+    else:
+        assert isinstance(action, Wait), "a node without a term has nothing to step down from"
+        assert action.until_s is None or action.until_s > known.now_s
+
+
+@given(knowledge(leads=False))
+def test_a_fresh_node_with_a_live_session_never_waits_without_end(known: Knowledge) -> None:
+    if known.view_is_fresh and known.now_s < known.lease_valid_until_s:
+        assert next_action(known) != Wait(None)
+
+
+@given(knowledge(leads=True), st.floats(min_value=0, max_value=10))
+def test_a_leader_goes_on_only_in_its_own_session_within_its_lease_and_while_no_later_epoch_is_seen(
+    known: Knowledge, later_s: float
+) -> None:
+    assert known.term is not None
+    action = next_action(known)
+    has_to_go = (
+        known.now_s >= known.lease_valid_until_s
+        or known.session_id != known.term.session_id
+        or (known.view_is_fresh and known.epoch_version > known.term.epoch)
+    )
+    if isinstance(action, Wait):
+        assert not has_to_go
+        assert action.until_s is not None
+        assert action.until_s > known.now_s
+        later = replace(known, now_s=known.now_s + later_s)
+        assert isinstance(next_action(later), Wait) == (later.now_s < action.until_s)
+    else:
+        assert isinstance(action, StepDown), "a leader neither campaigns nor probes"
+
+
+@dataclass
+class Candidate:
+    """A node with what it saw last; its view is as old as the schedule makes it."""
+
+    node_id: str
+    session_id: int
+    known_epoch: int = 0
+    known_leader: Sighting | None = None
+    fresh: bool = True
+    lease_valid_until_s: float = 5.0
+    term: Term | None = None
+    refused: int | None = None
+    terms: list[Term] = field(default_factory=list)
+
+
+class Elections(RuleBasedStateMachine):
+    """Three nodes on one store, where views, leases and probes come in any order, and a campaign is a transaction."""
+
+    @initialize()
+    def start(self) -> None:
+        self.now_s = 0.0
+        self.epoch = 0
+        self.leader: Sighting | None = None
+        self.zxid = 0
+        self.nodes = [Candidate(f"n{i}:1", i + 1) for i in range(3)]
+        self.won: list[Term] = []
+
+    @rule(index=st.integers(0, 2))
+    def look(self, index: int) -> None:
+        node = self.nodes[index]
+        node.known_epoch, node.known_leader, node.fresh = self.epoch, self.leader, True
+
+    @rule(index=st.integers(0, 2))
+    def heartbeat_answered(self, index: int) -> None:
+        self.nodes[index].lease_valid_until_s = self.now_s + 5.0
+
+    @rule(seconds=st.floats(0.0, 6.0))
+    def time_passes(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(index=st.integers(0, 2))
+    def session_expires(self, index: int) -> None:
+        node = self.nodes[index]
+        if self.leader is not None and self.leader.session_id == node.session_id:
+            self.leader = None
+        node.session_id += 3
+        node.fresh = False
+
+    @precondition(lambda self: self.leader is not None)
+    @rule()
+    def leader_znode_is_spoiled(self) -> None:
+        assert self.leader is not None
+        self.leader = replace(self.leader, node_id="", service_url="", epoch=0)
+
+    @rule(index=st.integers(0, 2), refused=st.booleans())
+    def act(self, index: int, refused: bool) -> None:  # noqa: FBT001 - drawn by Hypothesis
+        node = self.nodes[index]
+        action = next_action(self._knowledge(node))
+        if isinstance(action, StepDown):
+            node.term = None
+        elif isinstance(action, Campaign):
+            self._campaign(node, action)
+        elif isinstance(action, Probe) and refused:
+            node.refused = action.czxid
+
+    @rule()
+    def everybody_recovers_and_somebody_leads(self) -> None:
+        """From wherever it stands a cluster of live processes finds a leader, without anybody's port refusing."""
+        for _ in range(4):
+            for index in range(len(self.nodes)):
+                self.heartbeat_answered(index)
+                self.look(index)
+                self.act(index, refused=False)
+        assert [n for n in self.nodes if n.term is not None and n.term.epoch == self.epoch]
+
+    @invariant()
+    def no_epoch_is_won_twice(self) -> None:
+        epochs = [term.epoch for term in self.won]
+        assert epochs == sorted(set(epochs))
+
+    @invariant()
+    def a_term_is_acted_on_only_in_its_own_session_and_within_the_lease(self) -> None:
+        for node in self.nodes:
+            trusted = node.term is not None and not isinstance(next_action(self._knowledge(node)), StepDown)
+            if trusted:
+                assert node.term is not None
+                assert node.term.session_id == node.session_id
+                assert self.now_s < node.lease_valid_until_s
+
+    def _knowledge(self, node: Candidate) -> Knowledge:
+        return Knowledge(
+            now_s=self.now_s,
+            node_id=node.node_id,
+            session_id=node.session_id,
+            lease_valid_until_s=node.lease_valid_until_s,
+            view_is_fresh=node.fresh,
+            epoch_version=node.known_epoch,
+            leader=node.known_leader,
+            term=node.term,
+            refused_czxid=node.refused,
+        )
+
+    def _campaign(self, node: Candidate, campaign: Campaign) -> None:
+        """The transaction of a campaign: refused as a whole unless everything is as the candidate believes."""
+        if campaign.epoch_version != self.epoch or campaign.replaces_leader != (self.leader is not None):
+            return
+        self.epoch += 1
+        self.zxid += 1
+        self.leader = Sighting(node.node_id, f"http://{node.node_id}", self.epoch, node.session_id, self.zxid)
+        node.term = Term(self.epoch, node.session_id)
+        self.won.append(node.term)
+
+
+TestElections = Elections.TestCase

@@ -1,0 +1,52 @@
+"""How a namespace is cut into bundles."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.core.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries, validate_boundaries
+from loadmanager.core.hashing import HashFunction
+from loadmanager.core.names import BundleRange, InvalidNameError
+
+
+def test_equal_bundles_differ_only_in_the_last_which_takes_the_remainder() -> None:
+    assert equal_boundaries(1) == (0, 0xFFFFFFFF)
+    assert equal_boundaries(2) == (0, 0x80000000, 0xFFFFFFFF)
+    assert equal_boundaries(3) == (0, 0x55555555, 0xAAAAAAAA, 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize("bundles", [0, -1, MAX_BUNDLES + 1])
+def test_a_number_of_bundles_out_of_bounds_is_refused(bundles: int) -> None:
+    with pytest.raises(InvalidNameError, match="numBundles"):
+        equal_boundaries(bundles)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "complaint"),
+    [
+        ((0,), "at least 2"),
+        ((1, 0xFFFFFFFF), "to span"),
+        ((0, 0xFFFFFFFE), "to span"),
+        ((0, 5, 5, 0xFFFFFFFF), "0x00000005 does not ascend"),
+    ],
+)
+def test_boundaries_that_do_not_cut_the_whole_hash_space_are_refused(
+    boundaries: tuple[int, ...], complaint: str
+) -> None:
+    with pytest.raises(InvalidNameError, match=complaint):
+        validate_boundaries(boundaries)
+
+
+def test_a_topic_is_found_by_the_namespaces_own_hash_function() -> None:
+    crc = NamespaceBundles(equal_boundaries(4), HashFunction.CRC32)
+    murmur = NamespaceBundles(equal_boundaries(4))
+    assert crc.index_of_topic("persistent://public/default/test") == 2
+    assert murmur.index_of_topic("hello") == 0
+    assert len(crc) == 4
+
+
+def test_a_range_is_found_only_when_it_is_exactly_a_bundle() -> None:
+    bundles = NamespaceBundles(equal_boundaries(4))
+    assert bundles.find_index(BundleRange(0x40000000, 0x80000000)) == 1
+    assert bundles.find_index(BundleRange(0x40000000, 0x50000000)) is None
+    assert bundles.find_index(BundleRange(0x30000000, 0x80000000)) is None

@@ -1,0 +1,94 @@
+"""Each violation is found and named."""
+
+from __future__ import annotations
+
+import pytest
+from support.builders import averages, broker, bundle, owned, releasing, report, snapshot
+
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.invariants import ownership_violations, partition_violations, plan_violations
+from loadmanager.core.names import BundleRange
+from loadmanager.core.ownership import FREE, Ownership, OwnershipState
+from loadmanager.core.plan import Assign, Plan, Reason, Unload
+
+A, B, GONE = broker("a"), broker("b"), broker("b", incarnation=9)
+X, Y, UNKNOWN = bundle(1), bundle(2), bundle(9)
+WHY = Reason.LOOKUP
+
+
+def found(*steps: Assign | Unload, revision: int = 0, recent: tuple[str, ...] = ()) -> list[str]:
+    given = snapshot({"a": report([X]), "b": report([Y])}, recently_unloaded=recent)
+    return plan_violations(Plan(revision, 0.0, steps, ()), given)
+
+
+def test_a_sound_plan_violates_nothing() -> None:
+    assert found(Unload(X, A, B, WHY), Unload(Y, B, None, WHY), Assign(UNKNOWN, A, WHY)) == []
+
+
+@pytest.mark.parametrize(
+    ("steps", "violation"),
+    [
+        ([Unload(X, A, B, WHY), Unload(X, A, B, WHY)], "more than one step"),
+        ([Assign(X, B, WHY)], "assigned although it is not free"),
+        ([Unload(UNKNOWN, A, B, WHY)], "unloaded although nobody knows it"),
+        ([Unload(X, B, A, WHY)], "unloaded from b:8080 (incarnation 1), which does not own it"),
+        ([Unload(X, A, A, WHY)], "the destination is the source"),
+        ([Unload(X, A, GONE, WHY)], "destination b:8080 (incarnation 9) is not registered"),
+    ],
+)
+def test_an_unsound_step_is_named(steps: list[Assign | Unload], violation: str) -> None:
+    violations = found(*steps)
+    assert len(violations) == 1
+    assert violations[0].endswith(violation)
+
+
+def test_a_plan_for_another_revision_is_named() -> None:
+    assert found(revision=3) == ["the plan is for revision 3, the snapshot is revision 0"]
+
+
+def test_a_step_for_a_bundle_that_must_stay_is_named() -> None:
+    assert found(Unload(X, A, B, WHY), recent=(X,)) == [f"{X}: unloaded although it was unloaded recently"]
+    given = snapshot({"a": report([X])}, {Y: averages((1, 1, 1, 1))})
+    plan = Plan(0, 0.0, (Unload(Y, A, None, WHY),), ())
+    assert plan_violations(plan, given) == [f"{Y}: unloaded although it may not move"]
+
+
+RANGES = NamespaceBundles(equal_boundaries(2)).ranges()
+
+
+def test_a_sound_record_violates_nothing() -> None:
+    assert ownership_violations(RANGES, [FREE, releasing(A, B)]) == []
+
+
+@pytest.mark.parametrize(
+    ("ranges", "violation"),
+    [
+        ([], "there is no bundle"),
+        ([BundleRange(5, 0xFFFFFFFF)], "hashes below 0x00000005 have no bundle"),
+        ([BundleRange(0, 5)], "hashes from 0x00000005 have no bundle"),
+        (
+            [BundleRange(0, 5), BundleRange(6, 0xFFFFFFFF)],
+            "0x00000000_0x00000005 is not followed by its neighbour but by 0x00000006_0xffffffff",
+        ),
+    ],
+)
+def test_a_hash_without_exactly_one_bundle_is_named(ranges: list[BundleRange], violation: str) -> None:
+    assert partition_violations(ranges) == [violation]
+
+
+@pytest.mark.parametrize(
+    ("ownership", "violation"),
+    [
+        (Ownership(OwnershipState.OWNED, None, None, 1), "Owned with owner nobody"),
+        (Ownership(OwnershipState.FREE, A, None, 1), "Free with owner a:8080 (incarnation 1)"),
+        (Ownership(OwnershipState.OWNED, A, B, 1), "Owned with destination b:8080 (incarnation 1)"),
+        (releasing(A, A), "on its way to its own owner"),
+        (owned(A, version=0), "Owned at version 0"),
+    ],
+)
+def test_an_unsound_ownership_is_named(ownership: Ownership, violation: str) -> None:
+    assert ownership_violations(RANGES, [FREE, ownership]) == [f"0x80000000_0xffffffff: {violation}"]
+
+
+def test_a_missing_ownership_is_named() -> None:
+    assert ownership_violations(RANGES, [FREE]) == ["2 bundles have 1 ownership entries"]

@@ -1,0 +1,89 @@
+"""Names as they are written on the wire."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.core.names import (
+    BundleName,
+    BundleRange,
+    InvalidNameError,
+    NamespaceName,
+    TopicName,
+    broker_host,
+    parse_broker_id,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["persistent://t/ns/topic", "non-persistent://my-tenant/my.ns/a/b c", "persistent://t/ns/topic-partition-3"],
+)
+def test_a_topic_name_is_read_and_written_the_same(text: str) -> None:
+    assert str(TopicName.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("t/ns/topic", "expected 'persistent"),
+        ("persistent://t/ns", "expected 'persistent"),
+        ("volatile://t/ns/topic", "topic domain 'volatile'"),
+        ("persistent://t/ns/", "topic name"),
+        ("persistent://t/ns/" + "x" * 2049, "topic name"),
+        ("persistent://t/ns/a\0b", "topic name"),
+        ("persistent://t t/ns/a", "tenant 't t'"),
+        ("persistent://t/../a", "namespace '..'"),
+        ("persistent://" + "t" * 2049 + "/ns/a", "tenant"),
+    ],
+)
+def test_a_bad_topic_name_is_refused_with_what_is_wrong(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidNameError, match=complaint):
+        TopicName.parse(text)
+
+
+def test_a_namespace_has_a_tenant_and_a_name() -> None:
+    assert str(NamespaceName.parse("tenant/ns")) == "tenant/ns"
+    with pytest.raises(InvalidNameError, match="expected 'tenant/namespace'"):
+        NamespaceName.parse("tenant")
+
+
+def test_a_bundle_name_is_read_and_written_the_same() -> None:
+    text = "tenant/ns/0x40000000_0xffffffff"
+    assert BundleName.parse(text) == BundleName(NamespaceName("tenant", "ns"), BundleRange(0x40000000, 0xFFFFFFFF))
+    assert str(BundleName.parse(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0x00000000_0xffffffff", "expected 'tenant/namespace/0x"),
+        ("tenant/ns/0x0_0xffffffff", "lower-case hexadecimal"),
+        ("tenant/ns/0x00000000_0xFFFFFFFF", "lower-case hexadecimal"),
+        ("tenant/ns/0x40000000_0x00000000", "lower < upper"),
+    ],
+)
+def test_a_bad_bundle_name_is_refused_with_what_is_wrong(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidNameError, match=complaint):
+        BundleName.parse(text)
+
+
+def test_a_range_holds_its_lower_bound_and_its_upper_one_only_at_the_end_of_the_hash_space() -> None:
+    low, last = BundleRange(0, 0x10), BundleRange(0x10, 0xFFFFFFFF)
+    assert 0 in low
+    assert 0x10 not in low
+    assert 0x10 in last
+    assert 0xFFFFFFFF in last
+
+
+def test_a_broker_id_is_split_at_its_last_colon() -> None:
+    assert broker_host(parse_broker_id("broker-1.example.com:8080")) == "broker-1.example.com"
+    assert broker_host(parse_broker_id("[::1]:8080")) == "[::1]"
+
+
+@pytest.mark.parametrize(
+    "text", ["broker", "broker:", ":8080", "broker:0", "broker:65536", "broker:x", "a/b:80", "broker:८"]
+)
+def test_a_bad_broker_id_is_refused(text: str) -> None:
+    with pytest.raises(InvalidNameError, match="expected 'host:port'"):
+        parse_broker_id(text)

@@ -1,0 +1,55 @@
+"""Snapshots made of reports alone, and what is worked out from them."""
+
+from __future__ import annotations
+
+import pytest
+from support.builders import averages, bundle, report, snapshot
+
+from loadmanager.core.load import DEFAULT_LOAD
+from loadmanager.core.snapshot import bundle_load, intern_namespaces
+
+X, Y, Z = bundle(1), bundle(2), bundle(3)
+
+
+def test_without_records_a_bundle_belongs_to_the_broker_that_reported_it_last() -> None:
+    given = snapshot({"a": report([X, Y], last_update_ms=5), "b": report([Y, Z], last_update_ms=4)})
+    assert given.bundles.broker.tolist() == [0, 0, 1]
+    assert given.bundles.movable.all()
+
+
+def test_a_bundle_that_nobody_reports_is_free() -> None:
+    given = snapshot({"a": report([X])}, {Y: averages((1, 2, 3, 4), topics=5)})
+    assert given.bundles.free.tolist() == [False, True]
+    assert given.bundles.long[1].tolist() == [1, 2, 3, 4]
+    assert given.bundles.topics.tolist() == [1, 5]
+
+
+def test_a_bundle_without_history_is_as_its_report_says() -> None:
+    given = snapshot({"a": report({X: (1, 2, 3, 4)})})
+    assert given.bundles.short.tolist() == given.bundles.long.tolist() == [[1, 2, 3, 4]]
+
+
+def test_rows_are_found_by_name() -> None:
+    given = snapshot({"a": report([X]), "b": report([Y])})
+    assert [given.bundles.find_row(name) for name in (X, Y, Z, "")] == [0, 1, None, None]
+    assert given.brokers.find_row(given.brokers.ids[1]) == 1
+    assert given.find_namespace("tenant/ns") == 0
+    assert given.find_namespace("tenant/other") is None
+
+
+def test_a_bundle_that_is_not_known_carries_the_default_load() -> None:
+    given = snapshot({"a": report({X: (1, 2, 3, 4)})})
+    assert bundle_load(given, None) is DEFAULT_LOAD
+    assert bundle_load(given, 0).tolist() == [1, 2, 3, 4]
+
+
+def test_what_is_derived_is_worked_out_once() -> None:
+    given = snapshot({"a": report([X])})
+    calls = iter(range(10))
+    assert given.derive("calls", lambda: next(calls)) == 0
+    assert given.derive("calls", lambda: next(calls)) == 0
+
+
+def test_names_that_are_not_sorted_by_namespace_are_refused() -> None:
+    with pytest.raises(AssertionError, match="sorted"):
+        intern_namespaces(["a/b/1", "c/d/1", "a/b/2"])

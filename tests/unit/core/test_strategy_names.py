@@ -1,0 +1,36 @@
+"""How strategies are configured."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
+from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.planner import PlannerSettings, UnknownStrategyError
+from loadmanager.core.shedding import SHEDDING_STRATEGIES, shedding_strategy
+from loadmanager.core.shedding.threshold import ThresholdShedder
+
+
+def test_pulsars_java_class_names_are_understood() -> None:
+    settings = PlannerSettings(
+        shedding_strategy="org.apache.pulsar.broker.loadbalance.impl.ThresholdShedder",
+        placement_strategy="org.apache.pulsar.broker.loadbalance.impl.LeastLongTermMessageRate",
+    )
+    assert shedding_strategy(settings) == ("ThresholdShedder", ThresholdShedder.of(settings))
+    assert placement_strategy(settings) == ("LeastLongTermMessageRate", LeastLongTermMessageRate.of(settings))
+
+
+def test_every_strategy_can_be_configured_by_its_short_name() -> None:
+    assert [shedding_strategy(PlannerSettings(shedding_strategy=name))[0] for name in SHEDDING_STRATEGIES] == [
+        *SHEDDING_STRATEGIES
+    ]
+    assert [placement_strategy(PlannerSettings(placement_strategy=name))[0] for name in PLACEMENT_STRATEGIES] == [
+        *PLACEMENT_STRATEGIES
+    ]
+
+
+def test_an_unknown_strategy_is_refused_with_the_key_and_those_that_exist() -> None:
+    with pytest.raises(UnknownStrategyError, match=r"loadBalancerLoadSheddingStrategy 'Best': .*ThresholdShedder"):
+        shedding_strategy(PlannerSettings(shedding_strategy="Best"))
+    with pytest.raises(UnknownStrategyError, match="loadBalancerLoadPlacementStrategy"):
+        placement_strategy(PlannerSettings(placement_strategy="Best"))
