@@ -46,6 +46,7 @@ class Reason(enum.StrEnum):
     FIRST_REPORT = "first_report"
     REPORT_TOO_OLD = "report_too_old"
     LOAD_CHANGED = "load_changed"
+    BUNDLE_UNLOADED = "bundle_unloaded"
 
     # What happens to an ownership besides a plan.
     LOOKUP = "lookup"

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections.abc import Mapping
-
-import orjson
-from pydantic import BaseModel
 
 from loadmanager.errors import InvalidRecordError
 
@@ -16,15 +12,6 @@ MAX_DECODED_BYTES = 64 * 1024 * 1024
 
 _GZIP_MAGIC = b"\x1f\x8b"
 _GZIP_WINDOW_BITS = 16 + zlib.MAX_WBITS
-
-
-def encode_json(record: BaseModel | Mapping[str, object]) -> bytes:
-    """UTF-8 JSON with the models' aliases as keys; gzip above `COMPRESS_ABOVE_BYTES`. Equal records, equal bytes."""
-    if isinstance(record, BaseModel):
-        data = record.model_dump_json(by_alias=True).encode()
-    else:
-        data = orjson.dumps(dict(record))
-    return pack(data)
 
 
 def pack(data: bytes) -> bytes:

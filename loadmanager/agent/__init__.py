@@ -1,0 +1,1 @@
+"""The sidecar beside a broker: it registers and reports, hands out leases and grants, and passes unloads on."""

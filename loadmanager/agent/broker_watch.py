@@ -1,0 +1,135 @@
+"""Whether the broker lives, and what its topics carry: the agent's eyes on the process beside it.
+
+    last seen                                       the broker is
+    ---------                                       -------------
+    statistics, and nothing against it since        SERVING
+    no answer, or garbage, for a while              SERVING (slow is not gone; the last statistics stay)
+    neither statistics nor a lease asked for        GONE after `silence_s`: it has not had a lease for long
+    its port refuses connections                    GONE at once: the process has ended
+    (nothing yet)                                   GONE
+
+A broker with another pid or start time than before is another broker: it has none of the old one's topics open.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.bundle_stats import TopicLoad, topic_loads
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.http import BrokerStats
+
+log = structlog.get_logger(__name__)
+
+BrokerProcess = tuple[int, int]
+"""One life of the broker: its pid and when it says it was started."""
+
+
+class BrokerWatch:
+    """Follows one broker. `on_change()` is called when it appears, goes, or is another process than before."""
+
+    def __init__(
+        self,
+        client: BrokerClient,
+        metrics: AgentMetrics,
+        clock: Callable[[], float],
+        *,
+        stats_interval_s: float,
+        probe_interval_s: float,
+        silence_s: float,
+        last_lease_at_s: Callable[[], float | None],
+        on_change: Callable[[], None],
+    ) -> None:
+        self._client = client
+        self._metrics = metrics
+        self._clock = clock
+        self._stats_interval_s = stats_interval_s
+        self._probe_interval_s = probe_interval_s
+        self._silence_s = silence_s
+        self._last_lease_at_s = last_lease_at_s
+        self._on_change = on_change
+        self._stats: BrokerStats | None = None
+        self._stats_at_s = clock()
+        self._stats_failed = False
+        self._loads: Mapping[str, TopicLoad] = {}
+
+    @property
+    def process(self) -> BrokerProcess | None:
+        """The broker's process, None while there is none to register."""
+        return (self._stats.pid, self._stats.start_timestamp) if self._stats else None
+
+    @property
+    def stats(self) -> BrokerStats | None:
+        """The last usable statistics of the process there is now."""
+        return self._stats
+
+    @property
+    def measured_at_s(self) -> float:
+        """When the last usable statistics came, on the injected clock."""
+        return self._stats_at_s
+
+    @property
+    def loads(self) -> Mapping[str, TopicLoad]:
+        """The load of every open topic, by its name."""
+        return self._loads
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the last statistics that were asked for came."""
+        return self._stats is not None and not self._stats_failed
+
+    async def run(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(min(self._probe_interval_s, self._stats_interval_s))
+
+    async def look(self) -> None:
+        """Ask for statistics when they are due, else only whether the process is there."""
+        if not self.is_answering or self._clock() - self._stats_at_s >= self._stats_interval_s:
+            await self._take_stats()
+        elif await self._client.is_gone():
+            self._lose("refused")
+
+    async def _take_stats(self) -> None:
+        try:
+            stats = await self._client.stats()
+        except PeerUnavailableError as error:
+            await self._without_answer(str(error))
+        except InvalidRecordError as error:
+            self._metrics.garbage.labels("broker").inc()
+            await self._without_answer(str(error))
+        else:
+            self._accept(stats)
+
+    def _accept(self, stats: BrokerStats) -> None:
+        before = self.process
+        loads = topic_loads(self._stats, stats)
+        self._stats_failed = False
+        self._stats_at_s = self._clock()
+        if loads is not None:
+            self._stats, self._loads = stats, loads
+        if self.process != before:
+            log.info("broker_appeared", pid=stats.pid, start_timestamp=stats.start_timestamp, version=stats.version)
+            self._on_change()
+
+    async def _without_answer(self, error: str) -> None:
+        if not self._stats_failed:
+            log.warning("broker_does_not_answer", error=error)
+        self._stats_failed = True
+        if self._stats is None:
+            return
+        if await self._client.is_gone():
+            self._lose("refused")
+        elif self._clock() - max(self._stats_at_s, self._last_lease_at_s() or 0.0) > self._silence_s:
+            self._lose("silent")
+
+    def _lose(self, reason: str) -> None:
+        log.warning("broker_gone", reason=reason)
+        self._stats, self._loads, self._stats_failed = None, {}, True
+        self._on_change()

@@ -1,0 +1,142 @@
+"""From the counters of a broker's topics to the load of its bundles. A calculation; nothing here reads anything.
+
+A counter that went backwards belongs to a topic that was closed and opened again, so it counts from zero. Elapsed
+time is the broker's own, from its `monotonicS`: how long a call took on the way does not blur a rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from loadmanager.agent.host_usage import Traffic
+from loadmanager.core.names import InvalidNameError, TopicName
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.broker_data import NamespaceBundleStats
+from loadmanager.wire.http import BrokerStats, TopicStats
+
+_HIGHEST_COUNT = 2**62
+"""Counters above this are garbage: at 100 Gbit/s, 2^62 bytes are twelve years of one topic."""
+_SHORTEST_INTERVAL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class TopicLoad:
+    """Messages and bytes per second of one topic, and who is connected to it."""
+
+    msg_rate_in: float
+    msg_rate_out: float
+    msg_throughput_in: float
+    msg_throughput_out: float
+    producers: int
+    consumers: int
+
+
+@dataclass(frozen=True, slots=True)
+class BundleLoads:
+    """The load by full name of the bundle. `unmapped` are topics whose bundle is not known: in nothing else here."""
+
+    bundles: Mapping[str, NamespaceBundleStats]
+    unmapped: tuple[str, ...]
+
+
+def check_stats(stats: BrokerStats, where: str) -> None:
+    """Raise `InvalidRecordError`, naming the topic and the field, for statistics that cannot be true."""
+    seen: set[str] = set()
+    for position, entry in enumerate(stats.topics):
+        place = f"{where}: topics.{position}"
+        try:
+            TopicName.parse(entry.topic)
+        except InvalidNameError as error:
+            raise InvalidRecordError(f"{place}: {error}") from None
+        if entry.topic in seen:
+            raise InvalidRecordError(f"{place}: topic {entry.topic[:80]!r} is listed twice")
+        seen.add(entry.topic)
+        for name, value in entry:
+            if isinstance(value, int) and value > _HIGHEST_COUNT:
+                raise InvalidRecordError(f"{place}: {name} of {entry.topic[:80]!r}: expected at most 2^62")
+
+
+def topic_loads(previous: BrokerStats | None, current: BrokerStats) -> dict[str, TopicLoad] | None:
+    """The load of each topic since `previous`, by its name.
+
+    Without `previous`, or when it is of another process, rates are 0. None when no time has passed on the broker's
+    clock: what was calculated before still holds then.
+    """
+    same_process = previous is not None and _process(previous) == _process(current)
+    if previous is None or not same_process:
+        return {entry.topic: _load(entry, entry, 1.0) for entry in current.topics}
+    elapsed_s = current.monotonic_s - previous.monotonic_s
+    if elapsed_s < _SHORTEST_INTERVAL_S:
+        return None
+    before = {entry.topic: entry for entry in previous.topics}
+    return {entry.topic: _load(before.get(entry.topic), entry, elapsed_s) for entry in current.topics}
+
+
+def bundle_loads(loads: Mapping[str, TopicLoad], find_bundle: Callable[[str], str | None]) -> BundleLoads:
+    """Sums of the topics' loads by bundle; `find_bundle` maps a topic to the full name of its bundle."""
+    bundles: dict[str, NamespaceBundleStats] = {}
+    unmapped = []
+    for topic, load in loads.items():
+        bundle = find_bundle(topic)
+        if bundle is None:
+            unmapped.append(topic)
+        else:
+            bundles[bundle] = _add(bundles.get(bundle), load)
+    return BundleLoads({name: bundles[name] for name in sorted(bundles)}, tuple(unmapped))
+
+
+def traffic(loads: Mapping[str, TopicLoad]) -> Traffic:
+    """All bytes that went through the broker's topics."""
+    return Traffic(
+        in_bytes_per_s=sum(load.msg_throughput_in for load in loads.values()),
+        out_bytes_per_s=sum(load.msg_throughput_out for load in loads.values()),
+    )
+
+
+def _process(stats: BrokerStats) -> tuple[int, int]:
+    return stats.pid, stats.start_timestamp
+
+
+def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float) -> TopicLoad:
+    deltas = _counters(now)
+    if before is not None:
+        growth = tuple(new - old for new, old in zip(deltas, _counters(before), strict=True))
+        # One counter that went backwards is enough: they all started anew.
+        deltas = growth if min(growth) >= 0 else deltas
+    messages_in, messages_out, bytes_in, bytes_out = deltas
+    return TopicLoad(
+        msg_rate_in=messages_in / elapsed_s,
+        msg_rate_out=messages_out / elapsed_s,
+        msg_throughput_in=bytes_in / elapsed_s,
+        msg_throughput_out=bytes_out / elapsed_s,
+        producers=now.producers,
+        consumers=now.consumers,
+    )
+
+
+def _counters(entry: TopicStats) -> tuple[int, ...]:
+    return entry.messages_in, entry.messages_out, entry.bytes_in, entry.bytes_out
+
+
+def _add(total: NamespaceBundleStats | None, load: TopicLoad) -> NamespaceBundleStats:
+    base = total or NamespaceBundleStats(
+        msgRateIn=0.0,
+        msgThroughputIn=0.0,
+        msgRateOut=0.0,
+        msgThroughputOut=0.0,
+        consumerCount=0,
+        producerCount=0,
+        topics=0,
+        cacheSize=0,
+    )
+    return NamespaceBundleStats(
+        msgRateIn=base["msgRateIn"] + load.msg_rate_in,
+        msgThroughputIn=base["msgThroughputIn"] + load.msg_throughput_in,
+        msgRateOut=base["msgRateOut"] + load.msg_rate_out,
+        msgThroughputOut=base["msgThroughputOut"] + load.msg_throughput_out,
+        consumerCount=base["consumerCount"] + load.consumers,
+        producerCount=base["producerCount"] + load.producers,
+        topics=base["topics"] + 1,
+        cacheSize=base["cacheSize"],
+    )

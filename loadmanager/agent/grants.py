@@ -1,0 +1,252 @@
+"""Which topics the broker may open, and which bundles were taken from it: the agent's side of "never two owners".
+
+A passive machine: events in, verdicts out, no clock and no I/O.
+
+    event                condition, the first that holds                    verdict          what it remembers
+    -----                -------------------------------                    -------          -----------------
+    register(i)          -                                                  -                incarnation i, nothing else
+    forget               -                                                  -                nothing: not registered
+    ask(topic)           not registered                                     no question      -
+                         else                                               a question       -
+    answer(question,     another registration since the question            VOID             -
+           claim)        the claim's bundle lies in another namespace       FOREIGN_BUNDLE   -
+                         an overlapping unload arrived since the question   VOID             -
+                         not Owned by this very registration                NOT_OWNER        -
+                         version <= an overlapping fence                    STALE            -
+                         else                                               GRANTED          topic: bundle, version
+    revoke(bundle,       not registered                                     NOT_REGISTERED   -
+           epoch,        epoch < the highest seen                           STALE_EPOCH      -
+           version)      an overlapping grant at a higher version           STALE_VERSION    epoch
+                         else                                               a revocation     epoch; fence at version
+    closed(revocation)   -                                                  -                its topics are forgotten,
+                                                                                             unless granted since
+
+Why bundles that *overlap*, and not only the one that is named: boundaries change when bundles are split or merged. For
+each point of the hash space the version only grows, whichever bundle holds the point. So an answer about a bundle is
+out of date as soon as any point of it was revoked at its version or a later one, under any bundle's name.
+
+VOID is not needed for the order of versions. It makes the rule as simple for the agent as for the broker: whatever was
+asked before an unload arrived has to be asked again.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
+from loadmanager.core.ownership import OwnershipState, Registration
+
+
+class Verdict(enum.StrEnum):
+    """What an answer about ownership came to."""
+
+    GRANTED = "granted"
+    VOID = "void"
+    FOREIGN_BUNDLE = "foreign_bundle"
+    NOT_OWNER = "not_owner"
+    STALE = "stale"
+
+
+class Refusal(enum.StrEnum):
+    """Why an unload was not accepted."""
+
+    NOT_REGISTERED = "not_registered"
+    STALE_EPOCH = "stale_epoch"
+    STALE_VERSION = "stale_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Asked for one topic, by one registration; `asked_after` counts the unloads that had arrived by then."""
+
+    topic: TopicName
+    incarnation: int
+    asked_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What a load-manager node says of a bundle."""
+
+    bundle: BundleName
+    state: OwnershipState
+    owner: Registration | None
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """An unload that was accepted, the `number`-th to arrive; `topics` are those granted so far, in no order."""
+
+    bundle: BundleName
+    version: int
+    number: int
+    topics: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """A topic granted at `version` of its bundle, when `after` unloads had arrived.
+
+    Which of a grant and an unload came first is told by `after` and not by versions: those of two bundles, such as
+    the parts of a split one, have nothing to do with each other.
+    """
+
+    version: int
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Fence:
+    """A range that was revoked at `version`, by the unload that was the `number`-th to arrive."""
+
+    range: BundleRange
+    version: int
+    number: int
+
+
+@dataclass(slots=True)
+class _Namespace:
+    fences: list[_Fence] = field(default_factory=list)
+    grants: dict[BundleRange, dict[str, _Grant]] = field(default_factory=dict)
+
+    def fences_over(self, bundle_range: BundleRange) -> Iterator[_Fence]:
+        return (fence for fence in self.fences if _overlap(fence.range, bundle_range))
+
+    def grants_over(self, bundle_range: BundleRange) -> Iterator[dict[str, _Grant]]:
+        return (grants for held, grants in self.grants.items() if _overlap(held, bundle_range))
+
+
+class Grants:
+    """The state of one broker's grants; see the table of the module."""
+
+    def __init__(self, broker: BrokerId) -> None:
+        self._broker = broker
+        self._registration: Registration | None = None
+        self._highest_epoch = 0
+        self._unloads = 0
+        self._namespaces: dict[NamespaceName, _Namespace] = {}
+        self._bundle_of: dict[str, BundleName] = {}
+
+    @property
+    def incarnation(self) -> int | None:
+        """The registration that grants belong to; None while there is none."""
+        return self._registration.incarnation if self._registration else None
+
+    @property
+    def highest_epoch(self) -> int:
+        return self._highest_epoch
+
+    def __len__(self) -> int:
+        """How many topics are granted."""
+        return len(self._bundle_of)
+
+    def register(self, incarnation: int) -> None:
+        self.forget()
+        self._registration = Registration(self._broker, incarnation)
+
+    def forget(self) -> None:
+        self._registration = None
+        self._highest_epoch = 0
+        self._namespaces.clear()
+        self._bundle_of.clear()
+
+    def ask(self, topic: TopicName) -> Question | None:
+        """What the answer has to be handed in with; None while not registered."""
+        if self._registration is None:
+            return None
+        return Question(topic, self._registration.incarnation, self._unloads)
+
+    def answer(self, question: Question, claim: Claim) -> Verdict:
+        if question.incarnation != self.incarnation:
+            return Verdict.VOID
+        if claim.bundle.namespace != question.topic.namespace:
+            return Verdict.FOREIGN_BUNDLE
+        fences = self._fences_over(claim.bundle)
+        if any(fence.number > question.asked_after for fence in fences):
+            return Verdict.VOID
+        if claim.state is not OwnershipState.OWNED or claim.owner != self._registration:
+            return Verdict.NOT_OWNER
+        if any(claim.version <= fence.version for fence in fences):
+            return Verdict.STALE
+        self._grant(str(question.topic), claim)
+        return Verdict.GRANTED
+
+    def revoke(self, bundle: BundleName, epoch: int, version: int) -> Revocation | Refusal:
+        """Take the bundle away: from here on nothing in it is granted at `version` or below."""
+        if self._registration is None:
+            return Refusal.NOT_REGISTERED
+        if epoch < self._highest_epoch:
+            return Refusal.STALE_EPOCH
+        self._highest_epoch = epoch
+        namespace = self._namespaces.setdefault(bundle.namespace, _Namespace())
+        overlapping = list(namespace.grants_over(bundle.range))
+        if any(grant.version > version for grants in overlapping for grant in grants.values()):
+            return Refusal.STALE_VERSION
+        self._unloads += 1
+        self._raise_fence(namespace, bundle.range, version)
+        topics = frozenset(topic for grants in overlapping for topic in grants)
+        return Revocation(bundle, version, self._unloads, topics)
+
+    def closed(self, revocation: Revocation) -> None:
+        """The broker has closed the topics of the revocation."""
+        for topic in revocation.topics:
+            bundle = self._bundle_of.get(topic)
+            if bundle is not None and self._get(topic, bundle).after < revocation.number:
+                self._drop(topic, bundle)
+
+    def find_bundle(self, topic: str) -> BundleName | None:
+        """The bundle in which the topic was granted."""
+        return self._bundle_of.get(topic)
+
+    def topics_by_bundle(self) -> dict[BundleName, list[str]]:
+        """Everything granted."""
+        return {
+            BundleName(name, held): sorted(topics)
+            for name, namespace in self._namespaces.items()
+            for held, topics in namespace.grants.items()
+            if topics
+        }
+
+    def _fences_over(self, bundle: BundleName) -> list[_Fence]:
+        namespace = self._namespaces.get(bundle.namespace)
+        return list(namespace.fences_over(bundle.range)) if namespace else []
+
+    def _grant(self, topic: str, claim: Claim) -> None:
+        bundle, version = claim.bundle, claim.version
+        held = self._bundle_of.get(topic)
+        if held is not None:
+            known = self._get(topic, held).version
+            if known > version:  # the answer is out of date, though not revoked: what is known of the bundle stays
+                bundle, version = held, known
+            self._drop(topic, held)
+        namespace = self._namespaces.setdefault(bundle.namespace, _Namespace())
+        namespace.grants.setdefault(bundle.range, {})[topic] = _Grant(version, self._unloads)
+        self._bundle_of[topic] = bundle
+
+    def _get(self, topic: str, bundle: BundleName) -> _Grant:
+        return self._namespaces[bundle.namespace].grants[bundle.range][topic]
+
+    def _drop(self, topic: str, bundle: BundleName) -> None:
+        grants = self._namespaces[bundle.namespace].grants
+        del grants[bundle.range][topic]
+        if not grants[bundle.range]:
+            del grants[bundle.range]
+        del self._bundle_of[topic]
+
+    def _raise_fence(self, namespace: _Namespace, bundle_range: BundleRange, version: int) -> None:
+        raised = _Fence(bundle_range, version, self._unloads)
+        # What the new fence covers entirely, and at no higher version, adds nothing to it.
+        namespace.fences = [f for f in namespace.fences if not _covers(raised, f)] + [raised]
+
+
+def _overlap(one: BundleRange, other: BundleRange) -> bool:
+    """Whether a hash lies in both. The closed end 0xffffffff belongs to one range only, the highest."""
+    return one.lower < other.upper and other.lower < one.upper
+
+
+def _covers(fence: _Fence, other: _Fence) -> bool:
+    inside = fence.range.lower <= other.range.lower and other.range.upper <= fence.range.upper
+    return inside and other.version <= fence.version

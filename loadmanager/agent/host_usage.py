@@ -1,0 +1,159 @@
+"""How much of the machine (or container, or of one process) is in use: from counters to usage and limits.
+
+Units are Pulsar's: CPU in percent of one core, memory in MiB, bandwidth in kbit/s. Everything in this module is a
+calculation on readings; `loadmanager.agent.host_readings` takes them.
+
+A limit that is not known is published as 0, with the usage as measured: every reader of Pulsar's format takes a limit
+of 0 as "0 % used", so an unknown resource neither attracts nor repels bundles by itself. A guess would do both. What
+is unknown is said in the log, in /healthz and in the metric `loadmanager_agent_resource_limit_known`.
+
+Differs from Pulsar: a NIC whose speed cannot be read makes the limit unknown, where Pulsar adds 0 or -1 Mbit/s to the
+sum; and where there are only virtual NICs (a container) a declared speed applies to the one with the default route.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+_KBIT_PER_GBIT = 1_000_000
+_KBIT_PER_MBIT = 1_000
+_BITS_PER_KBIT = 1_000
+_BITS_PER_BYTE = 8
+_BYTES_PER_MIB = 1024 * 1024
+_PERCENT = 100
+
+PidAndStart = tuple[int, float]
+"""A process: its pid and when it was started, so that a reused pid is another process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """A network card; the speed is None when it cannot be read, or makes no sense (-1 for a virtual one)."""
+
+    name: str
+    speed_mbit_per_s: int | None
+    received_bytes: int
+    sent_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What counters and gauges said at one moment.
+
+    `cpu_s`: CPU seconds used so far, by process (one entry for a whole host or container). `memory_limit_bytes` and
+    `cores` are the tightest limit that applies. `nics` are those that count.
+    """
+
+    at_s: float
+    cpu_s: Mapping[PidAndStart, float]
+    cores: float
+    memory_used_bytes: int
+    memory_limit_bytes: int
+    nics: tuple[Nic, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """`limit` 0: unknown."""
+
+    usage: float = 0.0
+    limit: float = 0.0
+
+    @property
+    def is_known(self) -> bool:
+        return self.limit > 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostUsage:
+    """The five resources of a report. Direct memory is a JVM's and stays unknown."""
+
+    cpu: Resource = field(default=Resource())
+    memory: Resource = field(default=Resource())
+    direct_memory: Resource = field(default=Resource())
+    bandwidth_in: Resource = field(default=Resource())
+    bandwidth_out: Resource = field(default=Resource())
+
+    def unknown_limits(self) -> tuple[str, ...]:
+        """Names of the resources without a known limit, as in the report."""
+        named = (
+            ("cpu", self.cpu),
+            ("memory", self.memory),
+            ("directMemory", self.direct_memory),
+            ("bandwidthIn", self.bandwidth_in),
+            ("bandwidthOut", self.bandwidth_out),
+        )
+        return tuple(name for name, resource in named if not resource.is_known)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Bytes per second in and out, where bandwidth is not taken from the NICs' own counters."""
+
+    in_bytes_per_s: float
+    out_bytes_per_s: float
+
+
+def usage_between(
+    previous: Reading | None,
+    current: Reading,
+    nic_speed_gbps: float | None,
+    traffic: Traffic | None = None,
+) -> HostUsage:
+    """The usage from `previous` to `current`.
+
+    `nic_speed_gbps` is the declared speed of each NIC, which goes before a detected one. With `traffic` the bandwidth
+    is the broker's own, against the same limit. Without an earlier reading rates are 0.
+    """
+    elapsed_s = current.at_s - previous.at_s if previous else 0.0
+    limit = bandwidth_limit(current.nics, nic_speed_gbps)
+    if traffic is None:
+        traffic = _nic_traffic(previous, current, elapsed_s)
+    return HostUsage(
+        cpu=Resource(_cpu_percent(previous, current, elapsed_s), _PERCENT * current.cores),
+        memory=Resource(current.memory_used_bytes / _BYTES_PER_MIB, current.memory_limit_bytes / _BYTES_PER_MIB),
+        bandwidth_in=Resource(_kbit(traffic.in_bytes_per_s), limit or 0.0),
+        bandwidth_out=Resource(_kbit(traffic.out_bytes_per_s), limit or 0.0),
+    )
+
+
+def bandwidth_limit(nics: tuple[Nic, ...], nic_speed_gbps: float | None) -> float | None:
+    """What all NICs together carry in one direction, in kbit/s; None when that is not known."""
+    if not nics:
+        return None
+    if nic_speed_gbps is not None:
+        return nic_speed_gbps * _KBIT_PER_GBIT * len(nics)
+    total = 0
+    for nic in nics:
+        if nic.speed_mbit_per_s is None:
+            return None
+        total += nic.speed_mbit_per_s
+    return float(total * _KBIT_PER_MBIT)
+
+
+def _cpu_percent(previous: Reading | None, current: Reading, elapsed_s: float) -> float:
+    if previous is None or elapsed_s <= 0:
+        return 0.0
+    used_s = 0.0
+    for process, seconds in current.cpu_s.items():
+        # A process that is new since then, such as a restarted broker, has used all its time since then.
+        used_s += max(0.0, seconds - previous.cpu_s.get(process, 0.0))
+    return _PERCENT * used_s / elapsed_s
+
+
+def _nic_traffic(previous: Reading | None, current: Reading, elapsed_s: float) -> Traffic:
+    if previous is None or elapsed_s <= 0:
+        return Traffic(0.0, 0.0)
+    before = {nic.name: nic for nic in previous.nics}
+    received = sent = 0
+    for nic in current.nics:
+        earlier = before.get(nic.name)
+        if earlier is not None:  # a counter that went backwards was reset: the driver was loaded again
+            received += max(0, nic.received_bytes - earlier.received_bytes)
+            sent += max(0, nic.sent_bytes - earlier.sent_bytes)
+    return Traffic(received / elapsed_s, sent / elapsed_s)
+
+
+def _kbit(bytes_per_s: float) -> float:
+    return bytes_per_s * _BITS_PER_BYTE / _BITS_PER_KBIT

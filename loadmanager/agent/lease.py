@@ -1,0 +1,56 @@
+"""How long the broker may serve without hearing from its agent again.
+
+The broker asks; the answer holds from the moment *before* it asked. So an answer that waited in a socket while the
+broker was stopped is out of date by the broker's own clock, and no clock is ever compared with another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_CLOCK_DRIFT_RATIO = 0.01
+"""How much slower than ours the broker's clock may run; time daemons slew a clock by 0.05 % at most."""
+
+
+def lease_ms(now_s: float, session_valid_until_s: float, broker_lease_ms: int) -> int:
+    """The lease to grant at `now_s`: never longer than the own session with the metadata store is certain to live.
+
+    Both times are seconds on the same monotonic clock. 0 when nothing may be granted.
+    """
+    certain_ms = (session_valid_until_s - now_s) * 1000
+    return int(max(0.0, min(broker_lease_ms, certain_ms)))
+
+
+class Leases:
+    """Grants leases, and knows when the last of them has lapsed at the broker, whatever became of the broker."""
+
+    def __init__(self, broker_lease_ms: int, clock: Callable[[], float]) -> None:
+        self._broker_lease_ms = broker_lease_ms
+        self._clock = clock
+        self._lapsed_at_s = clock()
+        self._last_granted_at_s: float | None = None
+
+    @property
+    def lapsed_at_s(self) -> float:
+        """When, on the agent's clock, no lease granted so far is valid any more."""
+        return self._lapsed_at_s
+
+    @property
+    def last_granted_at_s(self) -> float | None:
+        """When the broker last was granted a lease: a sign of life."""
+        return self._last_granted_at_s
+
+    def grant(self, session_valid_until_s: float) -> int:
+        """The lease in milliseconds from the moment the broker asked; 0 refuses it."""
+        now_s = self._clock()
+        granted_ms = lease_ms(now_s, session_valid_until_s, self._broker_lease_ms)
+        if granted_ms > 0:
+            lapses_at_s = now_s + granted_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)
+            self._lapsed_at_s = max(self._lapsed_at_s, lapses_at_s)
+            self._last_granted_at_s = now_s
+        return granted_ms
+
+    def assume_granted_by_predecessor(self) -> None:
+        """A former life of this agent may have granted a full lease a moment ago."""
+        lapses_at_s = self._clock() + self._broker_lease_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)
+        self._lapsed_at_s = max(self._lapsed_at_s, lapses_at_s)

@@ -1,0 +1,89 @@
+"""May the broker open this topic? Asked of the load-manager nodes, judged by `loadmanager.agent.grants`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import structlog
+
+from loadmanager.agent.grants import Claim, Grants, Verdict
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.nodes import LoadManagerNodes
+from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.core.names import TopicName
+from loadmanager.errors import LoadManagerError
+from loadmanager.wire.http import OwnerAnswer
+
+log = structlog.get_logger(__name__)
+
+_TRIES = 3
+
+
+class NotRegisteredError(LoadManagerError):
+    """The broker is not registered, or that is not certain at this moment: it may open nothing."""
+
+
+class OwnershipQuestions:
+    """Asks for one topic at a time; `is_certain()` says whether the registration is beyond doubt."""
+
+    def __init__(
+        self,
+        grants: Grants,
+        nodes: LoadManagerNodes,
+        namespaces: NamespaceCache,
+        metrics: AgentMetrics,
+        is_certain: Callable[[], bool],
+    ) -> None:
+        self._grants = grants
+        self._nodes = nodes
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._is_certain = is_certain
+
+    async def ask(self, topic: TopicName) -> OwnerAnswer:
+        """The answer for the broker.
+
+        `NotRegisteredError`, or `PeerUnavailableError` when no node gave an answer that can be relied on.
+        """
+        for _ in range(_TRIES):
+            verdict, claim = await self._ask_once(topic)
+            self._metrics.questions.labels(verdict).inc()
+            incarnation = self._grants.incarnation
+            if incarnation is None or not self._is_certain():
+                raise NotRegisteredError(
+                    "the broker is not registered, or the session with the metadata store is in doubt"
+                )
+            if verdict is not Verdict.VOID:
+                log.debug("topic_asked", topic=str(topic), verdict=verdict)
+                return OwnerAnswer(
+                    owned=verdict is Verdict.GRANTED,
+                    bundle=str(claim.bundle) if claim else None,
+                    owner=claim.owner.broker if claim and claim.owner else None,
+                    incarnation=incarnation,
+                )
+        raise PeerUnavailableError("the bundle of the topic is being unloaded")
+
+    async def _ask_once(self, topic: TopicName) -> tuple[Verdict, Claim | None]:
+        question = self._grants.ask(topic)
+        if question is None:
+            raise NotRegisteredError("the broker is not registered")
+        outcome: tuple[Verdict, Claim | None] = (Verdict.NOT_OWNER, None)
+
+        def settles(claim: Claim | None) -> bool:
+            nonlocal outcome
+            if claim is None:
+                return False
+            outcome = (self._grants.answer(question, claim), claim)
+            self._note(topic, *outcome)
+            return outcome[0] in (Verdict.GRANTED, Verdict.VOID)
+
+        await self._nodes.ask_ownership(topic, settles)
+        return outcome
+
+    def _note(self, topic: TopicName, verdict: Verdict, claim: Claim) -> None:
+        if verdict is Verdict.FOREIGN_BUNDLE:
+            self._metrics.garbage.labels("node").inc()
+            log.warning("garbage_from_node", error=f"{claim.bundle} cannot hold {topic}")
+        else:
+            self._namespaces.note(claim.bundle)

@@ -1,0 +1,221 @@
+"""The broker's load report: what it says, and when it is written again (by Pulsar's rules)."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+import structlog
+
+from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.bundle_stats import bundle_loads
+from loadmanager.agent.host_usage import HostUsage, Resource
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.registration import Registration
+from loadmanager.config import AgentSettings
+from loadmanager.core.load import max_resource_usage, percent_usage
+from loadmanager.core.plan import Reason
+from loadmanager.core.reporting import ReportDue, ReportFigures, report_due
+from loadmanager.errors import StoreError
+from loadmanager.store import codec
+from loadmanager.wire.broker_data import (
+    AGENT_PROTOCOL,
+    LocalBrokerData,
+    NamespaceBundleStats,
+    ResourceUsage,
+    encode_local_broker_data,
+    report_of,
+)
+
+log = structlog.get_logger(__name__)
+
+LOAD_MANAGER_CLASS = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+"""Readers of the format drop brokers whose load manager is another than their own; this is the one we speak as."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a report says of the broker that never changes while the agent runs."""
+
+    broker_id: str
+    service_url: str
+    web_service_url: str
+    agent_url: str
+
+    @classmethod
+    def of(cls, settings: AgentSettings, agent_url: str) -> Identity:
+        web_url = settings.broker_web_service_url or f"http://{settings.broker_id}"
+        return cls(settings.broker_id, settings.broker_service_url, web_url, agent_url)
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Everything else a report is made of; `bundles` is the load by full name of the bundle."""
+
+    usage: HostUsage
+    bundles: Mapping[str, NamespaceBundleStats]
+    version: str
+    start_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Report:
+    record: LocalBrokerData
+    figures: ReportFigures
+
+
+def build_report(identity: Identity, now: Situation, written: LocalBrokerData | None, now_ms: int) -> LocalBrokerData:
+    """The report of this moment. Gains and losses are counted from `written`, the last one in the store."""
+    names = sorted(now.bundles)
+    before = set((written or {}).get("bundles") or ())
+    record = LocalBrokerData(
+        brokerId=identity.broker_id,
+        webServiceUrl=identity.web_service_url,
+        persistentTopicsEnabled=True,
+        nonPersistentTopicsEnabled=True,
+        cpu=_wire(now.usage.cpu),
+        memory=_wire(now.usage.memory),
+        directMemory=_wire(now.usage.direct_memory),
+        bandwidthIn=_wire(now.usage.bandwidth_in),
+        bandwidthOut=_wire(now.usage.bandwidth_out),
+        lastUpdate=now_ms,
+        lastStats={name: now.bundles[name] for name in names},
+        numBundles=len(names),
+        bundles=names,
+        lastBundleGains=[name for name in names if name not in before],
+        lastBundleLosses=sorted(before.difference(names)),
+        brokerVersionString=now.version,
+        protocols={AGENT_PROTOCOL: identity.agent_url},
+        advertisedListeners={},
+        loadManagerClassName=LOAD_MANAGER_CLASS,
+        startTimestamp=now.start_timestamp_ms,
+        loadReportType="LocalBrokerData",
+    )
+    if identity.service_url:
+        record["pulsarServiceUrl"] = identity.service_url
+    _add_sums(record, now.bundles.values())
+    report = report_of(record, identity.broker_id, now.bundles)
+    record["maxResourceUsage"] = float(max_resource_usage(percent_usage(report.usage[:, 0], report.usage[:, 1])))
+    return record
+
+
+class Reporter:
+    """Writes the report whenever `report_due` says so, and once everything in it was measured after an unload: until
+    then the leader takes nothing more from this broker. `host_usage()` is the last one measured, at `measured_at_s()`.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        settings: AgentSettings,
+        watch: BrokerWatch,
+        namespaces: NamespaceCache,
+        host_usage: Callable[[], HostUsage],
+        measured_at_s: Callable[[], float],
+        metrics: AgentMetrics,
+        clock: Callable[[], float],
+    ) -> None:
+        self._identity = identity
+        self._interval_s = settings.load_balancer_report_update_min_interval_millis / 1000
+        self._longest_interval_s = settings.load_balancer_report_update_max_interval_minutes * 60
+        self._threshold_percent = settings.load_balancer_report_update_threshold_percentage
+        self._weights = settings.resource_weights
+        self._watch = watch
+        self._namespaces = namespaces
+        self._host_usage = host_usage
+        self._measured_at_s = measured_at_s
+        self._unloaded_at_s: float | None = None
+        self._metrics = metrics
+        self._clock = clock
+        self._started_ms = _now_ms()
+        self._first: _Report | None = None
+        self._written: _Report | None = None
+        self._incarnation: int | None = None
+
+    def first_record(self) -> bytes:
+        """What a new znode says."""
+        self._first = self._build(None)
+        return codec.pack(encode_local_broker_data(self._first.record))
+
+    def bundle_unloaded(self) -> None:
+        """The broker has just closed a bundle: what it reported last is no longer its load."""
+        self._unloaded_at_s = self._clock()
+
+    async def run(self, registration: Registration) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            await self.tick(registration)
+
+    async def tick(self, registration: Registration) -> None:
+        """Write the report if it is due."""
+        await self._namespaces.refresh(self._watch.loads)
+        incarnation = registration.incarnation
+        if incarnation is None:
+            return
+        if incarnation != self._incarnation:
+            self._incarnation, self._written = incarnation, self._first
+        report = self._build(self._written)
+        last = self._written.figures if self._written else None
+        due = self._unload_reported() or report_due(
+            last, report.figures, self._threshold_percent, self._longest_interval_s
+        )
+        if due is not None:
+            await self._write(registration, report, due)
+
+    def _unload_reported(self) -> ReportDue | None:
+        """Due for an unload, once the figures are from after it."""
+        if self._unloaded_at_s is None or self._measured_at_s() <= self._unloaded_at_s:
+            return None
+        return ReportDue(Reason.BUNDLE_UNLOADED, "bundles", 0.0)
+
+    async def _write(self, registration: Registration, report: _Report, due: ReportDue) -> None:
+        try:
+            await registration.publish(codec.pack(encode_local_broker_data(report.record)))
+        except StoreError as error:
+            log.warning("report_not_written", reason=due.reason, error=str(error))
+            self._metrics.reports.labels("failed").inc()
+            return
+        self._written = report
+        if due.reason is Reason.BUNDLE_UNLOADED:
+            self._unloaded_at_s = None
+        self._metrics.reports.labels("written").inc()
+        log.info("report_written", reason=due.reason, figure=due.figure, bundles=report.record["numBundles"])
+
+    def _build(self, written: _Report | None) -> _Report:
+        loads = bundle_loads(self._watch.loads, self._bundle_of)
+        self._metrics.unmapped_topics.set(len(loads.unmapped))
+        stats = self._watch.stats
+        now = Situation(
+            usage=self._host_usage(),
+            bundles=loads.bundles,
+            version=stats.version if stats else "",
+            start_timestamp_ms=(stats.start_timestamp if stats else 0) or self._started_ms,
+        )
+        record = build_report(self._identity, now, written.record if written else None, _now_ms())
+        report = report_of(record, self._identity.broker_id, loads.bundles)
+        return _Report(record, ReportFigures.of(report, self._weights, self._clock()))
+
+    def _bundle_of(self, topic: str) -> str | None:
+        bundle = self._namespaces.find_bundle(topic)
+        return str(bundle) if bundle else None
+
+
+def _wire(resource: Resource) -> ResourceUsage:
+    return ResourceUsage(usage=resource.usage, limit=resource.limit)
+
+
+def _add_sums(record: LocalBrokerData, stats: Collection[NamespaceBundleStats]) -> None:
+    record["msgThroughputIn"] = sum(entry["msgThroughputIn"] for entry in stats)
+    record["msgThroughputOut"] = sum(entry["msgThroughputOut"] for entry in stats)
+    record["msgRateIn"] = sum(entry["msgRateIn"] for entry in stats)
+    record["msgRateOut"] = sum(entry["msgRateOut"] for entry in stats)
+    record["numTopics"] = sum(entry["topics"] for entry in stats)
+    record["numConsumers"] = sum(entry["consumerCount"] for entry in stats)
+    record["numProducers"] = sum(entry["producerCount"] for entry in stats)
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)

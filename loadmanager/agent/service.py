@@ -1,0 +1,194 @@
+"""The agent as a whole: what it is made of, and how it comes and goes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import aiohttp
+import structlog
+from aiohttp import web
+
+from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.grants import Grants
+from loadmanager.agent.host_readings import Roots
+from loadmanager.agent.lease import Leases
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.nodes import LoadManagerNodes
+from loadmanager.agent.ownership import OwnershipQuestions
+from loadmanager.agent.registration import Phase, Registration
+from loadmanager.agent.reporter import Identity, Reporter
+from loadmanager.agent.server import AgentServer
+from loadmanager.agent.unloads import Unloads
+from loadmanager.agent.usage_sampler import UsageSampler
+from loadmanager.config import AgentSettings
+from loadmanager.core.names import BrokerId, broker_host
+from loadmanager.store import paths
+from loadmanager.store.base import MetadataStore
+from loadmanager.wire.http import LeaseAnswer
+
+log = structlog.get_logger(__name__)
+
+_PROBES_PER_LEASE = 3
+_LAST_WORDS_S = 5.0
+_WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
+
+
+def url_of(settings: AgentSettings, port: int) -> str:
+    """Where load-manager nodes reach the agent: as configured, else the bind address, else the broker's own host."""
+    if settings.agent_url:
+        return settings.agent_url.rstrip("/")
+    host = settings.bind_address
+    if host in _WILDCARDS:
+        host = broker_host(BrokerId(settings.broker_id)).strip("[]")
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Agent:
+    """One broker's agent. Created inside the event loop; `store` is started and closed by whoever made it.
+
+    `clock` is monotonic, in seconds, and the one that the store's lease is measured with.
+    """
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        store: MetadataStore,
+        agent_url: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        roots: Roots | None = None,
+        unload_timeout_s: float | None = None,
+    ) -> None:
+        self._settings = settings
+        self._store = store
+        self._clock = clock
+        self._http = aiohttp.ClientSession()
+        broker_id = BrokerId(settings.broker_id)
+        self.metrics = AgentMetrics(broker_id)
+        self.grants = Grants(broker_id)
+        self.leases = Leases(settings.broker_lease_ms, clock)
+        timeouts = {} if unload_timeout_s is None else {"unload_timeout_s": unload_timeout_s}
+        self._broker = BrokerClient(self._http, settings.broker_url, **timeouts)
+        nodes = LoadManagerNodes(self._http, settings.load_manager_urls, self.metrics)
+        self.namespaces = NamespaceCache(nodes, self.grants, clock)
+        self.watch = self._make_watch()
+        self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots())
+        identity = Identity.of(settings, agent_url)
+        self.reporter = Reporter(
+            identity,
+            settings,
+            self.watch,
+            self.namespaces,
+            lambda: self.sampler.usage,
+            lambda: min(self.watch.measured_at_s, self.sampler.measured_at_s),
+            self.metrics,
+            clock,
+        )
+        self.registration = Registration(
+            store, broker_id, agent_url, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
+        )
+        self.unloads = Unloads(
+            self.grants,
+            self._broker,
+            self.namespaces,
+            self.metrics,
+            lambda: self.watch.loads,
+            self.reporter.bundle_unloaded,
+        )
+        self._questions = OwnershipQuestions(
+            self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain
+        )
+        self._show_state()
+
+    def app(self) -> web.Application:
+        """The HTTP interface; it may be served from the start, and says so while the broker is not registered."""
+        server = AgentServer(
+            BrokerId(self._settings.broker_id),
+            grant_lease=self.grant_lease,
+            ask_owner=self._questions.ask,
+            unload=self.unloads.unload,
+            health=self.health,
+            registry=self.metrics.registry,
+        )
+        return server.app()
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Do everything until `stop`; then have the broker close its topics, and take its registration back.
+
+        An error that nobody foresaw ends all of it, as an `ExceptionGroup`: the broker's lease then lapses by itself.
+        """
+        await self._store.ensure_path(paths.BROKERS)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self.sampler.run()),
+                group.create_task(self.watch.run()),
+                group.create_task(self.registration.run(lambda: self.watch.process)),
+                group.create_task(self.reporter.run(self.registration)),
+            ]
+            await stop.wait()
+            for task in tasks:
+                task.cancel()
+        await self._leave()
+
+    async def close(self) -> None:
+        await self._http.close()
+
+    def grant_lease(self) -> LeaseAnswer | None:
+        incarnation = self.registration.incarnation
+        valid_for_ms = self.registration.grant_lease()
+        self.metrics.leases.labels("granted" if valid_for_ms else "refused").inc()
+        if incarnation is None or valid_for_ms == 0:
+            return None
+        return LeaseAnswer(broker_id=self._settings.broker_id, incarnation=incarnation, valid_for_ms=valid_for_ms)
+
+    def health(self) -> dict[str, object]:
+        """What /healthz says."""
+        process = self.watch.process
+        return {
+            "registered": self.registration.is_certain,
+            "brokerId": self._settings.broker_id,
+            "phase": self.registration.phase.value,
+            "incarnation": self.registration.incarnation,
+            "session": self._store.state.value,
+            "broker": "gone" if process is None else "answering" if self.watch.is_answering else "silent",
+            "brokerPid": process[0] if process else None,
+            "grantedTopics": len(self.grants),
+            "highestEpoch": self.grants.highest_epoch,
+            "unknownLimits": list(self.sampler.usage.unknown_limits()),
+        }
+
+    def _make_watch(self) -> BrokerWatch:
+        return BrokerWatch(
+            self._broker,
+            self.metrics,
+            self._clock,
+            stats_interval_s=self._settings.stats_update_frequency_in_secs,
+            probe_interval_s=self._settings.broker_lease_ms / 1000 / _PROBES_PER_LEASE,
+            silence_s=self._store.session_timeout_s,
+            last_lease_at_s=lambda: self.leases.last_granted_at_s,
+            on_change=self._broker_changed,
+        )
+
+    def _broker_changed(self) -> None:
+        self.registration.wake()
+
+    async def _leave(self) -> None:
+        """Graceful: nothing more is granted, the broker closes what it has, and only then the znode goes."""
+        topics_by_bundle = self.unloads.everything_open()
+        if self.registration.withdraw("stopped") and await self.unloads.close(topics_by_bundle):
+            self.registration.broker_closed_everything()
+        deadline_s = max(self._clock(), self.leases.lapsed_at_s) + _LAST_WORDS_S
+        while self.registration.phase is not Phase.ABSENT and self._clock() < deadline_s:
+            await self.registration.step_and_wait(lambda: None)
+        log.info("agent_stopped", phase=self.registration.phase)
+
+    def _show_state(self) -> None:
+        self.metrics.show(
+            "registered", "1 while the broker is registered for certain.", lambda: self.registration.is_certain
+        )
+        self.metrics.show("broker_answering", "1 while the broker answers.", lambda: self.watch.is_answering)
+        self.metrics.show("granted_topics", "Topics the broker may have open.", lambda: len(self.grants))

@@ -1,0 +1,91 @@
+"""Takes a bundle from the broker: the fence first, then the broker's word that it has closed the topics."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+
+import structlog
+
+from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.grants import Grants, Refusal, Revocation
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.core.names import BundleName
+from loadmanager.errors import InvalidRecordError
+
+log = structlog.get_logger(__name__)
+
+_UNLOADS_AT_A_TIME = 8
+
+
+class Unloads:
+    """`open_topics()` are those in the broker's last statistics; `on_unloaded()` is called after each unload."""
+
+    def __init__(
+        self,
+        grants: Grants,
+        broker: BrokerClient,
+        namespaces: NamespaceCache,
+        metrics: AgentMetrics,
+        open_topics: Callable[[], Iterable[str]],
+        on_unloaded: Callable[[], None],
+    ) -> None:
+        self._grants = grants
+        self._broker = broker
+        self._namespaces = namespaces
+        self._metrics = metrics
+        self._open_topics = open_topics
+        self._on_unloaded = on_unloaded
+
+    async def unload(self, bundle: BundleName, epoch: int, version: int) -> Refusal | None:
+        """None once the broker has closed the bundle's topics; `PeerUnavailableError` when it does not say so.
+
+        Repeating it is harmless. From the first word of it on, nothing in the bundle is granted any more.
+        """
+        revocation = self._grants.revoke(bundle, epoch, version)
+        if isinstance(revocation, Refusal):
+            self._metrics.unloads.labels(revocation).inc()
+            log.warning("unload_refused", bundle=str(bundle), epoch=epoch, version=version, reason=revocation)
+            return revocation
+        try:
+            await self._broker.unload(str(bundle), self._topics(revocation))
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            self._metrics.unloads.labels("broker_unavailable").inc()
+            log.warning("unload_failed", bundle=str(bundle), epoch=epoch, version=version, error=str(error))
+            raise
+        self._grants.closed(revocation)
+        self._on_unloaded()
+        self._metrics.unloads.labels("done").inc()
+        log.info("unloaded", bundle=str(bundle), epoch=epoch, version=version, topics=len(revocation.topics))
+        return None
+
+    def everything_open(self) -> dict[BundleName, list[str]]:
+        """Topics by bundle: all that were granted, and what the broker says is open, where its bundle is known."""
+        found = {bundle: set(topics) for bundle, topics in self._grants.topics_by_bundle().items()}
+        for topic in self._open_topics():
+            bundle = self._grants.find_bundle(topic) or self._namespaces.find_bundle(topic)
+            if bundle is not None:
+                found.setdefault(bundle, set()).add(topic)
+        return {bundle: sorted(topics) for bundle, topics in found.items()}
+
+    async def close(self, topics_by_bundle: Mapping[BundleName, list[str]]) -> bool:
+        """Have the broker close all of it, for a broker that is to serve nothing; whether it said that it has."""
+        slots = asyncio.Semaphore(_UNLOADS_AT_A_TIME)
+
+        async def close_one(bundle: BundleName, topics: list[str]) -> bool:
+            async with slots:
+                try:
+                    await self._broker.unload(str(bundle), topics)
+                except (PeerUnavailableError, InvalidRecordError) as error:
+                    log.warning("broker_did_not_close", bundle=str(bundle), error=str(error))
+                    return False
+                return True
+
+        return all(await asyncio.gather(*(close_one(*entry) for entry in topics_by_bundle.items())))
+
+    def _topics(self, revocation: Revocation) -> list[str]:
+        """Everything granted, and what the broker itself says is open in the bundle."""
+        open_here = (topic for topic in self._open_topics() if self._namespaces.find_bundle(topic) == revocation.bundle)
+        return sorted(revocation.topics.union(open_here))

@@ -1,0 +1,534 @@
+"""The agent's HTTP interface with real servers on all sides; the metadata store is in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from functools import partial
+
+import pytest
+from structlog.testing import capture_logs
+from support.agents import BROKER_ID, RunningAgent, agent_settings, running_agent
+from support.fake_broker import FakeBroker
+from support.fake_node import FakeNode
+from support.servers import closed_port
+from support.waiting import eventually
+
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+
+TOPIC = "persistent://t/ns/orders"
+GRANTED = {"verdict": "granted"}
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[FakeBroker]:
+    async with FakeBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[FakeNode]:
+    async with FakeNode() as node:
+        node.create_namespace("t/ns")
+        yield node
+
+
+@pytest.fixture
+async def store() -> AsyncIterator[MemoryStore]:
+    store = MemoryStore(MemoryCluster(time.monotonic))
+    await store.start()
+    yield store
+    await store.close()
+
+
+@pytest.fixture
+async def beside(broker: FakeBroker, node: FakeNode, store: MemoryStore) -> AsyncIterator[RunningAgent]:
+    """A registered agent."""
+    async with running_agent(agent_settings(broker, node), store) as agent:
+        await agent.registered()
+        yield agent
+
+
+async def own(beside: RunningAgent, node: FakeNode, topic: str = TOPIC, version: int = 1) -> str:
+    """Have the node say that this broker owns the topic's bundle."""
+    bundle = node.bundle_of(topic)
+    node.own(bundle, BROKER_ID, await beside.registered(), version)
+    return bundle
+
+
+async def open_topic(beside: RunningAgent, node: FakeNode, broker: FakeBroker, topic: str = TOPIC) -> str:
+    """Ask as a broker does, and open."""
+    bundle = await own(beside, node, topic)
+    status, answer = await beside.owner(topic)
+    assert (status, answer["owned"]) == (200, True)
+    broker.open(topic)
+    return bundle
+
+
+async def reports(beside: RunningAgent, bundles: set[str]) -> bool:
+    """Whether the written report holds just these bundles."""
+    return set((await beside.record() or {}).get("lastStats") or {}) == bundles
+
+
+async def test_a_lease_names_the_incarnation_and_how_long_it_holds(beside: RunningAgent) -> None:
+    status, lease = await beside.lease()
+    assert status == 200
+    assert lease == {"brokerId": BROKER_ID, "incarnation": await beside.registered(), "validForMs": 600}
+
+
+async def test_there_is_no_lease_before_the_broker_answered_its_statistics(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    broker.may_answer_stats.clear()
+    async with running_agent(agent_settings(broker, node), store) as beside:
+        status, answer = await beside.lease()
+        assert status == 503
+        assert "not registered" in answer["reason"]
+        assert (await beside.owner(TOPIC))[0] == 503
+        assert (await beside.get("/healthz"))[0] == 503
+        broker.may_answer_stats.set()
+        await beside.registered()
+        assert (await beside.lease())[0] == 200
+
+
+async def test_a_topic_of_an_owned_bundle_may_be_opened(beside: RunningAgent, node: FakeNode) -> None:
+    bundle = await own(beside, node)
+    assert await beside.owner(TOPIC) == (
+        200,
+        {"owned": True, "bundle": bundle, "owner": BROKER_ID, "incarnation": await beside.registered()},
+    )
+    assert beside.metric("ownership_questions_total", **GRANTED) == 1
+
+
+async def test_a_topic_of_another_brokers_bundle_may_not_be_opened_and_its_owner_is_named(
+    beside: RunningAgent, node: FakeNode
+) -> None:
+    node.own(node.bundle_of(TOPIC), "broker-2.example:8080", 99)
+    status, answer = await beside.owner(TOPIC)
+    assert (status, answer["owned"], answer.get("owner")) == (200, False, "broker-2.example:8080")
+
+
+async def test_a_topic_of_an_unknown_namespace_may_not_be_opened(beside: RunningAgent) -> None:
+    status, answer = await beside.owner("persistent://t/nowhere/x")
+    assert (status, answer["owned"], answer.get("bundle")) == (200, False, None)
+
+
+async def test_a_topics_name_reaches_the_node_as_it_is(beside: RunningAgent, node: FakeNode) -> None:
+    topic = "persistent://t/ns/a b/c%2F?ü"
+    await own(beside, node, topic)
+    assert (await beside.owner(topic))[1]["owned"]
+    assert node.questions == [topic]
+
+
+@pytest.mark.parametrize("topic", ["", "orders", "persistent://t/ns", "ftp://t/ns/x", "persistent://t/n s/x"])
+async def test_a_malformed_topic_is_refused_and_named(beside: RunningAgent, topic: str) -> None:
+    status, answer = await beside.owner(topic)
+    assert status == 400
+    assert "expected" in answer["reason"]
+
+
+async def test_a_missing_topic_is_refused(beside: RunningAgent) -> None:
+    status, answer = await beside.get("/loadmanager/v1/owner")
+    assert status == 400
+    assert "query parameter topic: missing" in answer["reason"]
+
+
+async def test_an_unload_is_passed_on_and_answered_once_the_broker_has_closed_the_topics(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    broker.may_answer_unloads.clear()
+    unload = asyncio.create_task(beside.unload(bundle, version=2))
+    await eventually(lambda: broker.unloads)
+    assert not unload.done()
+    broker.may_answer_unloads.set()
+    assert await unload == (204, None)
+    assert (broker.unloads[0].bundle, broker.unloads[0].topics) == (bundle, [TOPIC])
+    assert broker.topics == {}
+
+
+async def test_an_unload_repeated_is_204(beside: RunningAgent, node: FakeNode, broker: FakeBroker) -> None:
+    bundle = await open_topic(beside, node, broker)
+    assert [(await beside.unload(bundle, version=2))[0] for _ in range(3)] == [204, 204, 204]
+
+
+async def test_a_broker_that_never_answers_an_unload_makes_it_503(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    broker.may_answer_unloads.clear()
+    status, answer = await beside.unload(bundle, version=2)
+    assert status == 503
+    assert "did not answer within 0.3 s" in answer["reason"]
+    assert beside.metric("unloads_total", outcome="broker_unavailable") == 1
+    broker.may_answer_unloads.set()
+    assert (await beside.unload(bundle, version=2))[0] == 204
+    assert broker.unloads[-1].topics == [TOPIC], "an unload that was not confirmed is repeated in full"
+
+
+async def test_a_broker_that_fails_an_unload_makes_it_503(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    broker.unload_status = 500
+    status, answer = await beside.unload(bundle, version=2)
+    assert status == 503
+    assert "answered 500" in answer["reason"]
+
+
+async def test_after_an_unload_a_node_that_lags_behind_cannot_give_the_topic_back(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    assert (await beside.unload(bundle, version=2))[0] == 204
+    assert not (await beside.owner(TOPIC))[1]["owned"]
+    assert beside.metric("ownership_questions_total", verdict="stale") == 1
+    await own(beside, node, version=4)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+
+
+async def test_an_answer_on_its_way_while_an_unload_arrives_is_asked_again(
+    beside: RunningAgent, node: FakeNode
+) -> None:
+    bundle = await own(beside, node)
+    node.may_answer.clear()
+    question = asyncio.create_task(beside.owner(TOPIC))
+    await eventually(lambda: node.questions)
+    assert (await beside.unload(bundle, version=2))[0] == 204
+    node.own(bundle, BROKER_ID, await beside.registered(), version=2, state="Releasing")
+    node.may_answer.set()
+    status, answer = await question
+    assert (status, answer["owned"]) == (200, False)
+    assert beside.metric("ownership_questions_total", verdict="void") == 1
+
+
+async def test_an_unload_is_followed_by_a_report_that_was_measured_after_it(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    nothing_else = {
+        "loadBalancerReportUpdateThresholdPercentage": 100,
+        "loadBalancerReportUpdateMaxIntervalMinutes": 60,
+    }
+    for topic in (TOPIC, "persistent://t/ns/a", "persistent://t/ns/b", "persistent://t/ns/c"):
+        broker.open(topic)
+    async with running_agent(agent_settings(broker, node, **nothing_else), store) as beside:
+        await beside.registered()
+        bundle = await own(beside, node)
+
+        async def reported_bundles() -> list[str]:
+            record = await beside.record()
+            return (record and record.get("bundles")) or []
+
+        await eventually(lambda: beside.agent.watch.loads)
+        await eventually(reported_bundles, what="the first report with bundles")
+        assert bundle in await reported_bundles()
+        assert (await beside.unload(bundle, version=2))[0] == 204
+
+        async def is_reported_without_it() -> bool:
+            return bundle not in await reported_bundles()
+
+        await eventually(is_reported_without_it)
+
+
+async def test_a_leader_that_was_replaced_is_refused_with_412(beside: RunningAgent, node: FakeNode) -> None:
+    bundle = await own(beside, node)
+    assert (await beside.unload(bundle, version=2, epoch=5))[0] == 204
+    status, answer = await beside.unload(bundle, version=3, epoch=4)
+    assert status == 412
+    assert EPOCH_HEADER in answer["reason"]
+
+
+async def test_an_unload_from_before_the_topic_was_granted_is_refused_with_412(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    await own(beside, node, version=7)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    broker.open(TOPIC)
+    status, answer = await beside.unload(node.bundle_of(TOPIC), version=6)
+    assert status == 412
+    assert BUNDLE_VERSION_HEADER in answer["reason"]
+    assert broker.unloads == []
+
+
+@pytest.mark.parametrize(
+    ("bundle", "headers", "said"),
+    [
+        ("t/ns/0x0_0xffffffff", {EPOCH_HEADER: "1", BUNDLE_VERSION_HEADER: "1"}, "bundle range '0x0_0xffffffff'"),
+        ("t/ns/0x80000000_0x00000000", {EPOCH_HEADER: "1", BUNDLE_VERSION_HEADER: "1"}, "lower < upper"),
+        ("t/n$/0x00000000_0xffffffff", {EPOCH_HEADER: "1", BUNDLE_VERSION_HEADER: "1"}, "namespace 'n$'"),
+        ("t/ns/0x00000000_0xffffffff", {BUNDLE_VERSION_HEADER: "1"}, f"header {EPOCH_HEADER}: missing"),
+        ("t/ns/0x00000000_0xffffffff", {EPOCH_HEADER: "1"}, f"header {BUNDLE_VERSION_HEADER}: missing"),
+        (
+            "t/ns/0x00000000_0xffffffff",
+            {EPOCH_HEADER: "one", BUNDLE_VERSION_HEADER: "1"},
+            f"header {EPOCH_HEADER}: 'one'",
+        ),
+        (
+            "t/ns/0x00000000_0xffffffff",
+            {EPOCH_HEADER: "1", BUNDLE_VERSION_HEADER: "-1"},
+            f"header {BUNDLE_VERSION_HEADER}: '-1'",
+        ),
+        ("t/ns/0x00000000_0xffffffff", {EPOCH_HEADER: "9" * 40, BUNDLE_VERSION_HEADER: "1"}, f"header {EPOCH_HEADER}"),
+    ],
+)
+async def test_a_malformed_unload_is_refused_and_what_is_wrong_is_named(
+    beside: RunningAgent, bundle: str, headers: dict[str, str], said: str
+) -> None:
+    status, answer = await beside.unload_with(bundle, headers)
+    assert status == 400
+    assert said in answer["reason"]
+
+
+async def test_a_path_or_method_that_is_not_there_is_answered_in_json(beside: RunningAgent) -> None:
+    status, answer = await beside.get("/nowhere")
+    assert (status, answer) == (404, {"reason": "GET /nowhere: Not Found"})
+    async with beside.http.post(f"{beside.url}/loadmanager/v1/lease") as refusal:
+        assert refusal.status == 405
+        assert "reason" in await refusal.json()
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"<html>proxy error</html>",
+        b"[]",
+        b'{"pid": "x"}',
+        b'{"pid": 1}',
+        b'{"pid": 1, "monotonicS": NaN, "topics": []}',
+        b'{"pid": 1, "monotonicS": 1, "topics": [{"topic": "nonsense"}]}',
+        b'{"pid": 1, "monotonicS": 1, "topics": [{"topic": "persistent://t/ns/x", "bytesIn": -5}]}',
+        b'{"pid": 1, "monotonicS": 1, "topics": [{"topic": "persistent://t/ns/x", "bytesIn": 1e300}]}',
+    ],
+)
+async def test_garbage_from_the_broker_is_named_and_counted_and_the_last_good_report_stays(
+    beside: RunningAgent, broker: FakeBroker, garbage: bytes
+) -> None:
+    before = await beside.record()
+    broker.spoiled_stats = garbage
+    with capture_logs() as logs:
+        await eventually(lambda: beside.metric("garbage_total", source="broker") > 2)
+    named = [entry for entry in logs if entry["event"] == "broker_does_not_answer"]
+    assert len(named) == 1, "said once, not at every attempt"
+    assert "/loadmanager/v1/stats" in named[0]["error"]
+    after = await beside.record()
+    assert before is not None
+    assert after is not None
+    assert after["startTimestamp"] == before["startTimestamp"]
+    assert (await beside.lease())[0] == 200, "slow or confused is not gone"
+    broker.spoiled_stats = None
+    await eventually(lambda: beside.agent.watch.is_answering)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"not json",
+        b"{}",
+        b'{"bundle":"t/ns/0x0","state":"Owned","owner":"a:1","incarnation":1,"version":1,"epoch":1}',
+        b'{"bundle":"t/ns/0x00000000_0xffffffff","state":"Mine","owner":null,"incarnation":1,"version":1,"epoch":1}',
+        b'{"bundle":"t/ns/0x00000000_0xffffffff","state":"Owned","owner":"nobody","incarnation":1,"version":1,"epoch":1}',
+    ],
+)
+async def test_garbage_from_the_only_node_grants_nothing_and_is_named_and_counted(
+    beside: RunningAgent, node: FakeNode, garbage: bytes
+) -> None:
+    await own(beside, node)
+    node.spoiled = garbage
+    with capture_logs() as logs:
+        status, answer = await beside.owner(TOPIC)
+    assert status == 503
+    assert node.url in answer["reason"]
+    assert beside.metric("garbage_total", source="node") >= 1
+    assert any(entry["event"] == "garbage_from_node" and node.url in entry["error"] for entry in logs)
+    node.spoiled = None
+    assert (await beside.owner(TOPIC))[1]["owned"]
+
+
+async def test_an_answer_about_a_bundle_that_cannot_hold_the_topic_grants_nothing(
+    beside: RunningAgent, node: FakeNode
+) -> None:
+    answer = {
+        "bundle": "t/other/0x00000000_0xffffffff",
+        "state": "Owned",
+        "owner": BROKER_ID,
+        "incarnation": await beside.registered(),
+        "version": 1,
+        "epoch": 1,
+    }
+    node.spoiled = json.dumps(answer).encode()
+    assert not (await beside.owner(TOPIC))[1]["owned"]
+    assert beside.metric("garbage_total", source="node") == 1
+
+
+async def test_the_next_node_is_asked_when_one_is_down_fails_or_talks_nonsense(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    async with FakeNode() as failing, FakeNode() as confused:
+        failing.status = 500
+        failing.create_namespace("t/ns")
+        confused.spoiled = b"nonsense"
+        confused.create_namespace("t/ns")
+        gone = FakeNode(port=closed_port())
+        async with running_agent(agent_settings(broker, gone, failing, confused, node), store) as beside:
+            await own(beside, node)
+            assert (await beside.owner(TOPIC))[1]["owned"]
+            assert (await beside.owner(TOPIC))[1]["owned"]
+        assert len(failing.questions) == len(confused.questions) == 1, (
+            "the node that answered is asked first from then on"
+        )
+
+
+async def test_a_node_that_lags_behind_does_not_deny_what_another_one_knows(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    async with FakeNode() as lagging:
+        lagging.create_namespace("t/ns")
+        async with running_agent(agent_settings(broker, lagging, node), store) as beside:
+            await own(beside, node)
+            assert (await beside.owner(TOPIC))[1]["owned"]
+
+
+async def test_when_no_node_answers_the_broker_is_told_so(node: FakeNode, beside: RunningAgent) -> None:
+    await node.stop()
+    status, answer = await beside.owner(TOPIC)
+    assert status == 503
+    assert "no load-manager node answered" in answer["reason"]
+    assert (await beside.lease())[0] == 200, "leases need no load-manager node"
+
+
+async def test_reports_carry_the_load_of_open_topics_by_bundle(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    started_s = time.monotonic()
+
+    async def has_load() -> bool:
+        elapsed_s = time.monotonic() - started_s
+        broker.open(
+            TOPIC, messages_in=int(elapsed_s * 1000), bytes_in=int(elapsed_s * 100_000), producers=2, consumers=3
+        )
+        record = await beside.record()
+        entry = ((record or {}).get("lastStats") or {}).get(bundle)
+        return entry is not None and 500 < entry["msgRateIn"] < 2000 and entry["consumerCount"] == 3
+
+    await eventually(has_load, what="a report with about 1000 messages a second in the topic's bundle")
+    assert beside.metric("reports_total", outcome="written") >= 1
+
+
+async def test_a_bundle_that_was_split_is_reported_by_its_parts_once_a_node_named_one(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    await open_topic(beside, node, broker)
+
+    whole = node.bundle_of(TOPIC)
+    await eventually(lambda: reports(beside, {whole}))
+    node.create_namespace("t/ns", bundles=16)
+    await own(beside, node, version=2)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    await eventually(lambda: reports(beside, {node.bundle_of(TOPIC)}))
+
+
+async def test_a_topic_is_reported_as_it_was_granted_while_no_node_tells_the_boundaries(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await own(beside, node)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    await node.stop()
+    broker.open(TOPIC)
+    broker.open("persistent://t/elsewhere/never-granted")
+
+    await eventually(lambda: reports(beside, {bundle}))
+    assert beside.metric("unmapped_topics") == 1
+
+
+async def test_a_graceful_stop_closes_all_topics_before_the_registration_goes(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    settings = agent_settings(broker, node, brokerLeaseMs=60_000)
+    async with running_agent(settings, store, unload_timeout_s=30.0) as beside:
+        await open_topic(beside, node, broker)
+        assert (await beside.lease())[1]["validForMs"] > 3000
+        broker.may_answer_unloads.clear()
+        beside.stop.set()
+        await eventually(lambda: broker.unloads)
+        assert (await beside.lease())[0] == 503
+        assert (await beside.owner(TOPIC))[0] == 503
+        assert await beside.record() is not None, "registered as long as a topic may be open"
+        broker.may_answer_unloads.set()
+
+        async def is_deregistered() -> bool:
+            return await beside.record() is None
+
+        await eventually(
+            is_deregistered, timeout_s=5, what="the znode goes at once, not when the long lease has lapsed"
+        )
+    assert broker.topics == {}
+
+
+async def test_health_and_metrics_say_what_is_known(beside: RunningAgent) -> None:
+    await eventually(lambda: beside.agent.sampler.usage.memory.is_known)
+    status, health = await beside.get("/healthz")
+    assert status == 200
+    assert health["registered"] is True
+    assert health["broker"] == "answering"
+    assert "directMemory" in health["unknownLimits"]
+    status, metrics = await beside.get("/metrics")
+    assert status == 200
+    assert "loadmanager_agent_registered 1.0" in metrics
+    assert 'pulsar_lb_cpu_usage{broker="broker-1.example",metric="loadBalancing"}' in metrics
+    assert 'loadmanager_agent_resource_limit_known{resource="directMemory"} 0.0' in metrics
+
+
+async def test_a_topic_of_a_free_bundle_may_not_be_opened_yet(beside: RunningAgent, node: FakeNode) -> None:
+    status, answer = await beside.owner(TOPIC)
+    assert (status, answer["owned"], answer.get("bundle"), answer.get("owner")) == (
+        200,
+        False,
+        node.bundle_of(TOPIC),
+        None,
+    )
+
+
+async def test_while_the_session_is_in_doubt_nothing_is_granted_and_it_goes_on_as_before_afterwards(
+    broker: FakeBroker, node: FakeNode
+) -> None:
+    cluster = MemoryCluster(time.monotonic)
+    store = MemoryStore(cluster, session_timeout_s=3.0)
+    await store.start()
+    settings = agent_settings(broker, node, loadBalancerReportUpdateMaxIntervalMinutes=0.001)
+    async with running_agent(settings, store) as beside:
+        incarnation = await beside.registered()
+        await own(beside, node)
+        cluster.partition(store, noticed=True)
+        assert (await beside.lease())[0] == 200, "a short interruption is nobody's business"
+        await eventually(lambda: beside.metric("reports_total", outcome="failed") > 0)
+        await eventually(lambda: not beside.agent.registration.is_certain)
+        assert (await beside.lease())[0] == 503
+        assert (await beside.owner(TOPIC))[0] == 503
+        assert (await beside.get("/healthz"))[0] == 503
+        cluster.heal(store)
+        assert (await beside.lease())[1]["incarnation"] == incarnation
+        assert (await beside.owner(TOPIC))[1]["owned"]
+    await store.close()
+
+
+async def test_a_question_that_unloads_keep_overtaking_is_given_up(beside: RunningAgent, node: FakeNode) -> None:
+    bundle = await own(beside, node)
+    node.may_answer.clear()
+    question = asyncio.create_task(beside.owner(TOPIC))
+    for version in range(2, 5):
+        await eventually(partial(_were_asked, node, version - 1))
+        assert (await beside.unload(bundle, version=version))[0] == 204
+        held_back, node.may_answer = node.may_answer, asyncio.Event()
+        held_back.set()
+    status, answer = await question
+    assert status == 503
+    assert "being unloaded" in answer["reason"]
+
+
+def _were_asked(node: FakeNode, questions: int) -> bool:
+    return len(node.questions) == questions

@@ -1,0 +1,228 @@
+"""The agent on a real ZooKeeper: registration, incarnations, and what happens when somebody dies."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+from structlog.testing import capture_logs
+from support.agents import BROKER_ID, RunningAgent, agent_settings, running_agent
+from support.fake_broker import FakeBroker
+from support.fake_node import FakeNode
+from support.stores import drop_connection, expire_session
+from support.waiting import eventually
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.store import paths
+from loadmanager.store.base import Create, MetadataStore
+from loadmanager.store.zookeeper import ZooKeeperStore
+
+pytestmark = pytest.mark.zookeeper
+
+PATH = paths.broker(BROKER_ID)
+TOPIC = "persistent://t/ns/orders"
+LEASE_S = 0.6
+
+
+@dataclass
+class Place:
+    """A ZooKeeper, a node, and a broker that may come and go."""
+
+    server: EmbeddedZooKeeper
+    chroot: str
+    node: FakeNode
+    broker: FakeBroker
+
+    @contextlib.asynccontextmanager
+    async def store(self) -> AsyncIterator[ZooKeeperStore]:
+        store = ZooKeeperStore(self.server.connect_string, session_timeout_s=6.0, chroot=self.chroot)
+        await store.start()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    @contextlib.asynccontextmanager
+    async def agent(self, **settings: object) -> AsyncIterator[RunningAgent]:
+        async with (
+            self.store() as store,
+            running_agent(agent_settings(self.broker, self.node, **settings), store) as it,
+        ):
+            yield it
+
+
+@pytest.fixture
+async def place(zookeeper: EmbeddedZooKeeper, chroot: str) -> AsyncIterator[Place]:
+    async with FakeNode() as node, FakeBroker() as broker:
+        node.create_namespace("t/ns")
+        yield Place(zookeeper, chroot, node, broker)
+
+
+async def is_registered(store: MetadataStore) -> bool:
+    return await store.get(PATH) is not None
+
+
+async def test_the_broker_is_registered_in_an_ephemeral_znode_whose_czxid_is_its_incarnation(place: Place) -> None:
+    async with place.agent() as beside, place.store() as observer:
+        incarnation = await beside.registered()
+        await observer.sync()
+        znode = await observer.get(PATH)
+        assert znode is not None
+        assert (znode.czxid, znode.ephemeral_owner) == (incarnation, beside.store.session_id)
+        record = await beside.record()
+        assert record is not None
+        assert (record.get("brokerId"), record.get("brokerVersionString")) == (BROKER_ID, "1.2.3")
+        assert record.get("protocols") == {"loadmanager-agent": beside.url}
+        assert (await beside.lease())[1]["incarnation"] == incarnation
+
+
+async def test_a_graceful_stop_takes_the_registration_back_before_the_session_ends(place: Place) -> None:
+    async with place.store() as observer, place.store() as store:
+        async with running_agent(agent_settings(place.broker, place.node), store) as beside:
+            await beside.registered()
+        assert not await is_registered(store)
+        await observer.sync()
+        assert not await is_registered(observer)
+
+
+async def test_a_lost_session_makes_a_new_incarnation_which_knows_nothing_of_the_old_grants(
+    place: Place, zookeeper: EmbeddedZooKeeper
+) -> None:
+    async with place.agent() as beside:
+        first = await beside.registered()
+        bundle = place.node.bundle_of(TOPIC)
+        place.node.own(bundle, BROKER_ID, first)
+        assert (await beside.owner(TOPIC))[1]["owned"]
+        assert isinstance(beside.store, ZooKeeperStore)
+        await expire_session(beside.store, zookeeper.connect_string)
+        second = await beside.registered(after=first)
+        assert (await beside.lease())[1]["incarnation"] == second
+        assert not (await beside.owner(TOPIC))[1]["owned"], "the node still names the old incarnation"
+        place.node.own(bundle, BROKER_ID, second, version=3)
+        assert (await beside.owner(TOPIC))[1]["owned"]
+        assert beside.metric("withdrawals_total", reason="session_lost") == 1
+
+
+async def test_a_dropped_connection_keeps_the_incarnation(place: Place) -> None:
+    async with place.agent() as beside:
+        first = await beside.registered()
+        assert isinstance(beside.store, ZooKeeperStore)
+        await drop_connection(beside.store)
+        await beside.agent.registration.step(beside.agent.watch.process)
+        assert await beside.registered() == first
+
+
+async def test_a_broker_that_died_is_withdrawn_only_after_its_last_lease_has_lapsed(place: Place) -> None:
+    async with place.agent() as beside, place.store() as observer:
+        await beside.registered()
+        assert (await beside.lease())[0] == 200
+        lease_until_s = time.monotonic() + LEASE_S
+        await place.broker.stop()
+        await eventually(lambda: beside.agent.registration.phase == "withdrawing")
+        assert (await beside.lease())[0] == 503
+        assert (await beside.unload(place.node.bundle_of(TOPIC), version=2))[0] == 503
+
+        async def is_gone() -> bool:
+            await observer.sync()
+            return not await is_registered(observer)
+
+        await eventually(is_gone)
+        assert time.monotonic() >= lease_until_s
+
+
+async def test_a_broker_that_comes_back_is_a_new_incarnation(place: Place) -> None:
+    async with place.agent() as beside:
+        first = await beside.registered()
+        await beside.lease()
+        await place.broker.stop()
+        await eventually(lambda: beside.agent.registration.phase == "absent")
+        await place.broker.start()
+        assert await beside.registered(after=first) > first
+
+
+async def test_a_broker_restarted_behind_the_agents_back_is_a_new_incarnation(place: Place) -> None:
+    async with place.agent() as beside:
+        first = await beside.registered()
+        place.broker.start_timestamp += 1
+        assert await beside.registered(after=first) > first
+        assert beside.metric("withdrawals_total", reason="broker_restarted") == 1
+
+
+async def test_a_slow_broker_stays_registered(place: Place) -> None:
+    async with place.agent() as beside:
+        first = await beside.registered()
+        beside.agent._broker._stats_timeout_s = 0.05
+        place.broker.may_answer_stats.clear()
+        await eventually(lambda: not beside.agent.watch.is_answering)
+        assert (await beside.lease())[0] == 200
+        assert await beside.registered() == first
+        place.broker.may_answer_stats.set()
+        await eventually(lambda: beside.agent.watch.is_answering)
+        assert await beside.registered() == first
+
+
+async def test_a_broker_that_neither_answers_nor_asks_for_a_lease_is_withdrawn_in_the_end(place: Place) -> None:
+    async with place.agent() as beside:
+        first = await beside.registered()
+        beside.agent._broker._stats_timeout_s = 0.05
+        beside.agent.watch._silence_s = 0.3
+        place.broker.may_answer_stats.clear()
+        await eventually(lambda: beside.agent.registration.phase == "absent")
+        place.broker.may_answer_stats.set()
+        assert await beside.registered(after=first) > first
+
+
+async def test_an_agent_that_died_hands_over_to_its_next_life_once_its_leases_have_lapsed(place: Place) -> None:
+    async with place.store() as dead:
+        former = running_agent(agent_settings(place.broker, place.node), dead)
+        async with contextlib.AsyncExitStack() as gone:
+            beside = await gone.enter_async_context(former)
+            first = await beside.registered()
+            await beside.lease()
+            znode = await dead.get(PATH)
+            assert znode is not None
+        # What a killed agent leaves behind: its znode, held by a session that nobody keeps.
+        await dead.commit([Create(PATH, znode.data, ephemeral=True)])
+        leftover = await dead.get(PATH)
+        assert leftover is not None
+        started_s = time.monotonic()
+        async with place.agent() as next_life:
+            second = await next_life.registered(after=first)
+            assert time.monotonic() - started_s >= LEASE_S
+            assert second > leftover.czxid
+
+
+async def test_two_agents_with_the_same_broker_id_do_not_fight_over_it(place: Place) -> None:
+    async with place.agent() as holder:
+        first = await holder.registered()
+        with capture_logs() as logs:
+            async with place.agent() as latecomer:
+                await eventually(lambda: any(entry["event"] == "broker_id_in_use" for entry in logs))
+                assert (await latecomer.lease())[0] == 503
+                assert (await latecomer.get("/healthz"))[1]["phase"] == "absent"
+        assert await holder.registered() == first
+        assert await is_registered(holder.store)
+
+
+async def test_nothing_is_written_while_nothing_changes(place: Place) -> None:
+    settings = {"loadBalancerReportUpdateThresholdPercentage": 100}
+    async with place.agent(**settings) as beside:
+        await beside.registered()
+        await eventually(lambda: beside.agent.sampler.usage.memory.is_known)
+        before = await beside.store.get(PATH)
+        checks = 0
+
+        async def a_few_checks() -> bool:
+            nonlocal checks
+            await beside.agent.reporter.tick(beside.agent.registration)
+            checks += 1
+            return checks > 20
+
+        await eventually(a_few_checks)
+        after = await beside.store.get(PATH)
+        assert before is not None
+        assert after is not None
+        assert after == before

@@ -1,0 +1,111 @@
+"""An agent that runs in the test's own process, between a fake broker and fake nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+from support.fake_broker import FakeBroker
+from support.fake_node import FakeNode
+from support.servers import listen, serve_app
+from support.waiting import eventually
+
+from loadmanager.agent.service import Agent
+from loadmanager.config import AgentSettings, load_settings
+from loadmanager.store import codec, paths
+from loadmanager.store.base import MetadataStore
+from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+
+BROKER_ID = "broker-1.example:8080"
+Reply = tuple[int, Any]
+
+
+@dataclass
+class RunningAgent:
+    """The agent, and the ways its neighbours talk to it."""
+
+    agent: Agent
+    url: str
+    store: MetadataStore
+    http: aiohttp.ClientSession
+    stop: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def get(self, path: str, **query: str) -> Reply:
+        async with self.http.get(self.url + path, params=query) as answer:
+            is_json = answer.content_type == "application/json"
+            return answer.status, await answer.json() if is_json else await answer.text()
+
+    async def owner(self, topic: str) -> Reply:
+        return await self.get("/loadmanager/v1/owner", topic=topic)
+
+    async def lease(self) -> Reply:
+        return await self.get("/loadmanager/v1/lease")
+
+    async def unload(self, bundle: str, version: int, epoch: int = 1) -> Reply:
+        return await self.unload_with(bundle, {EPOCH_HEADER: str(epoch), BUNDLE_VERSION_HEADER: str(version)})
+
+    async def unload_with(self, bundle: str, headers: dict[str, str]) -> Reply:
+        async with self.http.put(f"{self.url}/admin/v2/namespaces/{bundle}/unload", headers=headers) as answer:
+            return answer.status, await answer.json() if await answer.read() else None
+
+    async def registered(self, *, after: int = 0) -> int:
+        """The incarnation, once there is one that is newer than `after`."""
+        await eventually(lambda: (self.agent.registration.incarnation or 0) > after, timeout_s=30)
+        incarnation = self.agent.registration.incarnation
+        assert incarnation is not None
+        return incarnation
+
+    async def record(self) -> LocalBrokerData | None:
+        """What the store says of the broker."""
+        znode = await self.store.get(paths.broker(BROKER_ID))
+        return decode_local_broker_data(codec.decode(znode.data, "znode"), "znode") if znode else None
+
+    def metric(self, name: str, **labels: str) -> float:
+        return self.agent.metrics.registry.get_sample_value(f"loadmanager_agent_{name}", labels) or 0.0
+
+
+def agent_settings(broker: FakeBroker, *nodes: FakeNode, **settings: object) -> AgentSettings:
+    """Settings with short intervals, so that a test need not wait."""
+    values = {
+        "brokerId": BROKER_ID,
+        "brokerUrl": broker.url,
+        "brokerServiceUrl": "pulsar://broker-1.example:6650",
+        "loadManagerUrls": [node.url for node in nodes],
+        "agentPort": 0,
+        "brokerLeaseMs": 600,
+        "statsUpdateFrequencyInSecs": 0.1,
+        "loadBalancerReportUpdateMinIntervalMillis": 50,
+        "loadBalancerHostUsageCheckIntervalMinutes": 0.01,
+        **settings,
+    }
+    return load_settings(AgentSettings, None, values)
+
+
+@contextlib.asynccontextmanager
+async def running_agent(
+    settings: AgentSettings,
+    store: MetadataStore,
+    clock: Callable[[], float] = time.monotonic,
+    unload_timeout_s: float = 0.3,
+) -> AsyncIterator[RunningAgent]:
+    """The agent on a started store; it is stopped gracefully at the end, unless the test did so before."""
+    listener = listen()
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    agent = Agent(settings, store, url, clock=clock, unload_timeout_s=unload_timeout_s)
+    server = await serve_app(agent.app(), listener)
+    async with aiohttp.ClientSession() as http:
+        running = RunningAgent(agent, url, store, http)
+        task = asyncio.create_task(agent.run(running.stop))
+        try:
+            yield running
+        finally:
+            running.stop.set()
+            await task
+            await agent.close()
+            await server.cleanup()

@@ -1,0 +1,73 @@
+"""A load-manager node as an agent meets it: a real HTTP server that tells of ownerships a test has made up."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+import orjson
+from aiohttp import web
+from support.servers import LoopbackServer
+
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.names import NamespaceName, TopicName
+from loadmanager.wire.http import OwnershipAnswer
+from loadmanager.wire.records import BundlesData
+
+
+@dataclass(slots=True)
+class FakeNode(LoopbackServer):
+    """Knows `namespaces`; every bundle without an entry in `ownerships` (by bundle name) is Free at version 0."""
+
+    namespaces: dict[str, NamespaceBundles] = field(default_factory=dict)
+    ownerships: dict[str, OwnershipAnswer] = field(default_factory=dict)
+    questions: list[str] = field(default_factory=list)
+    spoiled: bytes | None = None
+    """Sent instead of any answer."""
+    status: int = 200
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    """Cleared: answers are made up at once, as of that moment, but held back."""
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}", self._ownership),
+            web.get("/admin/v2/namespaces/{tenant}/{namespace}", self._namespace),
+        ]
+
+    def create_namespace(self, name: str, bundles: int = 4) -> NamespaceBundles:
+        self.namespaces[name] = NamespaceBundles(equal_boundaries(bundles))
+        return self.namespaces[name]
+
+    def bundle_of(self, topic: str) -> str:
+        namespace = str(TopicName.parse(topic).namespace)
+        bundles = self.namespaces[namespace]
+        return f"{namespace}/{bundles.range_at(bundles.index_of_topic(topic))}"
+
+    def own(self, bundle: str, owner: str, incarnation: int | None, version: int = 1, state: str = "Owned") -> None:
+        self.ownerships[bundle] = OwnershipAnswer(
+            bundle=bundle, state=state, owner=owner, incarnation=incarnation, version=version, epoch=1
+        )
+
+    async def _ownership(self, request: web.Request) -> web.Response:
+        topic = TopicName.of(*(request.match_info[part] for part in ("domain", "tenant", "namespace", "topic")))
+        self.questions.append(str(topic))
+        if str(topic.namespace) not in self.namespaces:
+            return web.Response(status=404, body=orjson.dumps({"reason": "namespace not found"}))
+        bundle = self.bundle_of(str(topic))
+        free = OwnershipAnswer(bundle=bundle, state="Free", owner=None, incarnation=None, version=0, epoch=0)
+        return await self._answer(self.ownerships.get(bundle, free).to_json())
+
+    async def _namespace(self, request: web.Request) -> web.Response:
+        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+        bundles = self.namespaces.get(str(namespace))
+        if bundles is None:
+            return web.Response(status=404, body=orjson.dumps({"reason": "namespace not found"}))
+        body = {"bundles": BundlesData.of(bundles).model_dump(by_alias=True), "hashFunction": bundles.hash_function}
+        return await self._answer(orjson.dumps(body))
+
+    async def _answer(self, body: bytes) -> web.Response:
+        await self.may_answer.wait()
+        return web.Response(status=self.status, body=self.spoiled or body, content_type="application/json")

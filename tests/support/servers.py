@@ -1,0 +1,70 @@
+"""HTTP servers of a test's own, on loopback ports that the kernel chose."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from typing import Self
+
+from aiohttp import web
+
+
+@dataclass(slots=True)
+class LoopbackServer:
+    """Serves `routes()` between `start` and `stop`; started again it comes back on the same port."""
+
+    port: int = 0
+    _runner: web.AppRunner | None = field(default=None, init=False, repr=False)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def routes(self) -> list[web.RouteDef]:
+        raise NotImplementedError
+
+    async def start(self) -> None:
+        app = web.Application()
+        app.add_routes(self.routes())
+        # Requests that are held back must not hold up the end of the server (0 would mean: without limit).
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+        await self._runner.setup()
+        listener = listen(self.port)
+        self.port = listener.getsockname()[1]
+        await web.SockSite(self._runner, listener).start()
+
+    async def stop(self) -> None:
+        """Close the port and every connection, as the end of the process would."""
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+
+async def serve_app(app: web.Application, listener: socket.socket) -> web.AppRunner:
+    """Serve `app` on a socket that listens already; end it with `cleanup`."""
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+    await runner.setup()
+    await web.SockSite(runner, listener).start()
+    return runner
+
+
+def listen(port: int = 0) -> socket.socket:
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", port))
+    listener.listen(64)
+    return listener
+
+
+def closed_port() -> int:
+    """A loopback port on which nothing listens at the moment."""
+    with listen() as listener:
+        port: int = listener.getsockname()[1]
+    return port

@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.agent.bundle_stats import bundle_loads, check_stats, topic_loads, traffic
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.http import BrokerStats, TopicStats
+
+A, B, C = (f"persistent://t/ns/{name}" for name in "abc")
+COUNT = st.integers(0, 10**12)
+
+
+def stats(at_s: float, *topics: TopicStats, pid: int = 1, start_timestamp: int = 5) -> BrokerStats:
+    return BrokerStats(pid=pid, start_timestamp=start_timestamp, monotonic_s=at_s, topics=list(topics))
+
+
+def counted(topic: str = A, messages_in: int = 0, bytes_in: int = 0, **others: int) -> TopicStats:
+    return TopicStats(topic=topic, messages_in=messages_in, bytes_in=bytes_in, **others)
+
+
+def test_a_rate_is_the_growth_of_a_counter_by_the_brokers_own_clock() -> None:
+    before = stats(100.0, counted(messages_in=10, messages_out=0, bytes_in=1_000, bytes_out=50))
+    now = stats(102.0, counted(messages_in=30, messages_out=4, bytes_in=5_000, bytes_out=150, producers=2, consumers=3))
+    loads = topic_loads(before, now)
+    assert loads is not None
+    load = loads[A]
+    assert (load.msg_rate_in, load.msg_rate_out) == (10.0, 2.0)
+    assert (load.msg_throughput_in, load.msg_throughput_out) == (2_000.0, 50.0)
+    assert (load.producers, load.consumers) == (2, 3)
+
+
+def test_a_topic_that_was_opened_again_counts_from_zero() -> None:
+    before = stats(0.0, counted(messages_in=1_000, bytes_in=10_000))
+    loads = topic_loads(before, stats(10.0, counted(messages_in=50, bytes_in=20_000)))
+    assert loads is not None
+    assert loads[A].msg_rate_in == 5.0
+    assert loads[A].msg_throughput_in == 2_000.0
+
+
+def test_a_topic_opened_since_counts_from_zero() -> None:
+    loads = topic_loads(stats(0.0), stats(10.0, counted(messages_in=50)))
+    assert loads is not None
+    assert loads[A].msg_rate_in == 5.0
+
+
+@pytest.mark.parametrize("previous", [None, stats(0.0, counted(), pid=2), stats(0.0, counted(), start_timestamp=6)])
+def test_without_earlier_statistics_of_the_same_process_rates_are_zero(previous: BrokerStats | None) -> None:
+    loads = topic_loads(previous, stats(10.0, counted(messages_in=50, producers=1)))
+    assert loads is not None
+    assert loads[A].msg_rate_in == 0.0
+    assert loads[A].producers == 1
+
+
+@pytest.mark.parametrize("at_s", [10.0, 9.0, 10.001])
+def test_when_no_time_has_passed_for_the_broker_nothing_is_calculated(at_s: float) -> None:
+    assert topic_loads(stats(10.0, counted()), stats(at_s, counted(messages_in=10**9))) is None
+
+
+def test_bundles_are_sums_of_their_topics_and_unknown_topics_are_named() -> None:
+    loads = topic_loads(
+        stats(0.0),
+        stats(1.0, counted(A, 10, 100, consumers=1), counted(B, 20, 200, producers=2), counted(C, 1, 1)),
+    )
+    assert loads is not None
+    sums = bundle_loads(loads, {A: "t/ns/x", B: "t/ns/x"}.get)
+    assert sums.unmapped == (C,)
+    assert sums.bundles == {
+        "t/ns/x": {
+            "msgRateIn": 30.0,
+            "msgThroughputIn": 300.0,
+            "msgRateOut": 0.0,
+            "msgThroughputOut": 0.0,
+            "consumerCount": 1,
+            "producerCount": 2,
+            "topics": 2,
+            "cacheSize": 0,
+        }
+    }
+    assert traffic(loads).in_bytes_per_s == 301.0
+
+
+@pytest.mark.parametrize(
+    ("topics", "said"),
+    [
+        ([counted("not a topic")], "topics.0: topic 'not a topic'"),
+        ([counted(A), counted(A)], "topics.1: topic 'persistent://t/ns/a' is listed twice"),
+        ([counted(A, messages_in=2**63)], "topics.0: messages_in of 'persistent://t/ns/a': expected at most"),
+        ([counted(A, producers=10**400)], "producers of"),
+    ],
+)
+def test_statistics_that_cannot_be_true_are_refused_by_name(topics: list[TopicStats], said: str) -> None:
+    with pytest.raises(InvalidRecordError, match="stats") as refusal:
+        check_stats(stats(0.0, *topics), "stats")
+    assert said in str(refusal.value)
+
+
+@given(
+    before=st.dictionaries(st.sampled_from([A, B, C]), st.tuples(COUNT, COUNT, COUNT, COUNT)),
+    now=st.dictionaries(st.sampled_from([A, B, C]), st.tuples(COUNT, COUNT, COUNT, COUNT)),
+    elapsed_s=st.floats(0.01, 1e6),
+)
+def test_rates_are_never_negative_and_never_more_than_what_the_counters_say(
+    before: dict[str, tuple[int, ...]], now: dict[str, tuple[int, ...]], elapsed_s: float
+) -> None:
+    loads = topic_loads(stats(50.0, *_topics(before)), stats(50.0 + elapsed_s + 0.01, *_topics(now)))
+    assert loads is not None
+    assert set(loads) == set(now)
+    for topic, (messages_in, messages_out, bytes_in, bytes_out) in now.items():
+        load = loads[topic]
+        assert 0 <= load.msg_rate_in * elapsed_s <= messages_in
+        assert 0 <= load.msg_rate_out * elapsed_s <= messages_out
+        assert 0 <= load.msg_throughput_in * elapsed_s <= bytes_in
+        assert 0 <= load.msg_throughput_out * elapsed_s <= bytes_out
+
+
+@given(
+    counts=st.dictionaries(st.sampled_from([A, B, C]), st.tuples(COUNT, COUNT, COUNT, COUNT)),
+    mapping=st.dictionaries(st.sampled_from([A, B, C]), st.sampled_from(["t/ns/x", "t/ns/y"])),
+)
+def test_no_load_is_lost_or_invented_between_topics_and_bundles(
+    counts: dict[str, tuple[int, ...]], mapping: dict[str, str]
+) -> None:
+    loads = topic_loads(stats(0.0), stats(2.0, *_topics(counts)))
+    assert loads is not None
+    sums = bundle_loads(loads, mapping.get)
+    assert set(sums.unmapped) == set(counts) - set(mapping)
+    assert sum(entry["topics"] for entry in sums.bundles.values()) == len(set(counts) & set(mapping))
+    expected = sum(load.msg_throughput_in for topic, load in loads.items() if topic in mapping)
+    assert sum(entry["msgThroughputIn"] for entry in sums.bundles.values()) == pytest.approx(expected)
+
+
+def _topics(counts: dict[str, tuple[int, ...]]) -> list[TopicStats]:
+    return [
+        TopicStats(topic=topic, messages_in=values[0], messages_out=values[1], bytes_in=values[2], bytes_out=values[3])
+        for topic, values in counts.items()
+    ]

@@ -1,0 +1,224 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadmanager.agent.grants import Claim, Grants, Question, Refusal, Revocation, Verdict
+from loadmanager.core.names import BrokerId, BundleName, TopicName
+from loadmanager.core.ownership import OwnershipState, Registration
+
+ME = BrokerId("a:8080")
+INCARNATION = 7
+WHOLE = BundleName.parse("t/ns/0x00000000_0xffffffff")
+LEFT = BundleName.parse("t/ns/0x00000000_0x7fffffff")
+RIGHT = BundleName.parse("t/ns/0x7fffffff_0xffffffff")
+ELSEWHERE = BundleName.parse("t/other/0x00000000_0xffffffff")
+TOPIC = TopicName.parse("persistent://t/ns/x")
+OTHER_TOPIC = TopicName.parse("persistent://t/ns/y")
+
+
+def a_broker(incarnation: int = INCARNATION) -> Grants:
+    grants = Grants(ME)
+    grants.register(incarnation)
+    return grants
+
+
+def a_claim(bundle: BundleName = WHOLE, version: int = 4, incarnation: int = INCARNATION) -> Claim:
+    return Claim(bundle, OwnershipState.OWNED, Registration(ME, incarnation), version)
+
+
+def asked(grants: Grants, topic: TopicName = TOPIC) -> Question:
+    question = grants.ask(topic)
+    assert question is not None
+    return question
+
+
+def grant(grants: Grants, bundle: BundleName = WHOLE, version: int = 4, topic: TopicName = TOPIC) -> None:
+    assert grants.answer(asked(grants, topic), a_claim(bundle, version)) is Verdict.GRANTED
+
+
+def revoked(grants: Grants, bundle: BundleName = WHOLE, version: int = 5, epoch: int = 1) -> Revocation:
+    revocation = grants.revoke(bundle, epoch, version)
+    assert isinstance(revocation, Revocation)
+    return revocation
+
+
+def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration() -> None:
+    grants = a_broker()
+    grant(grants)
+    assert grants.find_bundle(str(TOPIC)) == WHOLE
+    assert grants.topics_by_bundle() == {WHOLE: [str(TOPIC)]}
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        replace(a_claim(), state=OwnershipState.RELEASING),
+        replace(a_claim(), state=OwnershipState.FREE, owner=None),
+        replace(a_claim(), owner=Registration(BrokerId("b:8080"), INCARNATION)),
+        replace(a_claim(), owner=Registration(ME, INCARNATION - 1)),
+        replace(a_claim(), owner=Registration(ME, INCARNATION + 1)),
+        replace(a_claim(), owner=None),
+    ],
+    ids=["releasing", "free", "of another broker", "of a former life", "of a life to come", "of nobody"],
+)
+def test_a_bundle_that_is_not_settled_on_this_registration_grants_nothing(claim: Claim) -> None:
+    grants = a_broker()
+    assert grants.answer(asked(grants), claim) is Verdict.NOT_OWNER
+    assert len(grants) == 0
+
+
+def test_nothing_can_be_asked_while_not_registered() -> None:
+    grants = Grants(ME)
+    assert grants.ask(TOPIC) is None
+    assert grants.revoke(WHOLE, 1, 5) is Refusal.NOT_REGISTERED
+
+
+def test_a_claim_about_a_bundle_of_another_namespace_is_garbage() -> None:
+    grants = a_broker()
+    assert grants.answer(asked(grants), a_claim(ELSEWHERE)) is Verdict.FOREIGN_BUNDLE
+
+
+def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other() -> None:
+    grants = a_broker()
+    grant(grants, LEFT, topic=TOPIC)
+    grant(grants, RIGHT, topic=OTHER_TOPIC)
+    assert revoked(grants, LEFT).topics == {str(TOPIC)}
+
+
+def test_a_repeated_unload_names_the_topics_again_until_the_broker_has_closed_them() -> None:
+    grants = a_broker()
+    grant(grants)
+    assert revoked(grants).topics == revoked(grants).topics == {str(TOPIC)}
+    grants.closed(revoked(grants))
+    assert revoked(grants).topics == frozenset()
+
+
+@pytest.mark.parametrize("version", [1, 4, 5])
+def test_an_answer_at_or_below_the_revoked_version_grants_nothing(version: int) -> None:
+    grants = a_broker()
+    grants.closed(revoked(grants, version=5))
+    assert grants.answer(asked(grants), a_claim(version=version)) is Verdict.STALE
+
+
+def test_a_late_repeat_of_an_earlier_unload_takes_nothing_back_from_a_later_one() -> None:
+    grants = a_broker()
+    revoked(grants, version=9)
+    revoked(grants, version=5)
+    assert grants.answer(asked(grants), a_claim(version=8)) is Verdict.STALE
+
+
+def test_the_bundle_is_granted_again_at_a_version_above_the_revoked_one() -> None:
+    grants = a_broker()
+    revoked(grants, version=5)
+    grant(grants, version=6)
+
+
+def test_what_was_asked_before_an_unload_arrived_grants_nothing_after_it_at_any_version() -> None:
+    grants = a_broker()
+    question = asked(grants)
+    revoked(grants, version=5)
+    assert grants.answer(question, a_claim(version=6)) is Verdict.VOID
+    assert grants.answer(asked(grants), a_claim(version=6)) is Verdict.GRANTED
+
+
+def test_an_unload_of_another_bundle_does_not_void_a_question() -> None:
+    grants = a_broker()
+    question = asked(grants)
+    revoked(grants, RIGHT)
+    revoked(grants, ELSEWHERE)
+    assert grants.answer(question, a_claim(LEFT)) is Verdict.GRANTED
+
+
+def test_a_question_of_a_former_registration_is_void() -> None:
+    grants = a_broker()
+    question = asked(grants)
+    grants.register(INCARNATION + 1)
+    assert grants.answer(question, a_claim()) is Verdict.VOID
+
+
+def test_a_new_registration_knows_nothing_of_the_former_one() -> None:
+    grants = a_broker()
+    grant(grants, version=9)
+    revoked(grants, version=10, epoch=5)
+    grants.register(INCARNATION + 1)
+    assert len(grants) == 0
+    assert grants.highest_epoch == 0
+    assert grants.answer(asked(grants), a_claim(version=3, incarnation=INCARNATION + 1)) is Verdict.GRANTED
+
+
+def test_a_leader_that_was_replaced_is_refused() -> None:
+    grants = a_broker()
+    revoked(grants, epoch=3, version=5)
+    assert grants.revoke(WHOLE, 2, 6) is Refusal.STALE_EPOCH
+    assert isinstance(grants.revoke(WHOLE, 3, 6), Revocation)
+
+
+def test_an_unload_from_before_the_bundle_was_granted_anew_is_refused_and_closes_nothing() -> None:
+    grants = a_broker()
+    revoked(grants, version=5)
+    grant(grants, version=6)
+    assert grants.revoke(WHOLE, 1, 5) is Refusal.STALE_VERSION
+    assert len(grants) == 1
+
+
+def test_a_late_word_that_topics_are_closed_does_not_forget_those_granted_since() -> None:
+    grants = a_broker()
+    grant(grants, version=4)
+    first = revoked(grants, version=5)
+    grant(grants, version=6)
+    grants.closed(first)
+    assert revoked(grants, version=7).topics == {str(TOPIC)}
+
+
+def test_a_late_word_about_one_part_does_not_forget_what_was_granted_since_in_another_at_a_lower_version() -> None:
+    grants = a_broker()
+    grant(grants, WHOLE, version=4)
+    first = revoked(grants, RIGHT, version=9)
+    grant(grants, LEFT, version=5)
+    grants.closed(first)
+    assert revoked(grants, LEFT, version=6).topics == {str(TOPIC)}
+
+
+def test_an_outdated_answer_does_not_change_what_is_known_of_a_granted_topics_bundle() -> None:
+    grants = a_broker()
+    grant(grants, LEFT, version=15)
+    grant(grants, WHOLE, version=8)
+    assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
+    assert isinstance(grants.revoke(RIGHT, 1, 10), Revocation)
+
+
+def test_an_answer_about_the_bundle_before_it_was_split_grants_nothing_once_a_part_was_revoked() -> None:
+    grants = a_broker()
+    grants.closed(revoked(grants, LEFT, version=6))
+    assert grants.answer(asked(grants), a_claim(WHOLE, version=4)) is Verdict.STALE
+
+
+def test_an_answer_about_a_part_before_the_merge_grants_nothing_once_the_whole_was_revoked() -> None:
+    grants = a_broker()
+    grants.closed(revoked(grants, WHOLE, version=6))
+    assert grants.answer(asked(grants), a_claim(LEFT, version=3)) is Verdict.STALE
+
+
+def test_an_unload_of_a_part_names_what_was_granted_in_the_bundle_before_it_was_split() -> None:
+    grants = a_broker()
+    grant(grants, WHOLE, version=4)
+    assert revoked(grants, LEFT, version=6).topics == {str(TOPIC)}
+
+
+def test_a_topic_granted_again_in_another_bundle_is_held_once() -> None:
+    grants = a_broker()
+    grant(grants, WHOLE, version=4)
+    grant(grants, LEFT, version=5)
+    assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
+    assert len(grants) == 1
+
+
+def test_a_fence_over_the_whole_replaces_the_fences_over_its_parts() -> None:
+    grants = a_broker()
+    revoked(grants, LEFT, version=5)
+    revoked(grants, RIGHT, version=9)
+    revoked(grants, WHOLE, version=7)
+    namespace = grants._namespaces[WHOLE.namespace]
+    assert {(fence.range, fence.version) for fence in namespace.fences} == {(WHOLE.range, 7), (RIGHT.range, 9)}

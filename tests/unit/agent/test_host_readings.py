@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from loadmanager.agent.host_readings import (
+    CpuLimit,
+    MemoryLimit,
+    Roots,
+    find_cpu_limit,
+    find_memory_limit,
+    read_host,
+    read_nics,
+    read_process,
+)
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture
+def roots(tmp_path: Path) -> Roots:
+    """An empty tree: no control group, no NIC."""
+    return Roots(cgroup=tmp_path / "cgroup", proc=tmp_path / "proc", nics=tmp_path / "net")
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text + "\n")
+
+
+def a_group_v2(folder: Path, cpu_max: str = "max 100000", memory_max: str = "max") -> None:
+    write(folder / "cpu.max", cpu_max)
+    write(folder / "cpu.stat", "usage_usec 2500000\nuser_usec 1\nsystem_usec 1")
+    write(folder / "memory.max", memory_max)
+    write(folder / "memory.current", str(100 * MIB))
+    write(folder / "memory.stat", f"anon 1\ninactive_file {30 * MIB}\nfile 5")
+
+
+def a_nic(roots: Roots, name: str, speed: str | None = "10000", **files: str) -> None:
+    """A card as /sys shows it: a link into the tree of devices, `virtual` or not."""
+    kind = files.pop("kind", "pci0000:00")
+    device = roots.nics.parent / "devices" / kind / name
+    described = {"type": "1", "operstate": "up", "statistics/rx_bytes": "1000", "statistics/tx_bytes": "500", **files}
+    for file, text in described.items():
+        write(device / file, text)
+    if speed is not None:
+        write(device / "speed", speed)
+    roots.nics.mkdir(parents=True, exist_ok=True)
+    (roots.nics / name).symlink_to(device)
+
+
+def names(roots: Roots, *, virtual_if_alone: bool = False) -> list[str]:
+    return [nic.name for nic in read_nics(roots, virtual_if_alone=virtual_if_alone)]
+
+
+def test_without_control_groups_there_is_no_limit_but_the_hosts(roots: Roots) -> None:
+    assert find_cpu_limit(roots) is None
+    assert find_memory_limit(roots) is None
+
+
+def test_the_limits_of_a_container_with_control_groups_version_2_are_found(roots: Roots) -> None:
+    a_group_v2(roots.cgroup, cpu_max="150000 100000", memory_max=str(512 * MIB))
+    assert find_cpu_limit(roots) == CpuLimit(cores=1.5, used_s=2.5)
+    assert find_memory_limit(roots) == MemoryLimit(512 * MIB, 70 * MIB)
+
+
+def test_a_group_without_a_limit_of_its_own_has_the_tightest_of_those_above(roots: Roots) -> None:
+    write(roots.proc / "self" / "cgroup", "0::/system.slice/agent.service")
+    a_group_v2(roots.cgroup / "system.slice", cpu_max="200000 100000", memory_max=str(256 * MIB))
+    a_group_v2(roots.cgroup / "system.slice" / "agent.service")
+    cpu, memory = find_cpu_limit(roots), find_memory_limit(roots)
+    assert cpu is not None
+    assert memory is not None
+    assert cpu.cores == 2.0
+    assert memory.limit_bytes == 256 * MIB
+
+
+def test_the_limits_of_a_container_with_control_groups_version_1_are_found(roots: Roots) -> None:
+    write(roots.proc / "self" / "cgroup", "4:cpu,cpuacct:/docker/abc\n3:memory:/docker/abc")
+    write(roots.cgroup / "cpu" / "cpu.cfs_quota_us", "50000")
+    write(roots.cgroup / "cpu" / "cpu.cfs_period_us", "100000")
+    write(roots.cgroup / "cpuacct" / "cpuacct.usage", "3000000000")
+    write(roots.cgroup / "memory" / "memory.limit_in_bytes", str(64 * MIB))
+    write(roots.cgroup / "memory" / "memory.usage_in_bytes", str(40 * MIB))
+    write(roots.cgroup / "memory" / "memory.stat", f"cache 7\ntotal_inactive_file {10 * MIB}")
+    assert find_cpu_limit(roots) == CpuLimit(cores=0.5, used_s=3.0)
+    assert find_memory_limit(roots) == MemoryLimit(64 * MIB, 30 * MIB)
+
+
+def test_a_quota_of_minus_one_and_a_limit_above_the_hosts_memory_are_no_limits(roots: Roots) -> None:
+    write(roots.cgroup / "cpu" / "cpu.cfs_quota_us", "-1")
+    write(roots.cgroup / "cpu" / "cpu.cfs_period_us", "100000")
+    write(roots.cgroup / "cpuacct" / "cpuacct.usage", "1")
+    write(roots.cgroup / "memory" / "memory.limit_in_bytes", "9223372036854771712")
+    write(roots.cgroup / "memory" / "memory.usage_in_bytes", "1")
+    assert find_cpu_limit(roots) is None
+    assert find_memory_limit(roots) is None
+
+
+@pytest.mark.parametrize("garbage", ["", "nonsense", "100000", "0 0", "-5 100000"])
+def test_files_that_make_no_sense_are_no_limits(roots: Roots, garbage: str) -> None:
+    a_group_v2(roots.cgroup, cpu_max=garbage, memory_max=garbage)
+    assert find_cpu_limit(roots) is None
+
+
+def test_only_physical_ethernet_cards_that_are_up_count(roots: Roots) -> None:
+    a_nic(roots, "eth0")
+    a_nic(roots, "eth1", operstate="dormant")
+    a_nic(roots, "eth2", operstate="unknown")
+    a_nic(roots, "eth3", operstate="down")
+    a_nic(roots, "ib0", type="32")
+    a_nic(roots, "veth1", kind="virtual")
+    a_nic(roots, "lo", kind="virtual", type="772")
+    assert names(roots) == ["eth0", "eth1", "eth2"]
+
+
+@pytest.mark.parametrize("speed", ["-1", "0", "fast", None])
+def test_a_speed_that_cannot_be_is_unknown(roots: Roots, speed: str | None) -> None:
+    a_nic(roots, "eth0", speed=speed)
+    (nic,) = read_nics(roots, virtual_if_alone=False)
+    assert nic.speed_mbit_per_s is None
+    assert (nic.received_bytes, nic.sent_bytes) == (1000, 500)
+
+
+def test_in_a_container_a_declared_speed_applies_to_the_virtual_nic_with_the_default_route(roots: Roots) -> None:
+    a_nic(roots, "eth0", kind="virtual")
+    a_nic(roots, "docker0", kind="virtual")
+    write(roots.proc / "net" / "route", "Iface\tDestination\tGateway\ndocker0\t000011AC\t0\neth0\t00000000\t0101A8C0")
+    assert names(roots, virtual_if_alone=True) == ["eth0"]
+    assert names(roots, virtual_if_alone=False) == []
+
+
+def test_a_virtual_nic_never_counts_beside_a_physical_one(roots: Roots) -> None:
+    a_nic(roots, "eth0")
+    a_nic(roots, "tun0", kind="virtual")
+    write(roots.proc / "net" / "route", "Iface\tDestination\ntun0\t00000000")
+    assert names(roots, virtual_if_alone=True) == ["eth0"]
+
+
+def test_this_host_can_be_read(roots: Roots) -> None:
+    reading = read_host(roots, time.monotonic, None, nic_speed_declared=False)
+    assert reading.cores == psutil.cpu_count()
+    assert 0 < reading.memory_used_bytes < reading.memory_limit_bytes == psutil.virtual_memory().total
+    assert sum(reading.cpu_s.values()) > 0
+
+
+def test_a_containers_limits_go_before_the_hosts_and_declared_cores_before_both(roots: Roots) -> None:
+    a_group_v2(roots.cgroup, cpu_max="150000 100000", memory_max=str(512 * MIB))
+    reading = read_host(roots, time.monotonic, None, nic_speed_declared=False)
+    assert (reading.cores, reading.memory_limit_bytes) == (1.5, 512 * MIB)
+    assert list(reading.cpu_s.values()) == [2.5]
+    assert read_host(roots, time.monotonic, 8.0, nic_speed_declared=False).cores == 8.0
+
+
+def test_this_process_can_be_read(roots: Roots) -> None:
+    reading = read_process(os.getpid(), roots, time.monotonic, 2.0, nic_speed_declared=False)
+    assert reading is not None
+    assert (os.getpid(), psutil.Process().create_time()) in reading.cpu_s
+    assert reading.memory_used_bytes > MIB
+    assert reading.cores == 2.0
+
+
+@pytest.mark.parametrize("pid", [-1, 0x7FFFFFFF])
+def test_a_process_that_is_not_there_has_no_reading(roots: Roots, pid: int) -> None:
+    assert read_process(pid, roots, time.monotonic, None, nic_speed_declared=False) is None

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from loadmanager.agent.host_usage import Nic, Reading, Resource, Traffic, bandwidth_limit, usage_between
+
+MIB = 1024 * 1024
+BROKER = (100, 1.0)
+CHILD = (101, 2.0)
+
+
+def a_nic(name: str = "eth0", speed: int | None = 10_000, received: int = 0, sent: int = 0) -> Nic:
+    return Nic(name, speed, received, sent)
+
+
+def a_reading(at_s: float = 10.0, cpu_s: float = 5.0, nics: tuple[Nic, ...] = (a_nic(),)) -> Reading:
+    return Reading(at_s, {BROKER: cpu_s}, 4.0, 512 * MIB, 2048 * MIB, nics)
+
+
+@pytest.mark.parametrize("nics", [1, 3])
+def test_a_declared_speed_counts_once_for_every_nic(nics: int) -> None:
+    cards = tuple(a_nic(f"eth{i}", speed=None) for i in range(nics))
+    assert bandwidth_limit(cards, 3.0) == nics * 3_000_000
+    assert bandwidth_limit(cards, 5.4) == pytest.approx(nics * 5_400_000)
+
+
+def test_a_declared_speed_goes_before_a_detected_one() -> None:
+    assert bandwidth_limit((a_nic(speed=1000),), 25.0) == 25_000_000
+
+
+def test_detected_speeds_are_added_up() -> None:
+    assert bandwidth_limit((a_nic("eth0", 10_000), a_nic("eth1", 1_000)), None) == 11_000_000
+
+
+def test_one_nic_of_unknown_speed_makes_the_whole_limit_unknown() -> None:
+    assert bandwidth_limit((a_nic("eth0", 10_000), a_nic("eth1", None)), None) is None
+
+
+@pytest.mark.parametrize("declared", [None, 10.0])
+def test_without_a_nic_the_limit_is_unknown(declared: float | None) -> None:
+    assert bandwidth_limit((), declared) is None
+
+
+def test_usage_is_what_was_used_between_two_readings() -> None:
+    before = a_reading(at_s=10.0, cpu_s=5.0, nics=(a_nic(received=0, sent=1_000_000),))
+    now = a_reading(at_s=20.0, cpu_s=25.0, nics=(a_nic(received=12_500_000, sent=3_500_000),))
+    usage = usage_between(before, now, None)
+    assert usage.cpu == Resource(200.0, 400.0)
+    assert usage.memory == Resource(512.0, 2048.0)
+    assert usage.bandwidth_in == Resource(10_000.0, 10_000_000.0)
+    assert usage.bandwidth_out == Resource(2_000.0, 10_000_000.0)
+    assert usage.unknown_limits() == ("directMemory",)
+
+
+def test_rates_are_zero_at_the_first_reading() -> None:
+    usage = usage_between(None, a_reading(), None)
+    assert (usage.cpu.usage, usage.bandwidth_in.usage, usage.bandwidth_out.usage) == (0.0, 0.0, 0.0)
+
+
+def test_rates_are_zero_when_no_time_has_passed() -> None:
+    assert usage_between(a_reading(cpu_s=1), a_reading(cpu_s=9), None).cpu.usage == 0.0
+
+
+def test_an_unknown_limit_is_published_as_zero_with_the_usage_as_measured() -> None:
+    before = a_reading(at_s=0.0, nics=(a_nic(speed=None),))
+    now = a_reading(at_s=1.0, nics=(a_nic(speed=None, received=1000),))
+    usage = usage_between(before, now, None)
+    assert usage.bandwidth_in == Resource(8.0, 0.0)
+    assert usage.unknown_limits() == ("directMemory", "bandwidthIn", "bandwidthOut")
+
+
+def test_a_nic_whose_counter_was_reset_or_that_is_new_adds_nothing() -> None:
+    before = a_reading(at_s=0.0, nics=(a_nic("eth0", received=10_000),))
+    now = a_reading(at_s=1.0, nics=(a_nic("eth0", received=10), a_nic("eth1", received=10**9)))
+    assert usage_between(before, now, None).bandwidth_in.usage == 0.0
+
+
+def test_a_process_of_the_family_that_ended_takes_nothing_away() -> None:
+    before = replace(a_reading(at_s=0.0), cpu_s={BROKER: 5.0, CHILD: 100.0})
+    now = replace(a_reading(at_s=10.0), cpu_s={BROKER: 6.0})
+    assert usage_between(before, now, None).cpu.usage == pytest.approx(10.0)
+
+
+def test_a_restarted_broker_has_used_all_its_cpu_time_since_the_last_reading() -> None:
+    before = replace(a_reading(at_s=0.0), cpu_s={(100, 1.0): 5000.0})
+    now = replace(a_reading(at_s=10.0), cpu_s={(100, 9.0): 2.0})
+    assert usage_between(before, now, None).cpu.usage == pytest.approx(20.0)
+
+
+def test_a_brokers_own_traffic_is_held_against_the_declared_speed() -> None:
+    usage = usage_between(a_reading(at_s=0.0), a_reading(at_s=1.0), 1.0, Traffic(125_000.0, 250_000.0))
+    assert usage.bandwidth_in == Resource(1_000.0, 1_000_000.0)
+    assert usage.bandwidth_out == Resource(2_000.0, 1_000_000.0)

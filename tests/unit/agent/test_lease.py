@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.clock import ManualClock
+
+from loadmanager.agent.lease import Leases, lease_ms
+
+
+def test_a_lease_is_as_long_as_set_while_the_session_is_certain_for_longer() -> None:
+    assert lease_ms(100.0, 110.0, 3000) == 3000
+
+
+def test_a_lease_is_no_longer_than_the_session_is_certain() -> None:
+    assert lease_ms(100.0, 101.2345, 3000) == 1234
+
+
+def test_no_lease_is_granted_once_the_session_is_in_doubt() -> None:
+    assert lease_ms(100.0, 100.0, 3000) == 0
+    assert lease_ms(100.0, 90.0, 3000) == 0
+    assert lease_ms(100.0, float("-inf"), 3000) == 0
+
+
+def test_a_lease_that_was_refused_changes_nothing_about_when_all_have_lapsed() -> None:
+    clock = ManualClock()
+    leases = Leases(3000, clock)
+    leases.grant(clock() + 10)
+    lapsed_at_s = leases.lapsed_at_s
+    clock.advance(1)
+    assert leases.grant(clock() - 1) == 0
+    assert leases.lapsed_at_s == lapsed_at_s
+
+
+def test_a_former_life_is_taken_to_have_granted_a_whole_lease() -> None:
+    clock = ManualClock()
+    leases = Leases(3000, clock)
+    leases.assume_granted_by_predecessor()
+    assert clock() + 3.0 < leases.lapsed_at_s < clock() + 3.1
+
+
+@given(
+    grants=st.lists(st.tuples(st.floats(0, 5), st.floats(-1, 20)), min_size=1, max_size=20),
+    lease_length_ms=st.integers(100, 60_000),
+)
+def test_no_lease_outlives_the_moment_all_have_lapsed_nor_the_session(
+    grants: list[tuple[float, float]], lease_length_ms: int
+) -> None:
+    clock = ManualClock()
+    leases = Leases(lease_length_ms, clock)
+    ends = []
+    for pause_s, session_s in grants:
+        clock.advance(pause_s)
+        ends_at_s = clock() + leases.grant(clock() + session_s) / 1000
+        assert ends_at_s <= clock() + max(0.0, session_s) + 1e-6
+        ends.append(ends_at_s)
+    assert max(ends) <= max(leases.lapsed_at_s, clock())

@@ -1,0 +1,287 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from support.clock import ManualClock
+from support.servers import closed_port, listen
+
+from loadmanager.agent.grants import Grants
+from loadmanager.agent.lease import Leases
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.registration import Phase, Registration
+from loadmanager.core.names import BrokerId
+from loadmanager.errors import StoreError
+from loadmanager.store import paths
+from loadmanager.store.base import Create, Delete, Put, Znode
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.wire.broker_data import AGENT_PROTOCOL, encode_local_broker_data
+
+BROKER = BrokerId("a:8080")
+PATH = paths.broker(BROKER)
+AGENT_URL = "http://127.0.0.1:9090"
+LEASE_MS = 3000
+LEASE_S = 3.1
+PROCESS, RESTARTED = (100, 1), (101, 2)
+
+
+@dataclass
+class Beside:
+    """A registration on a store in memory, and everything it stands on."""
+
+    clock: ManualClock = field(default_factory=ManualClock)
+    cluster: MemoryCluster = field(init=False)
+    store: MemoryStore = field(init=False)
+    grants: Grants = field(init=False)
+    leases: Leases = field(init=False)
+    metrics: AgentMetrics = field(init=False)
+    registration: Registration = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.cluster = MemoryCluster(self.clock)
+        self.store = MemoryStore(self.cluster)
+        self.grants = Grants(BROKER)
+        self.leases = Leases(LEASE_MS, self.clock)
+        self.metrics = AgentMetrics(BROKER)
+        self.registration = Registration(
+            self.store, BROKER, AGENT_URL, self.grants, self.leases, self.metrics, self.clock, lambda: b"{}"
+        )
+
+    async def registered(self) -> int:
+        await self.registration.step(PROCESS)
+        incarnation = self.registration.incarnation
+        assert incarnation is not None
+        return incarnation
+
+    def phase(self) -> Phase:
+        return self.registration.phase
+
+    async def znode(self) -> Znode | None:
+        return self.cluster.find(PATH)
+
+    async def another_store(self) -> MemoryStore:
+        store = MemoryStore(self.cluster)
+        await store.start()
+        return store
+
+    async def leftover_of(self, agent_url: str) -> MemoryStore:
+        """A znode that another session holds, made by the agent at that URL."""
+        store = await self.another_store()
+        record = encode_local_broker_data({"protocols": {AGENT_PROTOCOL: agent_url}})
+        await store.commit([Create(PATH, record, ephemeral=True)])
+        return store
+
+
+@pytest.fixture
+async def beside() -> AsyncIterator[Beside]:
+    beside = Beside()
+    await beside.store.start()
+    await beside.store.ensure_path(paths.BROKERS)
+    yield beside
+    await beside.store.close()
+
+
+async def test_the_znodes_czxid_is_the_incarnation_and_the_grants_are_for_it(beside: Beside) -> None:
+    incarnation = await beside.registered()
+    znode = await beside.znode()
+    assert znode is not None
+    assert incarnation == znode.czxid == beside.grants.incarnation
+    assert znode.ephemeral_owner == beside.store.session_id
+
+
+async def test_nothing_is_registered_and_no_lease_granted_while_there_is_no_broker(beside: Beside) -> None:
+    await beside.registration.step(None)
+    assert beside.phase() is Phase.ABSENT
+    assert beside.registration.grant_lease() == 0
+    assert await beside.znode() is None
+
+
+async def test_after_a_lost_session_the_broker_is_a_new_incarnation(beside: Beside) -> None:
+    first = await beside.registered()
+    beside.cluster.expire(beside.store)
+    assert beside.registration.incarnation is None
+    assert beside.registration.grant_lease() == 0
+    await beside.registration.step(PROCESS)
+    assert await beside.registered() > first
+
+
+async def test_leases_end_before_the_session_is_in_doubt_and_come_back_with_the_connection(beside: Beside) -> None:
+    incarnation = await beside.registered()
+    beside.cluster.partition(beside.store, noticed=True)
+    assert beside.registration.grant_lease() == LEASE_MS
+    beside.clock.advance(beside.store.session_timeout_s * 2 / 3 - 1)
+    assert 0 < beside.registration.grant_lease() <= 1000
+    beside.clock.advance(1)
+    assert beside.registration.grant_lease() == 0
+    assert not beside.registration.is_certain
+    beside.cluster.heal(beside.store)
+    assert beside.registration.grant_lease() == LEASE_MS
+    assert beside.registration.incarnation == incarnation
+
+
+async def test_the_znode_of_a_broker_that_is_gone_stays_until_its_last_lease_has_lapsed(beside: Beside) -> None:
+    await beside.registered()
+    assert beside.registration.grant_lease() == LEASE_MS
+    beside.clock.advance(1)
+    wait_s = await beside.registration.step(None)
+    assert beside.phase() is Phase.WITHDRAWING
+    assert beside.registration.grant_lease() == 0
+    assert beside.grants.incarnation is None
+    assert await beside.znode() is not None
+    beside.clock.advance(wait_s)
+    await beside.registration.step(None)
+    assert beside.phase() is Phase.ABSENT
+    assert await beside.znode() is None
+
+
+async def test_the_znode_goes_at_once_when_no_lease_was_ever_granted(beside: Beside) -> None:
+    await beside.registered()
+    await beside.registration.step(None)
+    assert await beside.znode() is None
+
+
+async def test_a_lease_need_not_be_waited_for_when_the_broker_has_closed_everything(beside: Beside) -> None:
+    await beside.registered()
+    beside.registration.grant_lease()
+    assert beside.registration.withdraw("stopped")
+    beside.registration.broker_closed_everything()
+    await beside.registration.step(None)
+    assert await beside.znode() is None
+
+
+async def test_a_broker_that_comes_back_while_it_is_withdrawn_is_a_new_incarnation(beside: Beside) -> None:
+    first = await beside.registered()
+    beside.registration.grant_lease()
+    await beside.registration.step(None)
+    wait_s = await beside.registration.step(PROCESS)
+    assert beside.registration.incarnation is None, "the old registration is not taken up again"
+    beside.clock.advance(wait_s)
+    await beside.registration.step(PROCESS)
+    assert await beside.registered() > first
+
+
+async def test_a_broker_with_another_pid_is_a_new_incarnation_once_the_leases_of_the_old_one_lapsed(
+    beside: Beside,
+) -> None:
+    first = await beside.registered()
+    beside.registration.grant_lease()
+    wait_s = await beside.registration.step(RESTARTED)
+    assert 0 < wait_s <= LEASE_S
+    assert beside.registration.grant_lease() == 0
+    beside.clock.advance(wait_s)
+    await beside.registration.step(RESTARTED)
+    await beside.registration.step(RESTARTED)
+    assert beside.registration.incarnation is not None
+    assert beside.registration.incarnation > first
+
+
+async def test_a_znode_that_somebody_deleted_ends_the_registration(beside: Beside) -> None:
+    first = await beside.registered()
+    operator = await beside.another_store()
+    await operator.commit([Delete(PATH)])
+    await beside.registration.step(PROCESS)
+    assert beside.registration.incarnation is not None
+    assert beside.registration.incarnation > first
+
+
+async def test_a_leftover_of_a_former_life_is_deleted_when_its_leases_must_have_lapsed(beside: Beside) -> None:
+    await beside.leftover_of(AGENT_URL)
+    leftover = await beside.znode()
+    wait_s = await beside.registration.step(PROCESS)
+    assert LEASE_MS / 1000 <= wait_s <= LEASE_S
+    assert await beside.znode() == leftover
+    assert beside.registration.grant_lease() == 0
+    beside.clock.advance(wait_s)
+    await beside.registration.step(PROCESS)
+    assert await beside.znode() is None
+    await beside.registered()
+
+
+async def test_a_leftover_that_vanishes_by_itself_is_not_waited_for(beside: Beside) -> None:
+    former = await beside.leftover_of(AGENT_URL)
+    await beside.registration.step(PROCESS)
+    await former.close()
+    await beside.registered()
+
+
+async def test_a_leftover_of_an_agent_that_has_ended_is_deleted_even_if_its_port_was_another(beside: Beside) -> None:
+    await beside.leftover_of(f"http://127.0.0.1:{closed_port()}")
+    beside.clock.advance(await beside.registration.step(PROCESS))
+    await beside.registration.step(PROCESS)
+    await beside.registered()
+
+
+async def test_the_znode_of_another_living_agent_is_left_alone(beside: Beside) -> None:
+    with listen() as other:
+        await beside.leftover_of(f"http://127.0.0.1:{other.getsockname()[1]}")
+        for _ in range(3):
+            await beside.registration.step(PROCESS)
+            beside.clock.advance(LEASE_S)
+    assert beside.phase() is Phase.ABSENT
+    assert await beside.znode() is not None
+
+
+async def test_a_leftover_that_cannot_be_read_is_left_to_expire_and_counted(beside: Beside) -> None:
+    other = await beside.another_store()
+    await other.commit([Create(PATH, b"\x1f\x8bgarbage", ephemeral=True)])
+    await beside.registration.step(PROCESS)
+    beside.clock.advance(LEASE_S)
+    await beside.registration.step(PROCESS)
+    assert await beside.znode() is not None
+    counted = beside.metrics.registry.get_sample_value("loadmanager_agent_garbage_total", {"source": "registration"})
+    assert counted == 2
+
+
+async def test_a_creation_whose_answer_was_lost_is_found_to_have_happened(beside: Beside) -> None:
+    beside.cluster.lose_answer(beside.store)
+    await beside.registration.step(PROCESS)
+    assert beside.registration.incarnation is None
+    beside.cluster.heal(beside.store)
+    znode = await beside.znode()
+    assert znode is not None
+    assert await beside.registered() == znode.czxid
+
+
+async def test_a_deletion_whose_answer_was_lost_is_found_to_have_happened(beside: Beside) -> None:
+    first = await beside.registered()
+    beside.registration.withdraw("stopped")
+    beside.cluster.lose_answer(beside.store)
+    await beside.registration.step(None)
+    beside.cluster.heal(beside.store)
+    await beside.registration.step(None)
+    assert beside.phase() is Phase.ABSENT
+    assert await beside.registered() > first
+
+
+async def test_a_report_replaces_what_the_znode_says_without_a_new_incarnation(beside: Beside) -> None:
+    incarnation = await beside.registered()
+    await beside.registration.publish(b'{"a":1}')
+    await beside.registration.publish(b'{"a":2}')
+    znode = await beside.znode()
+    assert znode is not None
+    assert (znode.data, znode.czxid) == (b'{"a":2}', incarnation)
+
+
+async def test_a_report_goes_on_after_somebody_else_wrote_the_znode(beside: Beside) -> None:
+    await beside.registered()
+    operator = await beside.another_store()
+    await operator.commit([Put(PATH, b"graffiti")])
+    with pytest.raises(StoreError):
+        await beside.registration.publish(b"{}")
+    await beside.registration.step(PROCESS)
+    await beside.registration.publish(b"{}")
+
+
+async def test_a_withdrawn_broker_publishes_nothing(beside: Beside) -> None:
+    await beside.registered()
+    beside.registration.withdraw("stopped")
+    with pytest.raises(StoreError, match="not registered"):
+        await beside.registration.publish(b"{}")
+
+
+async def test_there_is_nothing_to_withdraw_twice(beside: Beside) -> None:
+    assert not beside.registration.withdraw("stopped")
+    await beside.registered()
+    assert beside.registration.withdraw("stopped")
+    assert not beside.registration.withdraw("stopped")

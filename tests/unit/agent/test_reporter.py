@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import json
+
+from loadmanager.agent.host_usage import HostUsage, Resource
+from loadmanager.agent.reporter import Identity, Situation, build_report
+from loadmanager.store import codec
+from loadmanager.wire.broker_data import (
+    AGENT_PROTOCOL,
+    NamespaceBundleStats,
+    decode_local_broker_data,
+    encode_local_broker_data,
+    report_of,
+)
+
+IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090")
+LEFT, RIGHT = "t/ns/0x00000000_0x7fffffff", "t/ns/0x7fffffff_0xffffffff"
+
+
+def some_stats(rate: float = 10.0, topics: int = 2) -> NamespaceBundleStats:
+    return NamespaceBundleStats(
+        msgRateIn=rate,
+        msgThroughputIn=rate * 100,
+        msgRateOut=rate * 2,
+        msgThroughputOut=rate * 200,
+        consumerCount=3,
+        producerCount=1,
+        topics=topics,
+        cacheSize=0,
+    )
+
+
+def a_situation(*bundles: str, usage: HostUsage | None = None) -> Situation:
+    usage = usage or HostUsage(cpu=Resource(50.0, 400.0), bandwidth_in=Resource(800.0, 0.0))
+    return Situation(usage, {name: some_stats() for name in bundles}, "1.2.3", 1_700_000_000_000)
+
+
+def test_a_report_is_the_json_that_pulsars_brokers_write() -> None:
+    report = build_report(IDENTITY, a_situation(LEFT), None, 1_753_000_015_000)
+    written = json.loads(encode_local_broker_data(report))
+    assert written["brokerId"] == "a:8080"
+    assert written["webServiceUrl"] == "http://a:8080"
+    assert written["pulsarServiceUrl"] == "pulsar://a:6650"
+    assert written["cpu"] == {"usage": 50.0, "limit": 400.0}
+    assert written["lastStats"] == {LEFT: dict(some_stats())}
+    assert written["bundles"] == [LEFT]
+    assert written["protocols"] == {AGENT_PROTOCOL: "http://127.0.0.1:9090"}
+    assert written["lastUpdate"] == 1_753_000_015_000
+    assert written["loadReportType"] == "LocalBrokerData"
+    assert written["maxResourceUsage"] == 0.125
+    assert None not in written.values()
+
+
+def test_sums_are_over_all_bundles() -> None:
+    report = build_report(IDENTITY, a_situation(LEFT, RIGHT), None, 0)
+    assert (report["numBundles"], report["numTopics"], report["numConsumers"], report["numProducers"]) == (2, 4, 6, 2)
+    assert (report["msgRateIn"], report["msgRateOut"]) == (20.0, 40.0)
+    assert (report["msgThroughputIn"], report["msgThroughputOut"]) == (2_000.0, 4_000.0)
+
+
+def test_gains_and_losses_are_counted_from_the_report_that_was_written_last() -> None:
+    first = build_report(IDENTITY, a_situation(LEFT), None, 0)
+    assert (first["lastBundleGains"], first["lastBundleLosses"]) == ([LEFT], [])
+    second = build_report(IDENTITY, a_situation(RIGHT), first, 0)
+    assert (second["lastBundleGains"], second["lastBundleLosses"]) == ([RIGHT], [LEFT])
+
+
+def test_an_unknown_limit_reads_as_no_usage_and_not_as_full_or_as_garbage() -> None:
+    usage = HostUsage(cpu=Resource(0.0, 400.0), bandwidth_in=Resource(10**9, 0.0))
+    report = build_report(IDENTITY, a_situation(usage=usage), None, 0)
+    assert report["maxResourceUsage"] == 0.0
+    assert report["bandwidthIn"] == {"usage": 10**9, "limit": 0.0}
+
+
+def test_readers_get_back_what_was_written_even_when_it_is_large_enough_to_be_compressed() -> None:
+    names = [f"t/ns/0x{i:08x}_0x{i + 1:08x}" for i in range(3000)]
+    report = build_report(IDENTITY, a_situation(*names), None, 7)
+    data = codec.pack(encode_local_broker_data(report))
+    assert data.startswith(b"\x1f\x8b")
+    record = decode_local_broker_data(codec.decode(data, "here"), "here")
+    assert record == report
+    assert report_of(record, "here").num_bundles == 3000
+
+
+def test_a_broker_without_a_service_url_publishes_none() -> None:
+    identity = Identity("a:8080", "", "http://a:8080", "http://127.0.0.1:9090")
+    assert "pulsarServiceUrl" not in build_report(identity, a_situation(), None, 0)
