@@ -14,6 +14,9 @@ BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
 
+LISTENER_HEADER = "X-Pulsar-ListenerName"
+"""Which of the owner's advertised listeners a lookup wants."""
+
 NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
 """Marks the answer of a node that was taken for the leader and is not: the request had no effect."""
 
@@ -60,8 +63,8 @@ class OwnershipAnswer(WireModel):
 
     bundle: str
     state: str
-    owner: str | None
-    incarnation: int | None
+    owner: str | None = None
+    incarnation: int | None = None
     version: int
     epoch: int
 

@@ -1,0 +1,1 @@
+"""A demonstration with real processes: ZooKeeper, nodes, brokers with their agents, and clients."""

@@ -1,0 +1,185 @@
+"""What is going on in the demo's cluster, asked from its own processes once a second."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import aiohttp
+import psutil
+from aiohttp import web
+from pydantic import ValidationError
+
+from loadmanager.demo.cluster import BrokerProcess, DemoCluster
+from loadmanager.demo.journal import JournalTail
+from loadmanager.demo.prober import AssignmentProber
+from loadmanager.demo.summary import RateSample
+from loadmanager.wire.http import BrokerStats
+
+INTERVAL_S = 1.0
+_TIMEOUT = aiohttp.ClientTimeout(total=0.9)
+_DECISIONS_SHOWN = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened, at a moment of the monotonic clock."""
+
+    at_s: float
+    text: str
+
+
+@dataclass(slots=True)
+class BrokerRow:
+    """A broker as the view shows it."""
+
+    name: str
+    broker_id: str
+    messages_per_s: float = 0.0
+    usage_percent: float = 0.0
+    bundles: int = 0
+    topic_names: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class DemoState:
+    """What the view shows and the summary counts; times are of the monotonic clock."""
+
+    started_s: float = field(default_factory=time.monotonic)
+    is_started: bool = False
+    phase: str = "starting"
+    leader_url: str | None = None
+    leader_name: str | None = None
+    epoch: int = 0
+    brokers: list[BrokerRow] = field(default_factory=list)
+    broker_names: dict[str, str] = field(default_factory=dict)
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    samples: list[RateSample] = field(default_factory=list)
+    clients: dict[str, dict[str, Any]] = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    cpu_s: dict[int, float] = field(default_factory=dict)
+    assignments: int = 0
+
+    def add_event(self, text: str) -> None:
+        self.events.append(Event(time.monotonic(), text))
+
+    def total(self, counter: str) -> int:
+        """A counter of all the clients together."""
+        return sum(int(stats[counter]) for stats in self.clients.values())
+
+
+class Monitor:
+    """Keeps a `DemoState` up to date."""
+
+    def __init__(
+        self, cluster: DemoCluster, state: DemoState, prober: AssignmentProber, session: aiohttp.ClientSession
+    ) -> None:
+        self._cluster = cluster
+        self._state = state
+        self._prober = prober
+        self._session = session
+        self._counted: dict[str, tuple[float, dict[str, int]]] = {}
+        self._tails = {path.stem: JournalTail(path) for path in cluster.client_journals()}
+
+    async def run(self) -> None:
+        """Look once a second, until cancelled."""
+        while True:
+            started_s = time.monotonic()
+            await self.look()
+            await asyncio.sleep(max(0.0, started_s + INTERVAL_S - time.monotonic()))
+
+    async def look(self) -> None:
+        for name in await self._cluster.watch():
+            self._state.add_event(f"{name} ended by itself")
+        brokers = list(self._cluster.brokers.values())
+        usage, _, *stats = await asyncio.gather(
+            self._look_at_cluster(), self._look_at_decisions(), *(self._find_stats(broker) for broker in brokers)
+        )
+        rates = {}
+        rows = []
+        for broker, answer in zip(brokers, stats, strict=True):
+            row = BrokerRow(broker.name, broker.broker_id)
+            self._state.broker_names[broker.broker_id] = broker.name
+            if answer is not None:
+                row.topic_names = frozenset(topic.topic for topic in answer.topics)
+                rate = self._rate(broker.instance, answer)
+                if rate is not None:
+                    rates[broker.name] = row.messages_per_s = rate
+            known = usage.get(broker.broker_id, {})
+            row.usage_percent = max(known.get("usagePercent", (0.0,)))
+            row.bundles = known.get("bundles", 0)
+            rows.append(row)
+        self._state.brokers = rows
+        self._state.samples.append(RateSample(time.monotonic(), rates))
+        self._state.assignments = self._prober.assignments
+        self._read_clients()
+        self._count_cpu()
+
+    def _rate(self, instance: str, stats: BrokerStats) -> float | None:
+        """Messages in and out per second since the last look; None at the first look."""
+        counters = {topic.topic: topic.messages_in + topic.messages_out for topic in stats.topics}
+        before = self._counted.get(instance)
+        self._counted[instance] = stats.monotonic_s, counters
+        if before is None:
+            return None
+        then_s, old = before
+        # Counters start at zero when a topic is opened: a smaller one than before belongs to another opening.
+        grown = sum(
+            count - old[topic] if old.get(topic, count + 1) <= count else count for topic, count in counters.items()
+        )
+        return grown / max(stats.monotonic_s - then_s, 1e-3)
+
+    async def _find_stats(self, broker: BrokerProcess) -> BrokerStats | None:
+        body = await self._find(f"{broker.url}/loadmanager/v1/stats")
+        try:
+            return BrokerStats.model_validate(body) if body is not None else None
+        except ValidationError:
+            return None
+
+    async def _look_at_cluster(self) -> dict[str, Mapping[str, Any]]:
+        """Usage and bundles by broker id, as the leader sees them, or any node while nobody leads."""
+        url = self._state.leader_url if self._state.leader_url in self._cluster.node_urls else None
+        body = await self._find(f"{url or self._cluster.node_urls[0]}/loadbalance/v1/cluster")
+        if body is None:
+            return {}
+        leader = body["leader"]
+        self._state.leader_url = leader["serviceUrl"] if leader else None
+        names = {node.url: node.name for node in self._cluster.nodes.values()}
+        self._state.leader_name = names.get(self._state.leader_url or "")
+        self._state.epoch = body["epoch"]
+        return {broker["brokerId"]: broker for broker in body["brokers"]}
+
+    async def _look_at_decisions(self) -> None:
+        body = await self._find(f"{self._cluster.node_urls[0]}/loadbalance/v1/decisions?limit={4 * _DECISIONS_SHOWN}")
+        if body is not None:
+            shown = [decision for decision in body["decisions"] if "/probe-" not in decision["subject"]]
+            self._state.decisions = shown[:_DECISIONS_SHOWN]
+
+    async def _find(self, url: str) -> dict[str, Any] | None:
+        try:
+            async with self._session.get(url, timeout=_TIMEOUT) as response:
+                if response.status != web.HTTPOk.status_code:
+                    return None
+                body: dict[str, Any] = await response.json()
+                return body
+        except (aiohttp.ClientError, TimeoutError, OSError):
+            return None
+
+    def _read_clients(self) -> None:
+        for name, tail in self._tails.items():
+            for record in tail.read_new():
+                if record["event"] == "stats":
+                    self._state.clients[name] = record
+
+    def _count_cpu(self) -> None:
+        own = psutil.Process().cpu_times()
+        self._state.cpu_s[0] = own.user + own.system
+        for pid in self._cluster.pids:
+            try:
+                spent = psutil.Process(pid).cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            self._state.cpu_s[pid] = spent.user + spent.system

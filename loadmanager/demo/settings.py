@@ -1,0 +1,89 @@
+"""The demo's sizes and times, and the configuration of its processes: seconds where real life has minutes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from loadmanager.demo.workload import Workload
+
+NIC_GBPS = 0.015
+"""The bandwidth each broker claims to have, so small that the demo's traffic is a load worth balancing."""
+
+_SESSION_TIMEOUT_MS = 3_000
+_SECONDS_PER_MINUTE = 60
+
+
+@dataclass(frozen=True, slots=True)
+class DemoSettings:
+    """`duration_s` is the length of the script, from the start of the traffic to its end."""
+
+    duration_s: float = 90.0
+    nodes: int = 3
+    brokers: int = 5
+    client_processes: int = 2
+    bundles_per_namespace: int = 16
+    workload: Workload = field(default_factory=Workload)
+
+    def at_s(self, share: float) -> float:
+        """A moment of the script, as a share of its length, in seconds from the start of the traffic."""
+        return share * self.duration_s
+
+    @property
+    def shedding_interval_s(self) -> float:
+        return self.duration_s / 15
+
+    @property
+    def shedding_grace_s(self) -> float:
+        return self.duration_s / 6
+
+
+def node_configuration(settings: DemoSettings, connect_string: str) -> dict[str, Any]:
+    return {
+        **_store(connect_string),
+        **_weights(),
+        "clusterName": "demo",
+        "bindAddress": "127.0.0.1",
+        "advertisedAddress": "127.0.0.1",
+        "webServicePort": 0,
+        "loadBalancerDistributeBundlesEvenlyEnabled": False,
+        "loadBalancerSheddingIntervalMinutes": settings.shedding_interval_s / _SECONDS_PER_MINUTE,
+        "loadBalancerSheddingGracePeriodMinutes": settings.shedding_grace_s / _SECONDS_PER_MINUTE,
+        "loadBalancerHistoryResourcePercentage": 0.3,
+        "loadBalancerBundleUnloadMinThroughputThreshold": 0.01,
+        "leaderProbeIntervalMs": 200,
+    }
+
+
+def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_urls: Sequence[str]) -> dict[str, Any]:
+    """`broker_ready` is what the broker wrote when it was ready."""
+    return {
+        **_store(connect_string),
+        **_weights(),
+        "brokerId": broker_ready["broker_id"],
+        "brokerUrl": broker_ready["url"],
+        "brokerServiceUrl": broker_ready["data_url"],
+        "loadManagerUrls": list(node_urls),
+        "agentPort": 0,
+        "brokerLeaseMs": 2_000,
+        "hostUsageScope": "process",
+        "cpuLimitCores": 1.0,
+        "loadBalancerOverrideBrokerNicSpeedGbps": NIC_GBPS,
+        "loadBalancerReportUpdateMinIntervalMillis": 1_000,
+        "loadBalancerReportUpdateThresholdPercentage": 5,
+        "loadBalancerHostUsageCheckIntervalMinutes": 1 / _SECONDS_PER_MINUTE,
+        "statsUpdateFrequencyInSecs": 1,
+    }
+
+
+def _store(connect_string: str) -> dict[str, Any]:
+    return {
+        "metadataStoreUrl": f"zk:{connect_string}",
+        "metadataStoreSessionTimeoutMillis": _SESSION_TIMEOUT_MS,
+    }
+
+
+def _weights() -> dict[str, Any]:
+    """Only bandwidth counts: the CPU of the machine is shared by all the brokers, and by whatever else runs on it."""
+    return {"loadBalancerCPUResourceWeight": 0.0}

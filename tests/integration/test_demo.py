@@ -1,0 +1,90 @@
+"""`loadmanager demo` as a whole, shortened: real processes, a killed leader, a killed broker, and what became of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from support.waiting import eventually_sync
+
+pytestmark = [pytest.mark.slow, pytest.mark.zookeeper, pytest.mark.timeout(240)]
+
+COMMAND = [sys.executable, "-c", "from loadmanager.cli import main; main()", "demo", "--json", "--duration", "30"]
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [*COMMAND, "--folder", str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Every process that has the folder in its command line, except the demo itself."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            arguments = process.cmdline()
+        except psutil.Error:
+            continue
+        if any(str(folder) in argument for argument in arguments) and "--json" not in arguments:
+            found.append(process)
+    return found
+
+
+def test_the_demo_runs_to_its_end_and_every_message_has_an_explanation(
+    demo: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    out, err = demo.communicate(timeout=200)
+    assert demo.returncode == 0, f"{out}\n{err}"
+    summary = json.loads(out)
+    assert summary["ok"] is True
+    assert summary["was_completed"] is True
+    assert summary["two_owners"] == summary["topics_without_owner"] == summary["died_unexpectedly"] == []
+    messages = summary["messages"]
+    assert messages["unaccounted"] == messages["never_acknowledged"] == 0
+    ends = ("delivered", "lost_with_killed_broker", "dropped_by_broker", "never_acknowledged", "unaccounted")
+    assert sum(messages[end] for end in ends) == messages["published"] > 10_000
+    assert summary["bundles_moved"] >= 1
+    assert summary["gaps"]["moved"]["topics"] >= 1
+    assert summary["gaps"]["broker_killed"]["topics"] >= 1
+    assert summary["imbalance"]["before"] > 1.5
+    failover = summary["leader_failover"]
+    assert failover["epoch_after"] > failover["epoch_before"]
+    assert 0 < failover["to_next_assignment_s"] < 15
+    assert summary["brokers"] == 5
+    assert processes_of(tmp_path) == []
+    for part in ("the leader node-", "its agent were killed", "broker-6 is new", "hot spot on"):
+        assert part in err
+
+
+def test_a_killed_demo_leaves_no_process_behind(demo: subprocess.Popen[str], tmp_path: Path) -> None:
+    eventually_sync((tmp_path / "client-2.ready").exists, 60)
+    assert len(processes_of(tmp_path)) >= 3 + 2 * 5 + 2
+    demo.kill()
+    eventually_sync(lambda: processes_of(tmp_path) == [], 15)
+
+
+def test_a_demo_that_is_interrupted_sums_up_and_leaves_no_process_behind(
+    demo: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    eventually_sync((tmp_path / "client-2.ready").exists, 60)
+    eventually_sync(lambda: (tmp_path / "client-2.jsonl").read_text().count('"published":') >= 3)
+    os.kill(demo.pid, signal.SIGINT)
+    out, err = demo.communicate(timeout=60)
+    summary = json.loads(out)
+    assert summary["was_completed"] is False, err
+    assert summary["two_owners"] == []
+    assert summary["messages"]["unaccounted"] == 0
+    assert processes_of(tmp_path) == []

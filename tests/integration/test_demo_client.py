@@ -1,0 +1,174 @@
+"""A client process against two real brokers and a load manager that says what the test wants."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from support.demo import BrokerProcess, FakeAgent, a_broker, a_fake_agent, serving
+from support.waiting import eventually
+
+from loadmanager.demo.account import TopicAccount
+from loadmanager.demo.client import ClientConfig
+from loadmanager.demo.journal import read_journal, read_journals
+from loadmanager.demo.serving import find_overlaps, serving_intervals
+from loadmanager.demo.summary import dropped_ranges, summarize_messages
+from loadmanager.demo.workload import Workload
+
+WORKLOAD = Workload(topics=6, messages_per_s=600, message_bytes=64, namespaces=("orders",))
+LEASE_S = 3.0
+TOPICS = WORKLOAD.topic_names()
+
+
+class TwoBrokers:
+    """Brokers `a` and `b`, a client process, and who owns what."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.owner = "a"
+        self.agents: dict[str, FakeAgent] = {}
+        self.brokers: dict[str, BrokerProcess] = {}
+        self.client: asyncio.subprocess.Process | None = None
+
+    async def lookup(self, _request: web.Request) -> web.Response:
+        url = self.brokers[self.owner].data_url
+        return web.json_response({"brokerId": self.owner, "brokerUrl": url, "nativeUrl": url})
+
+    async def move(self, source: str, destination: str) -> None:
+        """Unload everything from one broker, then give it to the other, as the load manager does."""
+        self.agents[source].owned.clear()
+        assert await self.brokers[source].unload(*TOPICS) == 204
+        self.agents[destination].owned.update(TOPICS)
+        self.owner = destination
+
+    async def delivered_by(self, name: str) -> int:
+        return sum(topic["messagesOut"] for topic in (await self.brokers[name].stats()).values())
+
+    async def stop_client(self) -> list[TopicAccount]:
+        assert self.client is not None
+        self.client.terminate()
+        assert await self.client.wait() == 0
+        records = self.journal("account")
+        assert all(record["owner"] is not None for record in records)
+        return [TopicAccount.of_record(record) for record in records]
+
+    def journal(self, event: str) -> list[dict[str, Any]]:
+        return [record for record in read_journal(self.folder / "client.jsonl") if record["event"] == event]
+
+    def serving_records(self) -> list[dict[str, Any]]:
+        return read_journals(sorted(self.folder.glob("*-serving-log.json")))
+
+
+@asynccontextmanager
+async def a_client(folder: Path, node_url: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    config = ClientConfig(
+        index=0,
+        processes=1,
+        node_urls=[node_url],
+        workload=WORKLOAD,
+        hot_spot_file=folder / "hot-spot.json",
+        journal_file=folder / "client.jsonl",
+        ready_file=folder / "client.ready",
+    )
+    path = folder / "client.json"
+    path.write_text(config.to_json())
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.client", str(path))
+    try:
+        await eventually(config.ready_file.exists, 20)
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[TwoBrokers]:
+    world = TwoBrokers(tmp_path)
+    async with AsyncExitStack() as stack:
+        for name in ("a", "b"):
+            world.agents[name] = await stack.enter_async_context(a_fake_agent())
+            world.brokers[name] = await stack.enter_async_context(a_broker(world.agents[name], tmp_path, name))
+        world.agents["a"].owned.update(TOPICS)
+        lookup = "/lookup/v2/topic/persistent/demo/orders/{topic}"
+        url = await stack.enter_async_context(serving([web.get(lookup, world.lookup)]))
+        world.client = await stack.enter_async_context(a_client(tmp_path, url))
+        await eventually(lambda: _has_delivered(world, "a", 200))
+        yield world
+
+
+async def _has_delivered(world: TwoBrokers, name: str, messages: int) -> bool:
+    return await world.delivered_by(name) >= messages
+
+
+async def test_a_client_publishes_and_receives_every_message(world: TwoBrokers) -> None:
+    accounts = await world.stop_client()
+    summary = summarize_messages(accounts, [], {})
+    assert summary.published == summary.acknowledged == summary.delivered >= 200
+    assert summary.duplicates == summary.unaccounted == 0
+    assert sorted(account.topic for account in accounts) == sorted(TOPICS)
+    assert world.journal("stats")[-1]["topics"] == len(TOPICS)
+    assert world.journal("gap") == []
+
+
+async def test_topics_that_move_lose_nothing_and_their_gaps_are_measured(world: TwoBrokers) -> None:
+    await world.move("a", "b")
+    await eventually(lambda: _has_delivered(world, "b", 200))
+    summary = summarize_messages(await world.stop_client(), [], {})
+    assert summary.published == summary.delivered > 400
+    assert summary.unaccounted == summary.never_acknowledged == 0
+    gaps = world.journal("gap")
+    assert sorted(gap["topic"] for gap in gaps) == sorted(TOPICS)
+    for gap in gaps:
+        assert gap["cause"] == "unloaded"
+        assert (gap["from_instance"], gap["to_instance"]) == (world.brokers["a"].instance, world.brokers["b"].instance)
+        assert 0 < gap["to_s"] - gap["from_s"] < 5
+    assert find_overlaps(serving_intervals(world.serving_records(), {})) == []
+
+
+async def test_a_killed_broker_takes_only_what_it_had_accepted_and_everything_is_explained(world: TwoBrokers) -> None:
+    world.brokers["a"].process.kill()
+    await world.brokers["a"].process.wait()
+    world.agents["b"].owned.update(TOPICS)
+    world.owner = "b"
+    await eventually(lambda: _has_delivered(world, "b", 200))
+    accounts = await world.stop_client()
+    summary = summarize_messages(accounts, [world.brokers["a"].instance], {})
+    assert summary.unaccounted == summary.never_acknowledged == 0
+    assert summary.delivered + summary.lost_with_killed_broker == summary.published
+    gaps = world.journal("gap")
+    assert sorted(gap["topic"] for gap in gaps) == sorted(TOPICS)
+    assert {gap["from_instance"] for gap in gaps} == {world.brokers["a"].instance}
+
+
+async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_next_owner(world: TwoBrokers) -> None:
+    stopped = world.brokers["a"]
+    stopped.process.send_signal(signal.SIGSTOP)
+    world.agents["a"].valid_for_ms = None
+    await asyncio.sleep(LEASE_S)  # what the load manager waits for is time
+    world.agents["b"].owned.update(TOPICS)
+    world.owner = "b"
+    await eventually(lambda: _has_delivered(world, "b", 200), 20)
+    stopped.process.send_signal(signal.SIGCONT)
+    await eventually(lambda: len(stopped.serving_log("closed")) == len(TOPICS))
+    assert find_overlaps(serving_intervals(world.serving_records(), {})) == []
+    summary = summarize_messages(await world.stop_client(), [], dropped_ranges(world.serving_records()))
+    assert summary.unaccounted == summary.never_acknowledged == 0
+
+
+async def test_a_broker_that_lost_its_lease_is_left_and_what_it_dropped_is_on_record(world: TwoBrokers) -> None:
+    world.agents["a"].valid_for_ms = None
+    await eventually(lambda: world.brokers["a"].serving_log("closed"))
+    world.agents["b"].owned.update(TOPICS)
+    world.owner = "b"
+    await eventually(lambda: _has_delivered(world, "b", 200))
+    summary = summarize_messages(await world.stop_client(), [], dropped_ranges(world.serving_records()))
+    assert summary.unaccounted == summary.never_acknowledged == 0
+    assert {gap["cause"] for gap in world.journal("gap")} == {"lease_lapsed"}

@@ -1,0 +1,165 @@
+"""The demo's broker as a real process, with a fake agent and a client that tests drive by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from aiohttp import web
+from support.waiting import eventually
+
+from loadmanager.demo.journal import read_journal
+from loadmanager.demo.protocol import Frame, Kind, encode, read_frame
+
+ANSWER_TIMEOUT_S = 10.0
+
+
+class FakeAgent:
+    """Answers the lease and the ownership question as the test says; counts how often it was asked."""
+
+    def __init__(self) -> None:
+        self.incarnation = 7
+        self.valid_for_ms: int | None = 3_000
+        self.owned: set[str] = set()
+        self.questions = 0
+        self.leases = 0
+        self.hold_answers: asyncio.Event | None = None
+        self.answers_held = 0
+        self.url = ""
+
+    async def lease(self, _request: web.Request) -> web.Response:
+        self.leases += 1
+        if self.valid_for_ms is None:
+            return web.json_response({"reason": "not registered"}, status=503)
+        return web.json_response(
+            {"brokerId": "127.0.0.1:1", "incarnation": self.incarnation, "validForMs": self.valid_for_ms}
+        )
+
+    async def owner(self, request: web.Request) -> web.Response:
+        """The answer is decided first and may then be held back, so that it can become out of date."""
+        self.questions += 1
+        answer = {"owned": request.query["topic"] in self.owned, "incarnation": self.incarnation}
+        if self.hold_answers is not None:
+            self.answers_held += 1
+            await self.hold_answers.wait()
+        return web.json_response(answer)
+
+
+@asynccontextmanager
+async def serving(routes: list[web.RouteDef]) -> AsyncIterator[str]:
+    """A real HTTP server on a free port; its URL."""
+    application = web.Application()
+    application.add_routes(routes)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def a_fake_agent() -> AsyncIterator[FakeAgent]:
+    agent = FakeAgent()
+    routes = [web.get("/loadmanager/v1/lease", agent.lease), web.get("/loadmanager/v1/owner", agent.owner)]
+    async with serving(routes) as url:
+        agent.url = url
+        yield agent
+
+
+class BrokerProcess:
+    """A running broker and what it said of itself."""
+
+    def __init__(self, process: asyncio.subprocess.Process, ready: dict[str, Any], serving_log: Path) -> None:
+        self.process = process
+        self.url: str = ready["url"]
+        self.data_url: str = ready["data_url"]
+        self.instance: str = ready["instance"]
+        self._serving_log = serving_log
+
+    def serving_log(self, event: str) -> list[dict[str, Any]]:
+        return [record for record in read_journal(self._serving_log) if record["event"] == event]
+
+    async def stats(self) -> dict[str, dict[str, Any]]:
+        """The statistics by topic."""
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}/loadmanager/v1/stats") as response:
+            return {topic["topic"]: topic for topic in (await response.json())["topics"]}
+
+    async def unload(self, *topics: str) -> int:
+        body = {"bundle": "demo/orders/0x00000000_0xffffffff", "topics": list(topics)}
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{self.url}/loadmanager/v1/unload", json=body) as response,
+        ):
+            return response.status
+
+
+@asynccontextmanager
+async def a_broker(agent: FakeAgent, folder: Path, name: str = "broker") -> AsyncIterator[BrokerProcess]:
+    files = {option: folder / f"{name}-{option}.json" for option in ("agent-file", "serving-log", "ready-file")}
+    files["agent-file"].write_text(json.dumps({"url": agent.url}))
+    arguments = [word for option, path in files.items() for word in (f"--{option}", str(path))]
+    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.broker", *arguments)
+    try:
+        await eventually(files["ready-file"].exists, 20)
+        broker = BrokerProcess(process, json.loads(files["ready-file"].read_text()), files["serving-log"])
+        leases = agent.leases
+        await eventually(lambda: agent.leases > leases, what="the broker asks for its lease")
+        yield broker
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+class HandDrivenClient:
+    """Sends single frames and waits for single answers."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self.others: list[Frame] = []
+
+    def send(self, kind: Kind, channel: int, first: int = 0, messages: int = 0, body: bytes = b"") -> None:
+        self._writer.write(encode(Frame(kind, channel, first, messages, body)))
+
+    async def receive(self, *wanted: Kind) -> Frame:
+        """The next frame of one of these kinds; others before it are kept in `others`."""
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            while (frame := await read_frame(self._reader)) is not None:
+                if frame.kind in wanted:
+                    return frame
+                self.others.append(frame)
+        raise ConnectionError(f"the broker hung up; before that it sent {self.others}")
+
+    async def open(self, kind: Kind, channel: int, topic: str) -> Frame:
+        self.send(kind, channel, body=topic.encode())
+        return await self.receive(Kind.OPENED, Kind.REFUSED)
+
+    async def publish(self, channel: int, first: int, messages: int) -> Frame:
+        self.send(Kind.PUBLISH, channel, first, messages, b"x" * 10 * messages)
+        return await self.receive(Kind.ACCEPTED, Kind.BUSY, Kind.CLOSED)
+
+
+@asynccontextmanager
+async def a_client_of(broker: BrokerProcess) -> AsyncIterator[HandDrivenClient]:
+    host, port = broker.data_url.removeprefix("tcp://").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        client = HandDrivenClient(reader, writer)
+        hello = await client.receive(Kind.HELLO)
+        assert hello.text == broker.instance
+        yield client
+    finally:
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
