@@ -15,8 +15,8 @@ from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import HASH_SPACE_END, BundleRange, InvalidNameError
 
 _HASHES = HASH_SPACE_END + 1
-MAX_BUNDLES = 1 << 20
-"""More bundles than this in one namespace are refused as a mistake."""
+MAX_BUNDLES = 1 << 14
+"""More bundles than this in one namespace are refused: its record, an owner for each, has to fit into one znode."""
 
 
 def equal_boundaries(bundles: int) -> tuple[int, ...]:

@@ -68,7 +68,6 @@ class _Columns:
     short_samples: npt.NDArray[np.int8]
     long_samples: npt.NDArray[np.int16]
     topics: RowArray
-    sessions: RowArray
     reporter: RowArray
     owner: RowArray
     namespace: RowArray
@@ -82,7 +81,6 @@ class _Columns:
             short_samples=np.empty(0, np.int8),
             long_samples=np.empty(0, np.int16),
             topics=np.empty(0, np.int32),
-            sessions=np.empty(0, np.int32),
             reporter=np.empty(0, np.int32),
             owner=np.empty(0, np.int32),
             namespace=np.empty(0, np.int32),
@@ -100,7 +98,7 @@ class _Columns:
         """Make the rows bundles that nothing is known of yet."""
         self.short[rows] = self.long[rows] = DEFAULT_LOAD
         self.reporter[rows] = self.owner[rows] = NOBODY
-        for column in (self.short_samples, self.long_samples, self.topics, self.sessions, self.recorded):
+        for column in (self.short_samples, self.long_samples, self.topics, self.recorded):
             column[rows] = 0
         self.namespace[rows] = namespace
 
@@ -110,7 +108,7 @@ class _Columns:
 
 @dataclass(slots=True, eq=False)
 class _Broker:
-    """A registered broker: its registration's row, its last report, and the bundle rows that report filled.
+    """A registered broker: its registration's row, its last report without the bundles, and the rows of those.
 
     `overtaken`: another broker has since reported one of those bundles.
     """
@@ -118,7 +116,7 @@ class _Broker:
     registration: Registration
     row: int
     report: BrokerReport
-    rows: _Rows
+    rows: RowArray
     overtaken: bool = False
 
 
@@ -136,7 +134,6 @@ class _Order:
     names: tuple[str, ...]
     rows: RowArray
     namespaces: tuple[str, ...]
-    namespace: RowArray
 
 
 @dataclass(slots=True, eq=False)
@@ -176,7 +173,7 @@ class ClusterModel:
         self._namespace_at: list[_Namespace] = []
         self._free_namespace_rows: list[int] = []
         self._unloaded: dict[str, float] = {}
-        self._order = _Order((), np.empty(0, np.int32), (), np.empty(0, np.int32))
+        self._order = _Order((), np.empty(0, np.int32), ())
         self._order_is_current = True
 
     @property
@@ -198,13 +195,13 @@ class ClusterModel:
         broker.overtaken = False
         if foreign.any():
             mine = self._settle_dispute(broker, rows, foreign)
-            self._sample(rows[mine], report.bundle_load[mine], report.bundle_topics[mine], report.bundle_sessions[mine])
+            self._sample(rows[mine], report.bundle_load[mine], report.bundle_topics[mine])
             self._columns.reporter[rows[mine]] = broker.row
         else:
-            self._sample(rows, report.bundle_load, report.bundle_topics, report.bundle_sessions)
+            self._sample(rows, report.bundle_load, report.bundle_topics)
             self._columns.reporter[rows] = broker.row
-        previous, broker.rows, broker.report = broker.rows, rows, report
-        if not np.array_equal(previous, rows):
+        previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
+        if not np.array_equal(previous, broker.rows):
             self._drop_reported(broker, previous[~np.isin(previous, rows)])
 
     def remove_broker(self, broker_id: BrokerId) -> None:
@@ -295,8 +292,9 @@ class ClusterModel:
         return {name for name, namespace in self._namespaces.items() if namespace.changed_at > revision}
 
     def hot_bytes(self) -> int:
-        """The memory of all bundles' columns and of their order, without their names."""
-        return self._columns.nbytes() + self._order.rows.nbytes
+        """The memory of all bundles' columns, of their order and of who reports them, without their names."""
+        reported = sum(broker.rows.nbytes for broker in self._brokers.values())
+        return self._columns.nbytes() + self._order.rows.nbytes + reported
 
     def snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
         """The cluster as it is now. A bundle unloaded less than the grace period ago counts as recently unloaded."""
@@ -331,7 +329,7 @@ class ClusterModel:
         bundles = Bundles(
             names=order.names,
             namespaces=order.namespaces,
-            namespace=order.namespace,
+            namespace=self._positions_of(order.namespaces)[columns.namespace.take(rows)],
             broker=np.where(reported, owner, np.int32(NOBODY)),
             assigned=assigned,
             free=(owner < 0) & (assigned < 0),
@@ -349,9 +347,15 @@ class ClusterModel:
             kept = [name for name in self._order.names if name in self._rows]
             names = tuple(sorted(dict.fromkeys(kept) | self._rows))
             rows = np.fromiter((self._rows[name] for name in names), dtype=np.int32, count=len(names))
-            self._order = _Order(names, rows, *intern_namespaces(names))
+            self._order = _Order(names, rows, intern_namespaces(names)[0])
             self._order_is_current = True
         return self._order
+
+    def _positions_of(self, namespaces: Sequence[str]) -> RowArray:
+        """The position of each namespace, by its row."""
+        positions = np.full(len(self._namespace_at), NOBODY, dtype=np.int32)
+        positions[[self._namespaces[name].row for name in namespaces]] = np.arange(len(namespaces))
+        return positions
 
     def _registered(self, registration: Registration, report: BrokerReport) -> _Broker:
         broker = self._brokers.get(registration.broker)
@@ -360,7 +364,7 @@ class ClusterModel:
         self.remove_broker(registration.broker)
         self._sweep_registrations()
         row = self._registrations.row(registration)
-        broker = self._brokers[registration.broker] = _Broker(registration, row, report, np.empty(0, np.intp))
+        broker = self._brokers[registration.broker] = _Broker(registration, row, report, np.empty(0, np.int32))
         return broker
 
     def _settle_dispute(self, broker: _Broker, rows: _Rows, foreign: BoolArray) -> BoolArray:
@@ -376,9 +380,7 @@ class ClusterModel:
             other.overtaken |= other.row in losers
         return np.asarray(~kept)
 
-    def _sample(
-        self, rows: _Rows, load: FloatArray, topics: npt.NDArray[np.int64], sessions: npt.NDArray[np.int64]
-    ) -> None:
+    def _sample(self, rows: _Rows, load: FloatArray, topics: npt.NDArray[np.int64]) -> None:
         columns = self._columns
         columns.short[rows], columns.short_samples[rows] = next_average(
             columns.short[rows], columns.short_samples[rows], load, SHORT_WINDOW
@@ -387,11 +389,10 @@ class ClusterModel:
             columns.long[rows], columns.long_samples[rows], load, LONG_WINDOW
         )
         columns.topics[rows] = topics
-        columns.sessions[rows] = sessions
         for namespace in set(columns.namespace[rows].tolist()):
             self._namespace_at[namespace].changed_at = self.revision
 
-    def _drop_reported(self, broker: _Broker, rows: _Rows) -> None:
+    def _drop_reported(self, broker: _Broker, rows: _Rows | RowArray) -> None:
         """The broker's report has these bundles no more."""
         rows = rows[self._columns.reporter[rows] == broker.row]
         self._columns.reporter[rows] = NOBODY
@@ -446,7 +447,7 @@ class ClusterModel:
             self._namespace_at.append(namespace)
         return namespace
 
-    def _forget(self, rows: _Rows) -> None:
+    def _forget(self, rows: _Rows | RowArray) -> None:
         """Forget those bundles that neither a namespace record nor a report has any more; their rows are used again."""
         columns = self._columns
         gone = rows[(columns.recorded[rows] == _Recorded.NO) & (columns.reporter[rows] == NOBODY)]

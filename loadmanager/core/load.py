@@ -6,7 +6,7 @@ Source: Pulsar's LocalBrokerData, ResourceUsage and TimeAverageMessageData.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -93,6 +93,13 @@ class BrokerReport:
         read_only(self.bundle_load, bundles, METRICS)
         read_only(self.bundle_topics, bundles)
         read_only(self.bundle_sessions, bundles)
+
+    def without_bundles(self) -> BrokerReport:
+        """What the report says of the broker itself, without its bundles' columns and names."""
+        none = np.empty(0, dtype=np.int64)
+        return replace(
+            self, bundle_names=(), bundle_load=np.empty((0, METRICS)), bundle_topics=none, bundle_sessions=none
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

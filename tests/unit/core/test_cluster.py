@@ -282,6 +282,7 @@ def test_hot_state_stays_within_96_bytes_a_bundle(bundles: int) -> None:
     names = [bundle(i) for i in range(bundles)]
     for step in (bundles // 2, bundles - 1, bundles):
         model.set_namespace(NS, names[:step], [FREE] * step)
+        model.apply_report(A, report(names[:step]))
         taken(model)
     assert model.hot_bytes() <= 96 * bundles
 
