@@ -47,6 +47,7 @@ def a_report(names: tuple[str, ...], rng: np.random.Generator, cpu: float) -> Br
         bundle_load=load,
         bundle_topics=np.ones(len(names), dtype=np.int64),
         bundle_sessions=np.ones(len(names), dtype=np.int64),
+        bundle_cache_bytes=np.zeros(len(names), dtype=np.int64),
         last_update_ms=0,
         start_timestamp_ms=0,
         version="1",

@@ -10,10 +10,10 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 import yaml
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
@@ -22,6 +22,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from loadmanager.core.binding import require_bound
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import parse_broker_id
@@ -207,8 +208,119 @@ class Settings(StoreSettings, WeightSettings):
     load_balancer_history_resource_percentage: float = Field(
         0.9, ge=0, lt=1, allow_inf_nan=False, description="Weight of the past in a broker's averaged usage."
     )
+    load_balancer_average_resource_usage_difference_threshold_percentage: Percent = Field(
+        10,
+        description="LeastResourceUsageWithWeight: prefer brokers at least this many points below the average usage.",
+    )
+    load_manager_class_name: str = Field(
+        "",
+        description="ExtensibleLoadManagerImpl: filter brokers as Pulsar's extensible load manager does; else as its"
+        " modular one. If some brokers report this class, the others get no bundle.",
+    )
+    prefer_later_versions: bool = Field(False, description="Prefer the brokers that run the latest version.")
+    failure_domains_enabled: bool = Field(
+        False, description="Spread the namespaces of an anti-affinity group over failure domains first."
+    )
     load_balancer_bundle_unload_min_throughput_threshold: float = Field(
         10, ge=0, allow_inf_nan=False, description="ThresholdShedder: MiB/s below which moving bundles is not worth it."
+    )
+    load_balancer_msg_rate_difference_shedder_threshold: float = Field(
+        50,
+        allow_inf_nan=False,
+        description="UniformLoadShedder: sheds when the highest message rate is this many per cent above the lowest;"
+        " 0 or less: message rates are not compared.",
+    )
+    load_balancer_msg_throughput_multiplier_difference_shedder_threshold: float = Field(
+        4,
+        allow_inf_nan=False,
+        description="UniformLoadShedder: sheds when the highest throughput is this many times the lowest; 0 or less:"
+        " throughputs are not compared.",
+    )
+    min_unload_message: int = Field(
+        1_000,
+        ge=0,
+        le=2**31 - 1,
+        description="UniformLoadShedder, AvgShedder: messages/s below which moving bundles is not worth it.",
+    )
+    min_unload_message_throughput: int = Field(
+        1024 * 1024,
+        ge=0,
+        le=2**31 - 1,
+        description="UniformLoadShedder, AvgShedder: bytes/s below which moving bundles is not worth it.",
+    )
+    max_unload_percentage: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        allow_inf_nan=False,
+        description="UniformLoadShedder, AvgShedder: the part of a difference that is moved; 0.5 makes both equal.",
+    )
+    max_unload_bundle_num_per_shedding: int = Field(
+        -1, ge=-1, description="UniformLoadShedder: bundles that may be shed in a round; -1: any number."
+    )
+    load_balancer_avg_shedder_low_threshold: Percent = Field(
+        15, description="AvgShedder: points between two brokers' usages from which on a round is a low hit."
+    )
+    load_balancer_avg_shedder_high_threshold: Percent = Field(
+        40, description="AvgShedder: points between two brokers' usages from which on a round is a high hit too."
+    )
+    load_balancer_avg_shedder_hit_count_low_threshold: int = Field(
+        8, ge=0, le=1_000_000, description="AvgShedder: low hits in a row after which a broker sheds to its partner."
+    )
+    load_balancer_avg_shedder_hit_count_high_threshold: int = Field(
+        2, ge=0, le=1_000_000, description="AvgShedder: high hits in a row after which a broker sheds to its partner."
+    )
+    load_balancer_broker_load_target_std: float = Field(
+        0.25,
+        ge=0,
+        allow_inf_nan=False,
+        description="TransferShedder: acts when the standard deviation of brokers' averaged usage (a fraction) is above"
+        " this; half of it is the part of the average below which a broker counts as underloaded.",
+    )
+    load_balancer_shedding_condition_hit_count_threshold: int = Field(
+        3,
+        ge=0,
+        le=1_000_000,
+        description="TransferShedder: acts when loads were apart in more cycles in a row than this.",
+    )
+    load_balancer_transfer_enabled: bool = Field(
+        True,
+        description="TransferShedder: fixes where a bundle goes, and exchanges bundles; off: placement chooses, and"
+        " nothing is exchanged.",
+    )
+    load_balancer_max_number_of_broker_shedding_per_cycle: int = Field(
+        3, ge=0, le=1_000_000, description="TransferShedder: brokers that may be relieved in a round."
+    )
+    load_balance_shedding_delay_in_seconds: int = Field(
+        180,
+        ge=0,
+        le=86_400_000,
+        description="TransferShedder: nothing is moved until each broker has reported so much later than the last"
+        " unload from it.",
+    )
+    load_balancer_broker_load_data_ttl_in_seconds: int = Field(
+        1_800,
+        ge=0,
+        le=86_400_000,
+        alias="loadBalancerBrokerLoadDataTTLInSeconds",
+        description="TransferShedder: a broker whose report is older than this is left out.",
+    )
+    load_balancer_max_number_of_bundles_in_bundle_load_report: int = Field(
+        10,
+        ge=-1,
+        le=1_000_000,
+        description="TransferShedder: only so many of a broker's busiest bundles may be moved; 0 or less: none.",
+    )
+    load_balancer_shedding_bundles_with_policies_enabled: bool = Field(
+        False,
+        description="TransferShedder: also moves bundles of namespaces with an isolation policy or an anti-affinity"
+        " group.",
+    )
+    load_balancer_memory_resource_weight: Weight = Field(
+        0.0, description="TransferShedder: weight of heap memory in a broker's averaged usage."
+    )
+    load_balancer_debug_mode_enabled: bool = Field(
+        False, description="Understood for Pulsar's sake and without effect: every decision is explained anyway."
     )
     default_number_of_namespace_bundles: int = Field(
         4, ge=1, le=1 << 20, description="Bundles of a namespace created without a number."
@@ -243,6 +355,11 @@ class Settings(StoreSettings, WeightSettings):
         description="Decisions and non-decisions kept in memory for /loadbalance/v1/decisions.",
     )
 
+    @model_validator(mode="after")
+    def _strategies_are_bound(self) -> Self:
+        require_bound(self.planner_settings())
+        return self
+
     def planner_settings(self) -> PlannerSettings:
         """What the core needs of these settings."""
         return PlannerSettings(
@@ -258,6 +375,35 @@ class Settings(StoreSettings, WeightSettings):
             lower_boundary_shedding_enabled=self.lower_boundary_shedding_enabled,
             bundle_unload_min_throughput_threshold=self.load_balancer_bundle_unload_min_throughput_threshold,
             history_resource_percentage=self.load_balancer_history_resource_percentage,
+            average_resource_usage_difference_threshold_percentage=(
+                self.load_balancer_average_resource_usage_difference_threshold_percentage
+            ),
+            load_manager_class_name=self.load_manager_class_name,
+            prefer_later_versions=self.prefer_later_versions,
+            failure_domains_enabled=self.failure_domains_enabled,
+            msg_rate_difference_shedder_threshold=self.load_balancer_msg_rate_difference_shedder_threshold,
+            msg_throughput_multiplier_difference_shedder_threshold=(
+                self.load_balancer_msg_throughput_multiplier_difference_shedder_threshold
+            ),
+            min_unload_message=self.min_unload_message,
+            min_unload_message_throughput=self.min_unload_message_throughput,
+            max_unload_percentage=self.max_unload_percentage,
+            max_unload_bundle_num_per_shedding=self.max_unload_bundle_num_per_shedding,
+            avg_shedder_low_threshold=self.load_balancer_avg_shedder_low_threshold,
+            avg_shedder_high_threshold=self.load_balancer_avg_shedder_high_threshold,
+            avg_shedder_hit_count_low_threshold=self.load_balancer_avg_shedder_hit_count_low_threshold,
+            avg_shedder_hit_count_high_threshold=self.load_balancer_avg_shedder_hit_count_high_threshold,
+            broker_load_target_std=self.load_balancer_broker_load_target_std,
+            shedding_condition_hit_count_threshold=self.load_balancer_shedding_condition_hit_count_threshold,
+            transfer_enabled=self.load_balancer_transfer_enabled,
+            max_number_of_broker_shedding_per_cycle=self.load_balancer_max_number_of_broker_shedding_per_cycle,
+            shedding_delay_in_seconds=self.load_balance_shedding_delay_in_seconds,
+            broker_load_data_ttl_in_seconds=self.load_balancer_broker_load_data_ttl_in_seconds,
+            max_number_of_bundles_in_bundle_load_report=(
+                self.load_balancer_max_number_of_bundles_in_bundle_load_report
+            ),
+            shedding_bundles_with_policies_enabled=self.load_balancer_shedding_bundles_with_policies_enabled,
+            memory_resource_weight=self.load_balancer_memory_resource_weight,
             resource_weights=self.resource_weights,
         )
 
@@ -387,6 +533,8 @@ def _fault(model: type[_Settings], fault: dict[str, Any]) -> str:
     if fault["type"] == "missing":
         return f"{key}: is required"
     message = str(fault["msg"]).removeprefix("Value error, ")
+    if not location:
+        return message
     allowed = _bounds(field) if field else ""
     return f"{key}: {message} (got {fault['input']!r}{f'; allowed: {allowed}' if allowed else ''})"
 

@@ -18,6 +18,14 @@ from dataclasses import dataclass, field, fields
 import numpy as np
 import numpy.typing as npt
 
+from loadmanager.core.extensible import (
+    BrokerLoad,
+    LoadAverage,
+    ReportRules,
+    TopBundles,
+    find_top_bundles,
+    throughput_of,
+)
 from loadmanager.core.load import (
     DEFAULT_LOAD,
     LONG_WINDOW,
@@ -30,15 +38,18 @@ from loadmanager.core.load import (
     RowArray,
     next_average,
 )
-from loadmanager.core.names import BrokerId
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.snapshot import NOBODY, Bundles, Snapshot, brokers_of, intern_namespaces, namespace_of
+from loadmanager.core.policies import NO_POLICIES, Policies
+from loadmanager.core.snapshot import NOBODY, Bundles, Snapshot, brokers_of, intern_namespaces
 
-_GROWTH = 32
-"""Columns grow by one part in so many: little slack, and a copy of 32 rows for each row added."""
+_GROWTH = 64
+"""Columns grow by one part in so many: little slack, and a copy of 64 rows for each row added."""
 _FEWEST_ROWS = 64
 _SPARE_REGISTRATIONS = 1024
 """Rows of ended registrations are looked for once the table exceeds twice the brokers by so many."""
+
+_NO_ROWS: RowArray = np.empty(0, dtype=np.int32)
 
 _Rows = npt.NDArray[np.intp]
 
@@ -110,13 +121,17 @@ class _Columns:
 class _Broker:
     """A registered broker: its registration's row, its last report without the bundles, and the rows of those.
 
-    `overtaken`: another broker has since reported one of those bundles.
+    `top` are the rows of the busiest of them, the least busy first, and `top_throughput` their bytes/s. `overtaken`:
+    another broker has since reported one of those bundles.
     """
 
     registration: Registration
     row: int
     report: BrokerReport
     rows: RowArray
+    top: RowArray
+    top_throughput: FloatArray
+    average: LoadAverage = field(default_factory=LoadAverage)
     overtaken: bool = False
 
 
@@ -158,10 +173,14 @@ class _RegistrationTable:
 
 
 class ClusterModel:
-    """All brokers and bundles, their load and their owners; `revision` grows with each change."""
+    """All brokers and bundles, their load and their owners; `revision` grows with each change.
 
-    def __init__(self) -> None:
+    By the `rules` each report goes into the broker's averages, and the busiest bundles in it are kept.
+    """
+
+    def __init__(self, rules: ReportRules | None = None) -> None:
         self.revision = 0
+        self._rules = rules or ReportRules()
         self._columns = _Columns.empty()
         self._rows: dict[str, int] = {}
         self._names: list[str] = []
@@ -173,6 +192,8 @@ class ClusterModel:
         self._namespace_at: list[_Namespace] = []
         self._free_namespace_rows: list[int] = []
         self._unloaded: dict[str, float] = {}
+        self._unloaded_from: dict[BrokerId, float] = {}
+        self._policies = NO_POLICIES
         self._order = _Order((), np.empty(0, np.int32), ())
         self._order_is_current = True
 
@@ -200,6 +221,9 @@ class ClusterModel:
         else:
             self._sample(rows, report.bundle_load, report.bundle_topics)
             self._columns.reporter[rows] = broker.row
+        top = find_top_bundles(report, self._rules, self._policies.has_policy)
+        broker.top, broker.top_throughput = rows[top].astype(np.int32), throughput_of(report.bundle_load[top])
+        broker.average = self._rules.average_after(report, broker.average)
         previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
         if not np.array_equal(previous, broker.rows):
             self._drop_reported(broker, previous[~np.isin(previous, rows)])
@@ -236,6 +260,11 @@ class ClusterModel:
     def remove_namespace(self, namespace: str) -> None:
         self.set_namespace(namespace, (), ())
 
+    def set_policies(self, policies: Policies) -> None:
+        """Take in what operators have laid down about who may own what, in place of what held before."""
+        self.revision += 1
+        self._policies = policies
+
     def seed_bundle(self, name: str, averages: BundleAverages) -> None:
         """Take persisted history for a bundle that has less of its own; ignored for one in no record and no report."""
         row = self._rows.get(name)
@@ -248,20 +277,31 @@ class ClusterModel:
         columns.long_samples[row] = min(averages.long_samples, LONG_WINDOW)
         columns.topics[row] = averages.topics
 
-    def mark_unloaded(self, name: str, at_s: float) -> None:
-        """Note that a bundle was unloaded just now: it stays where it is for the grace period."""
+    def mark_unloaded(self, name: str, at_s: float, source: BrokerId | None = None) -> None:
+        """Note that a bundle was taken from `source` just now: it stays where it is for the grace period."""
         self.revision += 1
         self._unloaded[name] = at_s
+        if source is not None:
+            self._unloaded_from[source] = at_s
 
     def recently_unloaded(self) -> dict[str, float]:
         """When each bundle was last unloaded, seconds since 1970; entries past the grace period go at a snapshot."""
         return dict(self._unloaded)
 
-    def restore_unloaded(self, unloaded: Mapping[str, float]) -> None:
-        """Add what a former leader noted, where nothing later is known."""
+    def last_unloaded(self) -> dict[BrokerId, float]:
+        """When a bundle was last taken from each broker, seconds since 1970.
+
+        Of brokers that are not registered the entries past the grace period go at a snapshot.
+        """
+        return dict(self._unloaded_from)
+
+    def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
+        """Add what a former leader noted, of bundles and of brokers, where nothing later is known."""
         self.revision += 1
         for name, at_s in unloaded.items():
             self._unloaded[name] = max(at_s, self._unloaded.get(name, at_s))
+        for source, at_s in (sources or {}).items():
+            self._unloaded_from[source] = max(at_s, self._unloaded_from.get(source, at_s))
 
     def registrations(self) -> dict[BrokerId, Registration]:
         """The registration of each broker that has reported."""
@@ -293,18 +333,41 @@ class ClusterModel:
 
     def hot_bytes(self) -> int:
         """The memory of all bundles' columns, of their order and of who reports them, without their names."""
-        reported = sum(broker.rows.nbytes for broker in self._brokers.values())
+        reported = sum(
+            broker.rows.nbytes + broker.top.nbytes + broker.top_throughput.nbytes for broker in self._brokers.values()
+        )
         return self._columns.nbytes() + self._order.rows.nbytes + reported
 
     def snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
         """The cluster as it is now. A bundle unloaded less than the grace period ago counts as recently unloaded."""
         oldest_s = taken_at_s - grace_period_s
         self._unloaded = {name: at_s for name, at_s in self._unloaded.items() if at_s >= oldest_s}
+        self._unloaded_from = {
+            broker: at_s for broker, at_s in self._unloaded_from.items() if at_s >= oldest_s or broker in self._brokers
+        }
         brokers = [self._brokers[broker_id] for broker_id in sorted(self._brokers)]
         bundles, settled = self._sorted_columns(brokers)
         registrations = [broker.registration for broker in brokers]
-        columns = brokers_of(registrations, [broker.report for broker in brokers], bundles, settled)
-        return Snapshot(taken_at_s, self.revision, columns, bundles)
+        reports = [broker.report for broker in brokers]
+        columns = brokers_of(registrations, reports, bundles, settled, self._unloaded_from)
+        now_ms = round(taken_at_s * 1000)
+        averages = [broker.average for broker in brokers]
+        return Snapshot(
+            taken_at_s,
+            self.revision,
+            columns,
+            bundles,
+            policies=self._policies,
+            broker_load=BrokerLoad.of_averages(averages, columns.load, now_ms, self._rules.history),
+            top_bundles=self._top_bundles(brokers),
+        )
+
+    def _top_bundles(self, brokers: Sequence[_Broker]) -> TopBundles:
+        """The busiest bundles of each broker, as rows of a snapshot."""
+        rows = self._current_order().rows
+        positions = np.full(len(self._columns.owner), NOBODY, dtype=np.int32)
+        positions[rows] = np.arange(len(rows))
+        return TopBundles.of([(positions[broker.top], broker.top_throughput) for broker in brokers])
 
     def _sorted_columns(self, brokers: Sequence[_Broker]) -> tuple[Bundles, BoolArray]:
         """The bundles in name order with broker positions for registrations, and which brokers are settled."""
@@ -364,7 +427,9 @@ class ClusterModel:
         self.remove_broker(registration.broker)
         self._sweep_registrations()
         row = self._registrations.row(registration)
-        broker = self._brokers[registration.broker] = _Broker(registration, row, report, np.empty(0, np.int32))
+        broker = self._brokers[registration.broker] = _Broker(
+            registration, row, report, rows=_NO_ROWS, top=_NO_ROWS, top_throughput=np.empty(0)
+        )
         return broker
 
     def _settle_dispute(self, broker: _Broker, rows: _Rows, foreign: BoolArray) -> BoolArray:

@@ -1,42 +1,51 @@
-"""Which brokers may own a bundle at all, and which of them rather: a chain of filters in front of placement.
+"""Which brokers may own a bundle at all, and which of them rather: chains of filters in front of placement.
 
-Source: the filters of Pulsar's ModularLoadManagerImpl.selectBroker. Each filter is a pure function from the brokers
-that are left (a mask) to those that remain, and has a reason under which the dropped ones are counted. `REQUIRED`
-filters are limits and always hold. `PREFERRED` ones only choose among what the limits leave: they never leave nobody,
-and are given up when all that they leave is overloaded.
+Source: the filters of Pulsar's ModularLoadManagerImpl.selectBroker and of ExtensibleLoadManagerImpl.selectAsync, each
+chain a `Rules`. A filter is a pure function from the brokers that are left (a mask) to those that remain, and has a
+reason under which the dropped ones are counted. Policies and limits always hold. Preferences only choose among what
+these leave: they are given up when they leave nobody, and when the broker chosen by them is overloaded.
 
-Isolation policies come first in `REQUIRED`; anti-affinity and the broker's version come after the topic limit.
+Differs from Pulsar in the modular rules: when the chosen broker is overloaded, or a broker's version is unreadable,
+Pulsar goes on with all brokers that the isolation policies allow, so those over the topic limit and those of an
+anti-affinity group come back; here the limits keep holding. Brokers that run another load-manager class are dropped
+first, as in the extensible rules, where Pulsar does it after even distribution and so may give up all filters. Brokers
+here do not run load managers, so their class counts only when `loadManagerClassName` is set and some broker runs it.
 
-Differs from Pulsar: when the chosen broker is overloaded, Pulsar chooses again from all brokers that the isolation
-policies allow, so those over the topic limit come back too; here the limits keep holding. Pulsar also drops brokers
-that run another load-manager class than the leader; here brokers do not run load managers, and what they report as
-their class says nothing about who may place bundles on them.
+Differs from Pulsar in both: topics, bundles of a namespace and namespaces of a group on their way to a broker count.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from loadmanager.core.load import BoolArray
+from loadmanager.core.load import BoolArray, IntArray
+from loadmanager.core.names import SYSTEM_NAMESPACE, BrokerId
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Reason
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.plan import Figure, Reason
+from loadmanager.core.policies import IsolationPolicy
+from loadmanager.core.settings import PlannerSettings, short_class_name
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.versions import UNREADABLE, rank_versions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """The bundle that needs a broker, and what it is asked against. `non_persistent`: it holds such a topic."""
+    """The bundle that needs a broker, and what it is asked against.
+
+    `non_persistent`: it holds such a topic. `excluded`: the row of a broker that is not wanted: the bundle leaves it.
+    """
 
     namespace: str
     non_persistent: bool
     snapshot: Snapshot
     projection: Projection
     settings: PlannerSettings
+    excluded: int | None = None
 
 
 class BrokerFilter(NamedTuple):
@@ -44,34 +53,156 @@ class BrokerFilter(NamedTuple):
     keep: Callable[[BoolArray, Question], BoolArray]
 
 
+def keep_isolated(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those that the namespace's isolation policy names: its primary brokers, and when they are fewer than its limit
+    the secondary ones too. Without a policy, those that are no policy's primary.
+    """
+    policies = question.snapshot.policies
+    policy = policies.find_policy(question.namespace)
+    if policy is None:
+        return np.asarray(brokers & _which(question.snapshot, "shared", policies.is_shared))
+    primary, secondary = _named_by(question.snapshot, policy)
+    kept = brokers & primary
+    if np.count_nonzero(kept) < policy.min_limit:
+        kept |= brokers & secondary
+    return kept
+
+
 def keep_serving_domain(brokers: BoolArray, question: Question) -> BoolArray:
-    """Those that serve persistent topics, or non-persistent ones for a bundle that holds such a topic."""
+    """Those that serve persistent topics, or non-persistent ones for a bundle that holds such a topic; all when an
+    isolation policy names the brokers.
+    """
+    if question.snapshot.policies.find_policy(question.namespace) is not None:
+        return brokers
     columns = question.snapshot.brokers
     serving = columns.non_persistent_enabled if question.non_persistent else columns.persistent_enabled
     return np.asarray(brokers & serving)
 
 
-def keep_below_topic_limit(brokers: BoolArray, question: Question) -> BoolArray:
-    """Those with at most the greatest number of topics, bundles on their way included; all when that leaves none."""
-    columns = question.snapshot.brokers
-    topics = columns.topics + columns.preallocated_topics + question.projection.topics
-    kept = np.asarray(brokers & (topics <= question.settings.broker_max_topics))
+def keep_same_load_manager(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those that run the configured load-manager class, if any of them does."""
+    wanted = short_class_name(question.settings.load_manager_class_name)
+    if not wanted:
+        return brokers
+    classes = question.snapshot.brokers.load_manager_classes
+    kept = brokers & question.snapshot.derive(
+        ("load manager", wanted), lambda: np.array([short_class_name(name) == wanted for name in classes], dtype=bool)
+    )
     return kept if kept.any() else brokers
 
 
-def keep_fewest_of_namespace(brokers: BoolArray, question: Question) -> BoolArray:
-    """Those with the fewest bundles of the namespace, so that each namespace is spread over the brokers."""
-    if not question.settings.distribute_bundles_evenly_enabled or not brokers.any():
+def keep_below_topic_limit(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those with at most the greatest number of topics, bundles on their way included; all when that leaves none."""
+    kept = np.asarray(brokers & (_topics(question) <= question.settings.broker_max_topics))
+    return kept if kept.any() else brokers
+
+
+def keep_strictly_below_topic_limit(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those with fewer topics than the greatest number, bundles on their way included; the extensible rule."""
+    return np.asarray(brokers & (_topics(question) < question.settings.broker_max_topics))
+
+
+def keep_fewest_in_failure_domain(brokers: BoolArray, question: Question, *, count_bundles: bool = False) -> BoolArray:
+    """Those in the failure domains that have least of the namespace's anti-affinity group in all."""
+    policies = question.snapshot.policies
+    counts = _find_group_counts(question, count_bundles=count_bundles)
+    if counts is None or not (question.settings.failure_domains_enabled and policies.failure_domains):
         return brokers
-    bundles = question.projection.bundles_per_broker(question.namespace)
-    return np.asarray(brokers & (bundles == bundles[brokers].min()))
+    domain = question.snapshot.derive("failure domains", lambda: _failure_domains(question.snapshot))
+    totals = np.bincount(domain[brokers], weights=counts[brokers], minlength=len(brokers)).astype(np.int64)
+    return _keep_least(brokers, totals[domain])
 
 
-REQUIRED = (
+def keep_fewest_of_group(brokers: BoolArray, question: Question, *, count_bundles: bool = False) -> BoolArray:
+    """Those that have least of the namespace's anti-affinity group: namespaces, or their bundles."""
+    counts = _find_group_counts(question, count_bundles=count_bundles)
+    return brokers if counts is None else _keep_least(brokers, counts)
+
+
+def keep_fewest_of_namespace(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those with the fewest bundles of the namespace, so that each namespace is spread over the brokers; the system
+    namespace is whatever the setting.
+    """
+    if not question.settings.distribute_bundles_evenly_enabled and question.namespace != SYSTEM_NAMESPACE:
+        return brokers
+    return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
+
+
+def keep_latest_version(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those that run the latest version among them, if later versions are preferred; none if one is unreadable."""
+    if not question.settings.prefer_later_versions or not brokers.any():
+        return brokers
+    ranks = _version_ranks(question.snapshot)
+    if ranks[brokers].min() == UNREADABLE:
+        return np.zeros_like(brokers)
+    return np.asarray(brokers & (ranks == ranks[brokers].max()))
+
+
+def keep_latest_readable_version(brokers: BoolArray, question: Question) -> BoolArray:
+    """`keep_latest_version`, but all of them if one's version is unreadable: the extensible rule."""
+    kept = keep_latest_version(brokers, question)
+    return kept if kept.any() else brokers
+
+
+class Rules(NamedTuple):
+    """The filters of one load manager.
+
+    `policies` are judged with the broker that the bundle is to leave, which counts as a primary one, and `limits`
+    without it. `second_choice`: an overloaded choice is made again without the preferences.
+    """
+
+    policies: tuple[BrokerFilter, ...]
+    limits: tuple[BrokerFilter, ...]
+    preferences: tuple[BrokerFilter, ...]
+    second_choice: bool
+
+
+_ISOLATION = (
+    BrokerFilter(Reason.ISOLATION_POLICY, keep_isolated),
     BrokerFilter(Reason.PERSISTENCE_DISABLED, keep_serving_domain),
-    BrokerFilter(Reason.TOPIC_LIMIT_REACHED, keep_below_topic_limit),
 )
-PREFERRED = (BrokerFilter(Reason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace),)
+_CLASS = BrokerFilter(Reason.OTHER_LOAD_MANAGER_CLASS, keep_same_load_manager)
+
+MODULAR = Rules(
+    policies=_ISOLATION,
+    limits=(
+        _CLASS,
+        BrokerFilter(Reason.TOPIC_LIMIT_REACHED, keep_below_topic_limit),
+        BrokerFilter(Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP, keep_fewest_in_failure_domain),
+        BrokerFilter(Reason.HAS_MORE_OF_GROUP, keep_fewest_of_group),
+    ),
+    preferences=(
+        BrokerFilter(Reason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace),
+        BrokerFilter(Reason.OLDER_VERSION, keep_latest_version),
+    ),
+    second_choice=True,
+)
+
+EXTENSIBLE = Rules(
+    policies=(),
+    limits=(
+        _CLASS,
+        BrokerFilter(Reason.TOPIC_LIMIT_REACHED, keep_strictly_below_topic_limit),
+        BrokerFilter(Reason.OLDER_VERSION, keep_latest_readable_version),
+        BrokerFilter(
+            Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP, partial(keep_fewest_in_failure_domain, count_bundles=True)
+        ),
+        BrokerFilter(Reason.HAS_MORE_OF_GROUP, partial(keep_fewest_of_group, count_bundles=True)),
+        *_ISOLATION,
+    ),
+    preferences=(),
+    second_choice=False,
+)
+
+
+def rules_of(settings: PlannerSettings, placement_strategy: str) -> Rules:
+    """The rules of the load manager that is configured, or that a strategy belongs to; `placement_strategy` is the
+    short name of that one.
+    """
+    by_class = short_class_name(settings.load_manager_class_name) == "ExtensibleLoadManagerImpl"
+    by_shedding = short_class_name(settings.shedding_strategy) == "TransferShedder"
+    by_placement = placement_strategy == "LeastResourceUsageWithWeightExtensible"
+    return EXTENSIBLE if by_class or by_shedding or by_placement else MODULAR
 
 
 def apply(
@@ -86,3 +217,101 @@ def apply(
             dropped[reason.value] = difference
         brokers = kept
     return brokers, dropped
+
+
+def allowed_brokers(rules: Rules, question: Question) -> tuple[BoolArray, dict[str, int]]:
+    """The brokers (M,) that may own the bundle, and how many may not, by reason."""
+    brokers, by_policy = apply(rules.policies, _everyone(question), question)
+    brokers, by_limit = apply(rules.limits, _others(brokers, question), question)
+    return brokers, by_policy | by_limit
+
+
+def preferred_brokers(rules: Rules, allowed: BoolArray, question: Question) -> tuple[BoolArray, dict[str, int]]:
+    """Those of the allowed brokers that are rather chosen, never nobody, and how many are passed over, by reason."""
+    brokers, passed_over = apply(rules.preferences, allowed, question)
+    if brokers.any() or not allowed.any():
+        return brokers, passed_over
+    unreadable = int(np.count_nonzero(allowed & (_version_ranks(question.snapshot) == UNREADABLE)))
+    return allowed, {Reason.VERSION_UNREADABLE.value: unreadable}
+
+
+def find_isolation_refusal(question: Question) -> dict[str, Figure] | None:
+    """The numbers of the isolation policy that leaves no broker at all, None if there is no such."""
+    policy = question.snapshot.policies.find_policy(question.namespace)
+    if policy is None or _others(keep_isolated(_everyone(question), question), question).any():
+        return None
+    primary, secondary = _named_by(question.snapshot, policy)
+    return {
+        "policy": policy.name,
+        "primary": int(np.count_nonzero(primary)),
+        "secondary": int(np.count_nonzero(secondary)),
+        "min_limit": policy.min_limit,
+    }
+
+
+def find_anti_affinity_refusal(rules: Rules, question: Question) -> dict[str, Figure] | None:
+    """Why a bundle should not leave its broker, `question.excluded`, for the sake of its anti-affinity group: all
+    brokers that may own it have equally much of the group, and something. None if it may.
+    """
+    counts = _find_group_counts(question, count_bundles=False)
+    brokers, _ = apply(rules.policies, _everyone(question), question)
+    if counts is None or not _others(brokers, question).any():
+        return None
+    least = int(counts[brokers].min())
+    if least == 0 or np.any(counts[brokers] != least):
+        return None
+    group = question.snapshot.policies.find_group(question.namespace) or ""
+    return {"group": group, "least": least, "candidates": int(np.count_nonzero(brokers))}
+
+
+def _everyone(question: Question) -> BoolArray:
+    return np.ones(len(question.snapshot.brokers), dtype=bool)
+
+
+def _others(brokers: BoolArray, question: Question) -> BoolArray:
+    """The brokers without the excluded one."""
+    others = brokers.copy()
+    if question.excluded is not None:
+        others[question.excluded] = False
+    return others
+
+
+def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
+    return np.asarray(brokers & (counts == counts[brokers].min())) if brokers.any() else brokers
+
+
+def _topics(question: Question) -> IntArray:
+    columns = question.snapshot.brokers
+    return np.asarray(columns.topics + columns.preallocated_topics + question.projection.topics)
+
+
+def _find_group_counts(question: Question, *, count_bundles: bool) -> IntArray | None:
+    """How much each broker has of the namespace's anti-affinity group (M,), None if it is in none."""
+    group = question.snapshot.policies.find_group(question.namespace)
+    if group is None:
+        return None
+    counts = question.projection.group_counts(group)
+    return counts.bundles if count_bundles else counts.namespaces
+
+
+def _failure_domains(snapshot: Snapshot) -> IntArray:
+    """A number for the failure domain of each broker (M,)."""
+    domains = [snapshot.policies.failure_domain(broker) for broker in snapshot.brokers.ids]
+    return np.unique(domains, return_inverse=True)[1].astype(np.int64)
+
+
+def _version_ranks(snapshot: Snapshot) -> IntArray:
+    return snapshot.derive("version ranks", lambda: rank_versions(snapshot.brokers.versions))
+
+
+def _named_by(snapshot: Snapshot, policy: IsolationPolicy) -> tuple[BoolArray, BoolArray]:
+    """The primary brokers of the policy, and its secondary ones, (M,) each."""
+    policies = snapshot.policies
+    primary = _which(snapshot, ("primary", policy.name), lambda broker: policies.is_primary(policy, broker))
+    secondary = _which(snapshot, ("secondary", policy.name), lambda broker: policies.is_secondary(policy, broker))
+    return primary, secondary
+
+
+def _which(snapshot: Snapshot, key: Hashable, holds: Callable[[BrokerId], bool]) -> BoolArray:
+    """The brokers (M,) of which something holds, found out once per snapshot."""
+    return snapshot.derive(key, lambda: np.array([holds(broker) for broker in snapshot.brokers.ids], dtype=bool))

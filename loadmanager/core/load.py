@@ -6,6 +6,7 @@ Source: Pulsar's LocalBrokerData, ResourceUsage and TimeAverageMessageData.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -64,8 +65,8 @@ class BrokerReport:
     """One report of a broker.
 
     `usage` is (5, 2): per resource how much is used and the limit, in any unit common to both. `load` is the broker's
-    reported totals. `bundle_load` (k, 4), `bundle_topics` and `bundle_sessions` (k,; consumers and producers) belong
-    to `bundle_names`, which holds the bundles with at least one loaded topic.
+    reported totals. `bundle_load` (k, 4), `bundle_topics`, `bundle_sessions` (k,; consumers and producers) and
+    `bundle_cache_bytes` (k,) belong to `bundle_names`, which holds the bundles with at least one loaded topic.
     """
 
     usage: FloatArray
@@ -78,6 +79,7 @@ class BrokerReport:
     bundle_load: FloatArray
     bundle_topics: IntArray
     bundle_sessions: IntArray
+    bundle_cache_bytes: IntArray
     last_update_ms: int
     start_timestamp_ms: int
     version: str
@@ -93,12 +95,30 @@ class BrokerReport:
         read_only(self.bundle_load, bundles, METRICS)
         read_only(self.bundle_topics, bundles)
         read_only(self.bundle_sessions, bundles)
+        read_only(self.bundle_cache_bytes, bundles)
+
+    def with_bundles(self, loads: Mapping[str, FloatArray]) -> BrokerReport:
+        """The report with more bundles, of which nothing is known but their load (4,)."""
+        unknown = np.zeros(len(loads), dtype=np.int64)
+        return replace(
+            self,
+            bundle_names=(*self.bundle_names, *loads),
+            bundle_load=np.concatenate([self.bundle_load, np.array(list(loads.values())).reshape(-1, METRICS)]),
+            bundle_topics=np.concatenate([self.bundle_topics, unknown]),
+            bundle_sessions=np.concatenate([self.bundle_sessions, unknown]),
+            bundle_cache_bytes=np.concatenate([self.bundle_cache_bytes, unknown]),
+        )
 
     def without_bundles(self) -> BrokerReport:
         """What the report says of the broker itself, without its bundles' columns and names."""
         none = np.empty(0, dtype=np.int64)
         return replace(
-            self, bundle_names=(), bundle_load=np.empty((0, METRICS)), bundle_topics=none, bundle_sessions=none
+            self,
+            bundle_names=(),
+            bundle_load=np.empty((0, METRICS)),
+            bundle_topics=none,
+            bundle_sessions=none,
+            bundle_cache_bytes=none,
         )
 
 

@@ -12,6 +12,10 @@ BrokerId = NewType("BrokerId", str)
 HASH_SPACE_END = 0xFFFFFFFF
 """The highest hash, which belongs to the last bundle: the only range that is closed at the top."""
 
+SYSTEM_NAMESPACE = "pulsar/system"
+"""Where Pulsar's brokers keep what they say to each other."""
+
+_SELF_TEST_NAMESPACE = re.compile(r"(pulsar|sla-monitor)/[^:]+:\d+")
 _DOMAINS = ("persistent", "non-persistent")
 _NAME_PART = re.compile(r"[-=:.\w]+")
 _RANGE = re.compile(r"0x[0-9a-f]{8}_0x[0-9a-f]{8}")
@@ -135,8 +139,19 @@ def parse_broker_id(text: str) -> BrokerId:
 
 
 def broker_host(broker_id: BrokerId) -> str:
-    """The part of a broker id that isolation policies match: everything before the last colon."""
-    return broker_id.rpartition(":")[0]
+    """The part of a broker id that isolation policies match: everything before the last colon, or all without one."""
+    host, colon, port = broker_id.rpartition(":")
+    return host if colon else port
+
+
+def namespace_of(bundle: str) -> str:
+    """The namespace part of a bundle's full name."""
+    return bundle.rpartition("/")[0]
+
+
+def is_self_test_namespace(namespace: str) -> bool:
+    """Whether it is one in which a broker of Pulsar tests itself: it belongs to that broker and never moves."""
+    return _SELF_TEST_NAMESPACE.fullmatch(namespace) is not None
 
 
 def _name_part(field: str, text: str) -> str:

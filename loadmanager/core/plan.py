@@ -16,11 +16,22 @@ class Reason(enum.StrEnum):
     # Placement: why this broker.
     LEAST_LONG_TERM_MESSAGE_RATE = "least_long_term_message_rate"
     ALL_BROKERS_OVERLOADED = "all_brokers_overloaded"
+    RESOURCE_USAGE_BELOW_AVERAGE = "resource_usage_below_average"
+    RESOURCE_USAGE_NEAR_AVERAGE = "resource_usage_near_average"
+    ROUND_ROBIN = "round_robin"
+    DRAWN_BY_CHANCE = "drawn_by_chance"
+    DECIDED_BEFORE = "decided_before"
 
     # Placement: why some brokers were not considered, or none was found.
+    ISOLATION_POLICY = "isolation_policy"
     PERSISTENCE_DISABLED = "persistence_disabled"
+    OTHER_LOAD_MANAGER_CLASS = "other_load_manager_class"
     TOPIC_LIMIT_REACHED = "topic_limit_reached"
+    FAILURE_DOMAIN_HAS_MORE_OF_GROUP = "failure_domain_has_more_of_group"
+    HAS_MORE_OF_GROUP = "has_more_of_group"
     OWNS_MORE_OF_NAMESPACE = "owns_more_of_namespace"
+    OLDER_VERSION = "older_version"
+    VERSION_UNREADABLE = "version_unreadable"
     NO_BROKER_AVAILABLE = "no_broker_available"
     NO_OTHER_BROKER = "no_other_broker"
     NOT_FREE = "not_free"
@@ -29,6 +40,12 @@ class Reason(enum.StrEnum):
     BROKER_OVERLOADED = "broker_overloaded"
     BROKER_ABOVE_AVERAGE = "broker_above_average"
     LOWER_BOUNDARY = "lower_boundary"
+    MSG_RATE_DIFFERENCE = "msg_rate_difference"
+    THROUGHPUT_DIFFERENCE = "throughput_difference"
+    BROKER_ABOVE_PARTNER = "broker_above_partner"
+
+    OVERLOADED = "overloaded"
+    UNDERLOADED = "underloaded"
 
     # Shedding: why not.
     SHEDDING_DISABLED = "shedding_disabled"
@@ -40,7 +57,20 @@ class Reason(enum.StrEnum):
     NO_BUNDLES = "no_bundles"
     SINGLE_BUNDLE = "single_bundle"
     NO_ELIGIBLE_BUNDLE = "no_eligible_bundle"
+    NO_BUNDLE_FITS = "no_bundle_fits"
+    DIFFERENCES_SMALL = "differences_small"
+    NOT_THE_BUSIEST = "not_the_busiest"
+    CLOSE_TO_PARTNER = "close_to_partner"
+    TOO_FEW_HITS = "too_few_hits"
+    LESS_USED_PARTNER = "less_used_partner"
+    HIT_COUNT = "hit_count"
+    COOL_DOWN = "cool_down"
+    OUT_DATED_DATA = "out_dated_data"
+    NO_LOAD_DATA = "no_load_data"
+    NO_BROKERS = "no_brokers"
+    NO_TRANSFERABLE_BUNDLES = "no_transferable_bundles"
     NAMESPACE_EXCLUDED = "namespace_excluded"
+    ANTI_AFFINITY_KEPT = "anti_affinity_kept"
 
     # Reports: why a broker publishes its load.
     FIRST_REPORT = "first_report"
@@ -73,7 +103,45 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
             " {=loadBalancerBrokerOverloadedThresholdPercentage} %"
         ),
     ),
+    (
+        Reason.RESOURCE_USAGE_BELOW_AVERAGE,
+        (
+            "Placed because {broker} at usage {usage_percent} % is one of {equals} at or below average"
+            " {average_percent} % minus {=loadBalancerAverageResourceUsageDifferenceThresholdPercentage} %"
+            " of {candidates} candidates"
+        ),
+    ),
+    (
+        Reason.RESOURCE_USAGE_NEAR_AVERAGE,
+        (
+            "Placed on {broker} by chance because none of {candidates} candidates is at or below average"
+            " {average_percent} % minus {=loadBalancerAverageResourceUsageDifferenceThresholdPercentage} %"
+        ),
+    ),
+    (Reason.ROUND_ROBIN, "Placed because it is the turn of {broker} among {candidates} candidates"),
+    (
+        Reason.NO_BROKER_AVAILABLE,
+        (
+            "Not placed because isolation policy {policy} leaves no broker that may own it: {brokers} registered,"
+            " {primary} primary and {secondary} secondary ones, min_limit {min_limit}"
+        ),
+    ),
+    (
+        Reason.DRAWN_BY_CHANCE,
+        (
+            "Placed on {broker} by chance, one of {equals} of {candidates} candidates not above"
+            " {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+        ),
+    ),
+    (Reason.DECIDED_BEFORE, "Placed on {broker} because that was decided before"),
     (Reason.NO_BROKER_AVAILABLE, "Not placed because none of {brokers} registered brokers may own it"),
+    (
+        Reason.NO_OTHER_BROKER,
+        (
+            "No move because isolation policy {policy} leaves no other broker that may own it: {brokers} registered,"
+            " {primary} primary and {secondary} secondary ones, min_limit {min_limit}"
+        ),
+    ),
     (Reason.NO_OTHER_BROKER, "No move because none of the other of {brokers} registered brokers may own it"),
     (Reason.NOT_FREE, "Not placed because it is owned by, or on its way to, {broker}"),
     (
@@ -96,6 +164,97 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
             "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is the highest and another"
             " broker's is below average {average_percent} % minus {=loadBalancerBrokerThresholdShedderPercentage} %:"
             " need {need_mib_per_s} MiB/s"
+        ),
+    ),
+    (
+        Reason.MSG_RATE_DIFFERENCE,
+        (
+            "Shed {bundles_taken} of {bundles} bundles because its {highest_msg_rate_per_s} messages/s are"
+            " {msg_rate_difference_percent} % above the lowest, {lowest_msg_rate_per_s}, more than"
+            " {=loadBalancerMsgRateDifferenceShedderThreshold} %: need {need_msg_rate_per_s} messages/s"
+        ),
+    ),
+    (
+        Reason.THROUGHPUT_DIFFERENCE,
+        (
+            "Shed {bundles_taken} of {bundles} bundles because its {highest_mib_per_s} MiB/s are {throughput_ratio}"
+            " times the lowest, {lowest_mib_per_s}, more than"
+            " {=loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold}: need {need_mib_per_s} MiB/s"
+        ),
+    ),
+    (
+        Reason.BROKER_ABOVE_PARTNER,
+        (
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been far above"
+            " its {partner_usage_percent} %: need {need_msg_rate_per_s} messages/s"
+        ),
+    ),
+    (
+        Reason.BROKER_ABOVE_PARTNER,
+        (
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been far above"
+            " its {partner_usage_percent} %: need {need_mib_per_s} MiB/s"
+        ),
+    ),
+    (
+        Reason.OVERLOADED,
+        (
+            "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
+            " {bundles_in_exchange} in exchange, because of usage {usage_percent} % at average {average_percent} % and"
+            " deviation {std_percent} % ({=loadBalancerBrokerLoadTargetStd}): want {want_mib_per_s} MiB/s"
+        ),
+    ),
+    (
+        Reason.UNDERLOADED,
+        (
+            "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
+            " {bundles_in_exchange} in exchange, because that one has little of average {average_percent} % or of its"
+            " throughput ({=loadBalancerBrokerLoadTargetStd}): want {want_mib_per_s} MiB/s"
+        ),
+    ),
+    (
+        Reason.HIT_COUNT,
+        (
+            "No move because usages have been apart for {cycles} cycles, not more than"
+            " {=loadBalancerSheddingConditionHitCountThreshold}: deviation {std_percent} %"
+            " ({=loadBalancerBrokerLoadTargetStd})"
+        ),
+    ),
+    (
+        Reason.HIT_COUNT,
+        (
+            "No move because usages are close: deviation {std_percent} % is not above"
+            " {=loadBalancerBrokerLoadTargetStd}, from {partner_usage_percent} % to {usage_percent} %"
+        ),
+    ),
+    (Reason.HIT_COUNT, "No move because no broker may be relieved: deviation {std_percent} %"),
+    (
+        Reason.COOL_DOWN,
+        (
+            "No move because {broker} has not reported yet {=loadBalanceSheddingDelayInSeconds} s after a bundle was"
+            " taken from it"
+        ),
+    ),
+    (
+        Reason.OUT_DATED_DATA,
+        "No move because all reports of {brokers} brokers are older than {=loadBalancerBrokerLoadDataTTLInSeconds} s",
+    ),
+    (Reason.OUT_DATED_DATA, "No move because its report is older than {=loadBalancerBrokerLoadDataTTLInSeconds} s"),
+    (Reason.NO_LOAD_DATA, "No move because {broker} has not made its load known"),
+    (
+        Reason.NO_LOAD_DATA,
+        "No move because bundles were looked for on {brokers_tried} brokers, of which some made none known",
+    ),
+    (Reason.NO_BROKERS, "No move because none of {brokers} brokers has made its load known"),
+    (
+        Reason.NO_TRANSFERABLE_BUNDLES,
+        "No move because no bundle of the {brokers_tried} most used brokers may move and fits",
+    ),
+    (
+        Reason.NO_BUNDLE_FITS,
+        (
+            "No move because none of its {bundles} busiest bundles may go to {partner} and fits into want"
+            " {want_mib_per_s} MiB/s"
         ),
     ),
     (
@@ -123,11 +282,85 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
         ),
     ),
     (
+        Reason.NEED_BELOW_MINIMUM,
+        (
+            "No move because need {need_msg_rate_per_s} messages/s is not above {=minUnloadMessage} and"
+            " need {need_mib_per_s} MiB/s is not above {=minUnloadMessageThroughput} bytes/s"
+        ),
+    ),
+    (
+        Reason.NEED_BELOW_MINIMUM,
+        "No move because need {need_msg_rate_per_s} messages/s is below {=minUnloadMessage}",
+    ),
+    (
+        Reason.NEED_BELOW_MINIMUM,
+        "No move because need {need_mib_per_s} MiB/s is below {=minUnloadMessageThroughput} bytes/s",
+    ),
+    (
+        Reason.DIFFERENCES_SMALL,
+        (
+            "No move because the highest message rate is {msg_rate_difference_percent} % above the lowest"
+            " ({=loadBalancerMsgRateDifferenceShedderThreshold}), and the highest throughput {throughput_ratio} times"
+            " the lowest ({=loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold})"
+        ),
+    ),
+    (Reason.NOT_THE_BUSIEST, "No move because only the busiest broker sheds, {busiest}"),
+    (
+        Reason.CLOSE_TO_PARTNER,
+        (
+            "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, less than"
+            " {=loadBalancerAvgShedderLowThreshold}"
+        ),
+    ),
+    (
+        Reason.TOO_FEW_HITS,
+        (
+            "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, but only for"
+            " {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far above it for {high_hits}"
+            " ({=loadBalancerAvgShedderHitCountHighThreshold})"
+        ),
+    ),
+    (
+        Reason.LESS_USED_PARTNER,
+        "No move because its partner {partner} is more used, {partner_usage_percent} %",
+    ),
+    (
+        Reason.NO_BUNDLE_FITS,
+        (
+            "No move because none of {eligible} bundles that may move fits into need {need_msg_rate_per_s} messages/s"
+            " and {=maxUnloadBundleNumPerShedding}"
+        ),
+    ),
+    (
+        Reason.NO_BUNDLE_FITS,
+        (
+            "No move because none of {eligible} bundles that may move fits into need {need_mib_per_s} MiB/s"
+            " and {=maxUnloadBundleNumPerShedding}"
+        ),
+    ),
+    (
+        Reason.NO_BUNDLE_FITS,
+        (
+            "No move because none of {eligible} bundles that may move carries something and fits into need"
+            " {need_msg_rate_per_s} messages/s"
+        ),
+    ),
+    (
+        Reason.NO_BUNDLE_FITS,
+        (
+            "No move because none of {eligible} bundles that may move carries something and fits into need"
+            " {need_mib_per_s} MiB/s"
+        ),
+    ),
+    (
         Reason.AWAITING_REPORT,
         ("No move because usage {usage_percent} % is from before a bundle left, or began to: awaiting its next report"),
     ),
     (Reason.NO_BUNDLES, "No move because it reports no bundle at usage {usage_percent} %"),
     (Reason.SINGLE_BUNDLE, "No move because its only bundle would take all of usage {usage_percent} % along"),
+    (Reason.AWAITING_REPORT, "No move because its load is from before a bundle left, or began to"),
+    (Reason.NO_BUNDLES, "No move because it reports no bundle"),
+    (Reason.SINGLE_BUNDLE, "No move because its only bundle would take all of its load along"),
     (
         Reason.NO_ELIGIBLE_BUNDLE,
         (
@@ -136,6 +369,13 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
         ),
     ),
     (Reason.NAMESPACE_EXCLUDED, "No move because {namespace} is in loadBalancerSheddingExcludedNamespaces"),
+    (
+        Reason.ANTI_AFFINITY_KEPT,
+        (
+            "No move because each of {candidates} brokers that may own it has {least} namespaces of anti-affinity group"
+            " {group}"
+        ),
+    ),
 )
 """Sentences with fields of `why`; `{=key}` is the key and its value. The first that has all its fields is used."""
 
@@ -194,10 +434,11 @@ class Unload:
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Steps in the order they were decided, for the snapshot of this revision: whoever executes them checks each one
-    against what is true then.
+    against what is true then. `metrics` are the strategy's figures, if it keeps any.
     """
 
     revision: int
     taken_at_s: float
     steps: tuple[Assign | Unload, ...]
     verdicts: tuple[Verdict, ...]
+    metrics: Mapping[str, float] = field(default_factory=dict)

@@ -5,27 +5,37 @@ looks at excluded namespaces and destinations afterwards, as Pulsar does, so a r
 bundles could have moved: the strategy's choice is what an operator configured.
 
 Differs from Pulsar: the broker that sheds a bundle is never its destination, where Pulsar may choose it and then do
-nothing; every choice of a round sees the earlier ones; bundles of namespaces excluded from shedding are placed by the
-strategy like any other, where Pulsar deals them round robin.
+nothing; every choice of a round sees the earlier ones. There is no one-shot affinity either, by which Pulsar hands a
+destination from an unload to the next lookup: here the destination is part of the transfer itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from loadmanager.core.filters import PREFERRED, REQUIRED, Question, apply
-from loadmanager.core.names import BrokerId
+from loadmanager.core.filters import (
+    Question,
+    allowed_brokers,
+    find_anti_affinity_refusal,
+    find_isolation_refusal,
+    preferred_brokers,
+    rules_of,
+)
+from loadmanager.core.load import BoolArray
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.placement import placement_strategy
-from loadmanager.core.placement.base import Placement, Projection, Rows
+from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows
+from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Reason, Unload, Verdict
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.shedding.base import Pick
-from loadmanager.core.snapshot import Snapshot, namespace_of, usage_per_broker
+from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 __all__ = [
     "PlannerSettings",
@@ -38,6 +48,9 @@ __all__ = [
 
 State = dict[str, Any]
 """What strategies remember, by strategy name: a JSON object that goes in and comes out. A new leader starts with {}."""
+
+EXCLUDED_NAMESPACES = "loadBalancerSheddingExcludedNamespaces"
+"""Where the state keeps whose turn it is to get a bundle of a namespace that is excluded from shedding."""
 
 
 def plan_shedding(
@@ -57,7 +70,7 @@ def plan_shedding(
             step, verdict = _transfer(placer, pick, bundle)
             steps += [step] if step else []
             verdicts.append(verdict)
-    return _plan(snapshot, steps, verdicts), placer.state
+    return _plan(snapshot, steps, verdicts, shed.metrics), placer.state
 
 
 def plan_assignments(
@@ -116,29 +129,102 @@ class _Placer:
         self.settings = settings
         self._rng = rng
         self._name, self._strategy = placement_strategy(settings)
+        self._rules = rules_of(settings, self._name)
 
-    def place(self, name: str, bundle: int | None, excluded: int | None, *, non_persistent: bool = False) -> Placement:
-        """Filter, place, and place once more without preferences if the chosen broker is overloaded."""
-        question = Question(namespace_of(name), non_persistent, self.snapshot, self.projection, self.settings)
-        everyone = np.ones(len(self.snapshot.brokers), dtype=bool)
-        if excluded is not None:
-            everyone[excluded] = False
-        allowed, dropped = apply(REQUIRED, everyone, question)
-        preferred, passed_over = apply(PREFERRED, allowed, question)
-        placement = self._place(np.flatnonzero(preferred), bundle)
-        if passed_over and placement.broker is not None and self._is_overloaded(placement.broker):
-            placement = self._place(np.flatnonzero(allowed), bundle)
+    def place(
+        self,
+        name: str,
+        bundle: int | None,
+        excluded: int | None,
+        destination: int | None = None,
+        *,
+        non_persistent: bool = False,
+    ) -> Placement:
+        """Filter, place, and place once more without preferences if the chosen broker is overloaded.
+
+        A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say.
+        """
+        question = self._question(name, excluded, non_persistent=non_persistent)
+        allowed, dropped = allowed_brokers(self._rules, question)
+        destination = self._find_destination(name) if destination is None else destination
+        if destination is not None and allowed[destination]:
+            placement = self._place_as_decided(destination, allowed, bundle)
         else:
-            dropped |= passed_over
-        why = {**placement.why, **dropped}
-        return Placement(placement.broker, placement.drawn_from, placement.reason, why, placement.state)
+            placement, figures = self._choose(allowed, question, bundle)
+            placement = replace(placement, why={**placement.why, **figures})
+        self._remember(name, placement)
+        return replace(placement, why={**placement.why, **dropped})
+
+    def _choose(
+        self, allowed: BoolArray, question: Question, bundle: int | None
+    ) -> tuple[Placement, Mapping[str, Figure]]:
+        """A broker by the strategy, and how many preferences passed over, by reason, or why there is none."""
+        preferred, passed_over = preferred_brokers(self._rules, allowed, question)
+        placement = self._place_first(np.flatnonzero(preferred), question.namespace, bundle)
+        if placement.broker is None:
+            return placement, find_isolation_refusal(question) or {}
+        if self._rules.second_choice and self._is_overloaded(placement.broker):
+            return self._place(np.flatnonzero(allowed), bundle), {}
+        return placement, passed_over
+
+    def _place_first(self, candidates: Rows, namespace: str, bundle: int | None) -> Placement:
+        """By the strategy, but the bundles of a namespace that is excluded from shedding are dealt in turn."""
+        if namespace not in self.settings.shedding_excluded_namespaces:
+            return self._place(candidates, bundle)
+        return self._ask(EXCLUDED_NAMESPACES, RoundRobinBrokerSelector(), candidates, bundle)
+
+    def _place_as_decided(self, destination: int, allowed: BoolArray, bundle: int | None) -> Placement:
+        if isinstance(self._strategy, RemembersDestinations) and self._is_overloaded(destination):
+            instead = self._place(np.flatnonzero(allowed), bundle)
+            if instead.broker is not None and not self._is_overloaded(instead.broker):
+                return instead
+        return self.take(destination)
+
+    def take(self, destination: int) -> Placement:
+        """The broker that was decided on before, as it is."""
+        remembered = self.state.get(self._name, {})
+        return Placement(destination, np.array([destination]), Reason.DECIDED_BEFORE, {}, remembered)
+
+    def _find_memory(self, bundle: str) -> RemembersDestinations | None:
+        """The strategy, if it remembers where bundles go and this one is for it to place."""
+        if namespace_of(bundle) in self.settings.shedding_excluded_namespaces:
+            return None
+        return self._strategy if isinstance(self._strategy, RemembersDestinations) else None
+
+    def _find_destination(self, bundle: str) -> int | None:
+        memory = self._find_memory(bundle)
+        broker = None if memory is None else memory.find_destination(bundle, self.state.get(self._name, {}))
+        return None if broker is None else self.snapshot.brokers.find_row(broker)
+
+    def _remember(self, bundle: str, placement: Placement) -> None:
+        """Tell a strategy that wants to know where the bundle was placed."""
+        memory = self._find_memory(bundle)
+        if memory is None or placement.broker is None:
+            return
+        remembered = self.state.get(self._name, {})
+        broker = self.snapshot.brokers.ids[placement.broker]
+        if memory.find_destination(bundle, remembered) != broker:
+            self.state = {**self.state, self._name: memory.remember(bundle, broker, remembered)}
 
     def _place(self, candidates: Rows, bundle: int | None) -> Placement:
-        remembered = self.state.get(self._name, {})
-        placement = self._strategy.place(candidates, bundle, self.snapshot, self.projection, remembered, self._rng)
+        return self._ask(self._name, self._strategy, candidates, bundle)
+
+    def _ask(self, name: str, strategy: PlacementStrategy, candidates: Rows, bundle: int | None) -> Placement:
+        remembered = self.state.get(name, {})
+        placement = strategy.place(candidates, bundle, self.snapshot, self.projection, remembered, self._rng)
         if placement.state != remembered:
-            self.state = {**self.state, self._name: placement.state}
+            self.state = {**self.state, name: placement.state}
         return placement
+
+    def find_refusal(self, name: str, source: int) -> dict[str, Figure] | None:
+        """Why the bundle should not leave its broker at all, whoever else may own it; the modular rules alone ask."""
+        if not self._rules.policies:
+            return None
+        return find_anti_affinity_refusal(self._rules, self._question(name, source))
+
+    def _question(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> Question:
+        namespace = namespace_of(name)
+        return Question(namespace, non_persistent, self.snapshot, self.projection, self.settings, excluded)
 
     def _is_overloaded(self, broker: int) -> bool:
         usage = usage_per_broker(self.snapshot, self.settings.resource_weights)
@@ -164,7 +250,13 @@ def _transfer(placer: _Placer, pick: Pick, bundle: int) -> tuple[Unload | None, 
     namespace = namespace_of(name)
     if namespace in settings.shedding_excluded_namespaces:
         return None, Verdict(name, Reason.NAMESPACE_EXCLUDED, acted=False, why={"namespace": namespace})
-    placement = placer.place(name, bundle, pick.broker)
+    if pick.destination is not None and pick.is_final:
+        placement = placer.take(pick.destination)
+    else:
+        refusal = placer.find_refusal(name, pick.broker)
+        if refusal is not None:
+            return None, Verdict(name, Reason.ANTI_AFFINITY_KEPT, acted=False, why=refusal)
+        placement = placer.place(name, bundle, pick.broker, pick.destination)
     verdict = _placed(snapshot, name, placement, Reason.NO_OTHER_BROKER)
     if placement.broker is None:
         return None, verdict
@@ -186,5 +278,10 @@ def _holder(snapshot: Snapshot, bundle: int) -> str:
     return snapshot.brokers.ids[assigned] if assigned >= 0 else ""
 
 
-def _plan(snapshot: Snapshot, steps: Sequence[Assign | Unload], verdicts: Sequence[Verdict]) -> Plan:
-    return Plan(snapshot.revision, snapshot.taken_at_s, tuple(steps), tuple(verdicts))
+def _plan(
+    snapshot: Snapshot,
+    steps: Sequence[Assign | Unload],
+    verdicts: Sequence[Verdict],
+    metrics: Mapping[str, float] | None = None,
+) -> Plan:
+    return Plan(snapshot.revision, snapshot.taken_at_s, tuple(steps), tuple(verdicts), metrics or {})

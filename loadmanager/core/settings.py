@@ -17,6 +17,7 @@ class PlannerSettings:
     """
 
     load_balancer_enabled: bool = True  # loadBalancerEnabled
+    load_manager_class_name: str = ""  # loadManagerClassName; empty: the modular rules, and brokers may run any class
     placement_strategy: str = "LeastLongTermMessageRate"  # loadBalancerLoadPlacementStrategy
     shedding_enabled: bool = True  # loadBalancerSheddingEnabled
     shedding_strategy: str = "ThresholdShedder"  # loadBalancerLoadSheddingStrategy
@@ -28,6 +29,28 @@ class PlannerSettings:
     lower_boundary_shedding_enabled: bool = False  # lowerBoundarySheddingEnabled
     bundle_unload_min_throughput_threshold: float = 10.0  # loadBalancerBundleUnloadMinThroughputThreshold, MiB/s
     history_resource_percentage: float = 0.9  # loadBalancerHistoryResourcePercentage, a fraction
+    msg_rate_difference_shedder_threshold: float = 50  # loadBalancerMsgRateDifferenceShedderThreshold
+    msg_throughput_multiplier_difference_shedder_threshold: float = 4  # loadBalancerMsgThroughputMultiplierDiffer...
+    min_unload_message: int = 1000  # minUnloadMessage, messages/s
+    min_unload_message_throughput: int = 1024 * 1024  # minUnloadMessageThroughput, bytes/s
+    max_unload_percentage: float = 0.2  # maxUnloadPercentage, a fraction
+    max_unload_bundle_num_per_shedding: int = -1  # maxUnloadBundleNumPerShedding, -1 for no limit
+    avg_shedder_low_threshold: float = 15  # loadBalancerAvgShedderLowThreshold, points
+    avg_shedder_high_threshold: float = 40  # loadBalancerAvgShedderHighThreshold, points
+    avg_shedder_hit_count_low_threshold: int = 8  # loadBalancerAvgShedderHitCountLowThreshold
+    avg_shedder_hit_count_high_threshold: int = 2  # loadBalancerAvgShedderHitCountHighThreshold
+    average_resource_usage_difference_threshold_percentage: float = 10  # loadBalancerAverageResourceUsageDifference...
+    prefer_later_versions: bool = False  # preferLaterVersions
+    failure_domains_enabled: bool = False  # failureDomainsEnabled
+    broker_load_target_std: float = 0.25  # loadBalancerBrokerLoadTargetStd, a fraction
+    shedding_condition_hit_count_threshold: int = 3  # loadBalancerSheddingConditionHitCountThreshold
+    transfer_enabled: bool = True  # loadBalancerTransferEnabled
+    max_number_of_broker_shedding_per_cycle: int = 3  # loadBalancerMaxNumberOfBrokerSheddingPerCycle
+    shedding_delay_in_seconds: int = 180  # loadBalanceSheddingDelayInSeconds (without the r)
+    broker_load_data_ttl_in_seconds: int = 1800  # loadBalancerBrokerLoadDataTTLInSeconds
+    max_number_of_bundles_in_bundle_load_report: int = 10  # loadBalancerMaxNumberOfBundlesInBundleLoadReport
+    shedding_bundles_with_policies_enabled: bool = False  # loadBalancerSheddingBundlesWithPoliciesEnabled
+    memory_resource_weight: float = 0.0  # loadBalancerMemoryResourceWeight, for averaged loads alone
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)  # loadBalancer*ResourceWeight
 
 
@@ -38,12 +61,20 @@ class UnknownStrategyError(ValueError):
 _Factory = TypeVar("_Factory")
 
 
+def short_class_name(name: str) -> str:
+    """A Java class name without its package."""
+    return name.rpartition(".")[2]
+
+
 def get_by_name(key: str, name: str, factories: Mapping[str, _Factory]) -> tuple[str, _Factory]:
     """The strategy under its short name, or under a Java class name that ends in it (`org.apache....ThresholdShedder`).
 
+    Pulsar has two classes of one short name: that of the package `extensions` is called `<short name>Extensible` here.
     Raises `UnknownStrategyError`, naming the configuration `key`.
     """
-    short = name.rpartition(".")[2]
+    package, _, short = name.rpartition(".")
+    if "extensions" in package.split(".") and f"{short}Extensible" in factories:
+        short = f"{short}Extensible"
     if short not in factories:
         raise UnknownStrategyError(f"{key} {name!r}: expected one of {', '.join(factories)}")
     return short, factories[short]

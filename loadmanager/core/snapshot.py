@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from loadmanager.core.extensible import BrokerLoad, Published, ReportRules, TopBundles, find_top_bundles, throughput_of
 from loadmanager.core.load import (
     DEFAULT_LOAD,
     METRICS,
@@ -29,14 +30,20 @@ from loadmanager.core.load import (
     read_only,
     weighted_max_usage,
 )
-from loadmanager.core.names import BrokerId
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
+from loadmanager.core.policies import NO_POLICIES, Policies
 
 SHORT_TERM, LONG_TERM = range(2)
 """Rows of a broker's time average."""
 
 NOBODY = -1
 """The broker row of a bundle that no broker has."""
+
+_NO_BROKER = BrokerId("")
+
+_NO_HISTORY = BundleAverages(DEFAULT_LOAD, DEFAULT_LOAD, 0, 0, 0)
+"""What is known of a bundle that no report has."""
 
 _Derived = TypeVar("_Derived")
 
@@ -119,7 +126,8 @@ class Brokers:
     """The registered brokers that have reported, sorted by id.
 
     `usage_percent` (M, 5) and `load` (M, 4) are as reported, as are `topics` and `bundle_count`. `settled` is False
-    when a bundle of its last report has left it since, or is leaving: its load is then out of date.
+    when a bundle of its last report has left it since, or is leaving: its load is then out of date. `last_unloaded_s`
+    (M,) is when a bundle was last taken from it, seconds since 1970, not a number for never.
     """
 
     ids: tuple[BrokerId, ...]
@@ -133,6 +141,7 @@ class Brokers:
     persistent_enabled: BoolArray
     non_persistent_enabled: BoolArray
     settled: BoolArray
+    last_unloaded_s: FloatArray
     bundles: Bundles
     _sums: list[BrokerSums] = field(default_factory=list, repr=False)
 
@@ -146,6 +155,7 @@ class Brokers:
             read_only(column, brokers)
         for flags in (self.persistent_enabled, self.non_persistent_enabled, self.settled):
             read_only(flags, brokers)
+        read_only(self.last_unloaded_s, brokers)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -177,12 +187,21 @@ class Brokers:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
-    """The cluster at `taken_at_s` (seconds since 1970); `revision` is the model's that it was taken from."""
+    """The cluster at `taken_at_s` (seconds since 1970); `revision` is the model's that it was taken from.
+
+    `policies` are what operators have laid down about who may own what. `broker_load` and `top_bundles` are what
+    brokers make known in the extensible load manager, None when it was not given: ask `broker_load_of` and
+    `top_bundles_of`, which make it from `reports`, those of the brokers with their bundles.
+    """
 
     taken_at_s: float
     revision: int
     brokers: Brokers
     bundles: Bundles
+    policies: Policies = NO_POLICIES
+    broker_load: BrokerLoad | None = None
+    top_bundles: TopBundles | None = None
+    reports: tuple[BrokerReport, ...] = ()
     _derived: dict[Hashable, Any] = field(default_factory=dict, repr=False)
 
     def derive(self, key: Hashable, compute: Callable[[], _Derived]) -> _Derived:
@@ -205,49 +224,85 @@ class Snapshot:
         return np.bincount(assigned[assigned >= 0], minlength=len(self.brokers)).astype(np.int64)
 
 
-def namespace_of(bundle: str) -> str:
-    """The namespace part of a bundle's full name."""
-    return bundle.rpartition("/")[0]
-
-
 def snapshot_of_reports(
     taken_at_s: float,
     reports: Mapping[Registration, BrokerReport],
     averages: Mapping[str, BundleAverages],
     recently_unloaded: frozenset[str] = frozenset(),
+    policies: Policies = NO_POLICIES,
+    preallocated: Mapping[str, BrokerId] | None = None,
+    published: Published | None = None,
 ) -> Snapshot:
     """A snapshot from reports alone, without any ownership record: a bundle belongs to the broker that reports it, and
     to the one that reported it last when several do. A bundle without averages is as its report says.
+
+    `preallocated` are the bundles that were given to a broker which does not report them yet. `published` is what
+    brokers made known besides; a bundle that is in no report belongs to the broker whose busiest bundles have it.
     """
+    published = published or Published()
+    reports = published.completed(reports)
     order = sorted(reports, key=lambda registration: registration.broker)
-    position = {registration: row for row, registration in enumerate(order)}
+    bundles = _bundles_of_reports(order, reports, averages, recently_unloaded, preallocated or {})
+    ordered = [reports[registration] for registration in order]
+    settled = np.ones(len(order), dtype=bool)
+    brokers = brokers_of(order, ordered, bundles, settled, last_unloaded_s=published.last_unloaded_s)
+    return Snapshot(
+        taken_at_s,
+        0,
+        brokers,
+        bundles,
+        policies=policies,
+        broker_load=published.find_broker_load(brokers.ids),
+        top_bundles=published.find_top_bundles(brokers.ids, bundles.find_row),
+        reports=tuple(ordered),
+    )
+
+
+def _bundles_of_reports(
+    order: Sequence[Registration],
+    reports: Mapping[Registration, BrokerReport],
+    averages: Mapping[str, BundleAverages],
+    recently_unloaded: frozenset[str],
+    preallocated: Mapping[str, BrokerId],
+) -> Bundles:
+    """The bundles that are named anywhere; `order` are the registrations in the order of the brokers' rows."""
+    rows = {registration.broker: row for row, registration in enumerate(order)}
     holders: dict[str, tuple[int, int]] = {}
     for registration in sorted(order, key=lambda registration: reports[registration].last_update_ms):
         for index, name in enumerate(reports[registration].bundle_names):
-            holders[name] = position[registration], index
-    names = tuple(sorted(holders.keys() | averages.keys()))
-    known = [averages.get(name) or _first_sample(reports[order[holders[name][0]]], holders[name][1]) for name in names]
+            holders[name] = rows[registration.broker], index
+    names = tuple(sorted(holders.keys() | averages.keys() | preallocated.keys()))
+
+    def first_sample(name: str) -> BundleAverages:
+        row, index = holders[name]
+        return _first_sample(reports[order[row]], index)
+
+    known = [averages.get(name) or (first_sample(name) if name in holders else _NO_HISTORY) for name in names]
     held = np.array([holders.get(name, (NOBODY, 0))[0] for name in names], dtype=np.int32)
+    given = np.array([rows.get(preallocated.get(name, _NO_BROKER), NOBODY) for name in names], dtype=np.int32)
+    assigned = np.where(given >= 0, given, held)
     namespaces, namespace = intern_namespaces(names)
-    bundles = Bundles(
+    return Bundles(
         names=names,
         namespaces=namespaces,
         namespace=namespace,
         broker=held,
-        assigned=held,
-        free=held < 0,
-        movable=held >= 0,
+        assigned=assigned,
+        free=assigned < 0,
+        movable=(held >= 0) & (held == assigned),
         recently_unloaded=np.array([name in recently_unloaded for name in names], dtype=bool),
         short=np.array([known_averages.short for known_averages in known]).reshape(-1, METRICS),
         long=np.array([known_averages.long for known_averages in known]).reshape(-1, METRICS),
         topics=np.array([known_averages.topics for known_averages in known], dtype=np.int32),
     )
-    ordered = [reports[registration] for registration in order]
-    return Snapshot(taken_at_s, 0, brokers_of(order, ordered, bundles, np.ones(len(order), dtype=bool)), bundles)
 
 
 def brokers_of(
-    registrations: Sequence[Registration], reports: Sequence[BrokerReport], bundles: Bundles, settled: BoolArray
+    registrations: Sequence[Registration],
+    reports: Sequence[BrokerReport],
+    bundles: Bundles,
+    settled: BoolArray,
+    last_unloaded_s: Mapping[BrokerId, float],
 ) -> Brokers:
     """The brokers' columns from their reports; `registrations` are sorted by broker id."""
     usage = np.array([report.usage for report in reports]).reshape(-1, RESOURCES, 2)
@@ -263,6 +318,9 @@ def brokers_of(
         persistent_enabled=np.array([report.persistent_enabled for report in reports], dtype=bool),
         non_persistent_enabled=np.array([report.non_persistent_enabled for report in reports], dtype=bool),
         settled=settled,
+        last_unloaded_s=np.array(
+            [last_unloaded_s.get(each.broker, np.nan) for each in registrations], dtype=np.float64
+        ),
         bundles=bundles,
     )
 
@@ -278,6 +336,33 @@ def intern_namespaces(names: Sequence[str]) -> tuple[tuple[str, ...], RowArray]:
 def usage_per_broker(snapshot: Snapshot, weights: ResourceWeights) -> FloatArray:
     """The weighted maximum usage of each broker as a fraction, worked out once per snapshot."""
     return snapshot.derive(("usage", weights), lambda: weighted_max_usage(snapshot.brokers.usage_percent, weights))
+
+
+def broker_load_of(snapshot: Snapshot, rules: ReportRules) -> BrokerLoad:
+    """The averaged load of each broker: what was made known, else as if all had reported for the first time now."""
+    if snapshot.broker_load is not None:
+        return snapshot.broker_load
+    brokers, now_ms = snapshot.brokers, round(snapshot.taken_at_s * 1000)
+    return snapshot.derive(
+        ("broker load", rules),
+        lambda: BrokerLoad.of_first_reports(brokers.usage_percent, brokers.load, now_ms, rules),
+    )
+
+
+def top_bundles_of(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
+    """The busiest bundles of each broker: what was made known, else as the rules find them in the reports."""
+    if snapshot.top_bundles is not None:
+        return snapshot.top_bundles
+    return snapshot.derive(("top bundles", rules), lambda: _find_top_bundles(snapshot, rules))
+
+
+def _find_top_bundles(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
+    lists = []
+    for report in snapshot.reports:
+        top = find_top_bundles(report, rules, snapshot.policies.has_policy)
+        rows = [snapshot.bundles.find_row(report.bundle_names[i]) for i in top.tolist()]
+        lists.append((np.array(rows, dtype=np.int32), throughput_of(report.bundle_load[top])))
+    return TopBundles.of(lists)
 
 
 def bundle_load(snapshot: Snapshot, bundle: int | None) -> FloatArray:

@@ -204,7 +204,8 @@ class Executor:
             return complete(retarget(current, destination), stamp)
 
         done = await self._ledger.apply(str(name.namespace), name.range, end, released.reason)
-        self._view.model.mark_unloaded(str(name), time.time())
+        source = released.owner.broker if released.owner else None
+        self._view.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
         self._journal.moved(
             "unloaded",

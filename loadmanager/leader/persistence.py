@@ -69,7 +69,8 @@ class Persistence:
             log.warning("record_rejected", path=where, error=str(error))
             return
         self._desk.state = record.states
-        self._view.model.restore_unloaded(record.recently_unloaded)
+        sources = {BrokerId(broker): at_s for broker, at_s in record.last_unloaded.items()}
+        self._view.model.restore_unloaded(record.recently_unloaded, sources)
 
     async def flush(self) -> None:
         """Write what changed since the last flush; `StoreError` when the store did not take it."""
@@ -89,8 +90,12 @@ class Persistence:
         self._flushed_revision = revision
 
     def _strategy_state(self) -> bytes:
-        unloaded = self._view.model.recently_unloaded()
-        return StrategyStateRecord(states=self._desk.state, recently_unloaded=unloaded).to_json()
+        model = self._view.model
+        return StrategyStateRecord(
+            states=self._desk.state,
+            recently_unloaded=model.recently_unloaded(),
+            last_unloaded={str(broker): at_s for broker, at_s in model.last_unloaded().items()},
+        ).to_json()
 
     def _stale_averages(self) -> list[str]:
         prefix = f"{paths.BROKER_TIME_AVERAGE}/"

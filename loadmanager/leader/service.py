@@ -14,6 +14,8 @@ import structlog
 from loadmanager import __version__
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import StepDownReason, Term
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Registration
@@ -60,7 +62,8 @@ class Node:
         self.settings = settings
         self.node_id = node_id
         self.service_url = service_url
-        self.view = ClusterView()
+        planner_settings = settings.planner_settings()
+        self.view = ClusterView(ClusterModel(ReportRules.of(planner_settings)))
         self.journal = Journal(settings.decisions_kept)
         self.store = store
         self.intake = Intake(store, self.view, self._on_change)
@@ -76,7 +79,7 @@ class Node:
         self.executor = Executor(self.view, self.ledger, self.election, self.journal, _executor_settings(settings))
         self.desk = Desk(
             self.view,
-            settings.planner_settings(),
+            planner_settings,
             settings.load_balancer_shedding_grace_period_minutes * _MINUTE_S,
             seed,
         )

@@ -104,10 +104,11 @@ _NO_STATS: NamespaceBundleStats = {
     "topics": 0,
     "consumerCount": 0,
     "producerCount": 0,
+    "cacheSize": 0,
 }
-_COLUMNS = itemgetter(*_LOAD, "topics", "consumerCount", "producerCount")
+_COLUMNS = itemgetter(*_LOAD, "topics", "consumerCount", "producerCount", "cacheSize")
 _LOAD_COLUMNS = len(_LOAD)
-_ALL_COLUMNS = _LOAD_COLUMNS + 3
+_ALL_COLUMNS = _LOAD_COLUMNS + 4
 
 
 def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
@@ -120,7 +121,10 @@ def encode_local_broker_data(record: LocalBrokerData) -> bytes:
 
 
 def report_of(record: LocalBrokerData, where: str, known_bundles: Container[str] = ()) -> BrokerReport:
-    """The load in a record as columns, in the order of its `lastStats`; names in `known_bundles` are not checked."""
+    """The load in a record as columns, in the order of its `lastStats`; names in `known_bundles` are not checked.
+
+    A broker has as many bundles as its record names, whatever number stands beside the names, as in Pulsar's decisions.
+    """
     stats = record.get("lastStats") or {}
     check_bundle_names(stats, known_bundles, where)
     matrix = _matrix(stats.values())
@@ -128,13 +132,14 @@ def report_of(record: LocalBrokerData, where: str, known_bundles: Container[str]
         usage=np.array([_usage(record, name) for name in _RESOURCES], dtype=np.float64),
         load=np.array([_number(record, name) for name in _LOAD], dtype=np.float64),
         num_topics=record.get("numTopics", 0),
-        num_bundles=record.get("numBundles", len(stats)),
+        num_bundles=len(record.get("bundles") or ()) or record.get("numBundles", len(stats)),
         num_consumers=record.get("numConsumers", 0),
         num_producers=record.get("numProducers", 0),
         bundle_names=tuple(stats),
         bundle_load=np.ascontiguousarray(matrix[:, :_LOAD_COLUMNS]),
         bundle_topics=matrix[:, _LOAD_COLUMNS].astype(np.int64),
-        bundle_sessions=matrix[:, _LOAD_COLUMNS + 1 :].sum(axis=1).astype(np.int64),
+        bundle_sessions=matrix[:, _LOAD_COLUMNS + 1 : -1].sum(axis=1).astype(np.int64),
+        bundle_cache_bytes=matrix[:, -1].astype(np.int64),
         last_update_ms=record.get("lastUpdate", 0),
         start_timestamp_ms=record.get("startTimestamp", 0),
         version=record.get("brokerVersionString", ""),

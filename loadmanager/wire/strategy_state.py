@@ -10,7 +10,10 @@ from loadmanager.wire.validation import WireModel
 
 
 class StrategyStateRecord(WireModel):
-    """`states` by strategy name, each in the strategy's own form; `recently_unloaded` maps bundles to epoch seconds."""
+    """`states` by strategy name, each in the strategy's own form. `recently_unloaded` maps bundles to when they moved,
+    and `last_unloaded` brokers to when a bundle was last taken from them: seconds since 1970.
+    """
 
     states: dict[str, Any] = Field(default_factory=dict)
     recently_unloaded: dict[str, float] = Field(default_factory=dict)
+    last_unloaded: dict[str, float] = Field(default_factory=dict)

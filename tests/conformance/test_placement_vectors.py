@@ -1,19 +1,22 @@
-"""Pulsar's choices for placement (row C1) and its broker filters (rows L1 and L3)."""
+"""Pulsar's choices for placement (rows C1, C2, C5, C6 and C8)."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from support.builders import Load, averages, broker, bundle, owned, report, snapshot
+from support.builders import averages, broker, bundle, owned, report, snapshot
 
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.filters import Question, keep_fewest_of_namespace, keep_serving_domain
+from loadmanager.core.extensible import LoadAverage, Published, PublishedLoad, ReportRules
 from loadmanager.core.load import BrokerReport, ResourceWeights
-from loadmanager.core.placement.base import Placement, Projection
+from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, State
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
+from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import PlannerSettings
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 
 def with_rates(rates: dict[str, float], reports: dict[str, BrokerReport]) -> Snapshot:
@@ -71,41 +74,111 @@ def test_c1_h_a_bundle_that_was_given_but_is_not_reported_yet_counts() -> None:
     assert choose(model.snapshot(0, 0), 0).why["msg_rate_per_s"] == 550
 
 
-def question(given: Snapshot, namespace: str = "tenant1/ns1", *, non_persistent: bool = False) -> Question:
-    return Question(namespace, non_persistent, given, Projection(given), PlannerSettings())
-
-
-@pytest.mark.parametrize(
-    ("owned_ranges", "candidates", "kept"),
-    [
-        ({}, (), ()),
-        ({}, (1,), (1,)),
-        ({1: 1}, (1,), (1,)),
-        ({1: 1}, (1, 2), (2,)),
-        ({1: 1, 2: 1}, (1, 2), (1, 2)),
-        ({1: 1, 2: 2}, (1, 2), (1,)),
-        ({1: 1, 2: 2, 3: 1}, (1, 2, 3), (1, 3)),
-    ],
+HALF_HISTORY = PlannerSettings(
+    average_resource_usage_difference_threshold_percentage=5,
+    history_resource_percentage=0.5,
+    resource_weights=ResourceWeights(cpu=1, direct_memory=0.1, bandwidth_in=1, bandwidth_out=1),
 )
-def test_l1_brokers_with_the_fewest_bundles_of_the_namespace_are_kept(
-    owned_ranges: dict[int, int], candidates: tuple[int, ...], kept: tuple[int, ...]
-) -> None:
-    zero: Load = (0, 0, 0, 0)
-    reports = {
-        f"b{number}": report({bundle(10 * number + i, "tenant1/ns1"): zero for i in range(owned_ranges.get(number, 0))})
-        for number in (1, 2, 3)
+
+
+def used(percent: float, *bundles: str) -> BrokerReport:
+    """A broker of which every resource is used as much; its bundles carry 100 messages/s both ways."""
+    everything = dict.fromkeys(bundles, (100.0, 100.0, 0.0, 0.0))
+    return report(
+        everything, cpu=percent, memory=percent, direct_memory=percent, bandwidth_in=percent, bandwidth_out=percent
+    )
+
+
+def all_used(*percents: float, idle: tuple[int, ...] = ()) -> dict[str, BrokerReport]:
+    """Brokers 1, 2, 3, ... with one bundle each, but for those that are idle."""
+    numbered = enumerate(percents, start=1)
+    return {str(i): used(percent) if i in idle else used(percent, bundle(i)) for i, percent in numbered}
+
+
+def ask(strategy: PlacementStrategy, given: Snapshot, candidates: str, state: State) -> Placement:
+    """A choice among the candidates in this order; no chance is involved where Pulsar's tests say what comes out."""
+    rows = np.array([int(name) - 1 for name in candidates], dtype=np.intp)
+    return strategy.place(rows, None, given, Projection(given), state, np.random.default_rng(0))
+
+
+def test_c2_brokers_below_the_average_usage_are_chosen_and_each_choice_advances_the_averages() -> None:
+    strategy = LeastResourceUsageWithWeight.of(HALF_HISTORY)
+    state = ask(strategy, snapshot(all_used(10, 30, 60, 5)), "1234", {}).state
+    steps: list[tuple[tuple[float, float, float], tuple[float, float, float], str]] = [
+        ((10, 30, 60), (0.1, 0.30000001907, 0.60000003815), "1"),
+        ((20, 30, 50), (0.15, 0.30000001907, 0.55000001907), "1"),
+        ((30, 30, 40), (0.22500000954, 0.30000001907, 0.47500000954), "1"),
+        ((30, 30, 40), (0.26250001431, 0.30000001907, 0.43750000477), "1"),
+        ((35, 20, 45), (0.30625000715, 0.25000000954, 0.44375000238), "2"),
+        ((35, 20, 0), (0.32812500358, 0.22500000477, 0), "3"),
+    ]
+    for number, (percents, averages_after, selected) in enumerate(steps, start=1):
+        given = snapshot(all_used(*percents, 5, idle=(3,) if number == 6 else ()))
+        placement = ask(strategy, given, "123", state)
+        state = placement.state
+        assert (chosen(placement), len(placement.drawn_from)) == (selected, 1)
+        found = [state["usage"][f"{name}:8080"][1] for name in "123"]
+        assert found == pytest.approx(averages_after, abs=1e-10)
+        assert placement.why["average_percent"] == pytest.approx(sum(averages_after) / 3 * 100)
+
+
+def published(averages_of: dict[str, LoadAverage]) -> Snapshot:
+    """Brokers that have published these averages themselves."""
+    loads = {
+        broker(name).broker: PublishedLoad(each.usage_ema, each.msg_throughput_ema, 0, 0, each.updated_at_ms)
+        for name, each in averages_of.items()
     }
-    mask = np.array([number in candidates for number in (1, 2, 3)])
-    remaining = keep_fewest_of_namespace(mask, question(snapshot(reports)))
-    assert tuple(int(row) + 1 for row in np.flatnonzero(remaining)) == kept
+    reports = {broker(name): report() for name in averages_of}
+    return snapshot_of_reports(0.0, reports, {}, published=Published(broker_load=loads))
 
 
-def test_l3_brokers_that_do_not_serve_the_bundles_kind_of_topics_are_dropped() -> None:
-    everyone = np.ones(3, dtype=bool)
-    off = {name: report(non_persistent_enabled=False) for name in ("b1", "b2")}
-    given = question(snapshot({**off, "b3": report()}), non_persistent=True)
-    assert keep_serving_domain(everyone, given).tolist() == [False, False, True]
-    given = question(snapshot({"b1": report(persistent_enabled=False), "b2": report(), "b3": report()}))
-    assert keep_serving_domain(everyone, given).tolist() == [False, True, True]
-    given = question(snapshot({"b1": report(), "b2": report(), "b3": report()}))
-    assert keep_serving_domain(everyone, given).tolist() == [True, True, True]
+def test_c5_the_average_that_a_broker_publishes_decides_in_the_extensible_load_manager() -> None:
+    strategy = LeastResourceUsageWithWeightExtensible.of(HALF_HISTORY)
+    rules = ReportRules.of(HALF_HISTORY)
+    none = dict.fromkeys("123", LoadAverage())
+
+    def choose_after(percents: tuple[int, ...], before: dict[str, LoadAverage]) -> tuple[str, dict[str, LoadAverage]]:
+        at_ms = 5000 + max(each.updated_at_ms for each in before.values())
+        after = {
+            name: rules.average_after(report(cpu=percent, last_update_ms=at_ms), before[name])
+            for name, percent in zip("123", percents, strict=True)
+        }
+        return chosen(ask(strategy, published(after), "123", {})), after
+
+    assert choose_after((10, 30, 60), none)[0] == "1"
+    found, loads = choose_after((20, 30, 50), none)
+    assert found == "1"
+    for percents, averages_after, selected in (
+        ((30, 30, 40), (0.25, 0.3, 0.45), "1"),
+        ((30, 30, 40), (0.275, 0.3, 0.425), "1"),
+        ((35, 20, 45), (0.3125, 0.25, 0.4375), "2"),
+    ):
+        found, loads = choose_after(percents, loads)
+        assert found == selected
+        assert [each.usage_ema for each in loads.values()] == pytest.approx(averages_after)
+    assert choose_after((35, 20, 0), {**loads, "3": LoadAverage()})[0] == "3"
+
+
+def test_c6_a_broker_that_is_no_candidate_does_not_count() -> None:
+    given = published(dict(zip("1234", map(LoadAverage, (0.1, 0.3, 0.6, 0.05)), strict=True)))
+    assert chosen(ask(LeastResourceUsageWithWeightExtensible.of(HALF_HISTORY), given, "123", {})) == "1"
+
+
+def test_c8_round_robin_keeps_its_order_while_it_can() -> None:
+    given = snapshot({name: report() for name in "1234"})
+    strategy = RoundRobinBrokerSelector()
+    state: State = {}
+    for candidates, expected in (
+        ("123", "1231231231"),
+        ("231", "2312312312"),
+        ("124", "412412"),
+        ("24", "2424"),
+    ):
+        found = ""
+        for _ in expected:
+            placement = ask(strategy, given, candidates, state)
+            found, state = found + chosen(placement), placement.state
+        assert found == expected
+    placement = ask(strategy, given, "123", {"turn": 2147483647})
+    assert (chosen(placement), placement.state["turn"]) == ("2", 0)
+    assert ask(strategy, given, "", {}).broker is None

@@ -22,6 +22,8 @@ from loadmanager.core.snapshot import Snapshot
 
 PAIRS = [(shedding, placement) for shedding in SHEDDING_STRATEGIES for placement in PLACEMENT_STRATEGIES]
 strategies = pytest.mark.parametrize(("shedding", "placement"), PAIRS)
+NOT_SCALE_FREE = {"TransferShedder", "UniformLoadShedder"}
+"""One ranks bundles in steps of 100 kB/s, the other counts in whole messages or bytes/s."""
 ROUNDS = 3
 
 
@@ -31,9 +33,12 @@ def settings(shedding: str, placement: str, excluded: frozenset[str] = frozenset
         shedding_strategy=shedding,
         placement_strategy=placement,
         bundle_unload_min_throughput_threshold=0.0,
+        min_unload_message=0,
+        min_unload_message_throughput=0,
         lower_boundary_shedding_enabled=True,
         resource_weights=ResourceWeights(1, 0, 0, 0),
         shedding_excluded_namespaces=excluded,
+        shedding_condition_hit_count_threshold=0,
     )
 
 
@@ -83,7 +88,7 @@ def test_a_plan_is_the_same_each_time_and_in_whatever_order_things_became_known(
     assert steps(plans(Build(backwards=True).snapshot(cluster), chosen, seed)) == expected
 
 
-@strategies
+@pytest.mark.parametrize(("shedding", "placement"), [pair for pair in PAIRS if pair[0] not in NOT_SCALE_FREE])
 @given(cluster=clusters(), seed=st.integers(0, 5), exponent=st.integers(-8, 8))
 def test_a_plan_is_the_same_when_all_loads_are_a_power_of_two_times_as_large(
     shedding: str, placement: str, cluster: SomeCluster, seed: int, exponent: int

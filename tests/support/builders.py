@@ -18,6 +18,7 @@ from loadmanager.core.load import (
 )
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 MIB = 1024 * 1024
@@ -64,6 +65,8 @@ def report(
     last_update_ms: int = 0,
     persistent_enabled: bool = True,
     non_persistent_enabled: bool = True,
+    version: str = "1.0.0",
+    load_manager_class: str = "",
 ) -> BrokerReport:
     """A report of these bundles; the totals are what they add up to unless `load` and `num_bundles` say otherwise."""
     names = tuple(bundles)
@@ -88,10 +91,11 @@ def report(
         bundle_load=bundle_load,
         bundle_topics=np.full(len(names), topics_per_bundle, dtype=np.int64),
         bundle_sessions=np.zeros(len(names), dtype=np.int64),
+        bundle_cache_bytes=np.zeros(len(names), dtype=np.int64),
         last_update_ms=last_update_ms,
         start_timestamp_ms=0,
-        version="1.0.0",
-        load_manager_class="",
+        version=version,
+        load_manager_class=load_manager_class,
         persistent_enabled=persistent_enabled,
         non_persistent_enabled=non_persistent_enabled,
     )
@@ -107,10 +111,13 @@ def snapshot(
     known: Mapping[str, BundleAverages] | None = None,
     recently_unloaded: Sequence[str] = (),
     taken_at_s: float = 0.0,
+    policies: Policies = NO_POLICIES,
+    preallocated: Mapping[str, str] | None = None,
 ) -> Snapshot:
-    """Brokers by host or id, each owning what it reports."""
+    """Brokers by host or id, each owning what it reports; `preallocated` are bundles with the broker each was given."""
     registered = {broker(name): given for name, given in reports.items()}
-    return snapshot_of_reports(taken_at_s, registered, known or {}, frozenset(recently_unloaded))
+    given = {name: broker(host).broker for name, host in (preallocated or {}).items()}
+    return snapshot_of_reports(taken_at_s, registered, known or {}, frozenset(recently_unloaded), policies, given)
 
 
 def owned(owner: Registration, version: int = 1) -> Ownership:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from loadmanager.core.placement.avg import AvgShedder
 from loadmanager.core.placement.base import PlacementStrategy
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
+from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.settings import PlannerSettings, get_by_name
 
 PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] = {
+    "AvgShedder": AvgShedder.of,
     "LeastLongTermMessageRate": LeastLongTermMessageRate.of,
+    "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight.of,
+    "LeastResourceUsageWithWeightExtensible": LeastResourceUsageWithWeightExtensible.of,
+    "RoundRobinBrokerSelector": RoundRobinBrokerSelector.of,
 }
 
 

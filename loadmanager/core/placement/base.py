@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.load import METRICS, IntArray
+from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Figure, Reason
 from loadmanager.core.snapshot import Snapshot, bundle_load
 
@@ -17,6 +19,30 @@ State = dict[str, Any]
 """What a strategy remembers between choices: a JSON object that goes in and comes out. A new one starts empty."""
 
 Rows = npt.NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GroupCounts:
+    """How much of an anti-affinity group each broker has: (M,) distinct namespaces, and (M,) bundles of them."""
+
+    namespaces: IntArray
+    bundles: IntArray
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, group: str) -> GroupCounts:
+        """Each bundle counts to the broker that has it, or is about to."""
+        bundles, brokers = snapshot.bundles, len(snapshot.brokers)
+        positions = [snapshot.find_namespace(namespace) for namespace in snapshot.policies.members(group)]
+        in_group = np.zeros(len(bundles.namespaces), dtype=bool)
+        in_group[[position for position in positions if position is not None]] = True
+        rows = np.flatnonzero(in_group[bundles.namespace] & (bundles.assigned >= 0))
+        assigned = bundles.assigned[rows].astype(np.int64)
+        pairs = np.unique(bundles.namespace[rows] * brokers + assigned)
+        count = partial(np.bincount, minlength=brokers)
+        return cls(count(pairs % max(brokers, 1)), count(assigned))
+
+    def copy(self) -> GroupCounts:
+        return GroupCounts(self.namespaces.copy(), self.bundles.copy())
 
 
 class Projection:
@@ -30,6 +56,7 @@ class Projection:
         self.topics = np.zeros(brokers, dtype=np.int64)
         self._snapshot = snapshot
         self._bundles: dict[str, IntArray] = {}
+        self._groups: dict[str, GroupCounts] = {}
 
     def bundles_per_broker(self, namespace: str) -> IntArray:
         """How many bundles of the namespace each broker has (M,), the decided steps included."""
@@ -40,18 +67,36 @@ class Projection:
             counts = self._bundles[namespace] = none if known is None else self._snapshot.bundles_per_broker(known)
         return counts
 
+    def group_counts(self, group: str) -> GroupCounts:
+        """What each broker has of the anti-affinity group, the decided steps included."""
+        counts = self._groups.get(group)
+        if counts is None:
+            known = self._snapshot.derive(("group", group), lambda: GroupCounts.of(self._snapshot, group))
+            counts = self._groups[group] = known.copy()
+        return counts
+
     def move(self, namespace: str, bundle: int | None, source: int | None, destination: int) -> None:
         """Count the bundle (a row, None for an unknown one) to `destination`, no longer to `source`."""
         load = bundle_load(self._snapshot, bundle)
         topics = 0 if bundle is None else int(self._snapshot.bundles.topics[bundle])
-        counts = self.bundles_per_broker(namespace)
         self.load[destination] += load
         self.topics[destination] += topics
-        counts[destination] += 1
+        self._count(namespace, destination, 1)
         if source is not None:
             self.load[source] -= load
             self.topics[source] -= topics
-            counts[source] -= 1
+            self._count(namespace, source, -1)
+
+    def _count(self, namespace: str, broker: int, change: int) -> None:
+        """Count one bundle of the namespace more or less at the broker, and to its anti-affinity group."""
+        group = self._snapshot.policies.find_group(namespace)
+        grouped = None if group is None else self.group_counts(group)
+        counts = self.bundles_per_broker(namespace)
+        had_some = counts[broker] > 0
+        counts[broker] += change
+        if grouped is not None:
+            grouped.bundles[broker] += change
+            grouped.namespaces[broker] += int(counts[broker] > 0) - int(had_some)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -77,6 +122,18 @@ class PlacementStrategy(Protocol):
     ) -> Placement:
         """Choose an owner among the candidates, broker rows that ascend; `bundle` is a row, None for an unknown one."""
         ...
+
+
+@runtime_checkable
+class RemembersDestinations(Protocol):
+    """A placement strategy that has places in mind for some bundles, by name, and learns where each was placed.
+
+    A place it has in mind is taken if the broker may own the bundle; an overloaded one only if every other is, too.
+    """
+
+    def find_destination(self, bundle: str, state: State) -> BrokerId | None: ...
+
+    def remember(self, bundle: str, broker: BrokerId, state: State) -> State: ...
 
 
 def draw(rows: Rows, rng: np.random.Generator) -> int:

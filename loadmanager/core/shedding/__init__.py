@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from loadmanager.core.settings import PlannerSettings, get_by_name
+from loadmanager.core.shedding.avg import AvgShedder
 from loadmanager.core.shedding.base import SheddingStrategy
 from loadmanager.core.shedding.overload import OverloadShedder
 from loadmanager.core.shedding.threshold import ThresholdShedder
+from loadmanager.core.shedding.transfer import TransferShedder
+from loadmanager.core.shedding.uniform import UniformLoadShedder
 
 SHEDDING_STRATEGIES: dict[str, Callable[[PlannerSettings], SheddingStrategy]] = {
     "OverloadShedder": OverloadShedder.of,
     "ThresholdShedder": ThresholdShedder.of,
+    "UniformLoadShedder": UniformLoadShedder.of,
+    "AvgShedder": AvgShedder.of,
+    "TransferShedder": TransferShedder.of,
 }
 
 

@@ -2,50 +2,60 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from loadmanager.core.load import THROUGHPUT_IN, THROUGHPUT_OUT, BoolArray, FloatArray
+from loadmanager.core.names import is_self_test_namespace
 from loadmanager.core.plan import Figure, Reason, Verdict
 from loadmanager.core.snapshot import Snapshot
 
 State = dict[str, Any]
 """What a strategy remembers between rounds: a JSON object that goes in and comes out. A new one starts empty."""
 
+_Positions = npt.NDArray[np.intp]
+
 MIB = 1024 * 1024
 
 MARGIN = 0.05
 """How far below its threshold a broker is brought, as a fraction of its usage: 5 points."""
 
-_SYSTEM_NAMESPACE = re.compile(r"(pulsar|sla-monitor)/[^:]+:\d+")
-"""The namespaces in which Pulsar's brokers test themselves. They belong to one broker and never move."""
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pick:
-    """The bundle rows that leave one broker, in the order they were selected."""
+    """The bundle rows that leave one broker, in the order they were selected.
+
+    `destination` is the broker row that was fixed together with the decision, None when placement is to choose. A
+    destination that `is_final` has passed the filters already; any other is taken only if they allow it.
+    """
 
     broker: int
     bundles: tuple[int, ...]
     reason: Reason
+    destination: int | None = None
+    is_final: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Shed:
-    """What should leave which broker, a verdict per broker (or one for the cluster), and the state for next time."""
+    """What should leave which broker, a verdict per broker (or one for the cluster), and the state for next time.
+
+    `metrics` are figures that the strategy keeps of the cluster, and how often it did what, by name.
+    """
 
     bundles: tuple[Pick, ...]
     verdicts: tuple[Verdict, ...]
     state: State
+    metrics: Mapping[str, float] = field(default_factory=dict)
 
 
 class SheddingStrategy(Protocol):
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
-        """Choose what leaves which broker; where it goes is decided later, by placement."""
+        """Choose what leaves which broker; where it goes is decided later, by placement, unless a pick says it."""
         ...
 
 
@@ -73,7 +83,7 @@ def relieve(snapshot: Snapshot, hot: Sequence[Hot], reason: Reason) -> tuple[lis
     candidates = _by_throughput(snapshot, hot)
     picks, verdicts = [], []
     for broker in hot:
-        refusal = _refusal(snapshot, broker)
+        refusal = find_refusal(snapshot, broker.broker)
         bundles = () if refusal else _take(*candidates[broker.broker], broker.need)
         if bundles:
             picks.append(Pick(broker.broker, bundles, reason))
@@ -81,24 +91,27 @@ def relieve(snapshot: Snapshot, hot: Sequence[Hot], reason: Reason) -> tuple[lis
             refusal = Reason.NO_ELIGIBLE_BUNDLE
         why = {**broker.why, "bundles": int(snapshot.brokers.bundle_count[broker.broker])}
         if refusal is Reason.NO_ELIGIBLE_BUNDLE:
-            why["recently_unloaded"] = int(
-                np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker.broker))
-            )
+            why["recently_unloaded"] = recently_unloaded_of(snapshot, broker.broker)
         why["bundles_taken"] = len(bundles)
         verdicts.append(Verdict(snapshot.brokers.ids[broker.broker], refusal or reason, bool(bundles), why))
     return picks, verdicts
 
 
-def _refusal(snapshot: Snapshot, hot: Hot) -> Reason | None:
+def find_refusal(snapshot: Snapshot, broker: int) -> Reason | None:
     """Why nothing may leave this broker whatever its bundles are, None when something may."""
     brokers = snapshot.brokers
-    if not brokers.settled[hot.broker]:
+    if not brokers.settled[broker]:
         return Reason.AWAITING_REPORT
-    if brokers.bundle_count[hot.broker] == 0:
+    if brokers.bundle_count[broker] == 0:
         return Reason.NO_BUNDLES
-    if brokers.bundle_count[hot.broker] == 1:
+    if brokers.bundle_count[broker] == 1:
         return Reason.SINGLE_BUNDLE
     return None
+
+
+def recently_unloaded_of(snapshot: Snapshot, broker: int) -> int:
+    """How many of the broker's bundles may not move because they did recently."""
+    return int(np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker)))
 
 
 def _by_throughput(snapshot: Snapshot, hot: Sequence[Hot]) -> dict[int, tuple[list[int], FloatArray]]:
@@ -123,6 +136,25 @@ def _take(bundles: list[int], throughput: FloatArray, need: float) -> tuple[int,
     return tuple(bundles[: 1 + int(np.count_nonzero(taken_before < need))])
 
 
+def largest_first(snapshot: Snapshot, broker: int, columns: tuple[int, int]) -> tuple[list[int], list[float]]:
+    """The eligible bundle rows of a broker, and the sums of these two columns of their short-term load: the largest
+    first, equals by name.
+    """
+    rows, first = snapshot.derive("eligible_by_broker", lambda: _eligible_by_broker(snapshot))
+    rows = rows[first[broker] : first[broker + 1]]
+    carried = snapshot.bundles.short[rows, columns[0]] + snapshot.bundles.short[rows, columns[1]]
+    order = np.argsort(-carried, kind="stable")
+    return rows[order].tolist(), carried[order].tolist()
+
+
+def _eligible_by_broker(snapshot: Snapshot) -> tuple[_Positions, _Positions]:
+    """The eligible bundle rows, those of a broker side by side, and where those of each broker begin (M + 1,)."""
+    rows = np.flatnonzero(eligible(snapshot))
+    brokers = snapshot.bundles.broker[rows]
+    order = np.argsort(brokers, kind="stable")
+    return rows[order], np.searchsorted(brokers[order], np.arange(len(snapshot.brokers) + 1))
+
+
 def eligible(snapshot: Snapshot) -> BoolArray:
     """The bundles that a strategy may move, (N,)."""
     return snapshot.derive("eligible", lambda: _eligible(snapshot))
@@ -130,5 +162,5 @@ def eligible(snapshot: Snapshot) -> BoolArray:
 
 def _eligible(snapshot: Snapshot) -> BoolArray:
     bundles = snapshot.bundles
-    system = np.array([_SYSTEM_NAMESPACE.fullmatch(name) is not None for name in bundles.namespaces], dtype=bool)
-    return np.asarray(bundles.movable & ~bundles.recently_unloaded & ~system[bundles.namespace])
+    fixed = np.array([is_self_test_namespace(name) for name in bundles.namespaces], dtype=bool)
+    return np.asarray(bundles.movable & ~bundles.recently_unloaded & ~fixed[bundles.namespace])

@@ -2,46 +2,88 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-from support.builders import broker, bundle, owned, report, snapshot
+import pytest
+from support.builders import broker, bundle, owned, releasing, report, snapshot
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.filters import (
-    PREFERRED,
-    REQUIRED,
+    EXTENSIBLE,
+    MODULAR,
     Question,
-    apply,
+    Rules,
+    allowed_brokers,
+    find_anti_affinity_refusal,
+    find_isolation_refusal,
     keep_below_topic_limit,
+    keep_fewest_in_failure_domain,
+    keep_fewest_of_group,
     keep_fewest_of_namespace,
+    keep_isolated,
+    keep_latest_readable_version,
+    keep_latest_version,
+    keep_same_load_manager,
+    keep_strictly_below_topic_limit,
+    preferred_brokers,
+    rules_of,
 )
+from loadmanager.core.load import BoolArray
+from loadmanager.core.names import BrokerId
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.planner import PlannerSettings
+from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.snapshot import Snapshot
 
 TEN_TOPICS = PlannerSettings(broker_max_topics=10)
+LATER = PlannerSettings(prefer_later_versions=True)
+DOMAINS = PlannerSettings(failure_domains_enabled=True)
 
 
-def question(given: Snapshot, settings: PlannerSettings | None = None) -> Question:
+def question(
+    given: Snapshot,
+    settings: PlannerSettings | None = None,
+    namespace: str = "tenant/ns",
+    excluded: int | None = None,
+    *,
+    non_persistent: bool = False,
+) -> Question:
     return Question(
-        "tenant/ns",
-        non_persistent=False,
+        namespace,
+        non_persistent=non_persistent,
         snapshot=given,
         projection=Projection(given),
         settings=settings or PlannerSettings(),
+        excluded=excluded,
     )
 
 
-def test_a_broker_with_exactly_the_greatest_number_of_topics_is_kept() -> None:
-    given = snapshot({"a": report(topics=10), "b": report(topics=11)})
-    assert keep_below_topic_limit(np.array([True, True]), question(given, TEN_TOPICS)).tolist() == [
-        True,
-        False,
-    ]
+def mask(*kept: int) -> BoolArray:
+    return np.array(kept, dtype=bool)
 
 
-def test_all_brokers_are_kept_when_each_has_too_many_topics() -> None:
-    given = snapshot({"a": report(topics=12), "b": report(topics=11)})
-    assert keep_below_topic_limit(np.array([True, True]), question(given, TEN_TOPICS)).all()
+def names(given: Snapshot, kept: BoolArray) -> str:
+    """The hosts, each a single letter, of those kept."""
+    return "".join(given.brokers.ids[row][0] for row in np.flatnonzero(kept))
+
+
+def allowed(rules: Rules, asked: Question) -> tuple[str, dict[str, int]]:
+    kept, dropped = allowed_brokers(rules, asked)
+    return names(asked.snapshot, kept), dropped
+
+
+def test_a_broker_with_exactly_the_greatest_number_of_topics_is_kept_by_the_modular_rule_alone() -> None:
+    """Q15: Pulsar's two load managers differ there, and so do we."""
+    asked = question(snapshot({"a": report(topics=10), "b": report(topics=11), "c": report(topics=9)}), TEN_TOPICS)
+    assert keep_below_topic_limit(mask(1, 1, 1), asked).tolist() == [True, False, True]
+    assert keep_strictly_below_topic_limit(mask(1, 1, 1), asked).tolist() == [False, False, True]
+
+
+def test_when_each_broker_has_too_many_topics_the_modular_rule_keeps_all_and_the_extensible_none() -> None:
+    asked = question(snapshot({"a": report(topics=12), "b": report(topics=11)}), TEN_TOPICS)
+    assert keep_below_topic_limit(mask(1, 1), asked).all()
+    assert not keep_strictly_below_topic_limit(mask(1, 1), asked).any()
 
 
 def test_topics_of_bundles_on_their_way_count() -> None:
@@ -52,18 +94,23 @@ def test_topics_of_bundles_on_their_way_count() -> None:
     model.set_namespace("tenant/ns", [x], [owned(broker("b"))])
     model.apply_report(broker("b"), report(topics=5))
     asked = question(model.snapshot(0, 0), TEN_TOPICS)
-    assert keep_below_topic_limit(np.array([True, True]), asked).tolist() == [True, False]
+    assert keep_below_topic_limit(mask(1, 1), asked).tolist() == [True, False]
     asked.projection.move("tenant/ns", 0, 1, 0)
-    assert keep_below_topic_limit(np.array([True, True]), asked).tolist() == [False, True]
+    assert keep_below_topic_limit(mask(1, 1), asked).tolist() == [False, True]
 
 
 def test_even_distribution_can_be_switched_off_and_leaves_nobody_to_nobody() -> None:
     given = snapshot({"a": report([bundle(1)]), "b": report()})
     uneven = PlannerSettings(distribute_bundles_evenly_enabled=False)
-    everyone, nobody = np.array([True, True]), np.array([False, False])
-    assert keep_fewest_of_namespace(everyone, question(given)).tolist() == [False, True]
-    assert keep_fewest_of_namespace(everyone, question(given, uneven)).all()
-    assert not keep_fewest_of_namespace(nobody, question(given)).any()
+    assert keep_fewest_of_namespace(mask(1, 1), question(given)).tolist() == [False, True]
+    assert keep_fewest_of_namespace(mask(1, 1), question(given, uneven)).all()
+    assert not keep_fewest_of_namespace(mask(0, 0), question(given)).any()
+
+
+def test_the_system_namespace_is_spread_even_when_even_distribution_is_switched_off() -> None:
+    given = snapshot({"a": report([bundle(1, "pulsar/system")]), "b": report()})
+    asked = question(given, PlannerSettings(distribute_bundles_evenly_enabled=False), "pulsar/system")
+    assert keep_fewest_of_namespace(mask(1, 1), asked).tolist() == [False, True]
 
 
 def test_each_filter_says_how_many_brokers_it_dropped() -> None:
@@ -74,9 +121,227 @@ def test_each_filter_says_how_many_brokers_it_dropped() -> None:
         "d": report(),
     }
     asked = question(snapshot(reports))
-    allowed, dropped = apply(REQUIRED, np.ones(4, dtype=bool), asked)
-    assert allowed.tolist() == [False, False, True, True]
+    kept, dropped = allowed_brokers(MODULAR, asked)
+    assert kept.tolist() == [False, False, True, True]
     assert dropped == {"persistence_disabled": 1, "topic_limit_reached": 1}
-    preferred, passed_over = apply(PREFERRED, allowed, asked)
+    preferred, passed_over = preferred_brokers(MODULAR, kept, asked)
     assert preferred.tolist() == [False, False, False, True]
     assert passed_over == {"owns_more_of_namespace": 1}
+
+
+def isolated(min_limit: int = 1) -> Policies:
+    return Policies((IsolationPolicy("p", ("tenant/ns",), ("a|b",), ("b|c",), min_limit),))
+
+
+def test_a_primary_broker_that_is_excluded_still_counts_to_the_limit_of_its_policy() -> None:
+    """Otherwise a bundle would be shed from its only primary broker to a secondary one."""
+    given = snapshot({name: report() for name in "acd"}, policies=isolated())
+    assert allowed(MODULAR, question(given, excluded=0)) == ("", {"isolation_policy": 2})
+    assert allowed(MODULAR, question(given, excluded=1)) == ("a", {"isolation_policy": 2})
+    given = snapshot({name: report() for name in "acd"}, policies=isolated(2))
+    assert allowed(MODULAR, question(given, excluded=0)) == ("c", {"isolation_policy": 1})
+
+
+def test_in_the_extensible_rules_primary_brokers_that_were_dropped_before_do_not_count() -> None:
+    given = snapshot({"a": report(topics=60_000), "c": report(), "d": report()}, policies=isolated())
+    assert allowed(EXTENSIBLE, question(given)) == ("c", {"topic_limit_reached": 1, "isolation_policy": 1})
+    assert allowed(EXTENSIBLE, question(given, excluded=1)) == ("", {"topic_limit_reached": 1, "isolation_policy": 1})
+
+
+def test_a_broker_that_matches_primary_and_secondary_is_primary() -> None:
+    given = snapshot({name: report() for name in "abcd"}, policies=isolated())
+    assert names(given, keep_isolated(mask(1, 1, 1, 1), question(given))) == "ab"
+    assert names(given, keep_isolated(mask(0, 0, 1, 1), question(given))) == "c"
+
+
+def test_other_namespaces_may_use_secondary_brokers_but_never_the_primary_ones_of_any_policy() -> None:
+    policies = Policies((*isolated().isolation, IsolationPolicy("q", ("x/.*",), ("d",))))
+    given = snapshot({name: report() for name in "abcde"}, policies=policies)
+    assert names(given, keep_isolated(mask(1, 1, 1, 1, 1), question(given, namespace="y/z"))) == "ce"
+
+
+def test_an_isolation_policy_names_brokers_whatever_topics_they_serve() -> None:
+    given = snapshot({"a": report(persistent_enabled=False, non_persistent_enabled=False)}, policies=isolated())
+    assert allowed(MODULAR, question(given)) == ("a", {})
+    assert allowed(MODULAR, question(given, non_persistent=True)) == ("a", {})
+
+
+def test_the_isolation_policy_that_leaves_nobody_is_named_with_its_numbers() -> None:
+    given = snapshot({name: report() for name in "abcd"}, policies=isolated())
+    assert find_isolation_refusal(question(given, excluded=0)) is None
+    assert find_isolation_refusal(question(given, namespace="y/z")) is None
+    alone = snapshot({name: report() for name in "bcd"}, policies=isolated())
+    numbers = {"policy": "p", "primary": 1, "secondary": 1, "min_limit": 1}
+    assert find_isolation_refusal(question(alone, excluded=0)) == numbers
+
+
+MODULAR_CLASS = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "kept"), [("", "ab"), (MODULAR_CLASS, "a"), ("ModularLoadManagerImpl", "a"), ("Other", "ab")]
+)
+def test_brokers_of_another_load_manager_class_are_dropped_if_one_runs_the_configured_class(
+    wanted: str, kept: str
+) -> None:
+    given = snapshot({"a": report(load_manager_class=MODULAR_CLASS), "b": report()})
+    settings = PlannerSettings(load_manager_class_name=wanted)
+    assert names(given, keep_same_load_manager(mask(1, 1), question(given, settings))) == kept
+
+
+def test_a_broker_of_another_class_does_not_come_back_because_it_has_the_fewest_bundles() -> None:
+    """Pulsar drops it after even distribution has kept nobody else, and then takes all brokers, this one included."""
+    given = snapshot({"a": report([bundle(1)], load_manager_class=MODULAR_CLASS), "b": report()})
+    asked = question(given, PlannerSettings(load_manager_class_name=MODULAR_CLASS))
+    kept, dropped = allowed_brokers(MODULAR, asked)
+    assert dropped == {"other_load_manager_class": 1}
+    assert names(given, preferred_brokers(MODULAR, kept, asked)[0]) == "a"
+
+
+def grouped(domains: dict[str, str] | None = None) -> Policies:
+    """Namespaces n1 to n4 of tenant `t` in one group; brokers by letter in failure domains."""
+    groups = {f"t/n{i}": "group" for i in range(1, 5)}
+    return Policies((), groups, {BrokerId(f"{name}:8080"): domain for name, domain in (domains or {}).items()})
+
+
+def owning(owners: dict[str, str], policies: Policies) -> Snapshot:
+    """Each broker with a bundle of each of the namespaces n<digit> given for it, one for each time it is given."""
+    reports = {
+        name: report([bundle(10 * ord(name) + i, f"t/n{digit}") for i, digit in enumerate(digits)])
+        for name, digits in owners.items()
+    }
+    return snapshot(reports, policies=policies)
+
+
+def test_brokers_with_the_fewest_namespaces_of_the_group_are_kept_its_own_namespace_included() -> None:
+    given = owning({"a": "12", "b": "3", "c": "33", "d": "123"}, grouped())
+    asked = question(given, namespace="t/n3")
+    assert names(given, keep_fewest_of_group(mask(1, 1, 1, 1), asked)) == "bc"
+    assert names(given, keep_fewest_of_group(mask(1, 0, 0, 1), asked)) == "a"
+    assert not keep_fewest_of_group(mask(0, 0, 0, 0), asked).any()
+    assert keep_fewest_of_group(mask(1, 1, 1, 1), question(given, namespace="t/other")).all()
+
+
+def test_the_extensible_rules_count_the_bundles_of_the_group() -> None:
+    given = owning({"a": "12", "b": "3", "c": "33"}, grouped())
+    assert allowed(EXTENSIBLE, question(given, namespace="t/n4")) == ("b", {"has_more_of_group": 2})
+    assert allowed(MODULAR, question(given, namespace="t/n4")) == ("bc", {"has_more_of_group": 1})
+
+
+def test_bundles_on_their_way_and_moves_of_the_same_plan_count_to_the_group() -> None:
+    model = ClusterModel()
+    model.set_policies(grouped())
+    a, b, c = (broker(name) for name in "abc")
+    moving, free = bundle(1, "t/n1"), bundle(2, "t/n2")
+    model.set_namespace("t/n1", [moving], [releasing(a, b)])
+    for each in (a, b, c):
+        model.apply_report(each, report())
+    given = model.snapshot(0, 0)
+    asked = question(given, namespace="t/n2")
+    assert names(given, keep_fewest_of_group(mask(1, 1, 1), asked)) == "ac"
+    asked.projection.move("t/n2", given.bundles.find_row(free), None, 0)
+    assert names(given, keep_fewest_of_group(mask(1, 1, 1), asked)) == "c"
+    asked.projection.move("t/n1", given.bundles.find_row(moving), 1, 0)
+    assert names(given, keep_fewest_of_group(mask(1, 1, 1), asked)) == "bc"
+    assert asked.projection.group_counts("group").namespaces.tolist() == [2, 0, 0]
+    asked.projection.move("t/n2", None, None, 0)
+    assert asked.projection.group_counts("group").namespaces.tolist() == [2, 0, 0]
+    assert asked.projection.group_counts("group").bundles.tolist() == [3, 0, 0]
+
+
+def test_the_failure_domain_with_least_of_the_group_comes_first_if_domains_are_enabled() -> None:
+    domains = {"a": "east", "b": "east", "c": "west", "d": "west"}
+    given = owning({"a": "1", "b": "", "c": "2", "d": "3"}, grouped(domains))
+    asked = question(given, DOMAINS, "t/n4")
+    assert allowed(MODULAR, asked) == ("b", {"failure_domain_has_more_of_group": 2, "has_more_of_group": 1})
+    assert allowed(EXTENSIBLE, asked)[0] == "b"
+    assert names(given, keep_fewest_in_failure_domain(mask(1, 0, 1, 0), asked)) == "ac"
+    assert names(given, keep_fewest_in_failure_domain(mask(1, 0, 1, 1), asked)) == "a"
+    assert not keep_fewest_in_failure_domain(mask(0, 0, 0, 0), asked).any()
+    assert keep_fewest_in_failure_domain(mask(1, 1, 1, 1), question(given, None, "t/n4")).all()
+    assert keep_fewest_in_failure_domain(mask(1, 1, 1, 1), question(given, DOMAINS, "t/other")).all()
+
+
+def test_brokers_without_a_failure_domain_share_one_and_without_any_domain_none_counts() -> None:
+    given = owning({"a": "1", "b": "", "c": "2", "d": "3"}, grouped({"a": "east"}))
+    assert names(given, keep_fewest_in_failure_domain(mask(1, 1, 1, 1), question(given, DOMAINS, "t/n4"))) == "a"
+    given = owning({"a": "1", "b": ""}, grouped())
+    assert keep_fewest_in_failure_domain(mask(1, 1), question(given, DOMAINS, "t/n4")).all()
+
+
+def test_brokers_of_the_latest_version_are_kept_if_that_is_preferred() -> None:
+    versions = {"a": "4.0.9", "b": "4.0.10", "c": "4.0.10-SNAPSHOT", "d": "4.0.10"}
+    given = snapshot({name: report(version=version) for name, version in versions.items()})
+    assert names(given, keep_latest_version(mask(1, 1, 1, 1), question(given, LATER))) == "bd"
+    assert names(given, keep_latest_version(mask(1, 0, 1, 0), question(given, LATER))) == "c"
+    assert not keep_latest_version(mask(0, 0, 0, 0), question(given, LATER)).any()
+    assert keep_latest_version(mask(1, 1, 1, 1), question(given)).all()
+
+
+@pytest.mark.parametrize("unreadable", ["", "4.0", "latest"])
+def test_with_an_unreadable_version_the_modular_rules_give_up_their_preferences_and_the_extensible_this_one(
+    unreadable: str,
+) -> None:
+    """Pulsar's modular load manager takes all brokers that isolation policies allow then, even those over a limit."""
+    reports = {
+        "a": report(version="2.0.0", topics=60_000),
+        "b": report(version=unreadable),
+        "c": report([bundle(1)], version="1.0.0"),
+    }
+    given = snapshot(reports)
+    asked = question(given, LATER)
+    kept, _ = allowed_brokers(MODULAR, asked)
+    preferred, passed_over = preferred_brokers(MODULAR, kept, asked)
+    assert (names(given, preferred), passed_over) == ("bc", {"version_unreadable": 1})
+    assert names(given, keep_latest_readable_version(mask(0, 1, 1), asked)) == "bc"
+    assert names(given, keep_latest_readable_version(mask(1, 0, 1), asked)) == "a"
+
+
+def test_an_unreadable_version_does_not_matter_once_its_broker_is_dropped() -> None:
+    given = snapshot(
+        {"a": report([bundle(1)], version="?"), "b": report(version="1.0.0"), "c": report(version="1.1.0")}
+    )
+    asked = question(given, LATER)
+    assert names(given, preferred_brokers(MODULAR, mask(1, 1, 1), asked)[0]) == "c"
+
+
+def test_nobody_is_preferred_among_nobody() -> None:
+    preferred, passed_over = preferred_brokers(MODULAR, mask(0), question(snapshot({"a": report(version="?")}), LATER))
+    assert (preferred.tolist(), passed_over) == ([False], {})
+
+
+def test_a_bundle_stays_when_every_broker_has_as_much_of_its_group_as_its_own() -> None:
+    given = owning({"a": "1", "b": "2", "c": "33"}, grouped())
+    refusal = find_anti_affinity_refusal(MODULAR, question(given, namespace="t/n1", excluded=0))
+    assert refusal == {"group": "group", "least": 1, "candidates": 3}
+    assert find_anti_affinity_refusal(MODULAR, question(given, namespace="t/other", excluded=0)) is None
+
+
+def test_a_bundle_may_leave_a_broker_that_has_more_of_its_group_than_another() -> None:
+    given = owning({"a": "12", "b": "2", "c": "3"}, grouped())
+    assert find_anti_affinity_refusal(MODULAR, question(given, namespace="t/n1", excluded=0)) is None
+
+
+def test_a_bundle_with_no_other_broker_is_not_kept_for_its_group() -> None:
+    policies = replace(grouped(), isolation=(IsolationPolicy("p", ("t/n1",), ("a",)),))
+    given = owning({"a": "1", "b": "2"}, policies)
+    assert find_anti_affinity_refusal(MODULAR, question(given, namespace="t/n1", excluded=0)) is None
+
+
+@pytest.mark.parametrize(
+    ("load_manager", "placement", "rules"),
+    [
+        ("", "LeastLongTermMessageRate", MODULAR),
+        (MODULAR_CLASS, "LeastResourceUsageWithWeight", MODULAR),
+        ("", "LeastResourceUsageWithWeightExtensible", EXTENSIBLE),
+        (
+            "org.apache.pulsar.broker.loadbalance.extensions.ExtensibleLoadManagerImpl",
+            "RoundRobinBrokerSelector",
+            EXTENSIBLE,
+        ),
+    ],
+)
+def test_the_rules_follow_the_load_manager_class_or_the_placement_strategy(
+    load_manager: str, placement: str, rules: Rules
+) -> None:
+    assert rules_of(PlannerSettings(load_manager_class_name=load_manager), placement) is rules

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
-from support.builders import averages, bundle, report, snapshot
+import pytest
+from support.builders import averages, broker, bundle, report, snapshot
 
-from loadmanager.core.load import ResourceWeights
-from loadmanager.core.placement.base import Projection
+from loadmanager.core.extensible import Published, PublishedLoad
+from loadmanager.core.load import BrokerReport, ResourceWeights
+from loadmanager.core.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, State
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
+from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
+from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.planner import PlannerSettings
+from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 STRATEGY = LeastLongTermMessageRate(85, ResourceWeights())
 EVERYONE = np.arange(3)
@@ -57,3 +65,129 @@ def test_the_long_term_counts_and_not_the_short_term() -> None:
     known = {bundle(1): averages((1, 0, 0, 0), (9, 0, 0, 0)), bundle(2): averages((9, 0, 0, 0), (1, 0, 0, 0))}
     given = snapshot({"a": report([bundle(1)]), "b": report([bundle(2)])}, known)
     assert STRATEGY.place(np.arange(2), None, given, Projection(given), {}, np.random.default_rng(0)).broker == 1
+
+
+LEAST_USED = LeastResourceUsageWithWeight(10, 0.5, ResourceWeights())
+
+
+def choose(
+    strategy: PlacementStrategy, given: Snapshot, state: State | None = None, *candidates: int, seed: int = 0
+) -> Placement:
+    rows = np.array(candidates or range(len(given.brokers)), dtype=np.intp)
+    return strategy.place(rows, None, given, Projection(given), state or {}, np.random.default_rng(seed))
+
+
+def busy(cpu: float, name: int = 1) -> BrokerReport:
+    return report({bundle(name): (1, 1, 0, 0)}, cpu=cpu)
+
+
+def test_each_broker_well_below_the_average_is_drawn_about_as_often() -> None:
+    """Q7: chance decides among those that qualify, not the least usage."""
+    given = snapshot({"a": busy(10), "b": busy(20, 2), "c": busy(90, 3)})
+    drawn = [choose(LEAST_USED, given, {}, seed=seed).broker for seed in range(1000)]
+    assert 400 < drawn.count(0) < 600
+    assert drawn.count(0) + drawn.count(1) == 1000
+
+
+def test_a_broker_exactly_the_difference_below_the_average_qualifies() -> None:
+    given = snapshot({"a": busy(25), "b": busy(75, 2)})
+    exactly = LeastResourceUsageWithWeight(25, 0.5, ResourceWeights())
+    assert choose(exactly, given).drawn_from.tolist() == [0]
+    over = LeastResourceUsageWithWeight(26, 0.5, ResourceWeights())
+    placement = choose(over, given)
+    assert placement.drawn_from.tolist() == [0, 1]
+    assert placement.reason is Reason.RESOURCE_USAGE_NEAR_AVERAGE
+
+
+def test_a_single_candidate_is_near_its_own_average_unless_no_difference_is_asked_for() -> None:
+    given = snapshot({"a": busy(25)})
+    assert choose(LEAST_USED, given).reason is Reason.RESOURCE_USAGE_NEAR_AVERAGE
+    any_difference = LeastResourceUsageWithWeight(0, 0.5, ResourceWeights())
+    assert choose(any_difference, given).reason is Reason.RESOURCE_USAGE_BELOW_AVERAGE
+
+
+def test_the_numbers_say_why_a_broker_was_chosen_by_its_usage() -> None:
+    given = snapshot({"a": busy(10), "b": busy(20, 2), "c": busy(90, 3)})
+    placement = choose(LEAST_USED, given, {}, seed=1)
+    name = given.brokers.ids[placement.broker or 0]
+    verdict = Verdict("x", placement.reason, acted=True, why={"broker": name, **placement.why})
+    assert verdict.sentence() == (
+        f"Placed because {name} at usage {10 if name == 'a:8080' else 20} % is one of 2 at or below average 40 % minus"
+        " loadBalancerAverageResourceUsageDifferenceThresholdPercentage 10 % of 3 candidates"
+    )
+
+
+def test_the_past_of_a_broker_is_forgotten_when_it_registers_again_or_is_idle() -> None:
+    state = {"usage": {"a:8080": [1, 0.9], "b:8080": [7, 0.9], "gone:8080": [1, 0.9]}}
+    averaged = choose(LEAST_USED, snapshot({"a": busy(10), "b": busy(10, 2)}), state).state["usage"]
+    assert averaged == {"a:8080": [1, pytest.approx(0.5)], "b:8080": [1, pytest.approx(0.1)]}
+    silent = choose(LEAST_USED, snapshot({"a": report([bundle(1)], cpu=10)}), state).state["usage"]
+    assert silent == {"a:8080": [1, pytest.approx(0.1)]}
+    empty = choose(LEAST_USED, snapshot({"a": report(cpu=10, load=(1, 1, 0, 0))}), state).state["usage"]
+    assert empty == {"a:8080": [1, pytest.approx(0.1)]}
+
+
+def test_the_average_of_a_broker_that_is_no_candidate_is_kept_as_it_was() -> None:
+    given = snapshot({"a": busy(10), "b": busy(10, 2), "c": busy(10, 3)})
+    usage = choose(LEAST_USED, given, {"usage": {"b:8080": [1, 0.9]}}, 0).state["usage"]
+    assert usage == {"a:8080": [1, pytest.approx(0.1)], "b:8080": [1, 0.9]}
+
+
+def test_usage_that_is_no_number_is_not_remembered() -> None:
+    nothing = (np.nan, 100.0)
+    unknown = report(
+        [bundle(1)], cpu=nothing, direct_memory=nothing, bandwidth_in=nothing, bandwidth_out=nothing, load=(1, 1, 0, 0)
+    )
+    assert choose(LEAST_USED, snapshot({"a": unknown, "b": busy(10, 2)})).state["usage"].keys() == {"b:8080"}
+
+
+def test_without_a_candidate_no_strategy_chooses_and_none_changes_its_state() -> None:
+    given, rows = snapshot({"a": busy(10)}), np.empty(0, dtype=np.intp)
+    for factory in PLACEMENT_STRATEGIES.values():
+        strategy = factory(PlannerSettings())
+        placement = strategy.place(rows, None, given, Projection(given), {"kept": 1}, np.random.default_rng(0))
+        assert (placement.broker, placement.reason) == (None, Reason.NO_BROKER_AVAILABLE)
+        assert placement.state == {"kept": 1}
+
+
+EXTENSIBLE = LeastResourceUsageWithWeightExtensible.of(PlannerSettings())
+
+
+def with_loads(loads: dict[str, float | None]) -> Snapshot:
+    """Brokers with the averaged usage that each has published, if any."""
+    given = {
+        broker(name).broker: PublishedLoad(usage, 0.0, 0.0, 0.0, 0)
+        for name, usage in loads.items()
+        if usage is not None
+    }
+    return snapshot_of_reports(
+        0.0, {broker(name): report() for name in loads}, {}, published=Published(broker_load=given)
+    )
+
+
+def test_a_broker_without_a_published_load_is_drawn_only_when_all_are() -> None:
+    given = with_loads({"a": 0.1, "b": 0.5, "c": None})
+    assert choose(EXTENSIBLE, given).drawn_from.tolist() == [0]
+    given = with_loads({"a": 0.5, "b": 0.5, "c": None})
+    assert choose(EXTENSIBLE, given).drawn_from.tolist() == [0, 1, 2]
+
+
+def test_when_no_candidate_has_published_a_load_all_are_drawn_from() -> None:
+    placement = choose(EXTENSIBLE, with_loads({"a": None, "b": None, "c": 0.1}), {}, 0, 1)
+    assert placement.drawn_from.tolist() == [0, 1]
+    assert "{" not in Verdict("x", placement.reason, acted=True, why={"broker": "a", **placement.why}).sentence()
+
+
+def test_load_that_nobody_published_is_computed_from_the_reports() -> None:
+    assert choose(EXTENSIBLE, snapshot({"a": busy(10), "b": busy(90, 2)})).drawn_from.tolist() == [0]
+
+
+def test_round_robin_starts_a_new_order_when_the_number_of_candidates_changes() -> None:
+    given = snapshot({name: report() for name in "abcd"})
+    strategy = RoundRobinBrokerSelector.of(PlannerSettings())
+    first = choose(strategy, given, {}, 0, 1)
+    second = choose(strategy, given, first.state, 0, 1, 2)
+    assert [first.broker, second.broker] == [0, 1]
+    assert second.state == {"turn": 2, "order": ["a:8080", "b:8080", "c:8080"]}
+    assert second.drawn_from.tolist() == [1]
+    assert choose(strategy, snapshot({"a": report(), "x": report()}), second.state).broker == 0

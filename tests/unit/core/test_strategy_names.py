@@ -6,6 +6,8 @@ import pytest
 
 from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
 from loadmanager.core.planner import PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import SHEDDING_STRATEGIES, shedding_strategy
 from loadmanager.core.shedding.threshold import ThresholdShedder
@@ -27,6 +29,17 @@ def test_every_strategy_can_be_configured_by_its_short_name() -> None:
     assert [placement_strategy(PlannerSettings(placement_strategy=name))[0] for name in PLACEMENT_STRATEGIES] == [
         *PLACEMENT_STRATEGIES
     ]
+
+
+def test_of_two_java_classes_of_one_name_that_of_the_extensions_is_the_extensible_one() -> None:
+    name = "LeastResourceUsageWithWeight"
+    modular = PlannerSettings(placement_strategy=f"org.apache.pulsar.broker.loadbalance.impl.{name}")
+    extensible = PlannerSettings(placement_strategy=f"org.apache.pulsar.broker.loadbalance.extensions.strategy.{name}")
+    assert placement_strategy(modular) == (name, LeastResourceUsageWithWeight.of(modular))
+    assert placement_strategy(extensible) == (
+        f"{name}Extensible",
+        LeastResourceUsageWithWeightExtensible.of(extensible),
+    )
 
 
 def test_an_unknown_strategy_is_refused_with_the_key_and_those_that_exist() -> None:

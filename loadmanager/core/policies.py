@@ -1,0 +1,167 @@
+"""What operators lay down about who may own what: isolation, anti-affinity and failure domains.
+
+Source: Pulsar's namespace isolation policies, the anti-affinity group of a namespace, and failure domains. Patterns are
+Java's: each must match the whole namespace (`tenant/namespace`), or the whole host of a broker (its id up to the last
+colon).
+
+Differs from Pulsar: of several isolation policies that match a namespace the first by name holds, where Pulsar takes
+whichever its hash map has first; of several failure domains that list a broker, the last by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from loadmanager.core.names import BrokerId, broker_host
+
+DEFAULT_DOMAIN = "default"
+"""The failure domain of the brokers that are in none."""
+
+_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
+"""Java's way of taking text as it is."""
+
+_CHARACTER_CLASS = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)", re.DOTALL)
+_CLASS_OPERATOR = re.compile(r"\\.|(\[|&&|--|~~|\|\|)", re.DOTALL)
+"""What combines classes of characters in Java, and will in Python one day."""
+
+_Patterns = tuple[re.Pattern[str], ...]
+
+
+class InvalidPolicyError(ValueError):
+    """A policy that cannot be used; the message names the policy, the pattern and what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationPolicy:
+    """The bundles of namespaces that match `namespaces` belong on brokers that match `primary`, which serve no others.
+
+    With fewer than `min_limit` primary brokers there, those that match `secondary` may own the bundles too.
+    `usage_threshold` (percent) decides nothing, as in Pulsar's placement. Raises `InvalidPolicyError`.
+    """
+
+    name: str
+    namespaces: tuple[str, ...]
+    primary: tuple[str, ...]
+    secondary: tuple[str, ...] = ()
+    min_limit: int = 1
+    usage_threshold: int = 100
+    _namespaces: _Patterns = field(init=False, repr=False, compare=False)
+    _primary: _Patterns = field(init=False, repr=False, compare=False)
+    _secondary: _Patterns = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for kind in ("namespaces", "primary", "secondary"):
+            compiled = tuple(self._compile(kind, pattern) for pattern in getattr(self, kind))
+            object.__setattr__(self, f"_{kind}", compiled)
+
+    def covers(self, namespace: str) -> bool:
+        return _any_matches(self._namespaces, namespace)
+
+    def has_primary(self, host: str) -> bool:
+        return _any_matches(self._primary, host)
+
+    def has_secondary(self, host: str) -> bool:
+        """Whether the host matches `secondary` and is not a primary one."""
+        return _any_matches(self._secondary, host) and not self.has_primary(host)
+
+    def _compile(self, kind: str, pattern: str) -> re.Pattern[str]:
+        """The pattern as Python's. What Java and Python understand differently is refused, such as `[a-z&&[^x]]`."""
+        translated = _QUOTED.sub(lambda quoted: re.escape(quoted[1]), pattern)
+        where = f"isolation policy {self.name!r}: {kind} {pattern!r}"
+        if _combines_classes(translated):
+            raise InvalidPolicyError(f"{where}: character classes cannot be combined")
+        try:
+            return re.compile(translated, re.ASCII)
+        except re.error as error:
+            raise InvalidPolicyError(f"{where}: {error}") from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policies:
+    """All policies at one moment. `isolation` is sorted by name.
+
+    `anti_affinity_groups` maps a namespace to its group: namespaces of one group are kept on different brokers. Groups
+    are compared without regard to case, and a blank one is none. `failure_domains` maps a broker to its domain. What a
+    namespace or a host matches is found out once. Raises `InvalidPolicyError` for two policies of one name.
+    """
+
+    isolation: tuple[IsolationPolicy, ...] = ()
+    anti_affinity_groups: Mapping[str, str] = field(default_factory=dict)
+    failure_domains: Mapping[BrokerId, str] = field(default_factory=dict)
+    _policies: dict[str, IsolationPolicy | None] = field(default_factory=dict, init=False, repr=False)
+    _primaries: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False)
+    _secondaries: dict[tuple[str, str], bool] = field(default_factory=dict, init=False, repr=False)
+    _shared: dict[str, bool] = field(default_factory=dict, init=False, repr=False)
+    _members: dict[str, list[str]] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        ordered = sorted(self.isolation, key=lambda policy: policy.name)
+        for policy, following in pairwise(ordered):
+            if policy.name == following.name:
+                raise InvalidPolicyError(f"isolation policy {policy.name!r}: is there twice")
+        groups = {name: group.strip().lower() for name, group in sorted(self.anti_affinity_groups.items())}
+        groups = {name: group for name, group in groups.items() if group}
+        for name, group in groups.items():
+            self._members.setdefault(group, []).append(name)
+        object.__setattr__(self, "isolation", tuple(ordered))
+        object.__setattr__(self, "anti_affinity_groups", groups)
+
+    def find_policy(self, namespace: str) -> IsolationPolicy | None:
+        """The isolation policy that holds for the namespace."""
+        if namespace not in self._policies:
+            self._policies[namespace] = next((each for each in self.isolation if each.covers(namespace)), None)
+        return self._policies[namespace]
+
+    def find_group(self, namespace: str) -> str | None:
+        """The anti-affinity group of the namespace, in lower case."""
+        return self.anti_affinity_groups.get(namespace)
+
+    def has_policy(self, namespace: str) -> bool:
+        """Whether an isolation policy holds for the namespace, or it is in an anti-affinity group."""
+        return self.find_policy(namespace) is not None or self.find_group(namespace) is not None
+
+    def members(self, group: str) -> Sequence[str]:
+        """The namespaces of a group as `find_group` gives it, sorted."""
+        return self._members[group]
+
+    def is_primary(self, policy: IsolationPolicy, broker: BrokerId) -> bool:
+        key = policy.name, broker
+        if key not in self._primaries:
+            self._primaries[key] = policy.has_primary(broker_host(broker))
+        return self._primaries[key]
+
+    def is_secondary(self, policy: IsolationPolicy, broker: BrokerId) -> bool:
+        key = policy.name, broker
+        if key not in self._secondaries:
+            self._secondaries[key] = policy.has_secondary(broker_host(broker))
+        return self._secondaries[key]
+
+    def is_shared(self, broker: BrokerId) -> bool:
+        """Whether the broker may serve namespaces without a policy: it is no policy's primary."""
+        if broker not in self._shared:
+            self._shared[broker] = not any(self.is_primary(policy, broker) for policy in self.isolation)
+        return self._shared[broker]
+
+    def failure_domain(self, broker: BrokerId) -> str:
+        return self.failure_domains.get(broker, DEFAULT_DOMAIN)
+
+
+NO_POLICIES = Policies()
+
+
+def domain_of_each_broker(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:
+    """The failure domain of each broker, from the brokers of each domain."""
+    return {broker: domain for domain, brokers in sorted(domains.items()) for broker in brokers}
+
+
+def _combines_classes(pattern: str) -> bool:
+    """Whether a class of characters in the pattern is made of others."""
+    classes = (found[1] or "" for found in _CHARACTER_CLASS.finditer(pattern))
+    return any(found[1] for characters in classes for found in _CLASS_OPERATOR.finditer(characters))
+
+
+def _any_matches(patterns: _Patterns, text: str) -> bool:
+    return any(pattern.fullmatch(text) for pattern in patterns)

@@ -1,0 +1,214 @@
+"""Pulsar's choices for the Uniform and the Avg shedder (rows F, G and C9)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.builders import MIB, Load, broker, bundle, report, snapshot, throughput
+
+from loadmanager.core.names import BrokerId
+from loadmanager.core.plan import Plan, Reason, Unload
+from loadmanager.core.planner import PlannerSettings, State, choose_destination, plan_shedding
+from loadmanager.core.shedding import shedding_strategy
+from loadmanager.core.snapshot import Snapshot
+
+UNIFORM = PlannerSettings(shedding_strategy="UniformLoadShedder")
+AVG = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder", max_unload_percentage=0.5)
+
+
+def shed(given: Snapshot, settings: PlannerSettings) -> dict[str, list[str]]:
+    ids, names = given.brokers.ids, given.bundles.names
+    result = shedding_strategy(settings)[1].find_bundles_for_unloading(given, {})
+    return {ids[pick.broker]: [names[row] for row in pick.bundles] for pick in result.bundles}
+
+
+def test_f1_no_more_bundles_than_the_limit_are_shed() -> None:
+    given = snapshot({"broker-1": report({bundle(i): throughput(1) for i in range(20)}), "broker2": report()})
+    settings = replace(UNIFORM, max_unload_bundle_num_per_shedding=2)
+    assert shed(given, settings) == {"broker-1:8080": [bundle(0), bundle(1)]}
+
+
+def five_brokers() -> Snapshot:
+    rates = (50_000, 60_000, 70_000, 10_000, 20_000)
+    mib_per_s = (50, 60, 70, 80, 10)
+    reports = {}
+    for number in range(5):
+        load: Load = (rates[number] / 5, 0, mib_per_s[number] * MIB / 5, 0)
+        reports[f"broker{number}"] = report({bundle(100 * number + i): load for i in range(5)})
+    return snapshot(reports)
+
+
+@pytest.mark.parametrize(
+    ("rate_percentage", "multiplier", "source"),
+    [
+        pytest.param(50, 0, 2, id="f3: by message rate"),
+        pytest.param(0, 4, 3, id="f4 (derived): by throughput"),
+        pytest.param(50, 4, 2, id="f5: the message rate comes first"),
+        pytest.param(0, 0, None, id="derived: neither"),
+        pytest.param(600, 8, None, id="derived: exactly at both thresholds"),
+    ],
+)
+def test_f3_to_f5_the_broker_with_the_highest_load_of_the_rule_that_applies_sheds(
+    rate_percentage: float, multiplier: float, source: int | None
+) -> None:
+    settings = replace(
+        UNIFORM,
+        max_unload_bundle_num_per_shedding=1,
+        max_unload_percentage=0.5,
+        msg_rate_difference_shedder_threshold=rate_percentage,
+        msg_throughput_multiplier_difference_shedder_threshold=multiplier,
+    )
+    expected = {} if source is None else {f"broker{source}:8080": [bundle(100 * source)]}
+    assert shed(five_brokers(), settings) == expected
+
+
+NO_MINIMUM = replace(UNIFORM, min_unload_message=0, min_unload_message_throughput=0, max_unload_percentage=0.5)
+
+
+def against_an_idle_broker(loads: list[float], settings: PlannerSettings = NO_MINIMUM) -> list[str]:
+    """What is shed of bundles with these message rates, both ways together; the other broker has no load."""
+    halves: dict[str, Load] = {bundle(i): (rate / 2, rate / 2, 0, 0) for i, rate in enumerate(loads)}
+    given = snapshot({"broker-1": report(halves), "broker-2": report()})
+    return shed(given, settings).get("broker-1:8080", [])
+
+
+def test_f6_an_idle_broker_counts_as_1_and_the_need_is_never_exceeded() -> None:
+    assert against_an_idle_broker([100] * 5) == [bundle(0), bundle(1)]
+
+
+def test_f_derived_the_need_may_equal_the_minimum() -> None:
+    assert against_an_idle_broker([100] * 5, replace(NO_MINIMUM, min_unload_message=249))
+    assert not against_an_idle_broker([100] * 5, replace(NO_MINIMUM, min_unload_message=250))
+
+
+def test_f_derived_a_bundle_takes_only_the_whole_part_of_its_load_off_the_need() -> None:
+    """The need is (12 - 1) / 2 = 5.5, of which 5: 2.5 takes 2 of it, 2.5 the next 2, and so 1 is left for another."""
+    assert against_an_idle_broker([2.5, 2.5, 2.5, 2.5, 1.0, 1.0]) == [bundle(0), bundle(1), bundle(4)]
+
+
+def test_q10_bundles_that_carry_nothing_fit_into_any_need_as_in_pulsar() -> None:
+    assert against_an_idle_broker([100, 100, 0, 0, 100]) == [bundle(0), bundle(2), bundle(3)]
+    limit = replace(NO_MINIMUM, max_unload_bundle_num_per_shedding=2)
+    limited = against_an_idle_broker([100, 0, 0, 100, 100], limit)
+    assert limited == [bundle(0), bundle(1)]
+
+
+def g1() -> Snapshot:
+    loads: dict[str, Load] = {bundle(i): (450, 450, 0, 0) for i in range(11)}
+    return snapshot(
+        {
+            "broker1": report(loads, cpu=80, load=(1e4, 1e4, 0, 0)),
+            "broker2": report(cpu=30, load=(1e3, 1e3, 0, 0)),
+            "broker3": report(
+                {bundle(100 + i): load for i, load in enumerate(loads.values())}, cpu=50, load=(5e3, 5e3, 0, 0)
+            ),
+        }
+    )
+
+
+def unloads(plan: Plan) -> list[Unload]:
+    return [step for step in plan.steps if isinstance(step, Unload)]
+
+
+def rounds(given: Snapshot, settings: PlannerSettings, number: int) -> tuple[list[list[Unload]], State]:
+    """The unloads of so many rounds on the same load, and what is remembered, as JSON has it."""
+    state: State = {}
+    found = []
+    for _ in range(number):
+        plan, state = plan_shedding(given, settings, state, np.random.default_rng(0))
+        state = json.loads(json.dumps(state))
+        found.append(unloads(plan))
+    return found, state
+
+
+def placed(given: Snapshot, name: str, state: State, seed: int = 0) -> tuple[str, Reason, State]:
+    rng = np.random.default_rng(seed)
+    chosen, verdict, state = choose_destination(given, name, None, AVG, state, rng)
+    assert chosen is not None
+    return chosen.broker, verdict.verdict, json.loads(json.dumps(state))
+
+
+def test_g1_far_apart_twice_ten_bundles_move_and_placement_follows_the_plan() -> None:
+    given = g1()
+    (first, second), state = rounds(given, AVG, 2)
+    assert first == []
+    assert len(second) == 10
+    assert {step.source for step in second} == {broker("broker1")}
+    assert {step.destination for step in second} == {broker("broker2")}
+    for step in second:
+        assert placed(given, step.bundle, state)[:2] == ("broker2:8080", Reason.DECIDED_BEFORE)
+
+
+def test_g2_derived_a_little_apart_takes_eight_rounds() -> None:
+    loads: dict[str, Load] = {bundle(i): (450, 450, 0, 0) for i in range(11)}
+    given = snapshot(
+        {
+            "broker1": report(loads, cpu=60, load=(1e4, 1e4, 0, 0)),
+            "broker2": report(cpu=40, load=(1e3, 1e3, 0, 0)),
+        }
+    )
+    found, _ = rounds(given, AVG, 9)
+    assert [len(each) for each in found] == [0] * 7 + [10, 0]
+
+
+def test_g3_derived_each_pair_evens_out_by_itself() -> None:
+    loads: list[dict[str, Load]] = [{bundle(1000 * n + i): (450, 450, 0, 0) for i in range(11)} for n in range(2)]
+    given = snapshot(
+        {
+            "broker1": report(loads[0], cpu=90, load=(1e4, 1e4, 0, 0)),
+            "broker2": report(cpu=10, load=(1e3, 1e3, 0, 0)),
+            "broker3": report(loads[1], cpu=80, load=(5e3, 5e3, 0, 0)),
+            "broker4": report(cpu=20, load=(1e3, 1e3, 0, 0)),
+        }
+    )
+    (_, second), _ = rounds(given, AVG, 2)
+    moves = [(str(step.source.broker), step.destination) for step in second]
+    assert moves == [("broker1:8080", broker("broker2"))] * 10 + [("broker3:8080", broker("broker4"))] * 4
+
+
+def test_g4_brokers_that_are_close_forget_their_hits() -> None:
+    apart = g1()
+    _, state = rounds(apart, AVG, 1)
+    assert state["AvgShedder"]["hits"] == {"broker1:8080": [1, 1, 1], "broker2:8080": [1, 1, 1]}
+    close = snapshot({"broker1": report(cpu=50), "broker2": report(cpu=40)})
+    plan, state = plan_shedding(close, AVG, state, np.random.default_rng(0))
+    assert plan.steps == ()
+    assert state["AvgShedder"]["hits"] == {}
+
+
+def three(*names: str) -> Snapshot:
+    return snapshot({name: report() for name in names or ("1", "2", "3")})
+
+
+def test_c9_a_planned_destination_is_taken_and_replaced_when_it_is_no_candidate() -> None:
+    name = bundle(7)
+    state: State = {"AvgShedder": {"planned": {name: "1:8080"}}}
+    assert placed(three(), name, state)[0] == "1:8080"
+    chosen, _, state = placed(three("2"), name, state)
+    assert chosen == "2:8080"
+    assert {placed(three(), name, state, seed)[0] for seed in range(20)} == {"2:8080"}
+
+
+def test_c9_without_a_plan_any_candidate_is_drawn_and_remembered() -> None:
+    name = bundle(7)
+    assert {placed(three(), name, {}, seed)[0] for seed in range(30)} == {"1:8080", "2:8080", "3:8080"}
+    chosen, reason, state = placed(three(), name, {})
+    assert reason is Reason.DRAWN_BY_CHANCE
+    assert {placed(three(), name, state, seed)[0] for seed in range(20)} == {chosen}
+    others = [each for each in ("1", "2", "3") if f"{each}:8080" != chosen]
+    another, _, state = placed(three(*others), name, state)
+    assert another != chosen
+    assert {placed(three(), name, state, seed)[0] for seed in range(20)} == {another}
+
+
+def test_q11_bundles_never_seen_are_drawn_one_by_one_where_pulsar_sends_all_of_them_to_one_broker() -> None:
+    state: State = {}
+    chosen: list[BrokerId] = []
+    for i in range(30):
+        found, _, state = choose_destination(three(), bundle(i), None, AVG, state, np.random.default_rng(i))
+        assert found is not None
+        chosen.append(found.broker)
+    assert set(chosen) == {"1:8080", "2:8080", "3:8080"}

@@ -1,0 +1,140 @@
+"""What operators lay down, and what matches it."""
+
+from __future__ import annotations
+
+import pytest
+from support.builders import broker, bundle, report, snapshot
+
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.names import BrokerId
+from loadmanager.core.policies import (
+    NO_POLICIES,
+    InvalidPolicyError,
+    IsolationPolicy,
+    Policies,
+    domain_of_each_broker,
+)
+
+HOST = BrokerId("broker-1.example.com:8080")
+
+
+def test_a_pattern_matches_the_whole_namespace_and_the_whole_host() -> None:
+    policy = IsolationPolicy("p", ("tenant/ns",), ("broker-1.*",), ("broker-2",))
+    assert policy.covers("tenant/ns")
+    assert not policy.covers("tenant/ns-1")
+    assert not policy.covers("my-tenant/ns")
+    policies = Policies((policy,))
+    assert policies.is_primary(policy, HOST)
+    assert not policies.is_primary(policy, BrokerId("a.broker-1:8080"))
+    assert policies.is_secondary(policy, BrokerId("broker-2:8080"))
+    assert not policies.is_secondary(policy, BrokerId("broker-2:8081x:80"))
+
+
+def test_the_host_ends_at_the_last_colon_and_is_all_of_an_id_without_one() -> None:
+    policy = IsolationPolicy("p", (".*",), (r"\[::1\]", "plain"))
+    policies = Policies((policy,))
+    assert policies.is_primary(policy, BrokerId("[::1]:8080"))
+    assert policies.is_primary(policy, BrokerId("plain"))
+
+
+@pytest.mark.parametrize(
+    ("pattern", "host", "matches"),
+    [
+        ("a|ab", "ab", True),
+        (r"\Qa.b\E.*", "a.bc", True),
+        (r"\Qa.b\E.*", "axbc", False),
+        (r"\Qa.b", "a.b", True),
+        (r"b\d+", "b٣", False),
+        ("(?i)Broker", "broker", True),
+        (r"(.)\1", "aa", True),
+        (r"\[a&&b\]", "[a&&b]", True),
+        (r"[\[.^]+", "[.^", True),
+    ],
+)
+def test_patterns_mean_what_they_mean_in_java(pattern: str, host: str, *, matches: bool) -> None:
+    assert IsolationPolicy("p", (), (pattern,)).has_primary(host) == matches
+
+
+@pytest.mark.parametrize("pattern", ["[", "*", "a(", r"\p{Alpha}", "[a-z&&[^b]]", "[a[bc]]", r"[\]&&b]"])
+def test_a_pattern_that_cannot_be_used_is_refused_with_the_policy_and_what_is_wrong(pattern: str) -> None:
+    with pytest.raises(InvalidPolicyError, match=r"^isolation policy 'mine': secondary '.*': \w+"):
+        IsolationPolicy("mine", (), (), (pattern,))
+
+
+def test_the_first_policy_by_name_holds_whatever_order_they_come_in() -> None:
+    """Q23: Pulsar takes the first in hash order."""
+    a, b = IsolationPolicy("a", ("t/.*",), ()), IsolationPolicy("b", ("t/n",), ())
+    assert Policies((b, a)).find_policy("t/n") == a
+    assert Policies((b,)).find_policy("t/n") == b
+    assert Policies((b, a)).find_policy("x/n") is None
+
+
+def test_two_policies_of_one_name_are_refused() -> None:
+    twice = IsolationPolicy("a", (), ())
+    with pytest.raises(InvalidPolicyError, match="isolation policy 'a': is there twice"):
+        Policies((twice, twice))
+
+
+def test_a_broker_is_shared_unless_it_is_primary_in_some_policy() -> None:
+    policies = Policies((IsolationPolicy("a", (), ("p",), ("s",)), IsolationPolicy("b", (), ("q",))))
+    shared = {name: policies.is_shared(BrokerId(f"{name}:80")) for name in "pqsx"}
+    assert shared == {"p": False, "q": False, "s": True, "x": True}
+    assert NO_POLICIES.is_shared(HOST)
+
+
+def test_groups_are_compared_without_regard_to_case_and_a_blank_one_is_none() -> None:
+    policies = Policies((), {"t/b": "Group", "t/a": " group ", "t/c": "other", "t/d": " "})
+    assert policies.find_group("t/a") == policies.find_group("t/b") == "group"
+    assert (policies.find_group("t/d"), policies.find_group("t/e")) == (None, None)
+    assert list(policies.members("group")) == ["t/a", "t/b"]
+
+
+def test_a_namespace_has_policies_when_it_is_isolated_or_in_a_group() -> None:
+    policies = Policies((IsolationPolicy("a", ("t/a",), ()),), {"t/b": "group"})
+    assert [policies.has_policy(f"t/{name}") for name in "abc"] == [True, True, False]
+
+
+def test_a_broker_in_no_failure_domain_is_in_the_default_one_and_one_in_two_in_the_last_by_name() -> None:
+    domains = domain_of_each_broker({"west": [HOST], "east": [HOST, BrokerId("b:80")]})
+    policies = Policies((), {}, domains)
+    assert [policies.failure_domain(BrokerId(each)) for each in (HOST, "b:80", "c:80")] == ["west", "east", "default"]
+
+
+def test_what_matched_once_is_not_matched_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = IsolationPolicy("a", (".*",), (".*",), (".*",))
+    policies = Policies((policy,))
+
+    def answers() -> list[object]:
+        return [
+            policies.find_policy("t/n"),
+            policies.is_primary(policy, HOST),
+            policies.is_secondary(policy, HOST),
+            policies.is_shared(HOST),
+        ]
+
+    before = answers()
+    monkeypatch.setattr("loadmanager.core.policies._any_matches", None)
+    assert answers() == before == [policy, True, False, False]
+
+
+def test_policies_are_part_of_a_snapshot() -> None:
+    policies = Policies((), {"t/a": "group"})
+    model = ClusterModel()
+    assert model.snapshot(0, 0).policies is NO_POLICIES
+    before = model.revision
+    model.set_policies(policies)
+    assert model.revision > before
+    assert model.snapshot(0, 0).policies is policies
+    assert snapshot({}, policies=policies).policies is policies
+
+
+def test_a_bundle_that_was_given_to_a_broker_counts_there_until_it_is_reported() -> None:
+    x, y, z = bundle(1), bundle(2), bundle(3)
+    given = snapshot({"a": report([x]), "b": report()}, preallocated={x: "b", y: "b", z: "gone"})
+    bundles = given.bundles
+    assert bundles.broker.tolist() == [0, -1, -1]
+    assert bundles.assigned.tolist() == [1, 1, -1]
+    assert bundles.free.tolist() == [False, False, True]
+    assert not bundles.movable.any()
+    assert given.brokers.preallocated[:, 0].tolist() == [0.0, 50.0]
+    assert given.brokers.find_row(broker("b").broker) == 1

@@ -1,0 +1,49 @@
+"""What a leader leaves to the next one besides averages: states of strategies, and what was unloaded from where."""
+
+from __future__ import annotations
+
+import numpy as np
+from support.builders import broker, bundle, report
+from support.stores import MemoryWorld
+
+from loadmanager.core.planner import PlannerSettings
+from loadmanager.leader.election import Election
+from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.planning import Desk
+from loadmanager.leader.view import ClusterView
+from loadmanager.store import paths
+from loadmanager.store.base import Create, MetadataStore
+from loadmanager.wire.records import LeaderRecord
+from loadmanager.wire.strategy_state import StrategyStateRecord
+
+A, B = broker("a"), broker("b")
+NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
+
+
+def persistence(store: MetadataStore, view: ClusterView) -> Persistence:
+    election = Election(store, view, NODE, 1.0, lambda _: None, lambda _: None)
+    return Persistence(store, view, election, Desk(view, PlannerSettings(), 60.0, seed=1), interval_s=60.0)
+
+
+async def test_the_next_leader_knows_from_which_brokers_bundles_were_taken_and_when() -> None:
+    world = MemoryWorld()
+    store = await world.connect()
+    leader, successor = ClusterView(), ClusterView()
+    leader.model.mark_unloaded(bundle(1), 1_000.0, A.broker)
+    record = persistence(store, leader)._strategy_state()
+    await store.ensure_path(paths.BROKER_TIME_AVERAGE)
+    await store.commit([Create(paths.STRATEGY_STATE, record)])
+    for registration in (A, B):
+        successor.model.apply_report(registration, report())
+    await persistence(store, successor).take_over()
+    snapshot = successor.model.snapshot(1_010.0, 60.0)
+    assert np.array_equal(snapshot.brokers.last_unloaded_s, [1_000.0, np.nan], equal_nan=True)
+    assert successor.model.recently_unloaded() == {bundle(1): 1_000.0}
+    await world.close()
+
+
+def test_a_state_from_before_sources_were_noted_is_understood() -> None:
+    record = StrategyStateRecord.model_validate_json(
+        '{"states": {}, "recentlyUnloaded": {"t/n/0x00000000_0xffffffff": 1}}'
+    )
+    assert record.last_unloaded == {}

@@ -1,0 +1,24 @@
+"""What a broker's record says in columns."""
+
+from __future__ import annotations
+
+import pytest
+
+from loadmanager.wire.broker_data import LocalBrokerData, report_of
+
+STATS = {"t/n/0x00000000_0xffffffff": {"msgRateIn": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("record", "bundles"),
+    [
+        ({"bundles": ["a", "b"], "numBundles": 5}, 2),
+        ({"bundles": ["a", "b"]}, 2),
+        ({"bundles": [], "numBundles": 5}, 5),
+        ({"bundles": None, "lastStats": STATS}, 1),
+        ({"lastStats": STATS, "numBundles": 0}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_broker_has_as_many_bundles_as_it_names(record: LocalBrokerData, bundles: int) -> None:
+    assert report_of(record, "broker").num_bundles == bundles
