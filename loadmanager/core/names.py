@@ -13,7 +13,7 @@ HASH_SPACE_END = 0xFFFFFFFF
 """The highest hash, which belongs to the last bundle: the only range that is closed at the top."""
 
 _DOMAINS = ("persistent", "non-persistent")
-_NAME_PART = re.compile(r"[-=:.\w]+")
+_NAME_PART = re.compile(r"[-=:.\w]+", re.ASCII)
 _RANGE = re.compile(r"0x[0-9a-f]{8}_0x[0-9a-f]{8}")
 _MAX_NAME_LENGTH = 2048
 _MAX_PORT = 65535

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import ValidationError
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Reason
@@ -19,7 +19,10 @@ from loadmanager.wire.records import BundlesData, parse_boundaries
 from loadmanager.wire.validation import describe
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-_BUNDLE = _NAMESPACE + "/{range:0[xX][^/]*}"
+_BUNDLE = _NAMESPACE + "/{range}"
+_CLUSTER = "{cluster:(?!(?:health|ready|version|configuration|internal-configuration)$)[^/]+}"
+"""Any name but those that mean something else to Pulsar, and nothing here."""
+
 _MARGIN_S = 5.0
 
 
@@ -45,7 +48,7 @@ class AdminHandlers:
         app.router.add_put(f"{_BUNDLE}/unload", self.unload_bundle)
         app.router.add_get("/admin/v2/brokers", self.list_brokers)
         app.router.add_get("/admin/v2/brokers/leaderBroker", self.leader)
-        app.router.add_get("/admin/v2/brokers/{cluster}", self.list_brokers)
+        app.router.add_get(f"/admin/v2/brokers/{_CLUSTER}", self.list_brokers)
 
     async def list_namespaces(self, request: web.Request) -> web.Response:
         prefix = f"{request.match_info['tenant']}/"
@@ -72,13 +75,16 @@ class AdminHandlers:
             wanted = policies.bundles
             if wanted is not None and wanted.boundaries:
                 boundaries = tuple(sorted(set(parse_boundaries(wanted.boundaries))))
-                if wanted.num_bundles is not None and wanted.num_bundles != len(boundaries) - 1:
+                fitting = {0, len(wanted.boundaries) - 1, len(boundaries) - 1}
+                if wanted.num_bundles is not None and wanted.num_bundles not in fitting:
                     raise BadRequestError(
                         f"bundles.numBundles: {wanted.num_bundles} does not fit {len(boundaries)} boundaries"
                     )
             else:
-                asked = wanted.num_bundles if wanted is not None and wanted.num_bundles is not None else None
-                boundaries = equal_boundaries(settings.default_number_of_namespace_bundles if asked is None else asked)
+                asked = wanted.num_bundles if wanted is not None else None
+                boundaries = equal_boundaries(asked or settings.default_number_of_namespace_bundles)
+            if len(boundaries) - 1 > MAX_BUNDLES:
+                raise BadRequestError(f"bundles.boundaries: {len(boundaries) - 1} bundles, at most {MAX_BUNDLES} fit")
             return NamespaceBundles(boundaries, policies.hash_function or settings.default_hash_function)
         except ValidationError as error:
             raise BadRequestError(describe(error)) from None
@@ -120,6 +126,7 @@ class AdminHandlers:
         wanted = request.query.get("destinationBroker", "")
 
         async def act() -> web.Response:
+            self._node.election.get_term()  # only the leader knows for certain who is registered
             destination = self._destination(wanted)
             if wanted and destination is None:
                 known = ", ".join(sorted(self._node.view.brokers)) or "none"

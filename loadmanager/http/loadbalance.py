@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 
 from aiohttp import web
@@ -13,6 +14,7 @@ from loadmanager.leader.service import Node
 from loadmanager.wire.http import OwnershipAnswer
 
 _DEFAULT_LIMIT = 100
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 
 
@@ -25,7 +27,7 @@ class LoadBalanceHandlers:
         self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
     def add_routes(self, app: web.Application) -> None:
-        topic = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
+        topic = "{domain}/{tenant}/{namespace}/{topic}"
         app.router.add_get(f"/loadbalance/v1/ownership/{topic}", self.ownership)
         app.router.add_get("/loadbalance/v1/decisions", self.decisions)
         app.router.add_get("/loadbalance/v1/cluster", self.cluster)
@@ -49,7 +51,7 @@ class LoadBalanceHandlers:
         """`?limit=&subject=`: the leader's recent decisions and non-decisions, newest first."""
         text = request.query.get("limit", str(_DEFAULT_LIMIT))
         kept = self._node.settings.decisions_kept
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2 * kept:
+        if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= 2 * kept:
             return problem(HTTPStatus.BAD_REQUEST, f"limit {text[:40]!r}: expected a number from 1 to {2 * kept}")
 
         async def act() -> web.Response:

@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from http import HTTPStatus
 
 from aiohttp import web
 
-from loadmanager.core.names import TopicName
+from loadmanager.core.names import NamespaceName, TopicName
 from loadmanager.errors import LoadManagerError
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.service import Answer, Node
 from loadmanager.leader.view import lookup_answer
-from loadmanager.wire.http import PartitionedTopicMetadata
+from loadmanager.wire.http import LISTENER_HEADER, PartitionedTopicMetadata
 
-_TOPIC = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-_LISTENER_HEADER = "X-Pulsar-ListenerName"
+_TOPIC = "{domain}/{tenant}/{namespace}/{topic}"
+_NAMESPACES_KEPT = 4096
 _NOT_PARTITIONED = PartitionedTopicMetadata().to_json()
 
 
 def topic_of(request: web.Request) -> TopicName:
     """The topic that a path names; `InvalidNameError` when it is none."""
     names = request.match_info
-    return TopicName.of(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    return TopicName.within(names["domain"], _namespace_of(names["tenant"], names["namespace"]), names["topic"])
+
+
+_namespace_of = lru_cache(maxsize=_NAMESPACES_KEPT)(NamespaceName.of)
+"""Checking a namespace's name takes longer than all the rest of finding its owner."""
 
 
 class LookupHandlers:
@@ -51,7 +56,10 @@ class LookupHandlers:
         except LoadManagerError:
             self._metrics.failures.inc()
             raise
-        self._metrics.answered(time.perf_counter() - started_s)
+        if response.status == HTTPStatus.OK:
+            self._metrics.answered(time.perf_counter() - started_s)
+        else:
+            self._metrics.failures.inc()
         return response
 
     async def _assign(self, request: web.Request, topic: TopicName) -> web.Response:
@@ -62,8 +70,8 @@ class LookupHandlers:
 
     def _respond(self, request: web.Request, found: Answer) -> web.Response:
         listener = request.query.get("listenerName") if request.query_string else None
-        listener = listener or request.headers.get(_LISTENER_HEADER)
-        if listener is None:
+        listener = listener or request.headers.get(LISTENER_HEADER)
+        if not listener:
             return json_bytes(found.broker.lookup_body)
         broker_id = found.broker.registration.broker
         answer = lookup_answer(broker_id, found.broker.record, listener)

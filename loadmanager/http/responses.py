@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 import orjson
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -25,7 +26,10 @@ from loadmanager.errors import (
 )
 from loadmanager.wire.http import NOT_LEADER_HEADER
 
+log = structlog.get_logger(__name__)
+
 RETRY_AFTER_S = 1
+_SHOWN_CHARACTERS = 200
 
 _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (InvalidNameError, HTTPStatus.PRECONDITION_FAILED),
@@ -78,4 +82,17 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     except web.HTTPException as error:
         if error.status < HTTPStatus.BAD_REQUEST:
             raise
-        return problem(error.status, error.text or error.reason)
+        return _refusal(request, error)
+    except Exception as error:  # the top of every request: whatever it was, say it and go on
+        log.exception("request_failed", method=request.method, path=request.path)
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"[:_SHOWN_CHARACTERS])
+
+
+def _refusal(request: web.Request, error: web.HTTPException) -> web.Response:
+    """What aiohttp refuses by itself, with the headers that belong to it (a 405 says what is allowed)."""
+    if error.status == HTTPStatus.NOT_FOUND:
+        return problem(error.status, f"no such path: {request.path[:_SHOWN_CHARACTERS]}")
+    response = problem(error.status, f"{request.method} {request.path[:_SHOWN_CHARACTERS]}: {error.reason}")
+    if "Allow" in error.headers:
+        response.headers["Allow"] = error.headers["Allow"]
+    return response
