@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from aiohttp import web
 
-from loadmanager.cli.running import install_fast_loop, write_ready_file
+from loadmanager.cli.running import install_fast_loop, keep_pauses_short, write_ready_file
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.hashing import HashFunction
@@ -156,6 +156,7 @@ async def serve(ready_file: Path) -> None:
     node = Node(settings, store, "127.0.0.1:1", "http://127.0.0.1:1", 1)
     app = make_app(node)
     await node.start()
+    keep_pauses_short()
     await node.leading.wait()
     cycles = Cycles(node, store, records)
     app.router.add_post("/bench/start", cycles.start)

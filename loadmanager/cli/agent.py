@@ -13,7 +13,14 @@ import typer
 from aiohttp import web
 
 from loadmanager.agent.service import Agent, url_of
-from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, install_fast_loop, write_ready_file
+from loadmanager.cli.running import (
+    ANSWER_S,
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    fail,
+    install_fast_loop,
+    write_ready_file,
+)
 from loadmanager.config import AgentSettings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
 from loadmanager.observability import configure_logging
@@ -49,7 +56,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     url = url_of(settings, listener.getsockname()[1])
     store = await _open_store(settings, listener)
     beside = Agent(settings, store, url)
-    runner = web.AppRunner(beside.app(), access_log=None)
+    runner = web.AppRunner(beside.app(), access_log=None, shutdown_timeout=ANSWER_S)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     log.info("agent_started", url=url, broker_id=settings.broker_id, store=settings.metadata_store_url)

@@ -13,9 +13,17 @@ import structlog
 import typer
 from aiohttp import web
 
-from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, install_fast_loop, write_ready_file
+from loadmanager.cli.running import (
+    ANSWER_S,
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    fail,
+    install_fast_loop,
+    keep_pauses_short,
+    write_ready_file,
+)
 from loadmanager.config import Settings, load_settings
-from loadmanager.errors import ConfigurationError, StoreUnavailableError
+from loadmanager.errors import ConfigurationError, StoreError
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
 from loadmanager.observability import configure_logging
@@ -47,22 +55,14 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     listener = _listen(settings)
     port = listener.getsockname()[1]
     host = settings.advertised_address or socket.getfqdn()
-    url = f"http://{host}:{port}"
-    store = ZooKeeperStore(
-        settings.zookeeper_hosts,
-        session_timeout_s=settings.session_timeout_s,
-        chroot=settings.zookeeper_chroot,
-        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
-    )
-    try:
-        await store.start()
-    except StoreUnavailableError as error:
-        listener.close()
-        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
-    node = Node(settings, store, f"{host}:{port}", url, secrets.randbits(63))
-    runner = web.AppRunner(make_app(node), access_log=None)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    url = f"http://{address}"
+    store = await _open_store(settings, listener)
+    node = Node(settings, store, address, url, secrets.randbits(63))
+    runner = web.AppRunner(make_app(node), access_log=None, shutdown_timeout=ANSWER_S)
     await runner.setup()
     await node.start()
+    keep_pauses_short()
     await web.SockSite(runner, listener).start()
     log.info("serving", url=url, store=settings.metadata_store_url)
     if ready_file is not None:
@@ -73,6 +73,24 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         await node.stop()
         await asyncio.wait_for(runner.cleanup(), _GRACE_S)
         await store.close()
+
+
+async def _open_store(settings: Settings, listener: socket.socket) -> ZooKeeperStore:
+    try:
+        store = ZooKeeperStore(
+            settings.zookeeper_hosts,
+            session_timeout_s=settings.session_timeout_s,
+            chroot=settings.zookeeper_chroot,
+            connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
+        )
+        await store.start()
+    except ConfigurationError as error:
+        listener.close()
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_CONFIGURATION)
+    except StoreError as error:
+        listener.close()
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
+    return store
 
 
 async def _until_told_to_stop(node: Node) -> None:

@@ -95,6 +95,7 @@ class Node:
             self.view,
             self.election,
             self.desk,
+            self.intake.reject,
             interval_s=settings.load_balancer_resource_quota_update_interval_minutes * _MINUTE_S,
         )
         self.leading = asyncio.Event()
@@ -111,7 +112,7 @@ class Node:
         await self.executor.start()
         self._spawn(self.intake.run(), "intake")
         await self.intake.settled()
-        self.persistence.existing |= await self.intake.load_history()
+        await self.intake.load_history()
         self._unsubscribe = self.store.on_session(self._on_session)
         self._spawn(self._keep_registered(), "register")
         self._spawn(self.ledger.run(), "ledger")
@@ -241,7 +242,7 @@ class Node:
         with structlog.contextvars.bound_contextvars(epoch=term.epoch):
             if end_of_last_term is not None:
                 await end_of_last_term
-            await self.intake.settled()
+            await self.intake.settle_registrations()
             with contextlib.suppress(StoreUnavailableError):
                 await self.persistence.take_over()
             self.leading.set()

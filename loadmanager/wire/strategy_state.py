@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from loadmanager.wire.validation import WireModel
+from loadmanager.wire.validation import MAX_AMOUNT, WireModel
 
 
 class StrategyStateRecord(WireModel):
     """`states` by strategy name, each in the strategy's own form; `recently_unloaded` maps bundles to epoch seconds."""
 
-    states: dict[str, Any] = Field(default_factory=dict)
-    recently_unloaded: dict[str, float] = Field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    recently_unloaded: dict[str, Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]] = Field(
+        default_factory=dict
+    )
