@@ -16,7 +16,7 @@ async def serve(body: bytes, ready_file: Path) -> None:
         return web.Response(body=body, content_type="application/json")
 
     app = web.Application()
-    app.router.add_get("/{any:.*}", handler)
+    app.router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", handler)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()

@@ -19,8 +19,8 @@ from measure import Measured, percentile, show
 from loadmanager.cli.running import install_fast_loop
 
 CONNECTIONS = 16
-ROUNDS = 5
-ROUND_S = 4.0
+ROUNDS = 3
+ROUND_S = 8.0
 TARGET_P99_MS = 10.0
 TOPIC_PATHS = [
     f"/lookup/v2/topic/persistent/tenant/namespace-{number % 1000:04d}/topic-{number:05d}" for number in range(10_000)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 BrokerId = NewType("BrokerId", str)
@@ -29,6 +29,10 @@ class NamespaceName:
 
     tenant: str
     local_name: str
+    _text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", f"{self.tenant}/{self.local_name}")
 
     @classmethod
     def parse(cls, text: str) -> NamespaceName:
@@ -42,7 +46,7 @@ class NamespaceName:
         return cls(_name_part("tenant", tenant), _name_part("namespace", local_name))
 
     def __str__(self) -> str:
-        return f"{self.tenant}/{self.local_name}"
+        return self._text
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,6 +56,10 @@ class TopicName:
     domain: str
     namespace: NamespaceName
     local_name: str
+    _text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", f"{self.domain}://{self.namespace}/{self.local_name}")
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
@@ -63,19 +71,14 @@ class TopicName:
 
     @classmethod
     def of(cls, domain: str, tenant: str, namespace: str, local_name: str) -> TopicName:
-        return cls.within(domain, NamespaceName.of(tenant, namespace), local_name)
-
-    @classmethod
-    def within(cls, domain: str, namespace: NamespaceName, local_name: str) -> TopicName:
-        """`of`, for a namespace that is a name already."""
         if domain not in _DOMAINS:
             raise InvalidNameError(f"topic domain {domain!r}: expected one of {', '.join(_DOMAINS)}")
         if not local_name or len(local_name) > _MAX_NAME_LENGTH or "\0" in local_name:
             raise InvalidNameError(f"topic name {local_name[:80]!r}: expected 1 to {_MAX_NAME_LENGTH} characters")
-        return cls(domain, namespace, local_name)
+        return cls(domain, NamespaceName.of(tenant, namespace), local_name)
 
     def __str__(self) -> str:
-        return f"{self.domain}://{self.namespace}/{self.local_name}"
+        return self._text
 
 
 @dataclass(frozen=True, slots=True, order=True)

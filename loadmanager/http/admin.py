@@ -12,7 +12,7 @@ from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, Na
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Reason
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.responses import json_response, problem
+from loadmanager.http.responses import guarded, json_response, problem
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import NamespacePolicies
 from loadmanager.wire.records import BundlesData, parse_boundaries
@@ -39,16 +39,18 @@ class AdminHandlers:
         self._short_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
         self._long_s = node.settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/admin/v2/namespaces/{tenant}", self.list_namespaces)
-        app.router.add_put(_NAMESPACE, self.create_namespace)
-        app.router.add_get(_NAMESPACE, self.get_policies)
-        app.router.add_get(f"{_NAMESPACE}/bundles", self.get_bundles)
-        app.router.add_put(f"{_NAMESPACE}/unload", self.unload_namespace)
-        app.router.add_put(f"{_BUNDLE}/unload", self.unload_bundle)
-        app.router.add_get("/admin/v2/brokers", self.list_brokers)
-        app.router.add_get("/admin/v2/brokers/leaderBroker", self.leader)
-        app.router.add_get(f"/admin/v2/brokers/{_CLUSTER}", self.list_brokers)
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/admin/v2/namespaces/{tenant}", guarded(self.list_namespaces)),
+            web.put(_NAMESPACE, guarded(self.create_namespace)),
+            web.get(_NAMESPACE, guarded(self.get_policies)),
+            web.get(f"{_NAMESPACE}/bundles", guarded(self.get_bundles)),
+            web.put(f"{_NAMESPACE}/unload", guarded(self.unload_namespace)),
+            web.put(f"{_BUNDLE}/unload", guarded(self.unload_bundle)),
+            web.get("/admin/v2/brokers", guarded(self.list_brokers)),
+            web.get("/admin/v2/brokers/leaderBroker", guarded(self.leader)),
+            web.get(f"/admin/v2/brokers/{_CLUSTER}", guarded(self.list_brokers)),
+        ]
 
     async def list_namespaces(self, request: web.Request) -> web.Response:
         prefix = f"{request.match_info['tenant']}/"

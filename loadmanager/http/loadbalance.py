@@ -9,7 +9,7 @@ from aiohttp import web
 
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.lookup import topic_of
-from loadmanager.http.responses import json_bytes, json_response, problem
+from loadmanager.http.responses import guarded, json_bytes, json_response, problem
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import OwnershipAnswer
 
@@ -26,11 +26,13 @@ class LoadBalanceHandlers:
         self._forwarder = forwarder
         self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
-    def add_routes(self, app: web.Application) -> None:
+    def routes(self) -> list[web.RouteDef]:
         topic = "{domain}/{tenant}/{namespace}/{topic}"
-        app.router.add_get(f"/loadbalance/v1/ownership/{topic}", self.ownership)
-        app.router.add_get("/loadbalance/v1/decisions", self.decisions)
-        app.router.add_get("/loadbalance/v1/cluster", self.cluster)
+        return [
+            web.get(f"/loadbalance/v1/ownership/{topic}", guarded(self.ownership)),
+            web.get("/loadbalance/v1/decisions", guarded(self.decisions)),
+            web.get("/loadbalance/v1/cluster", guarded(self.cluster)),
+        ]
 
     async def ownership(self, request: web.Request) -> web.Response:
         """Who owns the bundle of a topic, as this node knows it; nothing is assigned."""

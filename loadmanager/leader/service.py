@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -16,7 +15,7 @@ from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.leadership import StepDownReason, Term
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.plan import Reason
 from loadmanager.errors import (
     NoBrokerAvailableError,
@@ -43,14 +42,6 @@ log = structlog.get_logger(__name__)
 _MINUTE_S = 60.0
 _LOOK_AGAIN_S = 0.01
 _REGISTER_AGAIN_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a lookup found: the broker that owns the bundle, in this version of its ownership."""
-
-    broker: BrokerEntry
-    ownership: Ownership
 
 
 class Node:
@@ -134,23 +125,21 @@ class Node:
         """Where the leader answers, None when there is none."""
         return self.view.leader.service_url or None if self.view.leader else None
 
-    def find_answer(self, topic: TopicName) -> Answer | None:
+    def find_owner(self, topic: TopicName) -> BrokerEntry | None:
         """The owner of a topic's bundle from memory; None when it has none at the moment."""
         entry, index = self.view.bundle_of_topic(topic)
-        ownership = entry.state.ownerships[index]
-        broker = self.view.find_owner(ownership)
-        return Answer(broker, ownership) if broker is not None else None
+        return self.view.find_owner(entry.state.ownerships[index])
 
-    async def lookup(self, topic: TopicName) -> Answer:
+    async def lookup(self, topic: TopicName) -> BrokerEntry:
         """The owner of a topic's bundle, assigned now if it had none. The leader's part of a lookup.
 
         Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
         """
         deadline_s = time.monotonic() + self.settings.lookup_timeout_ms / 1000
         while True:
-            found = self.find_answer(topic)
-            if found is not None:
-                return found
+            owner = self.find_owner(topic)
+            if owner is not None:
+                return owner
             if not self.leading.is_set() or self.election.term is None:
                 raise NotLeaderError("this node does not lead")
             await self._settle(topic, deadline_s)

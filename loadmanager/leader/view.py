@@ -93,10 +93,11 @@ class ClusterView:
 
     def find_owner(self, ownership: Ownership) -> BrokerEntry | None:
         """The broker that serves a bundle; None when it is free, on its way, or its owner is gone."""
-        if ownership.state is not OwnershipState.OWNED or ownership.owner is None:
+        owner = ownership.owner
+        if ownership.state is not OwnershipState.OWNED or owner is None:
             return None
-        entry = self.brokers.get(ownership.owner.broker)
-        return entry if entry is not None and entry.registration == ownership.owner else None
+        entry = self.brokers.get(owner.broker)
+        return entry if entry is not None and entry.registration.incarnation == owner.incarnation else None
 
     def ownerships(self) -> Iterator[tuple[NamespaceEntry, int, Ownership]]:
         for entry in list(self.namespaces.values()):

@@ -128,7 +128,7 @@ async def test_an_error_nobody_expected_is_500_in_json_without_a_stack_trace_and
         raise RuntimeError("a defect")
 
     with structlog.testing.capture_logs() as logs, monkeypatch.context() as broken:
-        broken.setattr(node.node, "find_answer", fail)
+        broken.setattr(node.node, "find_owner", fail)
         reply = await node.lookup("persistent://t/ns/x")
     assert (reply.status, reply.reason) == (500, "RuntimeError: a defect")
     (entry,) = [entry for entry in logs if entry["event"] == "request_failed"]

@@ -56,7 +56,7 @@ async def test_a_transfer_ends_with_the_destination() -> None:
         target = await cluster.a_broker("b2:8080")
         await leader.node.unload_bundle(BundleName.parse(bundle), target.registration, Reason.ADMIN_UNLOAD)
         assert leader.ownership(bundle).owner == target.registration
-        assert (await leader.node.lookup(TOPIC)).broker.registration == target.registration
+        assert (await leader.node.lookup(TOPIC)).registration == target.registration
 
 
 async def test_a_destination_that_left_meanwhile_gets_nothing() -> None:
@@ -96,7 +96,7 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
         kept = leader.ownership(bundle)
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
         assert leader.node.executor.unloads_failed == 1
-        assert (await leader.node.lookup(TOPIC)).broker.registration == broker.registration
+        assert (await leader.node.lookup(TOPIC)).registration == broker.registration
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ async def test_a_lookup_during_an_unload_waits_for_its_end() -> None:
         await eventually(lambda: broker.unloads)
         lookup = asyncio.create_task(leader.node.lookup(TOPIC))
         broker.may_answer.set()
-        assert (await lookup).broker.registration == target.registration
+        assert (await lookup).registration == target.registration
         await unload
 
 
