@@ -32,9 +32,9 @@ _ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
 
 
 class Intake:
-    """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch, with its paths."""
+    """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch."""
 
-    def __init__(self, store: MetadataStore, view: ClusterView, on_change: Callable[[set[str]], None]) -> None:
+    def __init__(self, store: MetadataStore, view: ClusterView, on_change: Callable[[], None]) -> None:
         self._store = store
         self._view = view
         self._on_change = on_change
@@ -117,7 +117,7 @@ class Intake:
             await asyncio.sleep(_RETRY_S)
             self._wake.set()
             return
-        self._on_change(batch)
+        self._on_change()
         self._marks_applied = marks
         async with self._settled:
             self._settled.notify_all()
@@ -236,7 +236,8 @@ class Intake:
             if known is not None:
                 self._view.namespaces[name] = NamespaceEntry(known.state, znode.version, znode.czxid, str(error))
             raise
-        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid))
+        if self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid)):
+            self._view.unsettled += 1
 
     def _apply_node(self, name: str, znode: Znode | None) -> None:
         if znode is None:

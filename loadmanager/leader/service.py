@@ -91,6 +91,7 @@ class Node:
         )
         self.leading = asyncio.Event()
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._swept = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._term_task: asyncio.Task[None] | None = None
         self._end_of_term: asyncio.Task[None] | None = None
@@ -198,9 +199,10 @@ class Node:
         if not self.leading.is_set():
             raise NoLeaderError("the new leader is still reading the cluster")
 
-    def _on_change(self, batch: set[str]) -> None:
+    def _on_change(self) -> None:
         self.election.wake()
-        if paths.ROOT in batch or any(path.startswith((paths.BROKERS, paths.NAMESPACES)) for path in batch):
+        if self.view.unsettled != self._swept:
+            self._swept = self.view.unsettled
             self.reconciler.wake()
 
     def _on_session(self, state: SessionState) -> None:

@@ -62,6 +62,8 @@ class ClusterView:
     leader: Sighting | None = None
     epoch: int = 0
     is_fresh: bool = False
+    unsettled: int = 0
+    """Grows with everything read that may leave something to finish: a registration that ended, a foreign record."""
     faults: dict[str, str] = field(default_factory=dict)
     """What is wrong with a znode, by its path, while it is wrong."""
 
@@ -125,7 +127,8 @@ class ClusterView:
         self.brokers[registration.broker] = BrokerEntry(registration, znode_version, record, answer.to_json())
 
     def drop_broker(self, broker_id: BrokerId) -> None:
-        self.registrations.pop(broker_id, None)
+        if self.registrations.pop(broker_id, None) is not None:
+            self.unsettled += 1
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
 

@@ -36,7 +36,8 @@ class Mirror:
     store: MetadataStore
     view: ClusterView
     intake: Intake
-    batches: list[set[str]] = field(default_factory=list)
+    batches: list[None] = field(default_factory=list)
+    """One entry per batch that was applied."""
 
     async def read(self) -> None:
         """Return once everything written so far has been taken in."""
@@ -61,8 +62,8 @@ async def mirror() -> AsyncIterator[Mirror]:
     for path in paths.PERSISTENT_PARENTS:
         await other.ensure_path(path)
     view = ClusterView()
-    batches: list[set[str]] = []
-    intake = Intake(own, view, batches.append)
+    batches: list[None] = []
+    intake = Intake(own, view, lambda: batches.append(None))
     task = asyncio.create_task(intake.run())
     await intake.settled()
     yield Mirror(cluster, own, other, view, intake, batches)
@@ -127,6 +128,18 @@ async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) ->
     await mirror.read()
     assert len(mirror.batches) == before + 1
     assert mirror.intake.reports_applied == 2
+
+
+async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    before = mirror.view.unsettled
+    await write(mirror.store, BROKER, report(2))
+    await mirror.read()
+    assert mirror.view.unsettled == before, "a load report leaves nothing to finish"
+    await mirror.store.commit([Delete(BROKER)])
+    await mirror.read()
+    assert mirror.view.unsettled == before + 1, "a broker that is gone leaves its bundles"
 
 
 async def test_a_broker_whose_report_turns_to_garbage_keeps_its_last_good_one_and_its_registration(
