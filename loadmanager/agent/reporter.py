@@ -103,9 +103,10 @@ def build_report(identity: Identity, now: Situation, written: LocalBrokerData | 
 
 
 class Reporter:
-    """Writes the report whenever `report_due` says so, when it has other bundles, and once everything in it was measured
-    after an unload: until then the leader takes nothing more from this broker. `host_usage()` is the last one measured,
-    at `measured_at_s()`.
+    """Writes the report whenever `report_due` says so, when it has other bundles, and once everything in it was
+    measured after an unload: until then the leader takes nothing more from this broker.
+
+    `host_usage()` is the last one measured, at `measured_at_s()`.
     """
 
     def __init__(
