@@ -20,9 +20,11 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from loadmanager.core.binding import require_bound
+from loadmanager.core.bundles import MAX_BUNDLES
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import parse_broker_id
@@ -323,7 +325,7 @@ class Settings(StoreSettings, WeightSettings):
         False, description="Understood for Pulsar's sake and without effect: every decision is explained anyway."
     )
     default_number_of_namespace_bundles: int = Field(
-        4, ge=1, le=1 << 20, description="Bundles of a namespace created without a number."
+        4, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace created without a number."
     )
     default_hash_function: HashFunction = Field(
         HashFunction.MURMUR3_32,
@@ -462,9 +464,12 @@ def load_settings(model: type[S], path: Path | None, overrides: Mapping[str, Any
     _refuse_unknown_keys(model, values, str(path or "settings"))
     try:
         return model(**values)
+    except SettingsError as error:
+        keys = [model.key(name) for name in model.model_fields if f'"{name}"' in str(error)]
+        variables = " ".join(filter(None, map(_find_variable, keys)))
+        raise ConfigurationError(f'environment variable {variables}: expected JSON, such as ["a", "b"]') from None
     except ValidationError as error:
-        faults = [_fault(model, dict(fault)) for fault in error.errors(include_url=False)]
-        raise ConfigurationError(f"{path or 'settings'}: " + "; ".join(faults)) from None
+        raise ConfigurationError(_faults(model, error, str(path or "settings"))) from None
 
 
 def render_yaml(model: type[_Settings]) -> str:
@@ -526,10 +531,28 @@ def _did_you_mean(key: str, known: list[str]) -> str:
     return f"; did you mean {by_lowered[close[0]]!r}?" if close else ""
 
 
+def _faults(model: type[_Settings], error: ValidationError, where: str) -> str:
+    """What is wrong, and where it was said: the environment overrides the file, so it is to blame where both speak."""
+    by_source: dict[str, list[str]] = {}
+    for fault in error.errors(include_url=False):
+        field = str(fault["loc"][0]) if fault["loc"] else ""
+        variable = _find_variable(model.key(field)) if field in model.model_fields else _find_variable(field)
+        source = f"environment variable {variable}" if variable else where
+        by_source.setdefault(source, []).append(_fault(model, dict(fault)))
+    return "; ".join(f"{source}: {'; '.join(faults)}" for source, faults in by_source.items())
+
+
+def _find_variable(key: str) -> str | None:
+    wanted = f"{ENVIRONMENT_PREFIX}{key}".lower()
+    return next((variable for variable in os.environ if variable.lower() == wanted), None)
+
+
 def _fault(model: type[_Settings], fault: dict[str, Any]) -> str:
     location = [str(part) for part in fault["loc"]]
-    field = model.model_fields.get(location[0]) if location else None
-    key = ".".join([model.key(location[0]), *location[1:]] if field else location)
+    names = {model.key(name): name for name in model.model_fields}
+    name = names.get(location[0], location[0]) if location else ""
+    field = model.model_fields.get(name)
+    key = ".".join([model.key(name), *location[1:]] if field else location)
     if fault["type"] == "missing":
         return f"{key}: is required"
     message = str(fault["msg"]).removeprefix("Value error, ")

@@ -19,6 +19,7 @@ alone while another agent may stand behind it: one whose address is not ours, an
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -147,10 +148,9 @@ class Registration:
         """One step, and the time until there may be another one to do."""
         self._wake.clear()
         wait_s = await self.step(wanted())
-        try:
-            await asyncio.wait_for(self._wake.wait(), wait_s)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):  # wait_for may swallow a cancellation that meets the wake-up
+                await self._wake.wait()
 
     async def step(self, wanted: BrokerProcess | None) -> float:
         """Do what there is to do now; the seconds after which to look again at the latest."""

@@ -103,8 +103,10 @@ def build_report(identity: Identity, now: Situation, written: LocalBrokerData | 
 
 
 class Reporter:
-    """Writes the report whenever `report_due` says so, and once everything in it was measured after an unload: until
-    then the leader takes nothing more from this broker. `host_usage()` is the last one measured, at `measured_at_s()`.
+    """Writes the report whenever `report_due` says so, when it has other bundles, and once everything in it was
+    measured after an unload: until then the leader takes nothing more from this broker.
+
+    `host_usage()` is the last one measured, at `measured_at_s()`.
     """
 
     def __init__(
@@ -159,8 +161,10 @@ class Reporter:
             self._incarnation, self._written = incarnation, self._first
         report = self._build(self._written)
         last = self._written.figures if self._written else None
-        due = self._unload_reported() or report_due(
-            last, report.figures, self._threshold_percent, self._longest_interval_s
+        due = (
+            self._unload_reported()
+            or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
+            or self._other_bundles(report)
         )
         if due is not None:
             await self._write(registration, report, due)
@@ -170,6 +174,12 @@ class Reporter:
         if self._unloaded_at_s is None or self._measured_at_s() <= self._unloaded_at_s:
             return None
         return ReportDue(Reason.BUNDLE_UNLOADED, "bundles", 0.0)
+
+    def _other_bundles(self, report: _Report) -> ReportDue | None:
+        """Due for other bundles than were reported, however many: a new one counts with its old load until then."""
+        if self._written is None or self._written.record["bundles"] == report.record["bundles"]:
+            return None
+        return ReportDue(Reason.LOAD_CHANGED, "bundles", 0.0)
 
     async def _write(self, registration: Registration, report: _Report, due: ReportDue) -> None:
         try:

@@ -1,22 +1,76 @@
-"""What the long-running commands share: exit codes, a faster event loop, and saying that they are ready."""
+"""What the long-running commands share: exit codes, a port, a session with ZooKeeper, and how they start and stop."""
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
+import signal
+import socket
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 import orjson
 
+from loadmanager.config import StoreSettings
+from loadmanager.errors import ConfigurationError, StoreError
+from loadmanager.store.zookeeper import ZooKeeperStore
+
 EXIT_FAILURE = 1
 EXIT_CONFIGURATION = 2
+ANSWER_S = 0.5
+"""How long requests under way may take once the process is told to stop."""
+
+GRACE_S = 5.0
+"""How long everything else may take then."""
+
+_BACKLOG = 1024
+_SWITCH_INTERVAL_S = 0.0005
 
 
 def fail(message: str, code: int) -> NoReturn:
     """Say what is wrong on standard error and end the process."""
     print(f"loadmanager: {message}", file=sys.stderr)
     raise SystemExit(code)
+
+
+def listen(key: str, address: str, port: int) -> socket.socket:
+    """A listening socket; the process ends, naming the configuration `key` of the port, when it cannot be had."""
+    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        fail(f"{key} {port} on {address}: {error.strerror or error}", EXIT_FAILURE)
+    return listener
+
+
+async def open_store(settings: StoreSettings, listener: socket.socket) -> ZooKeeperStore:
+    """A session with ZooKeeper; without one the process gives the port back and ends, saying why."""
+    try:
+        store = ZooKeeperStore(
+            settings.zookeeper_hosts,
+            session_timeout_s=settings.session_timeout_s,
+            chroot=settings.zookeeper_chroot,
+            connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
+        )
+        await store.start()
+    except (ConfigurationError, StoreError) as error:
+        listener.close()
+        code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", code)
+    return store
+
+
+def stop_signal() -> asyncio.Event:
+    """Set on SIGTERM or SIGINT."""
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    return stop
 
 
 def install_fast_loop() -> None:
@@ -26,6 +80,17 @@ def install_fast_loop() -> None:
     except ImportError:
         return
     uvloop.install()
+
+
+def keep_pauses_short() -> None:
+    """Tune a process that has read the cluster and goes on to serve beside worker threads.
+
+    What was read lives as long as the process: the garbage collector need not look at it again, which takes 0.2 s for
+    100,000 bundles. A thread that plans hands the interpreter back after 0.5 ms instead of 5.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
 def write_ready_file(path: Path, url: str) -> None:

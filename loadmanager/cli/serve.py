@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-import signal
 import socket
 from pathlib import Path
 from typing import Annotated
@@ -13,17 +12,26 @@ import structlog
 import typer
 from aiohttp import web
 
-from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, install_fast_loop, write_ready_file
+from loadmanager.cli.running import (
+    ANSWER_S,
+    EXIT_CONFIGURATION,
+    EXIT_FAILURE,
+    GRACE_S,
+    fail,
+    install_fast_loop,
+    keep_pauses_short,
+    listen,
+    open_store,
+    stop_signal,
+    write_ready_file,
+)
 from loadmanager.config import Settings, load_settings
-from loadmanager.errors import ConfigurationError, StoreUnavailableError
+from loadmanager.errors import ConfigurationError
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
 from loadmanager.observability import configure_logging
-from loadmanager.store.zookeeper import ZooKeeperStore
 
 log = structlog.get_logger(__name__)
-
-_GRACE_S = 5.0
 
 
 def serve(
@@ -44,25 +52,17 @@ def serve(
 
 
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
-    listener = _listen(settings)
+    listener = listen(settings.key("web_service_port"), settings.bind_address, settings.web_service_port)
     port = listener.getsockname()[1]
     host = settings.advertised_address or socket.getfqdn()
-    url = f"http://{host}:{port}"
-    store = ZooKeeperStore(
-        settings.zookeeper_hosts,
-        session_timeout_s=settings.session_timeout_s,
-        chroot=settings.zookeeper_chroot,
-        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
-    )
-    try:
-        await store.start()
-    except StoreUnavailableError as error:
-        listener.close()
-        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
-    node = Node(settings, store, f"{host}:{port}", url, secrets.randbits(63))
-    runner = web.AppRunner(make_app(node), access_log=None)
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    url = f"http://{address}"
+    store = await open_store(settings, listener)
+    node = Node(settings, store, address, url, secrets.randbits(63))
+    runner = web.AppRunner(make_app(node), access_log=None, shutdown_timeout=ANSWER_S)
     await runner.setup()
     await node.start()
+    keep_pauses_short()
     await web.SockSite(runner, listener).start()
     log.info("serving", url=url, store=settings.metadata_store_url)
     if ready_file is not None:
@@ -71,30 +71,14 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         await _until_told_to_stop(node)
     finally:
         await node.stop()
-        await asyncio.wait_for(runner.cleanup(), _GRACE_S)
+        await asyncio.wait_for(runner.cleanup(), GRACE_S)
         await store.close()
 
 
 async def _until_told_to_stop(node: Node) -> None:
     """Return on SIGTERM or SIGINT; raise what ended one of the node's tasks."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    stop = stop_signal()
     node.failure.add_done_callback(lambda _: stop.set())
     await stop.wait()
     if node.failure.done():
         fail(f"the node cannot go on: {node.failure.exception()}", EXIT_FAILURE)
-
-
-def _listen(settings: Settings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.bind_address else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((settings.bind_address, settings.web_service_port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        fail(f"webServicePort {settings.web_service_port} on {settings.bind_address}: {error.strerror}", EXIT_FAILURE)
-    return listener

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType
 
 BrokerId = NewType("BrokerId", str)
@@ -17,7 +17,7 @@ SYSTEM_NAMESPACE = "pulsar/system"
 
 _SELF_TEST_NAMESPACE = re.compile(r"(pulsar|sla-monitor)/[^:]+:\d+")
 _DOMAINS = ("persistent", "non-persistent")
-_NAME_PART = re.compile(r"[-=:.\w]+")
+_NAME_PART = re.compile(r"[-=:.\w]+", re.ASCII)
 _RANGE = re.compile(r"0x[0-9a-f]{8}_0x[0-9a-f]{8}")
 _MAX_NAME_LENGTH = 2048
 _MAX_PORT = 65535
@@ -33,6 +33,10 @@ class NamespaceName:
 
     tenant: str
     local_name: str
+    _text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", f"{self.tenant}/{self.local_name}")
 
     @classmethod
     def parse(cls, text: str) -> NamespaceName:
@@ -46,7 +50,7 @@ class NamespaceName:
         return cls(_name_part("tenant", tenant), _name_part("namespace", local_name))
 
     def __str__(self) -> str:
-        return f"{self.tenant}/{self.local_name}"
+        return self._text
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -56,6 +60,10 @@ class TopicName:
     domain: str
     namespace: NamespaceName
     local_name: str
+    _text: str = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_text", f"{self.domain}://{self.namespace}/{self.local_name}")
 
     @classmethod
     def parse(cls, text: str) -> TopicName:
@@ -67,19 +75,14 @@ class TopicName:
 
     @classmethod
     def of(cls, domain: str, tenant: str, namespace: str, local_name: str) -> TopicName:
-        return cls.within(domain, NamespaceName.of(tenant, namespace), local_name)
-
-    @classmethod
-    def within(cls, domain: str, namespace: NamespaceName, local_name: str) -> TopicName:
-        """`of`, for a namespace that is a name already."""
         if domain not in _DOMAINS:
             raise InvalidNameError(f"topic domain {domain!r}: expected one of {', '.join(_DOMAINS)}")
         if not local_name or len(local_name) > _MAX_NAME_LENGTH or "\0" in local_name:
             raise InvalidNameError(f"topic name {local_name[:80]!r}: expected 1 to {_MAX_NAME_LENGTH} characters")
-        return cls(domain, namespace, local_name)
+        return cls(domain, NamespaceName.of(tenant, namespace), local_name)
 
     def __str__(self) -> str:
-        return f"{self.domain}://{self.namespace}/{self.local_name}"
+        return self._text
 
 
 @dataclass(frozen=True, slots=True, order=True)

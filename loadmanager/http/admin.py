@@ -7,19 +7,22 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import ValidationError
 
-from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Reason
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.responses import json_response, problem
+from loadmanager.http.responses import guarded, json_response, problem
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import NamespacePolicies
 from loadmanager.wire.records import BundlesData, parse_boundaries
 from loadmanager.wire.validation import describe
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
-_BUNDLE = _NAMESPACE + "/{range:0[xX][^/]*}"
+_BUNDLE = _NAMESPACE + "/{range}"
+_CLUSTER = "{cluster:(?!(?:health|ready|version|configuration|internal-configuration)$)[^/]+}"
+"""Any name but those that mean something else to Pulsar, and nothing here."""
+
 _MARGIN_S = 5.0
 
 
@@ -36,16 +39,18 @@ class AdminHandlers:
         self._short_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
         self._long_s = node.settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/admin/v2/namespaces/{tenant}", self.list_namespaces)
-        app.router.add_put(_NAMESPACE, self.create_namespace)
-        app.router.add_get(_NAMESPACE, self.get_policies)
-        app.router.add_get(f"{_NAMESPACE}/bundles", self.get_bundles)
-        app.router.add_put(f"{_NAMESPACE}/unload", self.unload_namespace)
-        app.router.add_put(f"{_BUNDLE}/unload", self.unload_bundle)
-        app.router.add_get("/admin/v2/brokers", self.list_brokers)
-        app.router.add_get("/admin/v2/brokers/leaderBroker", self.leader)
-        app.router.add_get("/admin/v2/brokers/{cluster}", self.list_brokers)
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/admin/v2/namespaces/{tenant}", guarded(self.list_namespaces)),
+            web.put(_NAMESPACE, guarded(self.create_namespace)),
+            web.get(_NAMESPACE, guarded(self.get_policies)),
+            web.get(f"{_NAMESPACE}/bundles", guarded(self.get_bundles)),
+            web.put(f"{_NAMESPACE}/unload", guarded(self.unload_namespace)),
+            web.put(f"{_BUNDLE}/unload", guarded(self.unload_bundle)),
+            web.get("/admin/v2/brokers", guarded(self.list_brokers)),
+            web.get("/admin/v2/brokers/leaderBroker", guarded(self.leader)),
+            web.get(f"/admin/v2/brokers/{_CLUSTER}", guarded(self.list_brokers)),
+        ]
 
     async def list_namespaces(self, request: web.Request) -> web.Response:
         prefix = f"{request.match_info['tenant']}/"
@@ -72,13 +77,16 @@ class AdminHandlers:
             wanted = policies.bundles
             if wanted is not None and wanted.boundaries:
                 boundaries = tuple(sorted(set(parse_boundaries(wanted.boundaries))))
-                if wanted.num_bundles is not None and wanted.num_bundles != len(boundaries) - 1:
+                fitting = {0, len(wanted.boundaries) - 1, len(boundaries) - 1}
+                if wanted.num_bundles is not None and wanted.num_bundles not in fitting:
                     raise BadRequestError(
                         f"bundles.numBundles: {wanted.num_bundles} does not fit {len(boundaries)} boundaries"
                     )
             else:
-                asked = wanted.num_bundles if wanted is not None and wanted.num_bundles is not None else None
-                boundaries = equal_boundaries(settings.default_number_of_namespace_bundles if asked is None else asked)
+                asked = wanted.num_bundles if wanted is not None else None
+                boundaries = equal_boundaries(asked or settings.default_number_of_namespace_bundles)
+            if len(boundaries) - 1 > MAX_BUNDLES:
+                raise BadRequestError(f"bundles.boundaries: {len(boundaries) - 1} bundles, at most {MAX_BUNDLES} fit")
             return NamespaceBundles(boundaries, policies.hash_function or settings.default_hash_function)
         except ValidationError as error:
             raise BadRequestError(describe(error)) from None
@@ -120,6 +128,7 @@ class AdminHandlers:
         wanted = request.query.get("destinationBroker", "")
 
         async def act() -> web.Response:
+            self._node.election.get_term()  # only the leader knows for certain who is registered
             destination = self._destination(wanted)
             if wanted and destination is None:
                 known = ", ".join(sorted(self._node.view.brokers)) or "none"

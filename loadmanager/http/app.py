@@ -14,7 +14,7 @@ from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.ops import OpsHandlers
-from loadmanager.http.responses import errors_as_json
+from loadmanager.http.responses import no_such_route
 from loadmanager.leader.service import Node
 
 _MAX_BODY_BYTES = 8 * 1024 * 1024
@@ -22,15 +22,20 @@ _MAX_BODY_BYTES = 8 * 1024 * 1024
 
 def make_app(node: Node) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
-    app = web.Application(middlewares=[errors_as_json], client_max_size=_MAX_BODY_BYTES)
+    app = web.Application(client_max_size=_MAX_BODY_BYTES)
     http = aiohttp.ClientSession()
     forwarder = Forwarder(node, http, node.settings.lookup_timeout_ms / 1000)
     registry = CollectorRegistry()
     metrics = LookupMetrics(registry, node.settings.cluster_name)
-    LookupHandlers(node, forwarder, metrics).add_routes(app)
-    AdminHandlers(node, forwarder).add_routes(app)
-    LoadBalanceHandlers(node, forwarder).add_routes(app)
-    OpsHandlers(node, registry).add_routes(app)
+    app.add_routes(
+        [
+            *LookupHandlers(node, forwarder, metrics).routes(),
+            *AdminHandlers(node, forwarder).routes(),
+            *LoadBalanceHandlers(node, forwarder).routes(),
+            *OpsHandlers(node, registry).routes(),
+            web.route("*", "/{path:.*}", no_such_route),
+        ]
+    )
 
     async def close_http(_: web.Application) -> AsyncIterator[None]:
         yield

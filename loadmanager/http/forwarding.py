@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from loadmanager.errors import NoLeaderError, NotLeaderError
 from loadmanager.leader.service import Node
-from loadmanager.wire.http import FORWARDED_HEADER, NOT_LEADER_HEADER
+from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
 
 _LOOK_AGAIN_S = 0.03
+_HANDED_ON = ("Content-Type", LISTENER_HEADER)
 _PASSED_ON = ("Content-Type", "Retry-After")
 
 
@@ -42,25 +44,36 @@ class Forwarder:
                 if FORWARDED_HEADER in request.headers:
                     raise
                 refusal = error
-            response = await self._pass_on(request, body, timeout_s)
+            response = await self._pass_on_while_it_leads(request, body, timeout_s)
             if response is not None:
                 return response
             if time.monotonic() > deadline_s:
                 raise NoLeaderError(f"no node leads at the moment: {refusal}")
             await asyncio.sleep(_LOOK_AGAIN_S)
 
-    async def _pass_on(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | None:
-        """The leader's answer; None when it could not be reached or no longer leads, and nothing was done."""
+    async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | None:
+        """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""
         url = self._node.leader_url
         if url is None or url == self._node.service_url:
             return None
+        passing = asyncio.ensure_future(self._pass_on(request, url, body, timeout_s))
+        try:
+            while not passing.done():
+                if request.method == "GET" and self._node.leader_url != url:
+                    return None
+                await asyncio.wait({passing}, timeout=_LOOK_AGAIN_S)
+            return passing.result()
+        finally:
+            passing.cancel()
+
+    async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | None:
+        """The leader's answer; None when it could not be reached or no longer leads, and nothing was done."""
         headers = {FORWARDED_HEADER: self._node.node_id}
-        if "Content-Type" in request.headers:
-            headers["Content-Type"] = request.headers["Content-Type"]
+        headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
         try:
             async with self._http.request(
                 request.method,
-                f"{url}{request.path_qs}",
+                URL(f"{url}{request.path_qs}", encoded=True),
                 data=body,
                 headers=headers,
                 timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=1.0),
@@ -70,7 +83,7 @@ class Forwarder:
                     return None
                 passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
                 return web.Response(body=content, status=answer.status, headers=passed_on)
-        except aiohttp.ClientConnectorError:
+        except (aiohttp.ClientConnectorError, ValueError):  # nobody there, or what the leader published is no URL
             return None
         except (aiohttp.ClientError, TimeoutError) as error:
             if request.method == "GET":

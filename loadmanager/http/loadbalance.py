@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from http import HTTPStatus
 
 from aiohttp import web
 
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.lookup import topic_of
-from loadmanager.http.responses import json_bytes, json_response, problem
+from loadmanager.http.responses import guarded, json_bytes, json_response, problem
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import OwnershipAnswer
 
 _DEFAULT_LIMIT = 100
+_NUMBER = re.compile(r"[0-9]{1,9}")
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 
 
@@ -24,11 +26,13 @@ class LoadBalanceHandlers:
         self._forwarder = forwarder
         self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
-    def add_routes(self, app: web.Application) -> None:
-        topic = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-        app.router.add_get(f"/loadbalance/v1/ownership/{topic}", self.ownership)
-        app.router.add_get("/loadbalance/v1/decisions", self.decisions)
-        app.router.add_get("/loadbalance/v1/cluster", self.cluster)
+    def routes(self) -> list[web.RouteDef]:
+        topic = "{domain}/{tenant}/{namespace}/{topic}"
+        return [
+            web.get(f"/loadbalance/v1/ownership/{topic}", guarded(self.ownership)),
+            web.get("/loadbalance/v1/decisions", guarded(self.decisions)),
+            web.get("/loadbalance/v1/cluster", guarded(self.cluster)),
+        ]
 
     async def ownership(self, request: web.Request) -> web.Response:
         """Who owns the bundle of a topic, as this node knows it; nothing is assigned."""
@@ -49,7 +53,7 @@ class LoadBalanceHandlers:
         """`?limit=&subject=`: the leader's recent decisions and non-decisions, newest first."""
         text = request.query.get("limit", str(_DEFAULT_LIMIT))
         kept = self._node.settings.decisions_kept
-        if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 2 * kept:
+        if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= 2 * kept:
             return problem(HTTPStatus.BAD_REQUEST, f"limit {text[:40]!r}: expected a number from 1 to {2 * kept}")
 
         async def act() -> web.Response:

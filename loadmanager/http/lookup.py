@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import time
+from functools import lru_cache
 from http import HTTPStatus
 
 from aiohttp import web
+from multidict import istr
 
 from loadmanager.core.names import TopicName
-from loadmanager.errors import LoadManagerError
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.metrics import LookupMetrics
-from loadmanager.http.responses import json_bytes, problem
-from loadmanager.leader.service import Answer, Node
-from loadmanager.leader.view import lookup_answer
-from loadmanager.wire.http import PartitionedTopicMetadata
+from loadmanager.http.responses import guarded, json_bytes, problem, problem_of
+from loadmanager.leader.service import Node
+from loadmanager.leader.view import BrokerEntry, lookup_answer
+from loadmanager.wire.http import LISTENER_HEADER, PartitionedTopicMetadata
 
-_TOPIC = "{domain:persistent|non-persistent}/{tenant}/{namespace}/{topic}"
-_LISTENER_HEADER = "X-Pulsar-ListenerName"
+_TOPIC = "{domain}/{tenant}/{namespace}/{topic}"
+_TOPICS_KEPT = 16_384
+_LISTENER_HEADER = istr(LISTENER_HEADER)
 _NOT_PARTITIONED = PartitionedTopicMetadata().to_json()
+
+
+_topic_of = lru_cache(maxsize=_TOPICS_KEPT)(TopicName.of)
+"""Checking a topic's name takes longer than all the rest of finding its owner."""
 
 
 def topic_of(request: web.Request) -> TopicName:
     """The topic that a path names; `InvalidNameError` when it is none."""
     names = request.match_info
-    return TopicName.of(names["domain"], names["tenant"], names["namespace"], names["topic"])
+    return _topic_of(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
 class LookupHandlers:
@@ -36,22 +42,29 @@ class LookupHandlers:
         self._metrics = metrics
         self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get(f"/lookup/v2/topic/{_TOPIC}", self.lookup)
-        app.router.add_get(f"/lookup/v2/topic/{_TOPIC}/bundle", self.bundle)
-        app.router.add_get(f"/admin/v2/{_TOPIC}/partitions", self.partitions)
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get(f"/lookup/v2/topic/{_TOPIC}", self.lookup),
+            web.get(f"/lookup/v2/topic/{_TOPIC}/bundle", guarded(self.bundle)),
+            web.get(f"/admin/v2/{_TOPIC}/partitions", guarded(self.partitions)),
+        ]
 
     async def lookup(self, request: web.Request) -> web.Response:
-        """`GET /lookup/v2/topic/...`: LookupData of the owner, who is chosen now if there is none."""
+        """`GET /lookup/v2/topic/...`: LookupData of the owner, who is chosen now if there is none.
+
+        The hot path of the service: it guards itself, since another coroutine around it would be felt.
+        """
         started_s = time.perf_counter()
-        topic = topic_of(request)
         try:
-            found = self._node.find_answer(topic)
-            response = self._respond(request, found) if found is not None else await self._assign(request, topic)
-        except LoadManagerError:
+            topic = topic_of(request)
+            owner = self._node.find_owner(topic)
+            response = self._respond(request, owner) if owner is not None else await self._assign(request, topic)
+        except Exception as error:  # noqa: BLE001 - the top of the request, as in `guarded`
+            response = problem_of(request, error)
+        if response.status == HTTPStatus.OK:
+            self._metrics.answered(time.perf_counter() - started_s)
+        else:
             self._metrics.failures.inc()
-            raise
-        self._metrics.answered(time.perf_counter() - started_s)
         return response
 
     async def _assign(self, request: web.Request, topic: TopicName) -> web.Response:
@@ -60,13 +73,13 @@ class LookupHandlers:
 
         return await self._forwarder.on_leader(request, act, self._timeout_s + 1)
 
-    def _respond(self, request: web.Request, found: Answer) -> web.Response:
-        listener = request.query.get("listenerName") if request.query_string else None
+    def _respond(self, request: web.Request, owner: BrokerEntry) -> web.Response:
+        listener = request.query.get("listenerName") if "?" in request.raw_path else None
         listener = listener or request.headers.get(_LISTENER_HEADER)
-        if listener is None:
-            return json_bytes(found.broker.lookup_body)
-        broker_id = found.broker.registration.broker
-        answer = lookup_answer(broker_id, found.broker.record, listener)
+        if not listener:
+            return json_bytes(owner.lookup_body)
+        broker_id = owner.registration.broker
+        answer = lookup_answer(broker_id, owner.record, listener)
         if answer is None:
             reason = f"the broker {broker_id} has no advertised listener named {listener!r}"
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, reason)

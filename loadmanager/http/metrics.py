@@ -7,11 +7,13 @@ grows is exposed as a counter.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry, Counter
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
@@ -28,23 +30,32 @@ _USAGE = (
 _BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
-class LookupMetrics:
-    """Counters on the hot path, bound once."""
+class LookupMetrics(Collector):
+    """What lookups count: the client library's own histogram would cost three times as much on the hot path."""
 
     def __init__(self, registry: CollectorRegistry, cluster: str) -> None:
         self.failures = Counter(
             "pulsar_broker_lookup_failures", "Lookups that failed.", ["cluster"], registry=registry
         ).labels(cluster)
-        self._seconds = Histogram(
-            "loadmanager_lookup_seconds",
-            "Time to answer a lookup; its count is the number of answers.",
-            ["cluster"],
-            registry=registry,
-            buckets=_BUCKETS_S,
-        ).labels(cluster)
+        self._cluster = cluster
+        self._answers = [0] * (len(_BUCKETS_S) + 1)
+        self._sum_s = 0.0
+        registry.register(self)
 
     def answered(self, took_s: float) -> None:
-        self._seconds.observe(took_s)
+        self._answers[bisect_left(_BUCKETS_S, took_s)] += 1
+        self._sum_s += took_s
+
+    def collect(self) -> Iterable[Metric]:
+        bounds = [*map(str, _BUCKETS_S), "+Inf"]
+        seconds = HistogramMetricFamily(
+            "loadmanager_lookup_seconds",
+            "Time to answer a lookup; its count is the number of answers.",
+            labels=["cluster"],
+        )
+        answers = list(zip(bounds, map(float, accumulate(self._answers)), strict=True))
+        seconds.add_metric([self._cluster], answers, self._sum_s)
+        yield seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from loadmanager.http.metrics import figures_of, render
-from loadmanager.http.responses import json_response, problem
+from loadmanager.http.responses import guarded, json_response, problem
 from loadmanager.leader.service import Node
 from loadmanager.store.base import SessionState
 
@@ -22,10 +22,12 @@ class OpsHandlers:
         self._node = node
         self._lookups = lookups
 
-    def add_routes(self, app: web.Application) -> None:
-        app.router.add_get("/healthz", self.healthz)
-        app.router.add_get("/readyz", self.readyz)
-        app.router.add_get("/metrics", self.metrics)
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/healthz", guarded(self.healthz)),
+            web.get("/readyz", guarded(self.readyz)),
+            web.get("/metrics", guarded(self.metrics)),
+        ]
 
     async def healthz(self, request: web.Request) -> web.Response:
         """200 while the process does its work; it leaves the store out: a restart would not mend ZooKeeper."""

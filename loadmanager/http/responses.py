@@ -5,6 +5,7 @@ from __future__ import annotations
 from http import HTTPStatus
 
 import orjson
+import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
@@ -25,7 +26,10 @@ from loadmanager.errors import (
 )
 from loadmanager.wire.http import NOT_LEADER_HEADER
 
+log = structlog.get_logger(__name__)
+
 RETRY_AFTER_S = 1
+_SHOWN_CHARACTERS = 200
 
 _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (InvalidNameError, HTTPStatus.PRECONDITION_FAILED),
@@ -68,14 +72,41 @@ def response_of(error: LoadManagerError | InvalidNameError | IllegalTransitionEr
     return response
 
 
-@web.middleware
-async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Every answer that is an error says why in JSON; none carries a stack trace."""
-    try:
-        return await handler(request)
-    except (LoadManagerError, InvalidNameError, IllegalTransitionError) as error:
+def guarded(handler: Handler) -> Handler:
+    """The handler, with every error as an answer that says why in JSON; none carries a stack trace.
+
+    Not a middleware: aiohttp would look one up for every request, and lookups are many.
+    """
+
+    async def guard(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Exception as error:  # noqa: BLE001 - the top of every request: whatever it was, it is said
+            return problem_of(request, error)
+
+    return guard
+
+
+def problem_of(request: web.Request, error: Exception) -> web.Response:
+    """The answer to a request that ended in `error`."""
+    if isinstance(error, LoadManagerError | InvalidNameError | IllegalTransitionError):
         return response_of(error)
-    except web.HTTPException as error:
-        if error.status < HTTPStatus.BAD_REQUEST:
-            raise
-        return problem(error.status, error.text or error.reason)
+    if isinstance(error, web.HTTPException):
+        return problem(error.status, f"{request.method} {request.path[:_SHOWN_CHARACTERS]}: {error.reason}")
+    log.error("request_failed", method=request.method, path=request.path, exc_info=error)
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"[:_SHOWN_CHARACTERS])
+
+
+async def no_such_route(request: web.Request) -> web.Response:
+    """The answer to what no other route takes: 405 naming the methods of a path that there is, else 404."""
+    here = request.match_info.route.resource
+    allowed: set[str] = set()
+    for resource in request.app.router.resources():
+        if resource is not here:
+            allowed |= (await resource.resolve(request))[1]
+    path = request.path[:_SHOWN_CHARACTERS]
+    if not allowed:
+        return problem(HTTPStatus.NOT_FOUND, f"no such path: {path}")
+    response = problem(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} {path}: Method Not Allowed")
+    response.headers["Allow"] = ",".join(sorted(allowed))
+    return response

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 import structlog
 
@@ -22,13 +22,13 @@ from loadmanager.core.leadership import (
 )
 from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
 from loadmanager.leader.view import ClusterView
+from loadmanager.liveness import is_refused
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.wire.records import LeaderRecord
 
 log = structlog.get_logger(__name__)
 
-_PROBE_TIMEOUT_S = 1.0
 _RETRY_S = 0.1
 
 
@@ -56,6 +56,7 @@ class Election:
         self._wake = asyncio.Event()
         self._term: Term | None = None
         self._refused_czxid: int | None = None
+        self._doubted_czxid: int | None = None
         self._next_probe_s = 0.0
         self._resigned = False
         self.terms_won = 0
@@ -134,10 +135,9 @@ class Election:
 
     async def _sleep_until(self, until_s: float | None) -> None:
         timeout_s = None if until_s is None else max(0.0, until_s - time.monotonic())
-        try:
-            await asyncio.wait_for(self._wake.wait(), timeout_s)
-        except TimeoutError:
-            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._wake.wait()
 
     async def _campaign(self, campaign: Campaign) -> None:
         session_id = self._store.session_id
@@ -163,10 +163,20 @@ class Election:
         self._on_elected(self._term)
 
     async def _probe(self, probe: Probe) -> None:
+        """Find out whether the leader's process is gone.
+
+        A refusal counts only if our own advertised address does not refuse too: then it is addresses that are wrong,
+        and nodes that believed it would depose each other without end.
+        """
         self._next_probe_s = time.monotonic() + self._probe_interval_s
-        if await _is_refused(probe.service_url):
-            log.info("leader_process_gone", service_url=probe.service_url)
-            self._refused_czxid = probe.czxid
+        if not await is_refused(probe.service_url) or probe.czxid == self._doubted_czxid:
+            return
+        if await is_refused(self._node.service_url):
+            log.warning("own_address_is_refused_too", service_url=self._node.service_url, leader=probe.service_url)
+            self._doubted_czxid = probe.czxid
+            return
+        log.info("leader_process_gone", service_url=probe.service_url)
+        self._refused_czxid = probe.czxid
 
     def _step_down(self, reason: StepDownReason | None) -> None:
         """End the term; without a reason it ends because this node resigns."""
@@ -175,20 +185,3 @@ class Election:
         if term is not None and reason is not None:
             log.warning("stepped_down", epoch=term.epoch, reason=reason)
             self._on_deposed(reason)
-
-
-async def _is_refused(service_url: str) -> bool:
-    """Whether the port is closed: a process that is gone refuses, one that is slow or paused does not."""
-    address = urlsplit(service_url)
-    if address.hostname is None:
-        return False
-    try:
-        _, writer = await asyncio.wait_for(
-            asyncio.open_connection(address.hostname, address.port), timeout=_PROBE_TIMEOUT_S
-        )
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False

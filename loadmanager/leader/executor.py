@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 
@@ -41,6 +42,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
+_SHOWN_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,7 @@ class Executor:
         self.stale_steps = 0
 
     async def start(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=self._settings.attempt_timeout_s)
-        self._http = aiohttp.ClientSession(timeout=timeout)
+        self._http = aiohttp.ClientSession()
 
     async def close(self) -> None:
         await self.abort()
@@ -86,7 +87,18 @@ class Executor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def execute(self, step: Unload, verdict: Verdict | None = None) -> None:
+    async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]]) -> None:
+        """Carry out the steps of a plan in their order, so many at a time as the limit allows."""
+        remaining = iter(steps)
+
+        async def work() -> None:
+            for step, because in remaining:
+                await self.execute(step, because)
+                await asyncio.sleep(0)  # refusing a step waits for nothing
+
+        await asyncio.gather(*(work() for _ in range(self._settings.concurrency)))
+
+    async def execute(self, step: Unload, because: Sequence[Verdict] = ()) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
         name = BundleName.parse(step.bundle)
         try:
@@ -96,14 +108,14 @@ class Executor:
                 self.stale_steps += 1
                 log.info("stale_step_refused", bundle=step.bundle, expected=step.source.broker, state=current.state)
                 return
-            await self.unload(name, step.destination, step.reason, verdict)
+            await self.unload(name, step.destination, step.reason, because)
         except UnloadFailedError as error:
             log.warning("unload_failed", bundle=step.bundle, error=str(error))
         except (LoadManagerError, IllegalTransitionError) as error:
             log.info("unload_not_done", bundle=step.bundle, error=str(error))
 
     async def unload(
-        self, name: BundleName, destination: Registration | None, reason: Reason, verdict: Verdict | None = None
+        self, name: BundleName, destination: Registration | None, reason: Reason, because: Sequence[Verdict] = ()
     ) -> Ownership:
         """Take an owned bundle from its owner; the ownership afterwards.
 
@@ -123,7 +135,7 @@ class Executor:
                 epoch=released.epoch,
                 source=released.owner,
                 destination=destination,
-                verdict=verdict,
+                because=because,
             )
             return await self._outcome(self._finish(name, released))
 
@@ -150,11 +162,15 @@ class Executor:
     def _finish(self, name: BundleName, released: Ownership) -> asyncio.Task[Ownership]:
         key = str(name)
         task = self._finishing.get(key)
-        if task is None:
+        if task is None or task.done():
             task = asyncio.create_task(self._see_through(name, released), name=f"unload {key}")
             self._finishing[key] = task
-            task.add_done_callback(lambda _: self._finishing.pop(key, None))
+            task.add_done_callback(lambda ended: self._ended(key, ended))
         return task
+
+    def _ended(self, key: str, task: asyncio.Task[Ownership]) -> None:
+        if self._finishing.get(key) is task:
+            del self._finishing[key]
 
     def _resumed_ended(self, task: asyncio.Task[Ownership]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -166,16 +182,16 @@ class Executor:
         pause_s = _FIRST_PAUSE_S
         refusal: str | None = ""
         while self._view.is_registered(released.owner):
-            refusal = await self._ask(name, released)
+            refusal = await self._ask(name, released, deadline_s - time.monotonic())
             if refusal is None:
                 break
             if time.monotonic() + pause_s > deadline_s:
-                return await self._give_up(name, refusal)
+                return await self._give_up(name, released, refusal)
             await asyncio.sleep(pause_s)
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         return await self._complete(name, released)
 
-    async def _ask(self, name: BundleName, released: Ownership) -> str | None:
+    async def _ask(self, name: BundleName, released: Ownership, patience_s: float) -> str | None:
         """One unload call: None when the owner has let go, else what went wrong."""
         owner = released.owner
         entry = self._view.brokers.get(owner.broker) if owner else None
@@ -188,12 +204,15 @@ class Executor:
             EPOCH_HEADER: str(self._election.get_term().epoch),
             BUNDLE_VERSION_HEADER: str(released.version),
         }
+        # Never 0 or less, which would mean "without limit" to aiohttp.
+        timeout = aiohttp.ClientTimeout(total=min(self._settings.attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S)))
         try:
-            async with self._http.put(url, headers=headers) as answer:
+            async with self._http.put(url, headers=headers, timeout=timeout) as answer:
                 if answer.status == HTTPStatus.NO_CONTENT:
                     return None
-                return f"{url} answered {answer.status}: {(await answer.text())[:200]}"
-        except (aiohttp.ClientError, TimeoutError) as error:
+                said = await answer.content.read(_SHOWN_BYTES)
+                return f"{url} answered {answer.status}: {said.decode(errors='replace')}"
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # no connection or answer, or no usable URL
             return f"{url}: {type(error).__name__} {error}".rstrip()
 
     async def _complete(self, name: BundleName, released: Ownership) -> Ownership:
@@ -218,12 +237,16 @@ class Executor:
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
         return done
 
-    async def _give_up(self, name: BundleName, refusal: str) -> Ownership:
-        kept = await self._ledger.apply(str(name.namespace), name.range, abandon, Reason.UNLOAD_FAILED.value)
+    async def _give_up(self, name: BundleName, released: Ownership, refusal: str) -> Ownership:
+        def keep(current: Ownership, stamp: Stamp) -> Ownership:
+            _must_be(current, released)
+            return abandon(current, stamp)
+
+        kept = await self._ledger.apply(str(name.namespace), name.range, keep, Reason.UNLOAD_FAILED.value)
         self.unloads_failed += 1
         why = Verdict(str(name), Reason.UNLOAD_FAILED, acted=True, why={"error": refusal})
         self._journal.moved(
-            "unload_failed", str(name), Reason.UNLOAD_FAILED, epoch=kept.epoch, source=kept.owner, verdict=why
+            "unload_failed", str(name), Reason.UNLOAD_FAILED, epoch=kept.epoch, source=kept.owner, because=[why]
         )
         raise UnloadFailedError(f"{name} stays with {kept.owner.broker if kept.owner else None}: {refusal}")
 

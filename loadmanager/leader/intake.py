@@ -32,25 +32,25 @@ _ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
 
 
 class Intake:
-    """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch, with its paths."""
+    """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch."""
 
-    def __init__(self, store: MetadataStore, view: ClusterView, on_change: Callable[[set[str]], None]) -> None:
+    def __init__(self, store: MetadataStore, view: ClusterView, on_change: Callable[[], None]) -> None:
         self._store = store
         self._view = view
         self._on_change = on_change
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
-        self._marks = 0
+        self._is_watching = False
+        self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
         self._marks_applied = 0
         self._settled = asyncio.Condition()
         self.reports_applied = 0
         self.records_rejected = 0
-        self.mark_dirty(paths.ROOT)
 
     async def run(self) -> None:
         """Read and apply for as long as the node lives."""
         unsubscribe = [
-            self._store.watch(paths.ROOT, self.mark_dirty),
+            self._store.watch(paths.ROOT, self._notified),
             self._store.on_session(self._session_changed),
         ]
         try:
@@ -76,8 +76,33 @@ class Intake:
         async with self._settled:
             await self._settled.wait_for(lambda: self._marks_applied >= marks)
 
+    def _notified(self, path: str) -> None:
+        """Take a watch's word; the root's own name says that the watch has just been armed."""
+        if path == paths.ROOT:
+            self._is_watching = True
+        self.mark_dirty(path)
+
+    async def settle_registrations(self) -> None:
+        """Return once every broker registered at the call is known, and everything dirty was read.
+
+        A watch may tell late of a broker that a former leader has given bundles to already: taken for gone, it would
+        be deprived of them while it serves them.
+        """
+        while True:
+            try:
+                registered = await self._store.children(paths.BROKERS)
+            except StoreError as error:
+                log.debug("registrations_wait_for_store", error=str(error))
+                await asyncio.sleep(_RETRY_S)
+            else:
+                break
+        for broker_id in {*registered, *self._view.registrations}:
+            self.mark_dirty(paths.broker(broker_id))
+        await self.settled()
+
     def _session_changed(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
+            self._is_watching = False
             self._view.is_fresh = False
 
     async def _drain_once(self) -> None:
@@ -92,25 +117,27 @@ class Intake:
             await asyncio.sleep(_RETRY_S)
             self._wake.set()
             return
-        self._on_change(batch)
+        self._on_change()
         self._marks_applied = marks
         async with self._settled:
             self._settled.notify_all()
 
     async def _read_and_apply(self, batch: set[str]) -> None:
+        for path in batch:
+            if not _is_record(path):  # history is read at the start only: who writes it again, mends it
+                self._view.faults.pop(path, None)
         everything = paths.ROOT in batch
         wanted = set(await self._all_paths()) if everything else {p for p in batch if _is_record(p)}
         if any(path in _ELECTION_PATHS for path in wanted):
             wanted.update(_ELECTION_PATHS)
         ordered = sorted(wanted)
-        session = self._store.session_id
         read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
         if everything:
             self._drop_missing(read)
         self._apply_election(read)
         for path, znode in read.items():
             self._apply(path, znode)
-        if everything and session == self._store.session_id and paths.ROOT not in self._dirty:
+        if everything and self._is_watching and paths.ROOT not in self._dirty:
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
 
     async def _all_paths(self) -> list[str]:
@@ -130,7 +157,7 @@ class Intake:
             self._view.drop_namespace(name)
         for node_id in [n for n in self._view.nodes if paths.node(n) not in read]:
             del self._view.nodes[node_id]
-        for path in [p for p in self._view.faults if p not in read]:
+        for path in [p for p in self._view.faults if _is_record(p) and p not in read]:
             del self._view.faults[path]
 
     def _apply(self, path: str, znode: Znode | None) -> None:
@@ -143,12 +170,16 @@ class Intake:
         try:
             apply(name, znode)
         except (InvalidRecordError, InvalidNameError) as error:
-            if self._view.faults.get(path) != str(error):
-                self.records_rejected += 1
-                log.warning("record_rejected", path=path, error=str(error))
-            self._view.faults[path] = str(error)
+            self.reject(path, error)
         else:
             self._view.faults.pop(path, None)
+
+    def reject(self, path: str, error: Exception) -> None:
+        """List what is wrong with a znode until it is mended; counted and logged once."""
+        if self._view.faults.get(path) != str(error):
+            self.records_rejected += 1
+            log.warning("record_rejected", path=path, error=str(error))
+        self._view.faults[path] = str(error)
 
     def _apply_election(self, read: dict[str, Znode | None]) -> None:
         if paths.EPOCH not in read:
@@ -157,12 +188,15 @@ class Intake:
         self._view.epoch = epoch.version if epoch else 0
         self._view.leader = None
         if leader is None:
+            self._view.faults.pop(paths.LEADER, None)
             return
         try:
             record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
         except InvalidRecordError as error:
-            log.warning("record_rejected", path=paths.LEADER, error=str(error))
+            self.reject(paths.LEADER, error)
             record = LeaderRecord(broker_id="", service_url="", epoch=0)
+        else:
+            self._view.faults.pop(paths.LEADER, None)
         self._view.leader = Sighting(
             record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid
         )
@@ -192,6 +226,8 @@ class Intake:
             return
         known = self._view.namespaces.get(name)
         if known is not None and known.czxid == znode.czxid and known.version >= znode.version:
+            if known.unreadable is not None:
+                raise InvalidRecordError(known.unreadable)
             return
         where = paths.namespace(name)
         try:
@@ -200,7 +236,8 @@ class Intake:
             if known is not None:
                 self._view.namespaces[name] = NamespaceEntry(known.state, znode.version, znode.czxid, str(error))
             raise
-        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid))
+        if self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid)):
+            self._view.unsettled += 1
 
     def _apply_node(self, name: str, znode: Znode | None) -> None:
         if znode is None:
@@ -209,22 +246,19 @@ class Intake:
         where = paths.node(name)
         self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
 
-    async def load_history(self) -> set[str]:
-        """Seed the model with the averages a former leader wrote; the paths that hold some."""
-        found = {path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)}
-        ordered = sorted(found)
+    async def load_history(self) -> None:
+        """Seed the model with the averages a former leader wrote."""
+        ordered = sorted([path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)])
         for path, znode in zip(ordered, await self._store.get_many(ordered), strict=True):
             if znode is not None:
                 self._seed(path, znode)
-        return found
 
     def _seed(self, path: str, znode: Znode) -> None:
         namespace = path.removeprefix(f"{paths.BUNDLE_DATA}/")
         try:
             averages = decode_bundle_data(namespace, decode(znode.data, path), path)
         except InvalidRecordError as error:
-            self.records_rejected += 1
-            log.warning("record_rejected", path=path, error=str(error))
+            self.reject(path, error)
             return
         for name, value in averages.items():
             self._view.model.seed_bundle(name, value)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from loadmanager.core.ownership import Registration
@@ -27,8 +27,7 @@ class Entry:
     subject: str
     reason: Reason
     acted: bool
-    sentence: str = ""
-    why: Mapping[str, object] = field(default_factory=dict)
+    because: Sequence[Verdict] = ()
     source: str | None = None
     destination: str | None = None
     times: int = 1
@@ -43,8 +42,8 @@ class Entry:
             "subject": self.subject,
             "reason": self.reason.value,
             "acted": self.acted,
-            "sentence": self.sentence,
-            "why": dict(self.why),
+            "sentence": ". ".join(verdict.sentence() for verdict in self.because),
+            "why": {name: figure for verdict in self.because for name, figure in verdict.why.items()},
             "source": self.source,
             "destination": self.destination,
             "times": self.times,
@@ -71,14 +70,13 @@ class Journal:
         epoch: int,
         source: Registration | None = None,
         destination: Registration | None = None,
-        verdict: Verdict | None = None,
+        because: Sequence[Verdict] = (),
     ) -> None:
-        """A bundle was assigned, or its release began, ended or failed."""
+        """A bundle was assigned, or its release began, ended or failed; `because` are the verdicts that led to it."""
         entry = self._entry(kind, bundle, reason, epoch=epoch, acted=True)
         entry.source = source.broker if source else None
         entry.destination = destination.broker if destination else None
-        if verdict is not None:
-            entry.sentence, entry.why = verdict.sentence(), verdict.why
+        entry.because = because
         self._decisions.append(entry)
 
     def judged(self, kind: str, verdict: Verdict, *, epoch: int) -> None:
@@ -89,11 +87,11 @@ class Journal:
             self.counts[kind, verdict.verdict.value, False] += 1
             last.times += 1
             last.last_ms = _now_ms()
-            last.sentence, last.why = verdict.sentence(), verdict.why
+            last.because = (verdict,)
             self._refrained.move_to_end(key)
             return
         entry = self._entry(kind, verdict.subject, verdict.verdict, epoch=epoch, acted=verdict.acted)
-        entry.sentence, entry.why = verdict.sentence(), verdict.why
+        entry.because = (verdict,)
         if verdict.acted:
             self._refrained.pop(key, None)
             self._decisions.append(entry)

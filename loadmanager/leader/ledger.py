@@ -147,16 +147,18 @@ class Ledger:
     def _take_batch(self, epoch: int) -> list[_Write]:
         writes: list[_Write] = []
         size = 0
-        for namespace in list(self._pending):
-            if len(writes) >= MAX_TRANSACTION_RECORDS or size >= MAX_TRANSACTION_BYTES:
-                break
-            write = self._prepare(namespace, self._pending.pop(namespace), epoch)
+        for namespace in list(self._pending)[:MAX_TRANSACTION_RECORDS]:
+            write = self._prepare(namespace, self._pending[namespace], epoch)
             if write is not None:
-                writes.append(write)
                 size += len(write.data)
+                if writes and size > MAX_TRANSACTION_BYTES:
+                    break
+                writes.append(write)
+            del self._pending[namespace]
         return writes
 
     def _prepare(self, namespace: str, changes: list[_Change], epoch: int) -> _Write | None:
+        """The write that makes these changes; None when nothing is left to do. Those that cannot be made fail here."""
         entry = self._view.namespaces.get(namespace)
         if entry is None or entry.unreadable is not None:
             fault = entry.unreadable if entry else f"namespace {namespace} is gone"
@@ -167,6 +169,8 @@ class Ledger:
         next_ownerships: dict[int, Ownership] = {}
         applied: list[tuple[_Change, Ownership]] = []
         for change in changes:
+            if change.done.done():  # it failed before, or nobody waits any more
+                continue
             index = entry.state.bundles.find_index(change.bundle_range)
             if index is None:
                 _fail(change, BundleNotFoundError(f"{change.bundle_range} is not a current bundle of {namespace}"))

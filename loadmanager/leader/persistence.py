@@ -6,11 +6,12 @@ Written now and then, and only what changed since: a cluster in which nothing ha
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import structlog
 
 from loadmanager.core.names import BrokerId
-from loadmanager.errors import InvalidRecordError, StoreError, TransactionFailedError
+from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, TransactionFailedError
 from loadmanager.leader.election import Election
 from loadmanager.leader.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
 from loadmanager.leader.planning import Desk
@@ -34,12 +35,14 @@ class Persistence:
         view: ClusterView,
         election: Election,
         desk: Desk,
+        reject: Callable[[str, Exception], None],
         interval_s: float,
     ) -> None:
         self._store = store
         self._view = view
         self._election = election
         self._desk = desk
+        self._reject = reject
         self._interval_s = interval_s
         self.existing: set[str] = set()
         self._written: dict[str, bytes] = {}
@@ -54,23 +57,37 @@ class Persistence:
                 await self.flush()
             except StoreError as error:
                 log.warning("history_not_written", error=str(error))
+            except NotLeaderError:
+                raise
+            except Exception:  # history is worth less than the leader's other work
+                log.exception("history_not_written")
 
     async def take_over(self) -> None:
         """Begin where the last leader stopped: what strategies remember, and which records there are to replace."""
-        znode = await self._store.get(paths.STRATEGY_STATE)
-        self.existing |= {paths.broker_time_average(b) for b in await self._store.children(paths.BROKER_TIME_AVERAGE)}
+        self._written.clear()
+        self._flushed_revision = 0
+        self.existing = await self._list()
+        where = paths.STRATEGY_STATE
+        znode = await self._store.get(where)
         if znode is None:
             return
-        self.existing.add(paths.STRATEGY_STATE)
-        where = paths.STRATEGY_STATE
+        self.existing.add(where)
         try:
             record = parse_model(StrategyStateRecord, decode(znode.data, where), where)
         except InvalidRecordError as error:
-            log.warning("record_rejected", path=where, error=str(error))
+            self._reject(where, error)
             return
         self._desk.state = record.states
         sources = {BrokerId(broker): at_s for broker, at_s in record.last_unloaded.items()}
         self._view.model.restore_unloaded(record.recently_unloaded, sources)
+
+    async def _list(self) -> set[str]:
+        """The averages that are in the store."""
+        found = {paths.broker_time_average(broker) for broker in await self._store.children(paths.BROKER_TIME_AVERAGE)}
+        for tenant in await self._store.children(paths.BUNDLE_DATA):
+            names = await self._store.children(paths.bundle_data(tenant))
+            found |= {paths.bundle_data(f"{tenant}/{name}") for name in names}
+        return found
 
     async def flush(self) -> None:
         """Write what changed since the last flush; `StoreError` when the store did not take it."""
@@ -147,5 +164,6 @@ class Persistence:
             case Put(path, data) | Create(path, data):
                 self.existing.add(path)
                 self._written[path] = data
+                self._view.faults.pop(path, None)
             case _:
                 pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 import structlog
@@ -38,7 +38,7 @@ from loadmanager.leader.view import ClusterView
 log = structlog.get_logger(__name__)
 
 _SWEEP_INTERVAL_S = 30.0
-_SWEEP_SLICE = 500
+_SLICE = 200
 """Bundles looked at before others get their turn on the event loop."""
 
 
@@ -57,10 +57,14 @@ class Desk:
     async def shed(self) -> Plan:
         """One round of shedding; nothing is carried out."""
         async with self._lock:
-            snapshot = self.snapshot()
-            plan, self.state = await asyncio.to_thread(
-                planner.plan_shedding, snapshot, self._settings, self.state, self._rng
-            )
+            self._snapshot = None  # of this moment: which bundles moved recently depends on the time
+            try:
+                plan, self.state = await asyncio.to_thread(
+                    planner.plan_shedding, self.snapshot(), self._settings, self.state, self._rng
+                )
+            except Exception:
+                self.state = {}  # what was remembered may be the cause; the next round starts without it
+                raise
             return plan
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
@@ -124,6 +128,7 @@ class Assigner:
     def fail_waiting(self, error: Exception) -> None:
         """Give every waiting lookup `error`: the term is over."""
         self._queue.clear()
+        self._non_persistent.clear()
         for bundle in list(self._waiting):
             self._resolve(bundle, error)
 
@@ -137,28 +142,26 @@ class Assigner:
             return
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         steps = [step for step in plan.steps if isinstance(step, Assign)]
-        await asyncio.gather(*(self._commit(step, verdicts.get(step.bundle)) for step in steps))
+        await asyncio.gather(*(self._commit(step, _about(verdicts, step.bundle)) for step in steps))
         for bundle in set(batch) - {step.bundle for step in steps}:
             self._resolve(bundle, self._why_not(bundle, verdicts.get(bundle)))
 
-    async def _commit(self, step: Assign, verdict: Verdict | None) -> None:
+    async def _commit(self, step: Assign, because: list[Verdict]) -> None:
         name = BundleName.parse(step.bundle)
 
         def give(current: Ownership, stamp: Stamp) -> Ownership:
+            if not self._view.is_registered(step.destination):
+                raise IllegalTransitionError(f"{step.destination} left while {step.bundle} was being placed on it")
             return assign(self._freed(current), step.destination, stamp)
 
         try:
-            if not self._view.is_registered(step.destination):
-                raise NoBrokerAvailableError(
-                    f"{step.destination.broker} left while {step.bundle} was being placed on it"
-                )
             done = await self._ledger.apply(str(name.namespace), name.range, give, Reason.LOOKUP.value)
         except (LoadManagerError, IllegalTransitionError) as error:
             self._resolve(step.bundle, error)
             return
         self.assignments += 1
         self._journal.moved(
-            "assign", step.bundle, step.reason, epoch=done.epoch, destination=step.destination, verdict=verdict
+            "assign", step.bundle, step.reason, epoch=done.epoch, destination=step.destination, because=because
         )
         self._resolve(step.bundle, done)
 
@@ -225,11 +228,14 @@ class SheddingLoop:
         plan = await self._desk.shed()
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1
-        by_subject: dict[str, Verdict] = {}
-        for verdict in plan.verdicts:
-            self._journal.judged("shed", verdict, epoch=term.epoch)
-            by_subject[verdict.subject] = verdict
         steps = [step for step in plan.steps if isinstance(step, Unload)]
+        moving = {step.bundle for step in steps}
+        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
+        for said, verdict in enumerate(plan.verdicts):
+            if said % _SLICE == _SLICE - 1:
+                await asyncio.sleep(0)
+            if verdict.subject not in moving:  # the executor says what becomes of those
+                self._journal.judged("shed", verdict, epoch=term.epoch)
         self.brokers_shed += len({step.source for step in steps})
         log.info(
             "shedding_cycle",
@@ -239,9 +245,7 @@ class SheddingLoop:
             looked_at=len(plan.verdicts),
             duration_ms=round(self.last_cycle_s * 1000, 2),
         )
-        await asyncio.gather(
-            *(self._executor.execute(s, by_subject.get(s.bundle) or by_subject.get(s.source.broker)) for s in steps)
-        )
+        await self._executor.execute_all((step, _about(verdicts, step.source.broker, step.bundle)) for step in steps)
         return plan
 
 
@@ -274,14 +278,16 @@ class Reconciler:
         while True:
             if self._view.is_fresh:
                 await self._sweep()
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), _SWEEP_INTERVAL_S)
+                async with asyncio.timeout(_SWEEP_INTERVAL_S):
+                    await self._wake.wait()
             self._wake.clear()
 
     async def _sweep(self) -> None:
         orphans: list[tuple[BundleName, Registration]] = []
         for looked_at, (entry, index, ownership) in enumerate(self._view.ownerships()):
-            if looked_at % _SWEEP_SLICE == _SWEEP_SLICE - 1:
+            if looked_at % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
             if ownership.owner is None:
                 continue
@@ -307,6 +313,10 @@ class Reconciler:
         self._journal.moved("freed", str(name), Reason.OWNER_GONE, epoch=freed.epoch, source=owner)
         if self._place_again is not None:
             self._place_again(str(name))
+
+
+def _about(verdicts: Mapping[str, Verdict], *subjects: str) -> list[Verdict]:
+    return [verdicts[subject] for subject in subjects if subject in verdicts]
 
 
 def _retrieve(future: asyncio.Future[Ownership]) -> None:

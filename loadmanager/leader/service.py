@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Awaitable, Coroutine
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -18,7 +17,7 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import StepDownReason, Term
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.plan import Reason
 from loadmanager.errors import (
     NoBrokerAvailableError,
@@ -45,14 +44,6 @@ log = structlog.get_logger(__name__)
 _MINUTE_S = 60.0
 _LOOK_AGAIN_S = 0.01
 _REGISTER_AGAIN_S = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a lookup found: the broker that owns the bundle, in this version of its ownership."""
-
-    broker: BrokerEntry
-    ownership: Ownership
 
 
 class Node:
@@ -98,10 +89,12 @@ class Node:
             self.view,
             self.election,
             self.desk,
+            self.intake.reject,
             interval_s=settings.load_balancer_resource_quota_update_interval_minutes * _MINUTE_S,
         )
         self.leading = asyncio.Event()
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._swept = 0
         self._tasks: list[asyncio.Task[None]] = []
         self._term_task: asyncio.Task[None] | None = None
         self._end_of_term: asyncio.Task[None] | None = None
@@ -114,7 +107,7 @@ class Node:
         await self.executor.start()
         self._spawn(self.intake.run(), "intake")
         await self.intake.settled()
-        self.persistence.existing |= await self.intake.load_history()
+        await self.intake.load_history()
         self._unsubscribe = self.store.on_session(self._on_session)
         self._spawn(self._keep_registered(), "register")
         self._spawn(self.ledger.run(), "ledger")
@@ -136,23 +129,21 @@ class Node:
         """Where the leader answers, None when there is none."""
         return self.view.leader.service_url or None if self.view.leader else None
 
-    def find_answer(self, topic: TopicName) -> Answer | None:
+    def find_owner(self, topic: TopicName) -> BrokerEntry | None:
         """The owner of a topic's bundle from memory; None when it has none at the moment."""
         entry, index = self.view.bundle_of_topic(topic)
-        ownership = entry.state.ownerships[index]
-        broker = self.view.find_owner(ownership)
-        return Answer(broker, ownership) if broker is not None else None
+        return self.view.find_owner(entry.state.ownerships[index])
 
-    async def lookup(self, topic: TopicName) -> Answer:
+    async def lookup(self, topic: TopicName) -> BrokerEntry:
         """The owner of a topic's bundle, assigned now if it had none. The leader's part of a lookup.
 
         Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
         """
         deadline_s = time.monotonic() + self.settings.lookup_timeout_ms / 1000
         while True:
-            found = self.find_answer(topic)
-            if found is not None:
-                return found
+            owner = self.find_owner(topic)
+            if owner is not None:
+                return owner
             if not self.leading.is_set() or self.election.term is None:
                 raise NotLeaderError("this node does not lead")
             await self._settle(topic, deadline_s)
@@ -211,9 +202,10 @@ class Node:
         if not self.leading.is_set():
             raise NoLeaderError("the new leader is still reading the cluster")
 
-    def _on_change(self, batch: set[str]) -> None:
+    def _on_change(self) -> None:
         self.election.wake()
-        if paths.ROOT in batch or any(path.startswith((paths.BROKERS, paths.NAMESPACES)) for path in batch):
+        if self.view.unsettled != self._swept:
+            self._swept = self.view.unsettled
             self.reconciler.wake()
 
     def _on_session(self, state: SessionState) -> None:
@@ -244,7 +236,7 @@ class Node:
         with structlog.contextvars.bound_contextvars(epoch=term.epoch):
             if end_of_last_term is not None:
                 await end_of_last_term
-            await self.intake.settled()
+            await self.intake.settle_registrations()
             with contextlib.suppress(StoreUnavailableError):
                 await self.persistence.take_over()
             self.leading.set()

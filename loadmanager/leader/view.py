@@ -62,6 +62,8 @@ class ClusterView:
     leader: Sighting | None = None
     epoch: int = 0
     is_fresh: bool = False
+    unsettled: int = 0
+    """Grows with everything read that may leave something to finish: a registration that ended, a foreign record."""
     faults: dict[str, str] = field(default_factory=dict)
     """What is wrong with a znode, by its path, while it is wrong."""
 
@@ -93,10 +95,11 @@ class ClusterView:
 
     def find_owner(self, ownership: Ownership) -> BrokerEntry | None:
         """The broker that serves a bundle; None when it is free, on its way, or its owner is gone."""
-        if ownership.state is not OwnershipState.OWNED or ownership.owner is None:
+        owner = ownership.owner
+        if ownership.state is not OwnershipState.OWNED or owner is None:
             return None
-        entry = self.brokers.get(ownership.owner.broker)
-        return entry if entry is not None and entry.registration == ownership.owner else None
+        entry = self.brokers.get(owner.broker)
+        return entry if entry is not None and entry.registration.incarnation == owner.incarnation else None
 
     def ownerships(self) -> Iterator[tuple[NamespaceEntry, int, Ownership]]:
         for entry in list(self.namespaces.values()):
@@ -124,7 +127,8 @@ class ClusterView:
         self.brokers[registration.broker] = BrokerEntry(registration, znode_version, record, answer.to_json())
 
     def drop_broker(self, broker_id: BrokerId) -> None:
-        self.registrations.pop(broker_id, None)
+        if self.registrations.pop(broker_id, None) is not None:
+            self.unsettled += 1
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
 

@@ -12,17 +12,18 @@ from typing import Annotated, Any, NotRequired
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BundleName, InvalidNameError
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import parse_json
+from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, parse_json
 
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Count = Annotated[int, Field(ge=0, le=2**62)]
+Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 
 AGENT_PROTOCOL = "loadmanager-agent"
 """The key of `protocols` under which a broker's agent publishes the URL that takes unload calls."""
@@ -108,12 +109,17 @@ _NO_STATS: NamespaceBundleStats = {
 }
 _COLUMNS = itemgetter(*_LOAD, "topics", "consumerCount", "producerCount", "cacheSize")
 _LOAD_COLUMNS = len(_LOAD)
+_RECORD_DEPTH = 3
+"""The record, its maps, and their entries: no field lies deeper."""
 _ALL_COLUMNS = _LOAD_COLUMNS + 4
 
 
 def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
-    """The record in `data` (JSON); `InvalidRecordError` names `where` and the faulty fields."""
-    return parse_json(_ADAPTER, data, where)
+    """The record in `data` (JSON); `InvalidRecordError` names `where` and the faulty fields.
+
+    A field that is null counts as absent, as everywhere in Pulsar's JSON.
+    """
+    return parse_json(_ADAPTER, _without_nulls(data) if b"null" in data else data, where)
 
 
 def encode_local_broker_data(record: LocalBrokerData) -> bytes:
@@ -161,6 +167,20 @@ def check_bundle_names(names: Iterable[str], known: Container[str], where: str) 
                 BundleName.parse(name)
             except InvalidNameError as error:
                 raise InvalidRecordError(f"{where}: lastStats: {error}") from None
+
+
+def _without_nulls(data: bytes) -> bytes:
+    try:
+        content = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return data  # whoever parses it next says what is wrong
+    return orjson.dumps(_drop_nulls(content, _RECORD_DEPTH))
+
+
+def _drop_nulls(value: object, depth: int) -> object:
+    if not depth or not isinstance(value, dict):
+        return value
+    return {key: _drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}
 
 
 def _matrix(stats: Iterable[NamespaceBundleStats]) -> npt.NDArray[np.float64]:

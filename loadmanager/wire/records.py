@@ -16,11 +16,11 @@ from loadmanager.core.load import BundleAverages
 from loadmanager.core.names import BrokerId, BundleRange, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import WireModel, parse_json, parse_model
+from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, WireModel, parse_json, parse_model
 
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
-Natural = Annotated[int, Field(ge=0)]
-Amount = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 
 class BundlesData(WireModel):

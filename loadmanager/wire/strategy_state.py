@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from loadmanager.wire.validation import WireModel
+from loadmanager.wire.validation import MAX_AMOUNT, WireModel
+
+_EpochSeconds = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 
 class StrategyStateRecord(WireModel):
@@ -14,6 +16,6 @@ class StrategyStateRecord(WireModel):
     and `last_unloaded` brokers to when a bundle was last taken from them: seconds since 1970.
     """
 
-    states: dict[str, Any] = Field(default_factory=dict)
-    recently_unloaded: dict[str, float] = Field(default_factory=dict)
-    last_unloaded: dict[str, float] = Field(default_factory=dict)
+    states: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    recently_unloaded: dict[str, _EpochSeconds] = Field(default_factory=dict)
+    last_unloaded: dict[str, _EpochSeconds] = Field(default_factory=dict)

@@ -10,6 +10,12 @@ from pydantic.alias_generators import to_camel
 from loadmanager.errors import InvalidRecordError
 
 T = TypeVar("T")
+MAX_AMOUNT = 1e18
+"""Rates, bytes per second and usages beyond this are mistakes, and would overflow where they are added up."""
+
+MAX_COUNT = 2**53
+"""Counts beyond this are mistakes, and are not exact in JSON."""
+
 _SHOWN_ERRORS = 3
 _SHOWN_CHARACTERS = 60
 
@@ -44,12 +50,15 @@ def describe(error: ValidationError) -> str:
     """The first faults as `field: what is wrong (got value)`."""
     shown = []
     for fault in error.errors(include_url=False)[:_SHOWN_ERRORS]:
-        field = ".".join(str(part) for part in fault["loc"])
-        got = repr(fault["input"])
-        got = got if len(got) <= _SHOWN_CHARACTERS else f"{got[:_SHOWN_CHARACTERS]}..."
+        field = ".".join(_cut(str(part)) for part in fault["loc"])
+        got = _cut(repr(fault["input"]))
         shown.append(f"{field}: {fault['msg']} (got {got})" if field else f"{fault['msg']} (got {got})")
     more = error.error_count() - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
 
 
 M = TypeVar("M", bound=BaseModel)

@@ -10,7 +10,9 @@ from collections.abc import Awaitable, Callable
 _POLL_S = 0.02
 
 
-async def eventually(predicate: Callable[[], object | Awaitable[object]], timeout_s: float = 10.0, what: str = "") -> None:
+async def eventually(
+    predicate: Callable[[], object | Awaitable[object]], timeout_s: float = 10.0, what: str = ""
+) -> None:
     """Return once `predicate()` is truthy; fail after `timeout_s` and say what never came true."""
     deadline_s = time.monotonic() + timeout_s
     while True:

@@ -22,7 +22,11 @@ NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
 
 def persistence(store: MetadataStore, view: ClusterView) -> Persistence:
     election = Election(store, view, NODE, 1.0, lambda _: None, lambda _: None)
-    return Persistence(store, view, election, Desk(view, PlannerSettings(), 60.0, seed=1), interval_s=60.0)
+    return Persistence(store, view, election, Desk(view, PlannerSettings(), 60.0, seed=1), nothing_to_reject, 60.0)
+
+
+def nothing_to_reject(path: str, error: Exception) -> None:
+    raise AssertionError(f"{path}: {error}")
 
 
 async def test_the_next_leader_knows_from_which_brokers_bundles_were_taken_and_when() -> None:

@@ -1,0 +1,29 @@
+"""A node that leads, with scripted brokers, on the ZooKeeper that all tests of this process share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from support.local_cluster import LocalCluster, a_local_cluster
+from support.stores import ZooKeeperWorld
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+
+SETTINGS: dict[str, Any] = {
+    "loadBalancerSheddingEnabled": False,
+    "namespaceBundleUnloadingTimeoutMs": 1_500,
+    "unloadAttemptTimeoutMs": 400,
+    "lookupTimeoutMs": 3_000,
+}
+
+
+@pytest.fixture
+async def cluster(
+    zookeeper: EmbeddedZooKeeper, chroot: str, request: pytest.FixtureRequest
+) -> AsyncIterator[LocalCluster]:
+    """Three brokers; `@pytest.mark.parametrize("cluster", [{...}], indirect=True)` changes settings."""
+    settings = {**SETTINGS, **getattr(request, "param", {})}
+    async with a_local_cluster(ZooKeeperWorld(zookeeper, chroot), settings) as cluster:
+        yield cluster

@@ -1,0 +1,187 @@
+"""A leader that loses ZooKeeper without being told: lost packets with no end of the connection, or a hung server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+from support.cluster import Cluster, Prober, a_cluster, probing, topics_of_bundles
+from support.history import recording
+from support.lm_node import NodeProcess, get_json
+from support.scripted_broker import asking, overlaps
+from support.tcp_proxy import TcpProxy
+from support.waiting import eventually
+from support.zookeeper import ZooKeeperFactory
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.store import paths
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+
+SESSION_S = 3.0
+LEASE_S = SESSION_S * 2 / 3
+NOTICE_S = 0.6
+"""For a scrape and a loop that is busy, on a machine that is busy too."""
+SETTINGS = {"metadataStoreSessionTimeoutMillis": int(SESSION_S * 1000), "leaderProbeIntervalMs": 200}
+
+
+@pytest.fixture
+async def cut(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[tuple[Cluster, TcpProxy]]:
+    """A node behind a proxy, `far`, which leads; another, `near`; two brokers, 16 owned bundles and 512 free ones."""
+    async with TcpProxy(zookeeper.port) as proxy, a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
+        await cluster.start_node("far", SETTINGS, via=proxy.address)
+        await cluster.leader()
+        await cluster.start_node("near", SETTINGS)
+        await populate(cluster)
+        assert (await cluster.leader()).name == "far"
+        yield cluster, proxy
+        proxy.heal()
+
+
+async def populate(cluster: Cluster) -> None:
+    url = next(iter(cluster.nodes.values())).url
+    for _ in range(2):
+        await cluster.start_broker()
+    await cluster.brokers_are_seen(url, 2)
+    await cluster.create_namespace(url, bundles=16)
+    await cluster.create_namespace(url, "tenant/fresh", 512)
+    for topic in topics_of_bundles(await cluster.state()):
+        assert (await cluster.lookup(url, topic))[0] == 200
+
+
+async def test_a_leader_cut_off_while_busy_stops_leading_within_its_lease(cut: tuple[Cluster, TcpProxy]) -> None:
+    cluster, proxy = cut
+    far, near = cluster.nodes["far"], cluster.nodes["near"]
+    owned, fresh = topics_of_bundles(await cluster.state()), topics_of_bundles(await cluster.state("tenant/fresh"))
+    async with (
+        probing(cluster.http, [far.url, near.url], lambda number: owned[number % 16]) as prober,
+        probing(cluster.http, [far.url], lambda number: fresh[number % 256], concurrency=4, timeout_s=5.0),
+        recording(cluster.witness, "tenant/fresh") as history,
+    ):
+        await eventually(lambda: len(history.moments) > 5, what="the leader is busy")
+        proxy.blackhole()
+        cut_s = time.monotonic()
+        stopped_s = await no_longer_leads(cluster, far)
+        assert stopped_s - cut_s < LEASE_S + NOTICE_S
+        await eventually(lambda: leads(cluster, near), SESSION_S + 5.0, "the other node takes over")
+        taken_over = await cluster.get(paths.EPOCH)
+        assert (await cluster.lookup(near.url, fresh[-1]))[0] == 200, "the successor assigns"
+        count = len(prober.probes)
+        await eventually(lambda: len(prober.probes) > count + 30)
+        proxy.heal()
+        await eventually(lambda: is_ready(cluster, far), what="the healed node is ready")
+        assert (await cluster.lookup(far.url, fresh[-2]))[0] == 200, "the healed node forwards"
+        assert await cluster.leaders() == ["near"]
+    assert prober.failures() == [], "owned bundles are answered all the while, by both"
+    assert history.written_by_deposed_leaders(taken_over.version, taken_over.mzxid) == []
+    assert history.versions_skipped() == []
+    reasons = {event["reason"] for event in far.events("stepped_down")}
+    assert reasons <= {"lease_lapsed", "session_changed"}
+    assert reasons
+
+
+async def test_a_healed_node_is_not_ready_before_it_knows_what_it_missed(cut: tuple[Cluster, TcpProxy]) -> None:
+    """While the node is cut off a bundle moves, another is assigned and a namespace appears."""
+    cluster, proxy = cut
+    far, near = cluster.nodes["far"], cluster.nodes["near"]
+    topics, fresh = topics_of_bundles(await cluster.state()), topics_of_bundles(await cluster.state("tenant/fresh"), 2)
+    moved, before = (await cluster.state()).bundle_name(0), (await cluster.state()).ownerships[0]
+    assert before.owner is not None
+    target = next(broker for broker in cluster.brokers if broker.broker_id != before.owner.broker)
+    async with asking(cluster.http, cluster.brokers, [far.url, near.url], topics):
+        await eventually(lambda: any(broker.serves(moved) for broker in cluster.brokers))
+        proxy.blackhole()
+        await eventually(lambda: leads(cluster, near), SESSION_S + 5.0)
+        assert await cluster.unload(near.url, moved, target.broker_id) == 204
+        await cluster.create_namespace(near.url, "tenant/later")
+        status, assigned = await cluster.lookup(near.url, fresh[0])
+        assert status == 200
+        await eventually(lambda: target.serves(moved), what="the new owner serves")
+        assert (await get_json(cluster.http, f"{far.url}/readyz"))[0] == 503
+        proxy.heal()
+        await not_ready_unless_it_knows(cluster, far, topics[0], target.broker_id)
+        assert (await cluster.lookup(far.url, fresh[0])) == (200, assigned)
+        assert (await cluster.lookup(far.url, "tenant/later/t"))[0] == 200
+    assert overlaps(cluster.brokers) == []
+    state = await cluster.state("tenant/fresh")
+    assert max(ownership.version for ownership in state.ownerships) == 1, "nothing was assigned twice"
+
+
+async def test_when_zookeeper_hangs_nobody_leads_and_owned_bundles_are_answered(
+    start_zookeeper: ZooKeeperFactory, chroot: str, tmp_path: Path
+) -> None:
+    server = await asyncio.to_thread(start_zookeeper)
+    async with a_cluster(server.connect_string, chroot, tmp_path) as cluster:
+        await asyncio.gather(*(cluster.start_node(name, SETTINGS) for name in ("n1", "n2")))
+        await populate(cluster)
+        owned, fresh = topics_of_bundles(await cluster.state()), topics_of_bundles(await cluster.state("tenant/fresh"))
+        urls = [node.url for node in cluster.nodes.values()]
+        epoch = await cluster.epoch()
+        async with (
+            probing(cluster.http, urls, lambda number: owned[number % 16]) as prober,
+            probing(cluster.http, urls, lambda number: fresh[number % 256], concurrency=4, timeout_s=5.0) as assigning,
+        ):
+            await eventually(lambda: len(assigning.successes()) > 20)
+            server.pause()
+            paused_s = time.monotonic()
+            try:
+                for node in cluster.nodes.values():
+                    assert await no_longer_leads(cluster, node) - paused_s < LEASE_S + NOTICE_S
+                silent_s = time.monotonic()
+                count = len(assigning.probes)
+                await eventually(lambda: len(assigning.probes) > count + 4, 15.0)
+                for url in urls:
+                    assert (await get_json(cluster.http, f"{url}/readyz"))[0] == 503
+            finally:
+                server.resume()
+            resumed_s = time.monotonic()
+            await eventually(lambda: assigning.successes(asked_after_s=resumed_s), 15.0, "bundles are assigned again")
+        answered = [probe.topic for probe in assigning.successes(silent_s) if probe.answered_s < resumed_s]
+        during = set(answered) - known(assigning, silent_s)
+        assert during == set(), "nothing is assigned without ZooKeeper"
+        assert prober.failures() == []
+        assert len(await cluster.leaders()) == 1
+        assert await cluster.epoch() > epoch
+
+
+def known(prober: Prober, before_s: float) -> set[str]:
+    """The topics that had been answered by then."""
+    return {probe.topic for probe in prober.probes if probe.status == 200 and probe.answered_s < before_s}
+
+
+async def leads(cluster: Cluster, node: NodeProcess) -> bool:
+    return node.name in await cluster.leaders()
+
+
+async def no_longer_leads(cluster: Cluster, node: NodeProcess) -> float:
+    """When the node was first seen not to lead, by its metrics and by its health."""
+    deadline_s = time.monotonic() + 10.0
+    while time.monotonic() < deadline_s:
+        _, health = await get_json(cluster.http, f"{node.url}/healthz")
+        async with cluster.http.get(f"{node.url}/metrics", timeout=aiohttp.ClientTimeout(total=5)) as answer:
+            lines = (await answer.text()).splitlines()
+        gauges = [line for line in lines if line.startswith("loadmanager_leader{")]
+        if health.get("leading") is False and [line.rpartition(" ")[2] for line in gauges] == ["0.0"]:
+            return time.monotonic()
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{node.name} leads on and on")
+
+
+async def is_ready(cluster: Cluster, node: NodeProcess) -> bool:
+    return (await get_json(cluster.http, f"{node.url}/readyz"))[0] == 200
+
+
+async def not_ready_unless_it_knows(cluster: Cluster, node: NodeProcess, topic: str, owner: str) -> None:
+    """Ask for readiness, then for the owner, without a pause: once it says that it is ready it has to name `owner`."""
+    deadline_s = time.monotonic() + 10.0
+    while time.monotonic() < deadline_s:
+        ready = await is_ready(cluster, node)
+        _, answer = await cluster.lookup(node.url, topic)
+        if ready:
+            assert answer["brokerId"] == owner, "ready, and out of date"
+            return
+    raise AssertionError("the healed node never got ready")

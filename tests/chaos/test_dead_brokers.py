@@ -1,0 +1,123 @@
+"""A broker whose znode goes, comes back, or turns into garbage."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.local_cluster import TOPIC, LocalCluster
+from support.waiting import eventually
+
+from loadmanager.core.ownership import OwnershipState
+from loadmanager.wire.broker_data import encode_local_broker_data
+
+pytestmark = pytest.mark.zookeeper
+
+FREE, OWNED = OwnershipState.FREE, OwnershipState.OWNED
+AT_ONCE = pytest.mark.parametrize("cluster", [{"reassignBundlesOfDeadBrokersAtOnce": True}], indirect=True)
+
+
+async def test_the_bundles_of_a_dead_broker_are_free_at_once_and_placed_at_their_next_lookup(
+    cluster: LocalCluster,
+) -> None:
+    dead = await cluster.owner()
+    await dead.die()
+    await cluster.reaches(FREE)
+    assert (await cluster.story())[-1] == ("Free", None, "owner_gone")
+    assert [entry["source"] for entry in cluster.journalled("freed")] == [dead.broker_id]
+    assert await cluster.owner() is not dead
+    assert cluster.ownership.version == 3
+
+
+@AT_ONCE
+async def test_the_bundles_of_a_dead_broker_are_placed_at_once_when_told_so(cluster: LocalCluster) -> None:
+    dead = await cluster.owner()
+    await dead.die()
+    await eventually(lambda: cluster.ownership.state is OWNED and cluster.ownership.version == 3)
+    heir = next(broker for broker in cluster.brokers if broker.serves(cluster.bundle) or broker is not dead)
+    assert heir is not dead
+    await eventually(lambda: any(broker.serves(cluster.bundle) for broker in cluster.brokers))
+
+
+async def test_a_lookup_that_is_faster_than_the_sweep_gives_the_bundle_away_in_one_step(cluster: LocalCluster) -> None:
+    dead = await cluster.owner()
+    cluster.node.reconciler.wake = lambda: None  # type: ignore[method-assign]  # the sweep is late
+    await dead.die()
+    await eventually(lambda: len(cluster.node.view.brokers) == 2)
+    assert await cluster.owner() is not dead
+    assert cluster.ownership.version == 2
+
+
+async def test_a_broker_that_registers_again_is_a_new_one_and_owns_nothing(cluster: LocalCluster) -> None:
+    broker = await cluster.owner()
+    before = broker.incarnation
+    others = [each for each in cluster.brokers if each is not broker]
+    await broker.register_again()
+    await cluster.reaches(FREE)
+    assert not broker.serves(cluster.bundle)
+    for other in others:
+        await other.die()
+    assert await cluster.owner() is broker
+    assert cluster.ownership.owner is not None
+    assert cluster.ownership.owner.incarnation == broker.incarnation > before
+
+
+async def test_a_broker_whose_record_turns_into_garbage_keeps_what_it_owns_and_is_found(cluster: LocalCluster) -> None:
+    broker = await cluster.owner()
+    await broker.publish(b"\x00 no record")
+    await eventually(lambda: cluster.node.view.faults, what="the fault is listed")
+    assert await cluster.lookup() == (200, (await cluster.lookup())[1])
+    assert await cluster.owner() is broker
+    assert (cluster.ownership.state, cluster.ownership.version) == (OWNED, 1)
+    await broker.publish(encode_local_broker_data(broker.record(1.0)))
+    await eventually(lambda: not cluster.node.view.faults, what="the fault is mended")
+    assert cluster.ownership.version == 1
+
+
+async def test_a_broker_that_registers_with_garbage_gets_nothing_and_frees_nothing(cluster: LocalCluster) -> None:
+    broker = await cluster.owner()
+    await broker.publish(b"[]")
+    await eventually(lambda: cluster.node.view.faults)
+    cluster.node.intake.mark_dirty("/loadbalance")
+    await cluster.node.intake.settled()
+    assert cluster.node.view.faults, "reading everything again does not mend it"
+    assert (await cluster.lookup(TOPIC))[0] == 200
+    assert (cluster.ownership.state, cluster.ownership.version) == (OWNED, 1)
+
+
+async def test_without_any_broker_a_lookup_is_refused_for_now_and_works_when_one_comes_back(
+    cluster: LocalCluster,
+) -> None:
+    await cluster.owner()
+    for broker in cluster.brokers[1:]:
+        await broker.die()
+    survivor = cluster.brokers[0]
+    await survivor.register_again()
+    await eventually(lambda: len(cluster.node.view.brokers) == 1)
+    assert await cluster.owner() is survivor
+    await survivor.die()
+    await eventually(lambda: not cluster.node.view.brokers)
+    status, body = await cluster.lookup()
+    assert status == 503
+    assert "broker" in body["reason"]
+
+
+async def test_lookups_are_answered_while_one_broker_after_the_other_restarts(cluster: LocalCluster) -> None:
+    """Two of three are always there: no lookup is refused because the one that was just chosen has left."""
+    statuses: list[int] = []
+
+    async def ask(number: int) -> None:
+        while True:
+            statuses.append((await cluster.lookup(f"tenant/ns/{number}"))[0])
+
+    asking = [asyncio.create_task(ask(number)) for number in range(8)]
+    try:
+        for _ in range(5):
+            for broker in cluster.brokers:
+                await broker.register_again()
+    finally:
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    assert len(statuses) > 50
+    assert set(statuses) == {200}

@@ -1,0 +1,124 @@
+"""A node that loses its term and wins the next one at once: nothing of the old term reaches into the new one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+from support.lm_node import LocalNode, a_local_node
+from support.scripted_broker import ScriptedBroker
+from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
+from support.waiting import eventually
+
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.names import BundleName, NamespaceName, TopicName
+from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.plan import Reason
+from loadmanager.errors import NotLeaderError
+from loadmanager.store import paths
+from loadmanager.store.base import Delete, MetadataStore
+from loadmanager.store.memory import MemoryCluster
+
+NAMESPACE = NamespaceName.of("tenant", "ns")
+TOPIC = TopicName.parse("persistent://tenant/ns/t")
+SETTINGS = {"loadBalancerSheddingEnabled": False, "unloadAttemptTimeoutMs": 60_000}
+
+
+@dataclass(slots=True)
+class Alone:
+    """One node that leads, one broker that owns one bundle, and a witness."""
+
+    local: LocalNode
+    broker: ScriptedBroker
+    witness: MetadataStore
+
+    async def lose_leadership(self) -> None:
+        """Let the leader's znode vanish: the node steps down, and finds that nobody leads."""
+        epoch = self.local.node.view.epoch
+        await self.witness.commit([Delete(paths.LEADER)])
+        await eventually(lambda: self.local.node.leading.is_set() and self.local.node.view.epoch == epoch + 1)
+
+
+@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+async def alone(request: pytest.FixtureRequest) -> AsyncIterator[Alone]:
+    world: StoreWorld = MemoryWorld()
+    if request.param == "zookeeper":
+        world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
+    elif isinstance(world, MemoryWorld):
+        world.cluster = MemoryCluster(time.monotonic)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(world.close)
+        local = await stack.enter_async_context(a_local_node(await world.connect(), SETTINGS))
+        broker = ScriptedBroker(store=await world.connect())
+        await stack.enter_async_context(broker)
+        await broker.register()
+        await eventually(lambda: local.node.leading.is_set() and local.node.view.brokers)
+        await local.node.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
+        await local.node.lookup(TOPIC)
+        yield Alone(local, broker, await world.connect())
+        broker.may_obey.set()
+
+
+async def test_the_next_term_assigns(alone: Alone) -> None:
+    for number in range(3):
+        await alone.lose_leadership()
+        await alone.local.node.lookup(TopicName.parse(f"persistent://tenant/ns/{number}"))
+    assert alone.local.node.election.terms_won == 4
+
+
+async def test_the_next_term_finishes_the_release_that_the_last_one_began(alone: Alone) -> None:
+    alone.broker.may_obey.clear()
+    node = alone.local.node
+    entry, index = node.view.bundle_of_topic(TOPIC)
+    name = BundleName.parse(entry.state.bundle_name(index))
+    unloading = asyncio.create_task(node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+    await eventually(lambda: alone.broker.unloads)
+    await alone.lose_leadership()
+    with pytest.raises(NotLeaderError):
+        await unloading
+    await eventually(lambda: len(alone.broker.unloads) == 2, 5.0)
+    first, second = alone.broker.unloads
+    assert (second.epoch, second.version) == (first.epoch + 1, first.version)
+    alone.broker.may_obey.set()
+    await eventually(lambda: state_of(alone) is OwnershipState.FREE)
+
+
+async def test_a_lookup_that_waits_when_the_term_ends_is_told_so_or_answered(alone: Alone) -> None:
+    node = alone.local.node
+    lookups = [asyncio.create_task(node.lookup(TopicName.parse(f"persistent://tenant/ns/a{n}"))) for n in range(20)]
+    await alone.lose_leadership()
+    outcomes = await asyncio.wait_for(asyncio.gather(*lookups, return_exceptions=True), 5.0)
+    assert [o for o in outcomes if isinstance(o, BaseException) and not isinstance(o, NotLeaderError)] == []
+
+
+async def test_http_lookups_never_fail_while_terms_change(alone: Alone) -> None:
+    statuses: list[int] = []
+
+    async def ask(http: aiohttp.ClientSession) -> None:
+        number = 0
+        while True:
+            number += 1
+            url = f"{alone.local.url}/lookup/v2/topic/persistent/tenant/ns/{number % 50}"
+            async with http.get(url) as answer:
+                statuses.append(answer.status)
+
+    async with aiohttp.ClientSession() as http:
+        asking = asyncio.create_task(ask(http))
+        try:
+            for _ in range(5):
+                await alone.lose_leadership()
+        finally:
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+    assert statuses
+    assert set(statuses) == {200}
+
+
+def state_of(alone: Alone) -> OwnershipState:
+    entry, index = alone.local.node.view.bundle_of_topic(TOPIC)
+    return entry.state.ownerships[index].state

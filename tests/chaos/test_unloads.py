@@ -1,0 +1,194 @@
+"""An unload in which something goes wrong at each step: the bundle ends with one owner, or with none, and is served."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.local_cluster import LocalCluster
+from support.waiting import eventually
+
+from loadmanager.core.ownership import OwnershipState
+
+pytestmark = pytest.mark.zookeeper
+
+FREE, OWNED, RELEASING = OwnershipState.FREE, OwnershipState.OWNED, OwnershipState.RELEASING
+
+
+async def test_a_broker_that_obeys_loses_the_bundle_to_nobody(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    assert await cluster.unload() == 204
+    await cluster.reaches(FREE)
+    assert not source.serves(cluster.bundle)
+    assert [(call.epoch, call.version, call.status) for call in source.unloads] == [(1, 2, 204)]
+    story = await cluster.story()
+    assert (story[0], story[-1]) == (("Owned", source.broker_id, "lookup"), ("Free", None, "admin_unload"))
+    await cluster.owner()
+
+
+async def test_a_broker_that_obeys_loses_the_bundle_to_the_destination(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    assert await cluster.unload(target) == 204
+    await cluster.reaches(OWNED, target)
+    assert await cluster.owner() is target
+    assert [entry["destination"] for entry in cluster.journalled("unloaded")] == [target.broker_id]
+
+
+async def test_an_unload_whose_answer_is_lost_is_repeated_and_done_once(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    source.may_answer.clear()
+    unloading = asyncio.create_task(cluster.unload())
+    await eventually(lambda: len(source.unloads) == 2, what="the call is repeated")
+    source.may_answer.set()
+    assert await unloading == 204
+    assert {(call.epoch, call.version, call.status) for call in source.unloads} == {(1, 2, 204)}
+    assert cluster.ownership.version == 3
+
+
+@pytest.mark.parametrize("conduct", ["never answers", "refuses", "is not there"])
+async def test_a_broker_that_does_not_let_go_keeps_the_bundle_and_it_is_reported(
+    cluster: LocalCluster, conduct: str
+) -> None:
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    if conduct == "never answers":
+        source.may_obey.clear()
+    elif conduct == "refuses":
+        source.unload_status = 503
+    else:
+        await source.stop()
+    assert await cluster.unload(target) == 504
+    await cluster.reaches(OWNED, source)
+    assert cluster.ownership.version == 3
+    assert (await cluster.story())[1:] == [
+        ("Releasing", source.broker_id, "admin_unload"),
+        ("Owned", source.broker_id, "unload_failed"),
+    ]
+    (failure,) = cluster.journalled("unload_failed")
+    assert failure["why"]["error"]
+    assert await metric(cluster, "loadmanager_unloads_failed_total") == 1.0
+    assert await cluster.owner() is source
+    assert not target.serves(cluster.bundle)
+
+
+async def test_an_unload_that_failed_can_be_tried_again(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    source.may_obey.clear()
+    assert await cluster.unload() == 504
+    source.may_obey.set()
+    assert await cluster.unload() == 204
+    await cluster.reaches(FREE)
+    assert cluster.ownership.version == 5
+
+
+async def test_when_the_source_dies_in_the_middle_the_destination_takes_over(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    source.may_obey.clear()
+    unloading = asyncio.create_task(cluster.unload(target))
+    await eventually(lambda: source.unloads)
+    await source.die()
+    assert await unloading == 204
+    await cluster.reaches(OWNED, target)
+    assert await cluster.owner() is target
+
+
+async def test_when_the_source_dies_in_the_middle_without_a_destination_the_bundle_is_free(
+    cluster: LocalCluster,
+) -> None:
+    source = await cluster.owner()
+    source.may_obey.clear()
+    unloading = asyncio.create_task(cluster.unload())
+    await eventually(lambda: source.unloads)
+    await source.die()
+    assert await unloading == 204
+    await cluster.reaches(FREE)
+    assert await cluster.owner() is not source
+
+
+async def test_when_the_destination_dies_in_the_middle_the_bundle_is_free(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    source.may_obey.clear()
+    unloading = asyncio.create_task(cluster.unload(target))
+    await eventually(lambda: source.unloads)
+    await target.die()
+    await eventually(lambda: len(cluster.node.view.brokers) == 2)
+    source.may_obey.set()
+    assert await unloading == 204
+    assert (await cluster.story())[-1] == ("Free", None, "admin_unload")
+    assert await cluster.owner() is not target
+
+
+async def test_when_source_and_destination_die_in_the_middle_the_third_broker_gets_the_bundle(
+    cluster: LocalCluster,
+) -> None:
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    third = cluster.other_than(source, target)
+    source.may_obey.clear()
+    unloading = asyncio.create_task(cluster.unload(target))
+    await eventually(lambda: source.unloads)
+    await asyncio.gather(source.die(), target.die())
+    assert await unloading == 204
+    assert await cluster.owner() is third
+
+
+async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    source.may_obey.clear()
+    unloading = asyncio.create_task(cluster.unload(target))
+    await eventually(lambda: source.unloads)
+    before = target.incarnation
+    await target.register_again()
+    assert target.incarnation > before
+    await eventually(lambda: target.incarnation in [r.incarnation for r in cluster.node.view.registrations.values()])
+    source.may_obey.set()
+    assert await unloading == 204
+    assert cluster.ownership.state is FREE
+    assert not target.serves(cluster.bundle)
+
+
+async def test_lookups_of_a_bundle_under_way_wait_for_its_new_owner(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    target = cluster.other_than(source)
+    source.may_obey.clear()
+    unloading = asyncio.create_task(cluster.unload(target))
+    await eventually(lambda: source.unloads)
+    lookups = [asyncio.create_task(cluster.lookup()) for _ in range(10)]
+    await eventually(lambda: len(source.unloads) >= 2, what="some time passes: the call is repeated")
+    source.may_obey.set()
+    assert await unloading == 204
+    answers = await asyncio.gather(*lookups)
+    assert {(status, body["brokerId"]) for status, body in answers} == {(200, target.broker_id)}
+
+
+async def test_an_unload_of_a_bundle_under_way_shares_the_first_ones_outcome(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    source.may_obey.clear()
+    first = asyncio.create_task(cluster.unload())
+    await eventually(lambda: source.unloads)
+    others = [asyncio.create_task(cluster.unload()) for _ in range(3)]
+    await eventually(lambda: len(source.unloads) == 2, what="some time passes: the call is repeated")
+    source.may_obey.set()
+    assert await asyncio.gather(first, *others) == [204, 204, 204, 204]
+    assert cluster.ownership.version == 3
+
+
+async def test_of_unloads_at_the_same_moment_one_is_done_and_the_others_conflict_or_share_it(
+    cluster: LocalCluster,
+) -> None:
+    await cluster.owner()
+    statuses = await asyncio.gather(*(cluster.unload() for _ in range(5)))
+    assert 204 in statuses
+    assert set(statuses) <= {204, 409}
+    assert cluster.ownership.version == 3
+
+
+async def metric(cluster: LocalCluster, name: str) -> float:
+    async with cluster.http.get(f"{cluster.local.url}/metrics") as answer:
+        lines = (await answer.text()).splitlines()
+    (value,) = [float(line.rpartition(" ")[2]) for line in lines if line.startswith(f"{name}{{")]
+    return value

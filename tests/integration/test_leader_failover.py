@@ -1,0 +1,89 @@
+"""Another node takes over when the leader's process ends, and what is owned is answered all the while."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster, a_cluster, probing, topics_of_bundles
+from support.waiting import eventually
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+
+BOUND_S = 6.0
+"""Generous: `benchmarks/bench_failover.py` measures."""
+
+
+@pytest.fixture
+async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
+    """Three nodes, two brokers, a namespace in which all bundles are owned, and one in which none is."""
+    async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
+        for name in ("n1", "n2", "n3"):
+            await cluster.start_node(name, {"metadataStoreSessionTimeoutMillis": 10_000})
+        for _ in range(2):
+            await cluster.start_broker()
+        url = cluster.nodes["n1"].url
+        await cluster.brokers_are_seen(url, 2)
+        await cluster.create_namespace(url)
+        await cluster.create_namespace(url, "tenant/fresh", 512)
+        for topic in topics_of_bundles(await cluster.state()):
+            assert (await cluster.lookup(url, topic))[0] == 200
+        yield cluster
+
+
+@pytest.mark.parametrize("ending", ["SIGKILL", "SIGTERM"])
+async def test_a_leader_that_ends_is_replaced_long_before_its_session_expires(cluster: Cluster, ending: str) -> None:
+    owned_before = await cluster.state()
+    owned, fresh = topics_of_bundles(owned_before), iter(topics_of_bundles(await cluster.state("tenant/fresh")))
+    epoch, leader = await cluster.epoch(), await cluster.leader()
+    others = {name: node.url for name, node in cluster.nodes.items() if node is not leader}
+    urls = list(others.values())
+    async with (
+        probing(cluster.http, urls, lambda number: owned[number % len(owned)], concurrency=2) as prober,
+        probing(cluster.http, urls, lambda _: next(fresh), concurrency=1, pause_s=0.02) as assigning,
+    ):
+        await eventually(lambda: len(assigning.successes()) > 5)
+        ended_s = time.monotonic()
+        leader.kill() if ending == "SIGKILL" else leader.terminate()
+        await eventually(lambda: assigning.successes(asked_after_s=ended_s), BOUND_S)
+        del cluster.nodes[leader.name]
+        successor = await cluster.leader()
+        seen = len(prober.probes)
+        await eventually(lambda: len(prober.probes) > seen + 20)
+    assert prober.failures() == []
+    assert assigning.failures() == []
+    assert successor.name in others
+    assert await cluster.epoch() == epoch + 1
+    assert len(successor.events("elected")) == 1
+    assert await cluster.state() == owned_before, "a failover moves nothing"
+
+
+async def test_a_node_that_comes_back_follows_and_forwards(cluster: Cluster) -> None:
+    leader = await cluster.leader()
+    del cluster.nodes[leader.name]
+    leader.kill()
+    successor = await cluster.leader()
+    await leader.start()
+    cluster.nodes[leader.name] = leader
+    topics = topics_of_bundles(await cluster.state("tenant/fresh"), 3)
+    assert (await cluster.lookup(leader.url, topics[0]))[0] == 200
+    assert await cluster.leaders() == [successor.name]
+    owner = (await cluster.state("tenant/fresh")).ownerships[0]
+    assert owner.epoch == await cluster.epoch()
+
+
+async def test_nodes_whose_advertised_addresses_are_wrong_do_not_depose_each_other(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    """Nothing listens where they say they are: that proves nothing about the leader's process."""
+    async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
+        wrong = {"bindAddress": "127.0.0.2", "leaderProbeIntervalMs": 50}
+        nodes = [await cluster.start_node(name, wrong) for name in ("n1", "n2")]
+        doubts = "own_address_is_refused_too"
+        await eventually(lambda: any(node.events(doubts) for node in nodes), what="a standby says what is wrong")
+        assert await cluster.epoch() == 1
+        assert [len(node.events("elected")) for node in nodes].count(1) == 1

@@ -1,0 +1,87 @@
+"""The unmodified Pulsar client finds the owner of a topic through any node, by HTTP, and dials it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from support.nodes import Cluster, on_zookeeper
+from support.registrations import a_record
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.wire.broker_data import LocalBrokerData
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.timeout(120)]
+
+PRODUCER = """
+import sys, pulsar
+client = pulsar.Client(sys.argv[1], operation_timeout_seconds=15, connection_timeout_ms=5000)
+client.create_producer(sys.argv[2])
+"""
+CONNECT = b"\x08\x02"
+"""How a BaseCommand of type CONNECT begins, behind the sizes of the frame and of the command."""
+
+
+@dataclass(slots=True)
+class BrokerPort:
+    """Listens where a broker's binary protocol would, and notes how each connection begins."""
+
+    frames: asyncio.Queue[bytes] = field(default_factory=asyncio.Queue)
+    port: int = 0
+
+    @contextlib.asynccontextmanager
+    async def listening(self) -> AsyncIterator[BrokerPort]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.port = server.sockets[0].getsockname()[1]
+        async with server:
+            yield self
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError):
+            await self.frames.put(await reader.readexactly(10))
+        writer.close()
+
+
+async def _dials(broker: BrokerPort, service_url: str, topic: str) -> bytes:
+    """Run a Pulsar client against `service_url` and return how it first spoke to the broker."""
+    client = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        PRODUCER,
+        service_url,
+        topic,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    try:
+        async with asyncio.timeout(30):
+            return await broker.frames.get()
+    except TimeoutError:
+        client.kill()
+        said, _ = await client.communicate()
+        raise AssertionError(f"the client dialled nobody: {said.decode()[-3000:]}") from None
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            client.kill()
+        await client.communicate()
+        while not broker.frames.empty():  # it tries again and again while nobody answers
+            broker.frames.get_nowait()
+
+
+async def test_a_topic_is_resolved_through_any_of_three_nodes_and_its_owner_is_dialled(
+    zookeeper: EmbeddedZooKeeper, chroot: str
+) -> None:
+    async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster, BrokerPort().listening() as broker:
+        nodes = await cluster.start_nodes(3, lookup_timeout_ms=5_000)
+        record: LocalBrokerData = {**a_record("b1:8080"), "pulsarServiceUrl": f"pulsar://127.0.0.1:{broker.port}"}
+        await cluster.a_broker("b1:8080", record)
+        await cluster.a_namespace("public/default")
+        for number, node in enumerate(nodes):
+            topic = f"persistent://public/default/topic-{number}"
+            frame = await _dials(broker, node.node.service_url, topic)
+            assert frame[8:] == CONNECT
+            assert nodes[0].ownership(nodes[0].bundle_of(topic)).owner == cluster.brokers["b1:8080"].registration

@@ -1,0 +1,181 @@
+"""`loadmanager serve` as a process: its start, its end, and why it may refuse to start."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+import yaml
+from support.nodes import FakeAgent, on_zookeeper
+from support.registrations import a_record, register
+from support.servers import closed_port, listen
+from support.tcp_proxy import TcpProxy
+from support.waiting import eventually
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+
+pytestmark = pytest.mark.zookeeper
+
+
+@dataclass
+class Serve:
+    process: asyncio.subprocess.Process
+    ready_file: Path
+    config: Path
+
+    async def url(self) -> str:
+        """Where it answers, once it is ready."""
+        await eventually(lambda: self.ready_file.exists() or self.process.returncode is not None, timeout_s=30)
+        assert self.process.returncode is None, "it ended at its start"
+        url = orjson.loads(self.ready_file.read_bytes())["url"]
+        assert isinstance(url, str)
+        return url
+
+    async def end(self, timeout_s: float = 20.0) -> tuple[int, str]:
+        """The exit code and what was said on standard error, once it has ended by itself."""
+        async with asyncio.timeout(timeout_s):
+            _, said = await self.process.communicate()
+        assert self.process.returncode is not None
+        return self.process.returncode, said.decode()
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, settings: Mapping[str, Any]) -> AsyncIterator[Serve]:
+    config, ready_file = folder / "loadmanager.yaml", folder / "ready.json"
+    local = {"bindAddress": "127.0.0.1", "advertisedAddress": "127.0.0.1", "webServicePort": 0}
+    config.write_text(yaml.safe_dump({**local, **settings}))
+    options = ("--config", str(config), "--ready-file", str(ready_file), "--log-json")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "loadmanager", "serve", *options, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield Serve(process, ready_file, config)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.communicate()
+
+
+def store_url(zookeeper: EmbeddedZooKeeper, chroot: str) -> str:
+    return f"zk:{zookeeper.connect_string}{chroot}"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_seconds(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, number: signal.Signals
+) -> None:
+    settings = {"metadataStoreUrl": store_url(zookeeper, chroot)}
+    async with serving(tmp_path, settings) as serve, aiohttp.ClientSession() as http:
+        url = await serve.url()
+        async with http.get(f"{url}/readyz") as answer:
+            assert answer.status == 200
+        serve.process.send_signal(number)
+        code, said = await serve.end(2.0)
+    assert code == 0
+    assert "Traceback" not in said
+    events = [orjson.loads(line)["event"] for line in said.splitlines()]
+    assert {"serving", "elected", "term_over"} <= set(events)
+
+
+async def test_it_ends_in_time_although_a_request_is_under_way(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    connect = on_zookeeper(zookeeper, chroot)
+    agent = FakeAgent()
+    agent.may_answer.clear()
+    settings = {"metadataStoreUrl": store_url(zookeeper, chroot)}
+    async with serving(tmp_path, settings) as serve, aiohttp.ClientSession() as http, agent:
+        url = await serve.url()
+        agent.store = await connect()
+        await register(agent.store, "b1:8080", a_record("b1:8080", agent_url=agent.url))
+        await _put(http, f"{url}/admin/v2/namespaces/t/ns")
+
+        async def owned() -> bool:
+            async with http.get(f"{url}/lookup/v2/topic/persistent/t/ns/x") as answer:
+                return answer.status == 200
+
+        await eventually(owned)
+        unload = asyncio.create_task(_put(http, f"{url}/admin/v2/namespaces/t/ns/unload"))
+        await eventually(lambda: agent.unloads)
+        serve.process.terminate()
+        code, said = await serve.end(2.0)
+        await asyncio.gather(unload, return_exceptions=True)
+        await agent.store.close()
+    assert code == 0
+    assert "Traceback" not in said
+
+
+async def _put(http: aiohttp.ClientSession, url: str) -> int:
+    async with http.put(url) as answer:
+        return answer.status
+
+
+@pytest.mark.parametrize("silent", [False, True], ids=["refused", "silent"])
+async def test_without_a_zookeeper_it_ends_within_the_connect_timeout_and_names_the_setting(
+    tmp_path: Path,
+    silent: bool,  # noqa: FBT001 - a case
+) -> None:
+    async with TcpProxy(1) as nobody:
+        nobody.blackhole()
+        url = f"zk:{nobody.address}" if silent else f"zk:127.0.0.1:{closed_port()}"
+        settings = {"metadataStoreUrl": url, "metadataStoreConnectTimeoutMillis": 1_500}
+        started_s = time.monotonic()
+        async with serving(tmp_path, settings) as serve:
+            code, said = await serve.end()
+    assert code == 1
+    assert time.monotonic() - started_s < 8
+    assert said.splitlines()[-1].startswith(f"loadmanager: metadataStoreUrl {url}: ")
+    assert "Traceback" not in said
+
+
+async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
+    with listen() as taken:
+        port = taken.getsockname()[1]
+        async with serving(tmp_path, {"webServicePort": port}) as serve:
+            code, said = await serve.end()
+    assert (code, said) == (1, f"loadmanager: webServicePort {port} on 127.0.0.1: Address already in use\n")
+
+
+async def test_an_address_that_is_not_here_is_named(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"bindAddress": "no-such-host.invalid"}) as serve:
+        code, said = await serve.end()
+    assert code == 1
+    assert said.startswith("loadmanager: webServicePort 0 on no-such-host.invalid: ")
+    assert "Traceback" not in said
+
+
+async def test_it_goes_on_when_zookeeper_goes_away_and_comes_back(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    async with TcpProxy(int(zookeeper.connect_string.rpartition(":")[2])) as network:
+        settings = {"metadataStoreUrl": f"zk:{network.address}{chroot}", "metadataStoreSessionTimeoutMillis": 4_000}
+        async with serving(tmp_path, settings) as serve, aiohttp.ClientSession() as http:
+            url = await serve.url()
+
+            async def readiness() -> int:
+                async with http.get(f"{url}/readyz") as answer:
+                    return answer.status
+
+            network.blackhole()
+            await eventually(lambda: _is(readiness(), 503), timeout_s=20)
+            async with http.get(f"{url}/healthz") as answer:
+                assert answer.status == 200
+            network.heal()
+            await eventually(lambda: _is(readiness(), 200), timeout_s=20)
+            serve.process.terminate()
+            code, _ = await serve.end(5.0)
+    assert code == 0
+
+
+async def _is(status: Any, expected: int) -> bool:  # noqa: ANN401 - a coroutine
+    return bool(await status == expected)

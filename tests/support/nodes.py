@@ -1,0 +1,267 @@
+"""Load-manager nodes inside the test's process, their brokers, and a client that asks them over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import aiohttp
+import orjson
+from aiohttp import web
+from support.registrations import a_record, register
+from support.servers import LoopbackServer, listen, serve_app
+from support.waiting import eventually
+from yarl import URL
+
+from loadmanager.config import Settings
+from loadmanager.core.names import BrokerId, BundleName, TopicName
+from loadmanager.core.ownership import Ownership, Registration
+from loadmanager.embedded.zookeeper import ZooKeeperServer
+from loadmanager.http.app import make_app
+from loadmanager.leader.service import Node
+from loadmanager.store import paths
+from loadmanager.store.base import MetadataStore, Put
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
+
+Connect = Callable[[], Awaitable[MetadataStore]]
+"""Opens one more session with the metadata store that the nodes and brokers of a test share."""
+
+_PATIENT = aiohttp.ClientTimeout(total=20)
+
+
+def in_memory(cluster: MemoryCluster | None = None) -> Connect:
+    """Sessions with one metadata store in memory, on the clock that nodes look at."""
+    shared = cluster or MemoryCluster(time.monotonic)
+
+    async def connect() -> MetadataStore:
+        store = MemoryStore(shared)
+        await store.start()
+        return store
+
+    return connect
+
+
+def on_zookeeper(server: ZooKeeperServer, chroot: str) -> Connect:
+    """Sessions with a real ZooKeeper, below `chroot`."""
+
+    async def connect() -> MetadataStore:
+        store = ZooKeeperStore(server.connect_string, session_timeout_s=6.0, chroot=chroot)
+        await store.start()
+        return store
+
+    return connect
+
+
+def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting may be
+    """Settings with short waits; nothing is shed or written unless a test asks for it."""
+    values: dict[str, Any] = {
+        "lookup_timeout_ms": 1_000,
+        "leader_probe_interval_ms": 50,
+        "namespace_bundle_unloading_timeout_ms": 2_000,
+        "unload_attempt_timeout_ms": 1_000,
+        "load_balancer_shedding_interval_minutes": 1_000.0,
+        "load_balancer_resource_quota_update_interval_minutes": 1_000.0,
+    }
+    return Settings(**(values | overrides))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An HTTP answer."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def json(self) -> Any:  # noqa: ANN401 - whatever was answered
+        return orjson.loads(self.body)
+
+    @property
+    def reason(self) -> str:
+        """What an answer that is an error says; fails unless it says it in Pulsar's form."""
+        assert self.headers["Content-Type"].startswith("application/json"), self.headers
+        content = self.json()
+        assert list(content) == ["reason"], content
+        reason = content["reason"]
+        assert isinstance(reason, str)
+        assert "Traceback" not in reason
+        return reason
+
+
+@dataclass(slots=True)
+class RunningNode:
+    """A node, its HTTP server on a port that the kernel chose, and the client that asks it."""
+
+    node: Node
+    store: MetadataStore
+    http: aiohttp.ClientSession
+    app: web.Application
+    _runner: web.AppRunner
+
+    @property
+    def leads(self) -> bool:
+        return self.node.leading.is_set()
+
+    async def ask(self, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options
+        """One request; the path goes out as it is given, percent signs and all."""
+        url = URL(f"{self.node.service_url}{path}", encoded=True)
+        async with self.http.request(method, url, timeout=_PATIENT, **options) as answer:
+            return Reply(answer.status, dict(answer.headers), await answer.read())
+
+    async def get(self, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options
+        return await self.ask("GET", path, **options)
+
+    async def put(self, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options
+        return await self.ask("PUT", path, **options)
+
+    async def lookup(self, topic: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options
+        return await self.get(f"/lookup/v2/topic/{topic.replace('://', '/')}", **options)
+
+    def ownership(self, bundle: str) -> Ownership:
+        """Of the bundle, as this node knows it."""
+        entry, index = self.node.view.bundle(BundleName.parse(bundle))
+        return entry.state.ownerships[index]
+
+    def bundle_of(self, topic: str) -> str:
+        entry, index = self.node.view.bundle_of_topic(TopicName.parse(topic))
+        return entry.state.bundle_name(index)
+
+    async def stop(self) -> None:
+        await self.node.stop()
+        await self._runner.cleanup()
+        await self.store.close()
+
+    async def vanish(self) -> None:
+        """Close the port at once but keep the session: what a killed process looks like until its session expires."""
+        await self._runner.cleanup()
+
+
+@dataclass(slots=True)
+class FakeAgent(LoopbackServer):
+    """A registered broker whose agent takes unload calls; what it answers is up to the test."""
+
+    broker_id: str = "b1:8080"
+    status: int = 204
+    body: bytes = b""
+    content_type: str = "application/json"
+    unloads: list[tuple[str, dict[str, str]]] = field(default_factory=list)
+    """The path and the headers of each unload call."""
+    may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    registration: Registration = field(default_factory=lambda: Registration(BrokerId(""), 0))
+    store: MetadataStore | None = None
+    record: LocalBrokerData = field(default_factory=LocalBrokerData)
+
+    def __post_init__(self) -> None:
+        self.may_answer.set()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._unload)]
+
+    async def report(self, record: LocalBrokerData | bytes) -> None:
+        """Write the broker's record again."""
+        assert self.store is not None
+        data = record if isinstance(record, bytes) else encode_local_broker_data(record)
+        await self.store.commit([Put(paths.broker(self.broker_id), data)])
+
+    async def leave(self) -> None:
+        """End the broker's session, and its server."""
+        assert self.store is not None
+        await self.store.close()
+        await self.stop()
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        self.unloads.append((request.path, dict(request.headers)))
+        await self.may_answer.wait()
+        if self.status == 204:
+            return web.Response(status=204)
+        return web.Response(status=self.status, body=self.body, headers={"Content-Type": self.content_type})
+
+
+class Cluster:
+    """Nodes and brokers on one metadata store. Use it with `async with`: everything ends with it."""
+
+    def __init__(self, connect: Connect | None = None) -> None:
+        self.connect = connect or in_memory()
+        self.nodes: list[RunningNode] = []
+        self.brokers: dict[str, FakeAgent] = {}
+        self._ending = contextlib.AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        self.http = await self._ending.enter_async_context(aiohttp.ClientSession())
+        self.store = await self.connect()
+        self._ending.push_async_callback(self.store.close)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._ending.aclose()
+
+    async def start_node(self, **overrides: Any) -> RunningNode:  # noqa: ANN401 - whatever a setting may be
+        """One more node; it has read the cluster, and may lead."""
+        listener = listen()
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+        store = await self.connect()
+        node = Node(settings(**overrides), store, address, f"http://{address}", seed=len(self.nodes) + 1)
+        app = make_app(node)
+        runner = await serve_app(app, listener)
+        running = RunningNode(node, store, self.http, app, runner)
+        self._ending.push_async_callback(running.stop)
+        await node.start()
+        self.nodes.append(running)
+        return running
+
+    async def start_nodes(self, count: int, **overrides: Any) -> list[RunningNode]:  # noqa: ANN401 - as above
+        """Several nodes, the leader first."""
+        started = [await self.start_node(**overrides) for _ in range(count)]
+        await eventually(lambda: any(node.leads for node in started))
+        return sorted(started, key=lambda node: not node.leads)
+
+    async def start_leader(self, **overrides: Any) -> RunningNode:  # noqa: ANN401 - as above
+        """A node that leads."""
+        return (await self.start_nodes(1, **overrides))[0]
+
+    async def a_broker(self, broker_id: str = "b1:8080", record: LocalBrokerData | None = None) -> FakeAgent:
+        """Register a broker with an agent, and wait until every node knows it."""
+        agent = FakeAgent(broker_id=broker_id)
+        await self._ending.enter_async_context(agent)
+        agent.store = await self.connect()
+        self._ending.push_async_callback(agent.store.close)
+        agent.record = record or a_record(broker_id)
+        agent.record["protocols"] = {"loadmanager-agent": agent.url}
+        agent.registration = await register(agent.store, broker_id, agent.record)
+        self.brokers[broker_id] = agent
+        await self.known_everywhere(lambda node: broker_id in node.node.view.brokers)
+        return agent
+
+    async def a_namespace(self, name: str = "t/ns", **policies: object) -> list[str]:
+        """Create a namespace through the first node, and wait until every node knows it; its bundles."""
+        reply = await self.nodes[0].put(f"/admin/v2/namespaces/{name}", json=policies)
+        assert reply.status == 204, reply
+        await self.known_everywhere(lambda node: name in node.node.view.namespaces)
+        return self.nodes[0].node.view.namespaces[name].state.bundle_names()
+
+    async def known_everywhere(self, fact: Callable[[RunningNode], object]) -> None:
+        await eventually(lambda: all(fact(node) for node in self.nodes))
+
+
+@contextlib.asynccontextmanager
+async def a_leader(**overrides: Any) -> AsyncIterator[tuple[Cluster, RunningNode]]:  # noqa: ANN401 - as above
+    """A cluster in memory of one node, which leads."""
+    async with Cluster() as cluster:
+        yield cluster, await cluster.start_leader(**overrides)
+
+
+def topics_by_bundle(node: RunningNode, namespace: str, bundles: int) -> dict[str, str]:
+    """A topic for every bundle of a namespace."""
+    found: dict[str, str] = {}
+    number = 0
+    while len(found) < bundles:
+        topic = f"persistent://{namespace}/topic-{number}"
+        found.setdefault(node.bundle_of(topic), topic)
+        number += 1
+    return found

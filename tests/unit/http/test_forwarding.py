@@ -1,0 +1,216 @@
+"""Whichever node is asked, the leader does what only it may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from aiohttp import web
+from support.nodes import Cluster, RunningNode
+from support.registrations import write
+from support.servers import LoopbackServer
+from support.waiting import eventually
+
+from loadmanager.store import paths
+from loadmanager.wire.http import FORWARDED_HEADER, NOT_LEADER_HEADER
+from loadmanager.wire.records import LeaderRecord
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as cluster:
+        await cluster.start_nodes(2, lookup_timeout_ms=400)
+        cluster.nodes.sort(key=lambda node: not node.leads)
+        await cluster.known_everywhere(lambda node: node.node.leader_url)
+        yield cluster
+
+
+@pytest.fixture
+async def standby(cluster: Cluster) -> RunningNode:
+    await cluster.a_broker()
+    await cluster.a_namespace()
+    return cluster.nodes[1]
+
+
+async def test_an_unowned_bundle_looked_up_at_a_standby_is_assigned_by_the_leader(
+    cluster: Cluster, standby: RunningNode
+) -> None:
+    reply = await standby.lookup("persistent://t/ns/x")
+    assert (reply.status, reply.json()["brokerId"]) == (200, "b1:8080")
+    assert [node.node.assigner.assignments for node in cluster.nodes] == [1, 0]
+
+
+async def test_an_owned_bundle_is_answered_by_a_standby_itself_even_when_nobody_leads(
+    cluster: Cluster, standby: RunningNode
+) -> None:
+    await standby.lookup("persistent://t/ns/x")
+    await cluster.known_everywhere(lambda node: node.ownership(node.bundle_of("persistent://t/ns/x")).version)
+    standby.node.election._resigned = True
+    await cluster.nodes[0].stop()
+    await eventually(lambda: standby.node.view.leader is None)
+    assert (await standby.lookup("persistent://t/ns/x")).status == 200
+
+
+async def test_a_namespace_created_at_a_standby_is_created_by_the_leader(cluster: Cluster) -> None:
+    _, standby = cluster.nodes
+    created = await standby.put("/admin/v2/namespaces/t/ns", json={"bundles": {"numBundles": 3}})
+    assert created.status == 204
+    await cluster.known_everywhere(lambda node: len(node.node.view.namespaces["t/ns"].state.bundles) == 3)
+    again = await standby.put("/admin/v2/namespaces/t/ns")
+    assert (again.status, again.reason) == (409, "namespace t/ns exists already")
+
+
+async def test_an_unload_asked_of_a_standby_is_done_by_the_leader_with_its_destination(
+    cluster: Cluster, standby: RunningNode
+) -> None:
+    await standby.lookup("persistent://t/ns/x")
+    bundle = standby.bundle_of("persistent://t/ns/x")
+    target = await cluster.a_broker("b2:8080")
+    reply = await standby.put(f"/admin/v2/namespaces/{bundle}/unload?destinationBroker=b2:8080")
+    assert reply.status == 204
+    await cluster.known_everywhere(lambda node: node.ownership(bundle).owner == target.registration)
+
+
+async def test_decisions_are_the_leaders_whoever_is_asked(cluster: Cluster, standby: RunningNode) -> None:
+    await standby.lookup("persistent://t/ns/x")
+    asked = [(await node.get("/loadbalance/v1/decisions")).json() for node in cluster.nodes]
+    assert asked[0] == asked[1]
+    assert [entry["kind"] for entry in asked[0]["decisions"]] == ["assign"]
+
+
+async def test_the_wanted_listener_reaches_the_leader(standby: RunningNode) -> None:
+    in_header = await standby.lookup("persistent://t/ns/x", headers={"X-Pulsar-ListenerName": "internal"})
+    assert in_header.json()["brokerUrl"] == "pulsar://b1.internal:6650"
+
+
+@pytest.mark.parametrize("topic", ["a%2Fb", "a%252Fb", "%C3%BC%20x", "a+b", "%25", "a%3Fb%23c"])
+async def test_a_topics_name_reaches_the_leader_unchanged(cluster: Cluster, topic: str) -> None:
+    await cluster.a_broker()
+    bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 256})
+    leader, standby = cluster.nodes
+    meant = await leader.get(f"/lookup/v2/topic/persistent/t/ns/{topic}/bundle")
+    assert (await standby.get(f"/lookup/v2/topic/persistent/t/ns/{topic}")).status == 200
+    assigned = [bundle for bundle in bundles if leader.ownership(bundle).version]
+    assert assigned == [f"t/ns/{meant.body.decode()}"]
+
+
+async def test_the_leaders_refusal_is_passed_on_as_it_is(cluster: Cluster) -> None:
+    await cluster.a_namespace()
+    reply = await cluster.nodes[1].lookup("persistent://t/ns/x")
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+    assert "none of 0 registered brokers" in reply.reason
+
+
+async def test_a_request_that_was_passed_on_is_not_passed_on_again(standby: RunningNode) -> None:
+    reply = await standby.lookup("persistent://t/ns/x", headers={FORWARDED_HEADER: "n9:8080"})
+    assert (reply.status, reply.headers["Retry-After"], reply.headers[NOT_LEADER_HEADER]) == (503, "1", "true")
+    assert "does not lead" in reply.reason
+
+
+async def _without_a_leader(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        node.node.election._resigned = True
+    await cluster.nodes[0].stop()
+    await eventually(lambda: cluster.nodes[1].node.view.leader is None)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/lookup/v2/topic/persistent/t/ns/x"),
+        ("PUT", "/admin/v2/namespaces/t/new"),
+        ("PUT", "/admin/v2/namespaces/t/ns/unload"),
+        ("PUT", "/admin/v2/namespaces/t/ns/0x00000000_0x40000000/unload"),
+        ("GET", "/loadbalance/v1/decisions"),
+    ],
+)
+async def test_without_a_leader_a_request_waits_for_one_and_then_fails_as_temporary(
+    cluster: Cluster, standby: RunningNode, method: str, path: str
+) -> None:
+    await _without_a_leader(cluster)
+    started_s = asyncio.get_running_loop().time()
+    reply = await standby.ask(method, path)
+    assert asyncio.get_running_loop().time() - started_s >= 0.4
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+    assert "no node leads at the moment" in reply.reason
+
+
+async def test_a_request_that_waits_for_a_leader_is_done_as_soon_as_there_is_one() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2, lookup_timeout_ms=10_000, leader_probe_interval_ms=60_000)
+        await cluster.a_broker()
+        await cluster.a_namespace()
+        await first.vanish()
+        lookup = asyncio.create_task(second.lookup("persistent://t/ns/x"))
+        await asyncio.sleep(0)
+        await first.node.stop()
+        assert (await lookup).status == 200
+        assert second.leads
+
+
+@pytest.mark.parametrize("url", ["http://[", "nonsense", f"http://{'x' * 300}:1", "http://127.0.0.1:1"])
+async def test_a_leader_that_cannot_be_called_is_no_leader(cluster: Cluster, standby: RunningNode, url: str) -> None:
+    await _without_a_leader(cluster)
+    record = LeaderRecord(broker_id="n9:8080", service_url=url, epoch=9)
+    await write(cluster.store, paths.LEADER, record.to_json())
+    await eventually(lambda: standby.node.leader_url == url)
+    reply = await standby.lookup("persistent://t/ns/x")
+    assert reply.status == 503
+    assert "no node leads at the moment" in reply.reason
+
+
+@dataclass(slots=True)
+class WrongLeader(LoopbackServer):
+    """What the leader znode names, but either it answers that it does not lead, or it ends the connection."""
+
+    answers: bool = True
+    requests: list[str] = field(default_factory=list)
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.route("*", "/{path:.*}", self._answer)]
+
+    async def _answer(self, request: web.Request) -> web.Response:
+        self.requests.append(request.method)
+        if not self.answers:
+            assert request.transport is not None
+            request.transport.close()
+        return web.Response(status=503, headers={NOT_LEADER_HEADER: "true"})
+
+
+async def _led_by(cluster: Cluster, standby: RunningNode, leader: WrongLeader) -> None:
+    await _without_a_leader(cluster)
+    record = LeaderRecord(broker_id="n9:8080", service_url=leader.url, epoch=9)
+    await write(cluster.store, paths.LEADER, record.to_json())
+    await eventually(lambda: standby.node.leader_url == leader.url)
+
+
+async def test_a_leader_that_says_it_is_none_is_asked_again_until_patience_ends(
+    cluster: Cluster, standby: RunningNode
+) -> None:
+    async with WrongLeader() as wrong:
+        await _led_by(cluster, standby, wrong)
+        reply = await standby.put("/admin/v2/namespaces/t/new")
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+        assert "no node leads at the moment" in reply.reason
+        assert len(wrong.requests) > 1
+
+
+async def test_a_change_of_which_the_answer_is_lost_is_not_asked_for_over_and_over(
+    cluster: Cluster, standby: RunningNode
+) -> None:
+    async with WrongLeader(answers=False) as wrong:
+        await _led_by(cluster, standby, wrong)
+        reply = await standby.put("/admin/v2/namespaces/t/new")
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+        assert "the leader's answer was lost" in reply.reason
+        assert len(wrong.requests) <= 2  # aiohttp itself repeats a request once, in case its connection was an old one
+
+
+async def test_a_question_of_which_the_answer_is_lost_is_asked_again(cluster: Cluster, standby: RunningNode) -> None:
+    async with WrongLeader(answers=False) as wrong:
+        await _led_by(cluster, standby, wrong)
+        reply = await standby.lookup("persistent://t/ns/x")
+        assert reply.status == 503
+        assert len(wrong.requests) > 1

@@ -1,0 +1,108 @@
+"""Our own paths: ownership without side effects, decisions, the cluster at a glance."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.nodes import Cluster, RunningNode
+from support.registrations import a_record, load_of
+from support.waiting import eventually
+
+TOPIC = "persistent://t/ns/x"
+OWNERSHIP = "/loadbalance/v1/ownership/persistent/t/ns/x"
+DECISIONS = "/loadbalance/v1/decisions"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as cluster:
+        await cluster.start_leader(decisions_kept=50)
+        yield cluster
+
+
+@pytest.fixture
+async def node(cluster: Cluster) -> RunningNode:
+    await cluster.a_broker()
+    await cluster.a_namespace()
+    return cluster.nodes[0]
+
+
+async def test_the_ownership_of_a_free_bundle_is_told_and_stays_as_it_is(node: RunningNode) -> None:
+    reply = await node.get(OWNERSHIP)
+    assert reply.status == 200
+    assert reply.json() == {"bundle": node.bundle_of(TOPIC), "state": "Free", "version": 0, "epoch": 0}
+    assert node.node.assigner.assignments == 0
+
+
+async def test_the_ownership_of_an_owned_bundle_names_the_life_of_its_owner(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    await node.lookup(TOPIC)
+    assert (await node.get(OWNERSHIP)).json() == {
+        "bundle": node.bundle_of(TOPIC),
+        "state": "Owned",
+        "owner": "b1:8080",
+        "incarnation": cluster.brokers["b1:8080"].registration.incarnation,
+        "version": 1,
+        "epoch": 1,
+    }
+
+
+@pytest.mark.parametrize(("path", "status"), [("persistent/t/other/x", 404), ("queue/t/ns/x", 412)])
+async def test_the_ownership_of_what_is_not_there_is_an_error(node: RunningNode, path: str, status: int) -> None:
+    reply = await node.get(f"/loadbalance/v1/ownership/{path}")
+    assert reply.status == status
+    assert reply.reason
+
+
+async def test_decisions_come_newest_first_with_their_reasons(node: RunningNode) -> None:
+    await node.lookup(TOPIC)
+    await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload")
+    body = (await node.get(DECISIONS)).json()
+    assert body["epoch"] == 1
+    assert [entry["kind"] for entry in body["decisions"]] == ["unloaded", "unload", "assign"]
+    assert "Placed because b1:8080 has the least long-term message rate" in body["decisions"][-1]["sentence"]
+
+
+async def test_decisions_can_be_limited_and_asked_for_by_subject(node: RunningNode) -> None:
+    await node.lookup(TOPIC)
+    await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload")
+    assert len((await node.get(f"{DECISIONS}?limit=1")).json()["decisions"]) == 1
+    assert len((await node.get(f"{DECISIONS}?subject={node.bundle_of(TOPIC)}")).json()["decisions"]) == 3
+    assert (await node.get(f"{DECISIONS}?subject=b9:8080")).json()["decisions"] == []
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "101", "many", "", "1.5", "%D9%A3", "9" * 5000])
+async def test_a_bad_limit_is_400_and_says_what_is_allowed(node: RunningNode, limit: str) -> None:
+    reply = await node.get(f"{DECISIONS}?limit={limit}")
+    assert reply.status == 400
+    assert "expected a number from 1 to 100" in reply.reason
+
+
+async def test_the_verdicts_of_a_round_of_shedding_can_be_read(cluster: Cluster, node: RunningNode) -> None:
+    await cluster.a_broker("b2:8080")
+    broker = cluster.brokers["b1:8080"]
+    await broker.report(a_record("b1:8080", {"t/ns/0x00000000_0x40000000": load_of(1.0)}, agent_url=broker.url, cpu=50))
+    await eventually(lambda: node.node.intake.reports_applied == 3)
+    await node.node.shedding.cycle()
+    decisions = (await node.get(DECISIONS)).json()["decisions"]
+    assert {entry["subject"] for entry in decisions} == {"b1:8080", "b2:8080"}
+    assert all(entry["sentence"].startswith("No move because") for entry in decisions)
+
+
+async def test_the_cluster_is_shown_with_its_leader_and_the_load_of_each_broker(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    broker = cluster.brokers["b1:8080"]
+    await broker.report(a_record("b1:8080", {"t/ns/0x00000000_0x40000000": load_of(1.0)}, agent_url=broker.url, cpu=50))
+    await eventually(lambda: node.node.intake.reports_applied == 2)
+    reply = await node.get("/loadbalance/v1/cluster")
+    assert reply.status == 200
+    shown = reply.json()
+    assert shown["epoch"] == 1
+    assert shown["leader"] == {"nodeId": node.node.node_id, "serviceUrl": node.node.service_url}
+    assert shown["nodes"] == [node.node.node_id]
+    (row,) = shown["brokers"]
+    assert (row["brokerId"], row["usagePercent"], row["topics"]) == ("b1:8080", [50.0, 0.0, 0.0, 0.0, 0.0], 1)
+    assert (row["msgRateIn"], row["msgThroughputOut"]) == (100.0, 1024 * 1024)

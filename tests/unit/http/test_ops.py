@@ -1,0 +1,137 @@
+"""For those who run a node: health, readiness, metrics; and what happens to a request that fails."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+import structlog
+from prometheus_client.parser import text_string_to_metric_families
+from support.nodes import Cluster, RunningNode, in_memory
+from support.registrations import a_record
+from support.waiting import eventually
+
+from loadmanager.core.names import TopicName
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+
+
+@pytest.fixture
+def memory() -> MemoryCluster:
+    return MemoryCluster(time.monotonic)
+
+
+@pytest.fixture
+async def cluster(memory: MemoryCluster) -> AsyncIterator[Cluster]:
+    async with Cluster(in_memory(memory)) as cluster:
+        await cluster.start_leader(cluster_name="west")
+        await cluster.a_broker()
+        await cluster.a_namespace()
+        yield cluster
+
+
+@pytest.fixture
+async def node(cluster: Cluster) -> RunningNode:
+    return cluster.nodes[0]
+
+
+async def test_a_node_that_works_is_healthy_and_says_whether_it_leads(node: RunningNode) -> None:
+    reply = await node.get("/healthz")
+    assert (reply.status, reply.json()) == (200, {"nodeId": node.node.node_id, "leading": True})
+
+
+async def test_a_node_of_which_a_task_ended_is_not_healthy(node: RunningNode) -> None:
+    node.node.failure.set_exception(ValueError("the intake ended"))
+    reply = await node.get("/healthz")
+    assert (reply.status, reply.reason) == (500, "a task ended: the intake ended")
+
+
+async def test_a_node_is_ready_while_its_view_is_current_and_lists_the_faults_it_sees(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    await cluster.brokers["b1:8080"].report(b"{garbage")
+    await eventually(lambda: node.node.view.faults)
+    reply = await node.get("/readyz")
+    assert (reply.status, reply.json()["epoch"]) == (200, 1)
+    assert "Invalid JSON" in reply.json()["faults"]["/loadbalance/brokers/b1:8080"]
+
+
+async def test_a_node_without_a_connection_is_not_ready_but_healthy_and_ready_again_afterwards(
+    node: RunningNode, memory: MemoryCluster
+) -> None:
+    assert isinstance(node.store, MemoryStore)
+    memory.partition(node.store, noticed=True)
+    reply = await node.get("/readyz")
+    assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+    assert reply.reason == "the session with ZooKeeper is suspended"
+    assert (await node.get("/healthz")).status == 200
+    memory.heal(node.store)
+    await eventually(lambda: node.node.view.is_fresh)
+    assert (await node.get("/readyz")).status == 200
+
+
+async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, node: RunningNode) -> None:
+    broker = cluster.brokers["b1:8080"]
+    await broker.report(a_record("b1:8080", agent_url=broker.url, cpu=42.0))
+    await eventually(lambda: node.node.intake.reports_applied == 2)
+    await node.lookup("persistent://t/ns/x")
+    await node.lookup("persistent://t/gone/x")
+    await node.node.unload_namespace(TopicName.parse("persistent://t/ns/x").namespace)
+    reply = await node.get("/metrics")
+    assert reply.status == 200
+    assert reply.headers["Content-Type"].startswith("text/plain; version=")
+    samples = {}
+    for family in text_string_to_metric_families(reply.body.decode()):
+        for sample in family.samples:
+            assert sample.labels["cluster"] == "west"
+            samples[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
+    west = ("cluster", "west")
+    usage = (("broker", "b1:8080"), west, ("metric", "loadBalancing"))
+    assert samples["pulsar_lb_cpu_usage", usage] == 42.0
+    for resource in ("memory", "directMemory", "bandwidth_in", "bandwidth_out"):
+        assert samples[f"pulsar_lb_{resource}_usage", usage] == 0.0
+    unloading = (west, ("metric", "bundleUnloading"))
+    assert samples["pulsar_lb_unload_bundle_total", unloading] == 1
+    assert samples["pulsar_lb_unload_broker_total", unloading] == 0
+    assert samples["pulsar_broker_lookup_failures_total", (west,)] == 1
+    assert samples["loadmanager_lookup_seconds_count", (west,)] == 1
+    assert samples["loadmanager_leader", (west,)] == 1
+    assert samples["loadmanager_lease_seconds", (west,)] > 0
+
+
+async def test_a_metric_counts_rejected_records_and_another_the_faults_that_last(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    await cluster.brokers["b1:8080"].report(b"{garbage")
+    await eventually(lambda: node.node.view.faults)
+    text = (await node.get("/metrics")).body.decode()
+    assert 'loadmanager_records_rejected_total{cluster="west"} 1.0' in text
+    assert 'loadmanager_faulty_znodes{cluster="west"} 1.0' in text
+
+
+async def test_an_unknown_path_is_404_in_pulsars_form(node: RunningNode) -> None:
+    reply = await node.get("/no/such/path")
+    assert (reply.status, reply.reason) == (404, "no such path: /no/such/path")
+
+
+async def test_a_method_that_is_not_allowed_is_405_and_says_which_are(node: RunningNode) -> None:
+    reply = await node.put("/healthz")
+    assert reply.status == 405
+    assert reply.headers["Allow"] == "GET,HEAD"
+    assert reply.reason == "PUT /healthz: Method Not Allowed"
+
+
+async def test_an_error_nobody_expected_is_500_in_json_without_a_stack_trace_and_is_logged(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: TopicName) -> None:
+        raise RuntimeError("a defect")
+
+    with structlog.testing.capture_logs() as logs, monkeypatch.context() as broken:
+        broken.setattr(node.node, "find_owner", fail)
+        reply = await node.lookup("persistent://t/ns/x")
+    assert (reply.status, reply.reason) == (500, "RuntimeError: a defect")
+    (entry,) = [entry for entry in logs if entry["event"] == "request_failed"]
+    assert (entry["log_level"], entry["path"]) == ("error", "/lookup/v2/topic/persistent/t/ns/x")
+    assert entry["exc_info"]
+    assert (await node.lookup("persistent://t/ns/x")).status == 200

@@ -1,0 +1,182 @@
+"""Elections among nodes in one process, and what spoils them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+
+import orjson
+import pytest
+from support.nodes import Cluster, RunningNode, a_leader, in_memory
+from support.registrations import a_record, read, register, write
+from support.waiting import eventually
+
+from loadmanager.store import paths
+from loadmanager.store.base import Create, Delete, MetadataStore
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.wire.records import LeaderRecord
+
+
+async def test_of_several_nodes_one_leads_and_the_others_know_where() -> None:
+    async with Cluster() as cluster:
+        nodes = await cluster.start_nodes(3)
+        assert [node.leads for node in nodes] == [True, False, False]
+        await cluster.known_everywhere(lambda node: node.node.leader_url == nodes[0].node.service_url)
+        record = orjson.loads(await read(cluster.store, paths.LEADER))
+        assert record == {"brokerId": nodes[0].node.node_id, "serviceUrl": nodes[0].node.service_url, "epoch": 1}
+
+
+async def test_every_node_registers_itself_and_is_gone_when_it_stops() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        await cluster.known_everywhere(lambda node: len(node.node.view.nodes) == 2)
+        await second.stop()
+        await eventually(lambda: list(first.node.view.nodes) == [first.node.node_id])
+
+
+async def test_a_leader_that_stops_hands_over_at_once() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
+        await first.stop()
+        await eventually(lambda: second.leads, timeout_s=2.0)
+        assert second.node.view.epoch == 2
+
+
+async def test_a_standby_takes_over_from_a_process_that_is_gone_before_its_session_ends() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        await first.vanish()
+        await eventually(lambda: second.leads, timeout_s=2.0)
+        assert first.store.session_id != 0
+        await eventually(lambda: first.node.election.term is None)
+        assert not first.leads
+
+
+async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
+    memory = MemoryCluster(time.monotonic)
+
+    async def connect() -> MetadataStore:
+        store = MemoryStore(memory, session_timeout_s=0.6)
+        await store.start()
+        return store
+
+    async with Cluster(connect) as cluster:
+        leader = await cluster.start_leader()
+        assert isinstance(leader.store, MemoryStore)
+        memory.partition(leader.store)
+        await eventually(lambda: not leader.leads, timeout_s=2.0)
+        assert leader.node.election.term is None
+        memory.heal(leader.store)
+        await eventually(lambda: leader.leads)
+
+
+async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> None:
+    memory = MemoryCluster(time.monotonic)
+    async with Cluster(in_memory(memory)) as cluster:
+        leader = await cluster.start_leader()
+        assert isinstance(leader.store, MemoryStore)
+        memory.expire(leader.store)
+        await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)
+        await eventually(lambda: list(leader.node.view.nodes) == [leader.node.node_id])
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"",
+        b"{garbage",
+        b"\xff",
+        b"[]",
+        b'{"brokerId":"x"}',
+        LeaderRecord(broker_id="x:1", service_url="http://x:99999999", epoch=99).to_json(),
+        LeaderRecord(broker_id="x:1", service_url="http://[", epoch=99).to_json(),
+        LeaderRecord(broker_id="x:1", service_url=f"http://{'x' * 300}:1", epoch=99).to_json(),
+        LeaderRecord(broker_id="x:1", service_url="", epoch=1).to_json(),
+    ],
+)
+async def test_garbage_written_over_the_leader_znode_costs_one_election_and_no_more(garbage: bytes) -> None:
+    async with Cluster() as cluster:
+        nodes = await cluster.start_nodes(2)
+        await write(cluster.store, paths.LEADER, garbage)
+        await cluster.known_everywhere(lambda node: node.node.view.epoch >= (1 if b'"epoch":1}' in garbage else 2))
+        await eventually(lambda: any(node.leads and node.node.view.faults == {} for node in nodes))
+        assert not any(node.node.failure.done() for node in nodes)
+
+
+async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from_electing() -> None:
+    async with Cluster() as cluster:
+        await cluster.store.ensure_path(paths.ROOT)
+        await cluster.store.commit([Create(paths.LEADER, b"me")])
+        leader = await cluster.start_leader()
+        assert leader.node.view.epoch == 1
+
+
+async def test_a_leader_znode_that_somebody_deleted_is_written_again() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.store.commit([Delete(paths.LEADER)])
+        await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
+
+
+async def test_a_node_stops_at_once_in_the_middle_of_its_work() -> None:
+    """The end of the term may arrive together with a wake-up of what it has to end."""
+    for _ in range(10):
+        async with Cluster() as cluster:
+            leader = await cluster.start_leader()
+            await cluster.a_broker()
+            await cluster.a_namespace()
+            await leader.lookup("persistent://t/ns/x")
+            async with asyncio.timeout(2):
+                await leader.stop()
+
+
+async def test_a_deposed_leader_ends_its_term_although_the_cluster_changes_at_that_moment() -> None:
+    async with a_leader() as (_, leader):
+        for _ in range(10):
+            leader.node.reconciler.wake()
+            leader.node.election.deposed()
+            assert not leader.leads
+            await eventually(lambda: leader.leads, what="the next term")
+
+
+async def test_a_new_leader_knows_every_broker_that_registered_before_it_won_whatever_its_watches_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would take a bundle of that broker for an orphan, and give it a second owner."""
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        assert isinstance(second.store, MemoryStore)
+        tell = second.store.changed
+
+        def late(changed: Sequence[str]) -> None:
+            tell([path for path in changed if not path.startswith(paths.BROKERS)])
+
+        monkeypatch.setattr(second.store, "changed", late)
+        registration = await register(cluster.store, "b1:8080", a_record())
+        await eventually(lambda: first.node.view.is_registered(registration))
+        assert (await first.lookup("persistent://t/ns/x")).status == 200
+        await first.stop()
+        await eventually(lambda: second.leads)
+        assert (await second.lookup("persistent://t/ns/x")).status == 200
+        kept = second.ownership(second.bundle_of("persistent://t/ns/x"))
+        assert (kept.owner, kept.version) == (registration, 1)
+
+
+async def test_a_standby_never_leads_on_a_view_that_is_not_fresh() -> None:
+    memory = MemoryCluster(time.monotonic)
+    async with Cluster(in_memory(memory)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        assert isinstance(second.store, MemoryStore)
+        memory.partition(second.store, noticed=True)
+        await eventually(lambda: not second.node.view.is_fresh)
+        await first.stop()
+        await asyncio.sleep(0)
+        assert second.node.election.term is None
+        memory.heal(second.store)
+        await eventually(lambda: second.leads)
+        _assert_one_leader(cluster.nodes)
+
+
+def _assert_one_leader(nodes: list[RunningNode]) -> None:
+    assert sum(node.node.election.term is not None for node in nodes) == 1

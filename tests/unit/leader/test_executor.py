@@ -1,0 +1,248 @@
+"""Unloads, from the release in the record to its outcome."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from support.nodes import Cluster, FakeAgent, RunningNode, a_leader
+from support.servers import closed_port
+from support.waiting import eventually
+
+from loadmanager.core.names import BundleName, TopicName
+from loadmanager.core.ownership import OwnershipState, complete
+from loadmanager.core.plan import Reason, Unload
+from loadmanager.errors import NotLeaderError, UnloadFailedError
+from loadmanager.store import paths
+from loadmanager.store.base import Delete, Put
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+
+TOPIC = TopicName.parse("persistent://t/ns/x")
+
+
+async def _owned(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]:
+    """b1, and the bundle it owns."""
+    broker = await cluster.a_broker("b1:8080")
+    await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+    await leader.node.lookup(TOPIC)
+    return broker, leader.bundle_of(str(TOPIC))
+
+
+async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bundle() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+        ((path, headers),) = broker.unloads
+        assert path == f"/admin/v2/namespaces/{bundle}/unload"
+        assert (headers[EPOCH_HEADER], headers[BUNDLE_VERSION_HEADER]) == ("1", "2")
+        assert (leader.ownership(bundle).state, leader.ownership(bundle).version) == (OwnershipState.FREE, 3)
+
+
+async def test_the_release_is_committed_before_the_owner_is_asked() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.may_answer.clear()
+        standby = await cluster.start_node()
+        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await eventually(lambda: standby.ownership(bundle).state is OwnershipState.RELEASING)
+        broker.may_answer.set()
+        await unload
+
+
+async def test_a_transfer_ends_with_the_destination() -> None:
+    async with a_leader() as (cluster, leader):
+        _, bundle = await _owned(cluster, leader)
+        target = await cluster.a_broker("b2:8080")
+        await leader.node.unload_bundle(BundleName.parse(bundle), target.registration, Reason.ADMIN_UNLOAD)
+        assert leader.ownership(bundle).owner == target.registration
+        assert (await leader.node.lookup(TOPIC)).registration == target.registration
+
+
+async def test_a_destination_that_left_meanwhile_gets_nothing() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        target = await cluster.a_broker("b2:8080")
+        broker.may_answer.clear()
+        name = BundleName.parse(bundle)
+        unload = asyncio.create_task(leader.node.unload_bundle(name, target.registration, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await target.leave()
+        await eventually(lambda: not leader.node.view.is_registered(target.registration))
+        broker.may_answer.set()
+        await unload
+        assert leader.ownership(bundle).state is OwnershipState.FREE
+
+
+async def test_an_owner_that_is_gone_need_not_answer() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.status = 503
+        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await broker.leave()
+        await unload
+        assert leader.ownership(bundle).state is OwnershipState.FREE
+
+
+async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_when_the_time_is_up() -> None:
+    patience = {"namespace_bundle_unloading_timeout_ms": 300, "unload_attempt_timeout_ms": 60_000}
+    async with a_leader(**patience) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.may_answer.clear()
+        async with asyncio.timeout(2):
+            with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: http://.*/unload: TimeoutError"):
+                await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+        kept = leader.ownership(bundle)
+        assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
+        assert leader.node.executor.unloads_failed == 1
+        assert (await leader.node.lookup(TOPIC)).registration == broker.registration
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (b'{"reason":"busy"}', "application/json"),
+        (b"\xff\xfe\x00", "text/plain; charset=utf-8"),
+        (b"x", "text/plain; charset=no-such-charset"),
+        (b"x" * 5_000_000, "text/plain"),
+    ],
+    ids=["plain", "not-utf-8", "unknown-charset", "huge"],
+)
+async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_reported_in_short(
+    body: bytes, content_type: str
+) -> None:
+    async with a_leader(namespace_bundle_unloading_timeout_ms=250) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.status, broker.body, broker.content_type = 500, body, content_type
+        with pytest.raises(UnloadFailedError, match="answered 500") as failure:
+            await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+        assert len(broker.unloads) == 2
+        assert len(str(failure.value)) < 500
+
+
+async def test_an_owner_that_fails_at_first_is_asked_again() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.status = 503
+        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: len(broker.unloads) == 2)
+        broker.status = 204
+        await unload
+        assert leader.ownership(bundle).state is OwnershipState.FREE
+
+
+@pytest.mark.parametrize(
+    "url", ["", "garbage", "ftp://b1:1", "http://", "http://[", "http://b1:99999999", f"http://{'x' * 300}:1", "closed"]
+)
+async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_worse(url: str) -> None:
+    async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        url = f"http://127.0.0.1:{closed_port()}" if url == "closed" else url
+        await broker.report({**broker.record, "protocols": {}, "webServiceUrl": url})
+        await eventually(
+            lambda: leader.node.view.brokers[broker.registration.broker].record.get("webServiceUrl") == url
+        )
+        with pytest.raises(UnloadFailedError, match="stays with b1:8080"):
+            await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+        assert not leader.node.failure.done()
+
+
+async def test_a_lookup_during_an_unload_waits_for_its_end() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        target = await cluster.a_broker("b2:8080")
+        broker.may_answer.clear()
+        name = BundleName.parse(bundle)
+        unload = asyncio.create_task(leader.node.unload_bundle(name, target.registration, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        lookup = asyncio.create_task(leader.node.lookup(TOPIC))
+        broker.may_answer.set()
+        assert (await lookup).registration == target.registration
+        await unload
+
+
+async def test_a_second_unload_of_the_same_bundle_joins_the_first() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.may_answer.clear()
+        name = BundleName.parse(bundle)
+        first = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        second = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        broker.may_answer.set()
+        await asyncio.gather(first, second)
+        assert len(broker.unloads) == 1
+        assert leader.ownership(bundle).version == 3
+
+
+async def test_unloads_in_quick_succession_are_each_carried_out() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        for round_number in range(5):
+            await leader.node.lookup(TOPIC)
+            await leader.node.unload_bundle(BundleName.parse(bundle), broker.registration, Reason.ADMIN_UNLOAD)
+            assert len(broker.unloads) == round_number + 1
+        assert leader.ownership(bundle).owner == broker.registration
+
+
+async def test_only_so_many_unloads_are_under_way_at_a_time() -> None:
+    async with a_leader(max_concurrent_unloads=2) as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 5})
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
+        broker.may_answer.clear()
+        unload = asyncio.create_task(leader.node.unload_namespace(BundleName.parse(bundles[0]).namespace))
+        await eventually(lambda: len(broker.unloads) == 2)
+        states = [leader.ownership(bundle).state for bundle in bundles]
+        assert states.count(OwnershipState.RELEASING) == 2
+        broker.may_answer.set()
+        await unload
+        assert len(broker.unloads) == 5
+
+
+async def test_a_step_of_a_plan_that_no_longer_fits_is_refused_and_counted() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        other = await cluster.a_broker("b2:8080")
+        step = Unload(bundle, other.registration, broker.registration, Reason.BROKER_OVERLOADED)
+        await leader.node.executor.execute(step)
+        assert leader.node.executor.stale_steps == 1
+        assert broker.unloads == []
+
+
+async def test_a_step_for_a_bundle_that_is_no_more_is_left_out() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, _ = await _owned(cluster, leader)
+        step = Unload("t/gone/0x00000000_0xffffffff", broker.registration, None, Reason.BROKER_OVERLOADED)
+        await leader.node.executor.execute(step)
+        assert leader.node.executor.unloads_completed == 0
+
+
+async def test_an_unload_cut_short_by_the_end_of_the_term_is_finished_in_the_next() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.may_answer.clear()
+        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await cluster.store.commit([Put(paths.EPOCH, b"another"), Delete(paths.LEADER)])
+        with pytest.raises(NotLeaderError):
+            await unload
+        broker.may_answer.set()
+        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
+        assert leader.ownership(bundle).epoch == 3
+        assert broker.unloads[-1][1][EPOCH_HEADER] == "3"
+
+
+async def test_a_release_that_ended_by_another_hand_is_not_ended_again() -> None:
+    async with a_leader(namespace_bundle_unloading_timeout_ms=300) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.status = 503
+        name = BundleName.parse(bundle)
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await leader.node.ledger.apply("t/ns", name.range, complete, "another hand")
+        outcome = await asyncio.gather(unload, return_exceptions=True)
+        assert isinstance(outcome[0], Exception)
+        assert "is over" in str(outcome[0])
+        assert leader.ownership(bundle).version == 3

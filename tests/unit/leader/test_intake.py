@@ -1,0 +1,253 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+from support.registrations import a_record, load_of, register, write
+from support.waiting import eventually
+
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.names import BrokerId, NamespaceName
+from loadmanager.core.ownership import NamespaceState
+from loadmanager.leader.intake import Intake
+from loadmanager.leader.view import ClusterView
+from loadmanager.store import paths
+from loadmanager.store.base import Delete, MetadataStore
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.wire.broker_data import encode_local_broker_data
+from loadmanager.wire.records import encode_namespace
+
+B1 = BrokerId("b1:8080")
+BROKER = paths.broker("b1:8080")
+NAMESPACE = paths.namespace("t/ns")
+BUNDLE = "t/ns/0x00000000_0x80000000"
+
+
+@dataclass
+class Mirror:
+    """An intake at work, and another session that changes what it reads."""
+
+    cluster: MemoryCluster
+    own: MemoryStore
+    store: MetadataStore
+    view: ClusterView
+    intake: Intake
+    batches: list[None] = field(default_factory=list)
+    """One entry per batch that was applied."""
+
+    async def read(self) -> None:
+        """Return once everything written so far has been taken in."""
+        await asyncio.sleep(0)  # the watches speak first
+        await self.intake.settled()
+
+    async def put(self, path: str, data: bytes) -> None:
+        await write(self.store, path, data)
+        await self.read()
+
+    @property
+    def faults(self) -> dict[str, str]:
+        return self.view.faults
+
+
+@pytest.fixture
+async def mirror() -> AsyncIterator[Mirror]:
+    cluster = MemoryCluster(time.monotonic)
+    own, other = MemoryStore(cluster), MemoryStore(cluster)
+    await own.start()
+    await other.start()
+    for path in paths.PERSISTENT_PARENTS:
+        await other.ensure_path(path)
+    view = ClusterView()
+    batches: list[None] = []
+    intake = Intake(own, view, lambda: batches.append(None))
+    task = asyncio.create_task(intake.run())
+    await intake.settled()
+    yield Mirror(cluster, own, other, view, intake, batches)
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    await own.close()
+    await other.close()
+
+
+def namespace(bundles: int = 2) -> bytes:
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(bundles)))
+    return encode_namespace(state)
+
+
+def report(mib_per_s: float) -> bytes:
+    return encode_local_broker_data(a_record("b1:8080", {BUNDLE: load_of(mib_per_s)}))
+
+
+async def test_a_broker_comes_and_goes_with_its_znode(mirror: Mirror) -> None:
+    registration = await register(mirror.store, "b1:8080", a_record())
+    await mirror.read()
+    assert mirror.view.is_registered(registration)
+    assert mirror.view.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
+    await mirror.store.commit([Delete(BROKER)])
+    await mirror.read()
+    assert not mirror.view.is_registered(registration)
+    assert B1 not in mirror.view.brokers
+
+
+async def test_a_broker_that_registers_again_between_two_reads_is_another_life(mirror: Mirror) -> None:
+    first = await register(mirror.store, "b1:8080", a_record())
+    await mirror.read()
+    await mirror.store.commit([Delete(BROKER)])
+    second = await register(mirror.store, "b1:8080", a_record())
+    await mirror.read()
+    assert first != second
+    assert mirror.view.registrations[B1] == second
+
+
+async def test_each_written_report_is_one_sample_and_reading_it_again_is_none(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    await mirror.put(BROKER, report(3))
+    for _ in range(3):
+        mirror.intake.mark_dirty(BROKER)
+        await mirror.read()
+    mirror.intake.mark_dirty(paths.ROOT)
+    await mirror.read()
+    assert mirror.intake.reports_applied == 2
+    averages = mirror.view.model.bundle_averages("t/ns")[BUNDLE]
+    assert averages.short_samples == 2
+    assert averages.short[2] == 2 * 1024 * 1024
+
+
+async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    before = len(mirror.batches)
+    for mib_per_s in range(20):
+        await write(mirror.store, BROKER, report(mib_per_s))
+    await mirror.read()
+    assert len(mirror.batches) == before + 1
+    assert mirror.intake.reports_applied == 2
+
+
+async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    before = mirror.view.unsettled
+    await write(mirror.store, BROKER, report(2))
+    await mirror.read()
+    assert mirror.view.unsettled == before, "a load report leaves nothing to finish"
+    await mirror.store.commit([Delete(BROKER)])
+    await mirror.read()
+    assert mirror.view.unsettled == before + 1, "a broker that is gone leaves its bundles"
+
+
+async def test_a_broker_whose_report_turns_to_garbage_keeps_its_last_good_one_and_its_registration(
+    mirror: Mirror,
+) -> None:
+    registration = await register(mirror.store, "b1:8080", report(1))
+    await mirror.read()
+    await mirror.put(BROKER, b"{garbage")
+    assert mirror.view.is_registered(registration)
+    assert mirror.view.brokers[B1].record.get("pulsarServiceUrl") == "pulsar://b1:6650"
+    assert BROKER in mirror.faults[BROKER]
+    assert "Invalid JSON" in mirror.faults[BROKER]
+    await mirror.put(BROKER, report(2))
+    assert mirror.faults == {}
+
+
+async def test_a_broker_that_registers_with_garbage_lives_but_is_offered_to_nobody(mirror: Mirror) -> None:
+    registration = await register(mirror.store, "b1:8080", b"\xff\xfe")
+    await mirror.read()
+    assert mirror.view.is_registered(registration)
+    assert B1 not in mirror.view.brokers
+    assert "not UTF-8" in mirror.faults[BROKER]
+
+
+async def test_a_namespace_record_that_turns_to_garbage_stays_as_it_was_and_is_marked(mirror: Mirror) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    await mirror.put(NAMESPACE, b"[]")
+    entry = mirror.view.get_namespace("t/ns")
+    assert len(entry.state.bundles) == 2
+    assert entry.unreadable is not None
+    assert NAMESPACE in entry.unreadable
+    await mirror.put(NAMESPACE, namespace(4))
+    assert mirror.view.get_namespace("t/ns").unreadable is None
+    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 4
+    assert mirror.faults == {}
+
+
+@pytest.mark.parametrize("path", [BROKER, NAMESPACE, paths.node("n1:8080"), paths.LEADER])
+async def test_a_fault_stays_listed_while_it_lasts_and_is_counted_once(mirror: Mirror, path: str) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    await mirror.put(path, b"{garbage")
+    for dirty in (path, paths.ROOT, path):
+        mirror.intake.mark_dirty(dirty)
+        await mirror.read()
+        assert list(mirror.faults) == [path]
+    assert mirror.intake.records_rejected == 1
+
+
+@pytest.mark.parametrize("path", [BROKER, NAMESPACE, paths.node("n1:8080"), paths.LEADER])
+async def test_a_fault_goes_with_its_znode(mirror: Mirror, path: str) -> None:
+    await mirror.put(path, b"{garbage")
+    assert path in mirror.faults
+    await mirror.store.commit([Delete(path)])
+    await mirror.read()
+    assert mirror.faults == {}
+
+
+async def test_znodes_that_are_nobodys_records_are_left_alone(mirror: Mirror) -> None:
+    await mirror.put(f"{paths.ROOT}/something/else", b"\xff")
+    await mirror.put(f"{paths.ROOT}/namespaces/t/ns/below", b"\xff")
+    assert mirror.faults.keys() <= {NAMESPACE}
+    assert mirror.view.is_fresh
+
+
+@pytest.mark.parametrize("name", ["no-port", "b1:0", "b1:99999", "b1:http", ":8080"])
+async def test_a_broker_znode_whose_name_is_no_broker_id_is_a_listed_fault(mirror: Mirror, name: str) -> None:
+    await mirror.put(paths.broker(name), encode_local_broker_data(a_record()))
+    assert "expected 'host:port'" in mirror.faults[paths.broker(name)]
+    assert mirror.view.brokers == {}
+    assert mirror.view.registrations == {}
+
+
+async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is_dropped(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", report(1))
+    await mirror.put(NAMESPACE, namespace())
+    await mirror.put(paths.node("n1:8080"), b'{"nodeId":"n1:8080","serviceUrl":"u","version":"1","startTimestamp":1}')
+    await mirror.put(paths.node("n2:8080"), b"{garbage")
+    mirror.cluster.partition(mirror.own, noticed=True)
+    await asyncio.sleep(0)
+    assert not mirror.view.is_fresh
+    gone = (BROKER, NAMESPACE, paths.node("n1:8080"), paths.node("n2:8080"))
+    await mirror.store.commit([Delete(path) for path in gone])
+    assert mirror.view.brokers
+    mirror.cluster.heal(mirror.own)
+    await eventually(lambda: mirror.view.is_fresh)
+    assert (mirror.view.brokers, mirror.view.registrations) == ({}, {})
+    assert (mirror.view.namespaces, mirror.view.nodes, mirror.faults) == ({}, {}, {})
+
+
+async def test_a_view_that_is_cut_off_without_notice_catches_up_once_reads_work_again(mirror: Mirror) -> None:
+    mirror.cluster.partition(mirror.own)
+    mirror.intake.mark_dirty(NAMESPACE)
+    await write(mirror.store, NAMESPACE, namespace())
+    mirror.cluster.heal(mirror.own)
+    await mirror.read()
+    assert "t/ns" in mirror.view.namespaces
+
+
+async def test_history_that_a_former_leader_wrote_seeds_the_bundles_and_garbage_in_it_is_listed(mirror: Mirror) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    mean = '{"maxSamples":10,"numSamples":7,"msgThroughputIn":1,"msgThroughputOut":2,"msgRateIn":3,"msgRateOut":4}'
+    entry = f'{{"shortTermData":{mean},"longTermData":{mean},"topics":5}}'
+    await mirror.put(paths.bundle_data("t/ns"), f'{{"0x00000000_0x80000000":{entry},"0x0_0x1":{entry}}}'.encode())
+    await mirror.put(paths.bundle_data("t/other"), b'{"0x00000000_0x80000000":{"topics":1}}')
+    await mirror.intake.load_history()
+    averages = mirror.view.model.bundle_averages("t/ns")
+    assert list(averages) == [BUNDLE]
+    assert averages[BUNDLE].short.tolist() == [3.0, 4.0, 1.0, 2.0]
+    assert (averages[BUNDLE].long_samples, averages[BUNDLE].topics) == (7, 5)
+    assert "shortTermData: Field required" in mirror.faults[paths.bundle_data("t/other")]
+    assert mirror.intake.records_rejected == 1

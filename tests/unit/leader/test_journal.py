@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from support.builders import broker, bundle
+
+from loadmanager.core.plan import Reason, Verdict
+from loadmanager.leader.journal import Journal
+
+
+def below(subject: str, usage: float = 10.0) -> Verdict:
+    return Verdict(subject, Reason.BELOW_THRESHOLD, acted=False, why={"usage_percent": usage})
+
+
+def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
+    journal = Journal(3)
+    for number in range(10):
+        journal.moved("assign", bundle(number), Reason.LOOKUP, epoch=1, destination=broker("b1"))
+    assert [entry["subject"] for entry in journal.recent(100)] == [bundle(9), bundle(8), bundle(7)]
+    assert journal.counts["assign", "lookup", True] == 10
+
+
+def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers() -> None:
+    journal = Journal(10)
+    for usage in (10.0, 20.0, 30.0):
+        journal.judged("shed", below("b1:8080", usage), epoch=1)
+    (entry,) = journal.recent(100)
+    assert entry["times"] == 3
+    assert entry["why"] == {"usage_percent": 30.0}
+    assert journal.counts["shed", "below_threshold", False] == 3
+
+
+def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own() -> None:
+    journal = Journal(10)
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    journal.judged("shed", below("b1:8080"), epoch=2)
+    (entry,) = journal.recent(100)
+    assert (entry["epoch"], entry["times"]) == (2, 1)
+
+
+def test_non_decisions_are_bounded_too() -> None:
+    journal = Journal(2)
+    for number in range(5):
+        journal.judged("shed", below(f"b{number}:8080"), epoch=1)
+    assert {entry["subject"] for entry in journal.recent(100)} == {"b3:8080", "b4:8080"}
+
+
+def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination() -> None:
+    journal = Journal(10)
+    journal.moved("assign", bundle(1), Reason.LOOKUP, epoch=1, destination=broker("b1"))
+    journal.moved("unload", bundle(2), Reason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
+    journal.moved("unload", bundle(3), Reason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
+    assert {entry["subject"] for entry in journal.recent(100, "b1:8080")} == {bundle(1), bundle(2)}
+    assert [entry["subject"] for entry in journal.recent(100, bundle(3))] == [bundle(3)]
+    assert journal.recent(100, "b9:8080") == []
+
+
+def test_a_decision_comes_with_the_sentence_of_its_verdict() -> None:
+    journal = Journal(10)
+    why = Verdict(bundle(1), Reason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
+    journal.judged("assign", why, epoch=1)
+    (entry,) = journal.recent(1)
+    assert entry["sentence"] == why.sentence()
+    assert "none of 0 registered brokers" in entry["sentence"]

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from support.nodes import Cluster, RunningNode, in_memory
+from support.registrations import read, write
+from support.waiting import eventually
+
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.names import BundleName, BundleRange, NamespaceName
+from loadmanager.core.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    assign,
+    release,
+)
+from loadmanager.errors import (
+    BundleNotFoundError,
+    InvalidRecordError,
+    NamespaceExistsError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    StaleEpochError,
+    ZnodeTooLargeError,
+)
+from loadmanager.leader import ledger
+from loadmanager.leader.ledger import Transition
+from loadmanager.store import base, paths
+from loadmanager.store.base import Check, Op, Put
+from loadmanager.store.codec import decode
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.wire.records import decode_namespace, encode_namespace
+
+NAMESPACE = paths.namespace("t/ns")
+
+
+class Written:
+    """Every transaction that the leader's store did."""
+
+    def __init__(self, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.transactions: list[list[Op]] = []
+        commit = store.commit
+
+        async def note(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+            versions = await commit(ops, session_id=session_id)
+            self.transactions.append(list(ops))
+            return versions
+
+        monkeypatch.setattr(store, "commit", note)
+
+
+@pytest.fixture
+async def memory() -> MemoryCluster:
+    return MemoryCluster(time.monotonic)
+
+
+@pytest.fixture
+async def cluster(memory: MemoryCluster) -> AsyncIterator[Cluster]:
+    async with Cluster(in_memory(memory)) as cluster:
+        await cluster.start_leader()
+        await cluster.a_broker()
+        yield cluster
+
+
+@pytest.fixture
+async def leader(cluster: Cluster) -> RunningNode:
+    return cluster.nodes[0]
+
+
+@pytest.fixture
+async def written(leader: RunningNode, monkeypatch: pytest.MonkeyPatch) -> Written:
+    return Written(in_memory_store(leader), monkeypatch)
+
+
+def in_memory_store(node: RunningNode) -> MemoryStore:
+    assert isinstance(node.store, MemoryStore)
+    return node.store
+
+
+def giving(owner: Registration) -> Transition:
+    def give(current: Ownership, stamp: Stamp) -> Ownership:
+        return assign(current, owner, stamp)
+
+    return give
+
+
+def releasing(current: Ownership, stamp: Stamp) -> Ownership:
+    return release(current, None, stamp)
+
+
+async def give(cluster: Cluster, bundle: str) -> Ownership:
+    """Assign a bundle to b1 through the ledger alone."""
+    name = BundleName.parse(bundle)
+    owner = cluster.brokers["b1:8080"].registration
+    return await cluster.nodes[0].node.ledger.apply(str(name.namespace), name.range, giving(owner), "test")
+
+
+async def stored(cluster: Cluster, namespace: str = "t/ns") -> NamespaceState:
+    path = paths.namespace(namespace)
+    return decode_namespace(NamespaceName.parse(namespace), decode(await read(cluster.store, path), path), path)
+
+
+async def test_transitions_that_arrive_together_share_a_transaction_that_checks_the_epoch_first(
+    cluster: Cluster, written: Written
+) -> None:
+    bundles = [*await cluster.a_namespace("t/ns", bundles={"numBundles": 64}), *await cluster.a_namespace("t/two")]
+    written.transactions.clear()
+    done = await asyncio.gather(*(give(cluster, bundle) for bundle in bundles))
+    assert len(written.transactions) == 1
+    check, *puts = written.transactions[0]
+    assert check == Check(paths.EPOCH, 1)
+    assert {op.path for op in puts} == {NAMESPACE, paths.namespace("t/two")}
+    assert all((entry.state, entry.version, entry.epoch) == (OwnershipState.OWNED, 1, 1) for entry in done)
+    assert (await stored(cluster)).ownerships == tuple(done[:64])
+
+
+async def test_two_transitions_of_one_bundle_follow_each_other(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    name = BundleName.parse(bundle)
+    first, second = await asyncio.gather(
+        give(cluster, bundle), leader.node.ledger.apply("t/ns", name.range, releasing, "test")
+    )
+    assert (first.state, first.version) == (OwnershipState.OWNED, 1)
+    assert (second.state, second.version) == (OwnershipState.RELEASING, 2)
+
+
+async def test_a_transition_that_no_longer_applies_fails_alone(cluster: Cluster) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    outcomes = await asyncio.gather(
+        give(cluster, first), give(cluster, first), give(cluster, second), return_exceptions=True
+    )
+    assert isinstance(outcomes[1], IllegalTransitionError)
+    assert [entry.version for entry in outcomes if isinstance(entry, Ownership)] == [1, 1]
+
+
+async def test_a_range_that_is_no_bundle_and_a_namespace_that_is_not_there_are_refused(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    await cluster.a_namespace()
+    odd = BundleRange(0, 5)
+    with pytest.raises(BundleNotFoundError, match="0x00000000_0x00000005"):
+        await leader.node.ledger.apply("t/ns", odd, releasing, "test")
+    with pytest.raises(InvalidRecordError, match="t/gone is gone"):
+        await leader.node.ledger.apply("t/gone", odd, releasing, "test")
+
+
+async def test_nothing_is_decided_on_a_record_that_cannot_be_read(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    await write(cluster.store, NAMESPACE, b"{garbage")
+    await eventually(lambda: leader.node.view.faults)
+    with pytest.raises(InvalidRecordError, match="Invalid JSON"):
+        await give(cluster, bundle)
+    assert await read(cluster.store, NAMESPACE) == b"{garbage"
+
+
+async def test_a_write_after_another_leader_took_over_has_no_effect_and_ends_the_term(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    before = await read(cluster.store, NAMESPACE)
+    await cluster.store.commit([Put(paths.EPOCH, b"another")])
+    with pytest.raises(StaleEpochError, match="another leader"):
+        await give(cluster, bundle)
+    assert await read(cluster.store, NAMESPACE) == before
+    assert leader.node.ledger.writes_fenced == 1
+    assert leader.node.election.term is None
+
+
+async def test_a_namespace_is_not_created_by_a_deposed_leader(cluster: Cluster, leader: RunningNode) -> None:
+    bundles = NamespaceBundles((0, 0xFFFFFFFF))
+    await cluster.store.commit([Put(paths.EPOCH, b"another")])
+    with pytest.raises(StaleEpochError):
+        await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
+    assert await cluster.store.get(NAMESPACE) is None
+
+
+async def test_a_node_that_does_not_lead_writes_nothing(cluster: Cluster) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    standby = await cluster.start_node()
+    with pytest.raises(NotLeaderError):
+        await standby.node.ledger.apply("t/ns", BundleName.parse(bundle).range, releasing, "test")
+
+
+async def test_a_record_that_changed_underneath_is_read_again_and_the_transition_made_on_what_is_true(
+    cluster: Cluster,
+) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    await give(cluster, first)
+    state = await stored(cluster)
+    by_hand = state.with_ownerships({0: assign(Ownership(version=6), cluster.brokers["b1:8080"].registration, STAMP)})
+    await cluster.store.commit([Put(NAMESPACE, encode_namespace(by_hand))])
+    done = await give(cluster, second)
+    assert done.version == 1
+    assert [entry.version for entry in (await stored(cluster)).ownerships] == [7, 1, 0, 0]
+
+
+STAMP = Stamp(epoch=1, now_ms=0, reason="by hand")
+
+
+async def test_a_write_whose_answer_is_lost_fails_as_unknown_and_is_seen_once_the_store_answers_again(
+    cluster: Cluster, leader: RunningNode, memory: MemoryCluster
+) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    memory.lose_answer(in_memory_store(leader))
+    with pytest.raises(OutcomeUnknownError):
+        await give(cluster, bundle)
+    assert leader.ownership(bundle).version == 0
+    memory.heal(in_memory_store(leader))
+    await eventually(lambda: leader.ownership(bundle).version == 1)
+    with pytest.raises(IllegalTransitionError):
+        await give(cluster, bundle)
+
+
+async def test_a_namespace_is_created_once(cluster: Cluster, leader: RunningNode) -> None:
+    await cluster.a_namespace()
+    bundles = NamespaceBundles((0, 0xFFFFFFFF))
+    with pytest.raises(NamespaceExistsError, match="t/ns exists already"):
+        await leader.node.ledger.create_namespace(NamespaceState.unowned(NamespaceName("t", "ns"), bundles))
+
+
+async def test_records_that_would_not_fit_together_are_not_sent_together(
+    cluster: Cluster, written: Written, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundles = [(await cluster.a_namespace(f"t/ns{number}"))[0] for number in range(3)]
+    written.transactions.clear()
+    monkeypatch.setattr(ledger, "MAX_TRANSACTION_BYTES", 500)
+    await asyncio.gather(*(give(cluster, bundle) for bundle in bundles))
+    assert [len(ops) for ops in written.transactions] == [2, 2, 2]
+
+
+async def test_a_record_that_has_outgrown_a_znode_fails_alone(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = await cluster.a_namespace("t/large", bundles={"numBundles": 64})
+    (small, *_) = await cluster.a_namespace("t/small")
+    monkeypatch.setattr(base, "MAX_ZNODE_BYTES", 1_000)
+    monkeypatch.setattr(ledger, "MAX_TRANSACTION_BYTES", 500)
+    for bundles in ([small, large[0]], [large[1], small]):
+        outcomes = await asyncio.gather(*(give(cluster, bundle) for bundle in bundles), return_exceptions=True)
+        failed = [type(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
+        assert ZnodeTooLargeError in failed
+    assert (await stored(cluster, "t/small")).ownerships[0].version == 1

@@ -1,0 +1,228 @@
+"""Assignments at lookup, and rounds of shedding."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from support.nodes import Cluster, a_leader, topics_by_bundle
+from support.registrations import a_record, load_of
+from support.waiting import eventually
+
+from loadmanager.core.names import TopicName
+from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.plan import Reason
+from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.leader.service import Node
+from loadmanager.store import paths
+from loadmanager.store.base import Delete, Put
+
+TOPIC = TopicName.parse("persistent://t/ns/x")
+
+
+def version_of(node: Node, topic: TopicName) -> int:
+    """The version of the ownership of a topic's bundle, as the node knows it."""
+    entry, index = node.view.bundle_of_topic(topic)
+    return entry.state.ownerships[index].version
+
+
+async def test_a_hundred_lookups_of_one_bundle_share_one_assignment() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        await cluster.a_broker("b2:8080")
+        await cluster.a_namespace()
+        answers = await asyncio.gather(*(leader.node.lookup(TOPIC) for _ in range(100)))
+        assert len({answer.registration for answer in answers}) == 1
+        assert version_of(leader.node, TOPIC) == 1
+        assert leader.node.assigner.assignments == 1
+
+
+async def test_a_burst_of_lookups_over_many_bundles_is_spread_over_the_brokers() -> None:
+    async with a_leader() as (cluster, leader):
+        for number in range(4):
+            await cluster.a_broker(f"b{number}:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 64})
+        topics = topics_by_bundle(leader, "t/ns", 64)
+        answers = await asyncio.gather(*(leader.node.lookup(TopicName.parse(topic)) for topic in topics.values()))
+        owners = Counter(answer.registration.broker for answer in answers)
+        assert sorted(owners.values()) == [16, 16, 16, 16]
+
+
+async def test_bundles_looked_up_one_after_the_other_are_spread_as_well() -> None:
+    async with a_leader() as (cluster, leader):
+        for number in range(4):
+            await cluster.a_broker(f"b{number}:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 16})
+        owners: Counter[str] = Counter()
+        for topic in topics_by_bundle(leader, "t/ns", 16).values():
+            owners[(await leader.node.lookup(TopicName.parse(topic))).registration.broker] += 1
+        assert sorted(owners.values()) == [4, 4, 4, 4]
+
+
+async def test_a_lookup_without_brokers_fails_with_the_reason_and_is_journalled() -> None:
+    async with a_leader() as (cluster, leader):
+        (bundle, *_) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        with pytest.raises(NoBrokerAvailableError, match="none of 0 registered brokers"):
+            await leader.node.lookup(TOPIC)
+        (entry,) = leader.node.journal.recent(10)
+        assert (entry["subject"], entry["reason"], entry["acted"]) == (bundle, "no_broker_available", False)
+
+
+async def test_a_request_for_a_bundle_of_a_namespace_that_is_gone_fails_and_nothing_else() -> None:
+    async with a_leader() as (cluster, leader):
+        bundle = "t/gone/0x00000000_0xffffffff"
+        with pytest.raises(NamespaceNotFoundError):
+            await leader.node.assigner.request(bundle)
+        await cluster.a_broker()
+        await cluster.a_namespace()
+        assert (await leader.node.lookup(TOPIC)).registration.broker in cluster.brokers
+
+
+async def test_a_decision_that_fails_is_told_to_those_who_wait_and_the_next_one_is_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        await cluster.a_namespace()
+        with monkeypatch.context() as broken:
+            broken.setattr(leader.node.desk, "place", _fails)
+            with pytest.raises(NoBrokerAvailableError, match="the decision failed: no idea"):
+                await leader.node.lookup(TOPIC)
+        assert (await leader.node.lookup(TOPIC)).registration.broker in cluster.brokers
+
+
+async def _fails(*_: object) -> None:
+    raise ValueError("no idea")
+
+
+async def test_a_bundle_whose_broker_left_goes_to_another_at_its_next_lookup() -> None:
+    async with a_leader() as (cluster, leader):
+        first = await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        assert (await leader.node.lookup(TOPIC)).registration.broker in cluster.brokers
+        await first.leave()
+        await eventually(lambda: "b1:8080" not in leader.node.view.brokers)
+        await cluster.a_broker("b2:8080")
+        found = await leader.node.lookup(TOPIC)
+        assert found.registration.broker == "b2:8080"
+        assert version_of(leader.node, TOPIC) > 1
+
+
+async def test_those_who_wait_hear_of_the_end_of_the_term() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_namespace()
+        waiting = leader.node.assigner.request("t/ns/0x00000000_0x40000000")
+        await cluster.store.commit([Put(paths.EPOCH, b"another"), Delete(paths.LEADER)])
+        leader.node.election.deposed()
+        with pytest.raises((NotLeaderError, NoBrokerAvailableError)):
+            await waiting
+        await eventually(lambda: leader.node.election.terms_won == 2)
+
+
+async def _hot_and_cold(cluster: Cluster) -> list[str]:
+    """b1 owns two bundles and is hot, b2 has nothing to do; the bundles of b1."""
+    hot = await cluster.a_broker("b1:8080")
+    bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+    leader = cluster.nodes[0]
+    for topic in topics_by_bundle(leader, "t/ns", 2).values():
+        await leader.node.lookup(TopicName.parse(topic))
+    await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=5.0))
+    stats = {bundle: load_of(100.0) for bundle in bundles}
+    await hot.report(a_record("b1:8080", stats, agent_url=hot.url, cpu=95.0))
+    await eventually(lambda: len(leader.node.view.model.bundle_averages("t/ns")) == 2)
+    return bundles
+
+
+async def test_a_round_of_shedding_moves_a_bundle_from_the_hot_broker_to_the_cold_one() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await _hot_and_cold(cluster)
+        plan = await leader.node.shedding.cycle()
+        assert len(plan.steps) == 1
+        owners = {leader.ownership(bundle).owner for bundle in bundles}
+        assert owners == {cluster.brokers["b1:8080"].registration, cluster.brokers["b2:8080"].registration}
+        assert len(cluster.brokers["b1:8080"].unloads) == 1
+        assert leader.node.shedding.brokers_shed == 1
+        kinds = [entry["kind"] for entry in leader.node.journal.recent(3)]
+        assert set(kinds) >= {"unload", "unloaded"}
+
+
+async def test_a_move_is_explained_by_why_the_bundle_left_and_why_it_went_where_it_did() -> None:
+    async with a_leader(loadBalancerBundleUnloadMinThroughputThreshold=0) as (cluster, leader):
+        await _hot_and_cold(cluster)
+        await leader.node.shedding.cycle()
+        moves = [entry for entry in leader.node.journal.recent(100) if entry["kind"] == "unload"]
+        assert moves
+        for move in moves:
+            assert move["reason"] == "broker_above_average"
+            assert "is not below average" in move["sentence"]
+            assert "has the least long-term message rate" in move["sentence"]
+            assert {"usage_percent", "average_percent", "msg_rate_per_s"} <= move["why"].keys()
+
+
+async def test_a_bundle_that_moved_a_moment_ago_is_not_moved_again() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await _hot_and_cold(cluster)
+        await leader.node.shedding.cycle()
+        (moved,) = (b for b in bundles if leader.ownership(b).version > 1)
+        cold, hot = cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]
+        applied = leader.node.intake.reports_applied
+        (stayed,) = set(bundles) - {moved}
+        await cold.report(a_record("b1:8080", {stayed: load_of(1.0)}, agent_url=cold.url, cpu=1.0))
+        await hot.report(a_record("b2:8080", {moved: load_of(100.0)}, agent_url=hot.url, cpu=99.0))
+        await eventually(lambda: leader.node.intake.reports_applied == applied + 2)
+        plan = await leader.node.shedding.cycle()
+        assert plan.steps == ()
+
+
+async def test_the_grace_period_ends_by_the_clock_although_nothing_in_the_cluster_changes() -> None:
+    async with a_leader(load_balancer_shedding_grace_period_minutes=0.001) as (cluster, leader):
+        (bundle, *_) = await cluster.a_namespace()
+        leader.node.view.model.mark_unloaded(bundle, 0.0)
+        await leader.node.desk.shed()
+        assert leader.node.view.model.recently_unloaded() == {}
+
+
+async def test_what_strategies_remember_cannot_stop_shedding_for_good() -> None:
+    async with a_leader(load_balancer_shedding_interval_minutes=0.001) as (cluster, leader):
+        await _hot_and_cold(cluster)
+        leader.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": "nonsense"}}}
+        await eventually(lambda: leader.node.shedding.cycles_failed)
+        cycles = leader.node.shedding.cycles
+        await eventually(lambda: leader.node.shedding.cycles > cycles)
+        assert leader.node.shedding.cycles_failed == 1
+
+
+async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None:
+    async with a_leader(load_balancer_shedding_enabled=False) as (cluster, leader):
+        await _hot_and_cold(cluster)
+        plan = await leader.node.shedding.cycle()
+        assert plan.steps == ()
+        assert [verdict.verdict for verdict in plan.verdicts] == [Reason.SHEDDING_DISABLED]
+
+
+async def test_a_broker_whose_report_is_unreadable_keeps_its_bundles() -> None:
+    async with a_leader() as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        await leader.node.lookup(TOPIC)
+        await broker.report(b"{garbage")
+        await cluster.a_broker("b2:8080")
+        await eventually(lambda: leader.node.view.faults)
+        assert (await leader.node.lookup(TOPIC)).registration == broker.registration
+
+
+async def test_bundles_owned_by_a_registered_broker_without_a_readable_record_are_given_to_nobody_else() -> None:
+    async with Cluster() as cluster:
+        node = await cluster.start_leader()
+        broker = await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        await node.node.lookup(TOPIC)
+        await broker.report(b"{garbage")
+        await node.stop()
+        cluster.nodes.clear()
+        second = await cluster.start_leader()
+        await cluster.a_broker("b2:8080")
+        with pytest.raises(NoBrokerAvailableError, match="cannot be read"):
+            await second.node.lookup(TOPIC)
+        assert second.ownership(second.bundle_of(str(TOPIC))).state is OwnershipState.OWNED

@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import pytest
+from support.builders import broker, owned, releasing
+from support.registrations import a_record
+
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.names import BrokerId, BundleName, NamespaceName, TopicName
+from loadmanager.core.ownership import FREE, NamespaceState
+from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.leader.view import ClusterView, NamespaceEntry, lookup_answer
+from loadmanager.store import paths
+
+B1 = broker("b1", 5)
+TOPIC = TopicName.parse("persistent://t/ns/x")
+
+
+def a_view(version: int = 0) -> ClusterView:
+    view = ClusterView()
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)))
+    view.put_namespace(NamespaceEntry(state, version, czxid=1))
+    view.put_broker(B1, 0, a_record("b1:8080"))
+    return view
+
+
+def test_the_owner_is_found_only_in_the_life_in_which_it_got_the_bundle() -> None:
+    view = a_view()
+    found = view.find_owner(owned(B1))
+    assert found is not None
+    assert found.registration == B1
+    assert view.find_owner(owned(broker("b1", 4))) is None
+    assert view.find_owner(owned(broker("b2", 5))) is None
+
+
+def test_a_bundle_that_is_free_or_on_its_way_has_no_owner_to_be_sent_to() -> None:
+    view = a_view()
+    assert view.find_owner(FREE) is None
+    assert view.find_owner(releasing(B1, B1)) is None
+
+
+def test_a_broker_that_left_owns_nothing() -> None:
+    view = a_view()
+    view.drop_broker(BrokerId("b1:8080"))
+    assert view.find_owner(owned(B1)) is None
+    assert not view.is_registered(B1)
+
+
+def test_an_older_record_does_not_replace_a_newer_one_but_that_of_a_new_life_does() -> None:
+    view = a_view(version=3)
+    known = view.namespaces["t/ns"]
+    bigger = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
+    assert not view.put_namespace(NamespaceEntry(bigger, 3, czxid=1))
+    assert view.namespaces["t/ns"] is known
+    assert view.put_namespace(NamespaceEntry(bigger, 0, czxid=2))
+    assert len(view.get_namespace("t/ns").state.bundles) == 4
+
+
+def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
+    view = a_view()
+    with pytest.raises(NamespaceNotFoundError, match="t/other"):
+        view.get_namespace("t/other")
+    with pytest.raises(BundleNotFoundError, match="0x00000000_0x40000000 is not a current bundle of namespace t/ns"):
+        view.bundle(BundleName.parse("t/ns/0x00000000_0x40000000"))
+
+
+def test_a_namespace_whose_only_record_is_unreadable_is_not_taken_for_missing() -> None:
+    view = ClusterView()
+    view.faults[paths.namespace("t/ns")] = "not UTF-8"
+    with pytest.raises(InvalidRecordError, match="t/ns cannot be read: not UTF-8"):
+        view.bundle_of_topic(TOPIC)
+
+
+def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() -> None:
+    record = a_record("b1:8080")
+    plain = lookup_answer(BrokerId("b1:8080"), record)
+    internal = lookup_answer(BrokerId("b1:8080"), record, "internal")
+    assert plain is not None
+    assert internal is not None
+    assert plain.broker_url == plain.native_url == "pulsar://b1:6650"
+    assert internal.broker_url == internal.native_url == "pulsar://b1.internal:6650"
+    assert internal.http_url is None
+    assert lookup_answer(BrokerId("b1:8080"), record, "external") is None
+
+
+def test_commands_go_to_the_agent_and_without_one_to_the_broker_itself() -> None:
+    view = a_view()
+    assert view.brokers[BrokerId("b1:8080")].command_url == "http://b1:8080"
+    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
+    assert view.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"

@@ -1,0 +1,181 @@
+"""Settings: where they come from, and what is said when they cannot be used."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from loadmanager.config import AgentSettings, Settings, load_settings, render_yaml
+from loadmanager.core.hashing import HashFunction
+from loadmanager.errors import ConfigurationError
+
+
+def written(folder: Path, text: str | bytes) -> Path:
+    path = folder / "loadmanager.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def refusal(path: Path | None) -> str:
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(Settings, path)
+    return str(refused.value)
+
+
+def test_without_a_file_the_defaults_are_pulsars() -> None:
+    settings = load_settings(Settings, None)
+    assert settings.load_balancer_shedding_interval_minutes == 1
+    assert settings.load_balancer_shedding_grace_period_minutes == 30
+    assert settings.load_balancer_broker_overloaded_threshold_percentage == 85
+    assert settings.load_balancer_broker_threshold_shedder_percentage == 10
+    assert settings.load_balancer_history_resource_percentage == 0.9
+    assert settings.load_balancer_resource_quota_update_interval_minutes == 15
+    assert settings.namespace_bundle_unloading_timeout_ms == 60_000
+    assert settings.default_number_of_namespace_bundles == 4
+
+
+@pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "{}"])
+def test_an_empty_file_changes_nothing(tmp_path: Path, text: str) -> None:
+    assert load_settings(Settings, written(tmp_path, text)) == load_settings(Settings, None)
+
+
+def test_the_environment_overrides_the_file_whatever_the_case_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = written(tmp_path, "webServicePort: 5\nclusterName: west\ndefaultHashFunction: crc32\n")
+    monkeypatch.setenv("LOADMANAGER_WEBSERVICEPORT", "6")
+    monkeypatch.setenv("loadmanager_clusterName", "east")
+    settings = load_settings(Settings, path)
+    assert (settings.web_service_port, settings.cluster_name) == (6, "east")
+    assert settings.default_hash_function is HashFunction.CRC32
+
+
+def test_a_list_comes_from_the_environment_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMANAGER_LOADBALANCERSHEDDINGEXCLUDEDNAMESPACES", '["a/b", "c/d"]')
+    assert load_settings(Settings, None).load_balancer_shedding_excluded_namespaces == {"a/b", "c/d"}
+
+
+def test_a_strategy_may_have_pulsars_full_class_name(tmp_path: Path) -> None:
+    name = "org.apache.pulsar.broker.loadbalance.impl.OverloadShedder"
+    settings = load_settings(Settings, written(tmp_path, f"loadBalancerLoadSheddingStrategy: {name}"))
+    assert settings.planner_settings().shedding_strategy == name
+
+
+def test_settings_cannot_be_changed() -> None:
+    settings = load_settings(Settings, None)
+    with pytest.raises(ValueError, match="frozen"):
+        setattr(settings, "web_service_port", 1)  # noqa: B010 - as a caller without types might
+
+
+@pytest.mark.parametrize(
+    ("url", "hosts", "chroot"),
+    [
+        ("zk:a:2181", "a:2181", ""),
+        ("a:2181,b:2181", "a:2181,b:2181", ""),
+        ("zk:a:2181,b:2181/x/y/", "a:2181,b:2181", "/x/y"),
+        ("zk:a:2181/", "a:2181", ""),
+    ],
+)
+def test_the_metadata_stores_url_is_hosts_and_a_chroot(tmp_path: Path, url: str, hosts: str, chroot: str) -> None:
+    settings = load_settings(Settings, written(tmp_path, f"metadataStoreUrl: '{url}'"))
+    assert (settings.zookeeper_hosts, settings.zookeeper_chroot) == (hosts, chroot)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("loadBalancerSheddingIntervalMinute: 1", "did you mean 'loadBalancerSheddingIntervalMinutes'?"),
+        ("webserviceport: 1", "unknown key 'webserviceport'; did you mean 'webServicePort'?"),
+        ("completelyDifferent: 1", "unknown key 'completelyDifferent'"),
+        ("1: 2", "unknown key '1'"),
+        (
+            "webServicePort: 70000",
+            "webServicePort: Input should be less than or equal to 65535 (got 70000; allowed: >= 0, <= 65535)",
+        ),
+        ("webServicePort: http", "webServicePort: Input should be a valid integer"),
+        ("webServicePort: 80.5", "webServicePort: Input should be a valid integer"),
+        ("clusterName: 5", "clusterName: Input should be a valid string (got 5)"),
+        ("clusterName:", "clusterName: Input should be a valid string (got None)"),
+        ("loadBalancerEnabled: perhaps", "loadBalancerEnabled: Input should be a valid boolean"),
+        ("loadBalancerSheddingIntervalMinutes: 0", "loadBalancerSheddingIntervalMinutes: Input should be greater than"),
+        ("loadBalancerSheddingIntervalMinutes: .nan", "loadBalancerSheddingIntervalMinutes: Input should be a finite"),
+        ("loadBalancerHistoryResourcePercentage: 1", "loadBalancerHistoryResourcePercentage: Input should be less"),
+        ("defaultNumberOfNamespaceBundles: 100000", "defaultNumberOfNamespaceBundles: Input should be less than"),
+        ("loadBalancerSheddingExcludedNamespaces: a/b", "loadBalancerSheddingExcludedNamespaces: Input should be"),
+        ("defaultHashFunction: md5", "defaultHashFunction: Input should be 'murmur3_32' or 'crc32' (got 'md5')"),
+        ("loadBalancerLoadSheddingStrategy: Foo", "unknown strategy; known are AvgShedder, OverloadShedder"),
+        ("loadBalancerLoadPlacementStrategy: Foo", "unknown strategy; known are AvgShedder, LeastLongTermMessageRate"),
+        ("a: b: c", "not valid YAML"),
+        ("a: !!python/object:os.system x", "not valid YAML"),
+        ("- webServicePort", "expected `key: value` lines, got a list"),
+        ("words", "expected `key: value` lines, got a str"),
+        (b"\xff\xfe", "not UTF-8 text"),
+    ],
+)
+def test_what_cannot_be_used_is_named_with_the_file_the_key_and_what_is_allowed(
+    tmp_path: Path, text: str | bytes, complaint: str
+) -> None:
+    path = written(tmp_path, text)
+    message = refusal(path)
+    assert message.startswith(f"{path}: ")
+    assert complaint in message
+
+
+def test_all_faults_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+    message = refusal(written(tmp_path, "webServicePort: x\nloadBalancerSheddingIntervalMinutes: -1"))
+    assert "webServicePort" in message
+    assert "loadBalancerSheddingIntervalMinutes" in message
+    assert "allowed: > 0, <= 100000" in message
+
+
+def test_a_file_that_is_missing_or_is_none_is_named(tmp_path: Path) -> None:
+    assert refusal(tmp_path / "missing.yaml") == f"{tmp_path / 'missing.yaml'}: No such file or directory"
+    assert refusal(tmp_path) == f"{tmp_path}: Is a directory"
+
+
+def test_a_misspelt_environment_variable_is_named_with_what_it_may_have_meant(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMANAGER_WEBSERVICEPRT", "7")
+    assert refusal(None) == (
+        "environment variable LOADMANAGER_WEBSERVICEPRT: no such key; did you mean 'webServicePort'?"
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [("LOADMANAGER_WEBSERVICEPORT", "x"), ("LOADMANAGER_LOADBALANCERSHEDDINGEXCLUDEDNAMESPACES", "a/b")],
+)
+def test_a_bad_value_from_the_environment_is_not_blamed_on_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert refusal(written(tmp_path, "webServicePort: 5")).startswith(f"environment variable {variable}: ")
+
+
+def test_an_agent_says_what_it_has_to_be_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        load_settings(AgentSettings, written(tmp_path, ""))
+    assert "brokerId: is required; brokerUrl: is required; loadManagerUrls: is required" in str(refused.value)
+
+
+@pytest.mark.parametrize("model", [Settings, AgentSettings])
+def test_the_rendered_file_has_every_key_with_its_meaning(model: type[Settings | AgentSettings]) -> None:
+    text = render_yaml(model)
+    for name, field in model.model_fields.items():
+        assert re.search(rf"^(# )?{model.key(name)}:", text, re.MULTILINE), name
+        assert field.description
+        assert f"# {field.description}" in text
+
+
+def test_the_rendered_file_loads_back_to_the_defaults(tmp_path: Path) -> None:
+    path = written(tmp_path, render_yaml(Settings))
+    assert load_settings(Settings, path) == load_settings(Settings, None)
+    assert set(yaml.safe_load(path.read_text())) == {Settings.key(name) for name in Settings.model_fields}
+
+
+def test_the_rendered_file_of_an_agent_loads_once_the_required_keys_are_given(tmp_path: Path) -> None:
+    required = "brokerId: b1:8080\nbrokerUrl: http://b1:8081\nloadManagerUrls: [http://n1:8080]\n"
+    plain = load_settings(AgentSettings, written(tmp_path, required))
+    assert load_settings(AgentSettings, written(tmp_path, render_yaml(AgentSettings) + "\n" + required)) == plain
