@@ -217,7 +217,19 @@ class Settings(StoreSettings, WeightSettings):
     load_manager_class_name: str = Field(
         "",
         description="ExtensibleLoadManagerImpl: filter brokers as Pulsar's extensible load manager does; else as its"
-        " modular one. If some brokers report this class, the others get no bundle.",
+        " modular one. If some brokers report this class, the others get no bundle. SimpleLoadManagerImpl: place, shed"
+        " and filter as that one does, by loadBalancerPlacementStrategy.",
+    )
+    load_balancer_placement_strategy: str = Field(
+        "leastLoadedServer",
+        description="SimpleLoadManagerImpl: leastLoadedServer or leastMsgPerSecond; any other text stands for"
+        " weightedRandomSelection.",
+    )
+    load_balancer_broker_underloaded_threshold_percentage: Percent = Field(
+        50, description="leastLoadedServer, leastMsgPerSecond: brokers are filled up to here before an idle one."
+    )
+    load_balancer_broker_comfort_load_level_percentage: Percent = Field(
+        65, description="SimpleLoadManagerImpl: sheds only if some broker is below this usage."
     )
     prefer_later_versions: bool = Field(False, description="Prefer the brokers that run the latest version.")
     failure_domains_enabled: bool = Field(
@@ -381,6 +393,10 @@ class Settings(StoreSettings, WeightSettings):
                 self.load_balancer_average_resource_usage_difference_threshold_percentage
             ),
             load_manager_class_name=self.load_manager_class_name,
+            simple_placement_strategy=self.load_balancer_placement_strategy,
+            broker_underloaded_threshold_percentage=self.load_balancer_broker_underloaded_threshold_percentage,
+            broker_comfort_load_level_percentage=self.load_balancer_broker_comfort_load_level_percentage,
+            resource_quota_update_interval_minutes=self.load_balancer_resource_quota_update_interval_minutes,
             prefer_later_versions=self.prefer_later_versions,
             failure_domains_enabled=self.failure_domains_enabled,
             msg_rate_difference_shedder_threshold=self.load_balancer_msg_rate_difference_shedder_threshold,
@@ -470,6 +486,32 @@ def load_settings(model: type[S], path: Path | None, overrides: Mapping[str, Any
         raise ConfigurationError(f'environment variable {variables}: expected JSON, such as ["a", "b"]') from None
     except ValidationError as error:
         raise ConfigurationError(_faults(model, error, str(path or "settings"))) from None
+
+
+class _SettingsAlone(Settings):
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def settings_of(values: Mapping[str, Any], where: str) -> Settings:
+    """Settings from these keys and values alone, whatever the environment says.
+
+    Raises `ConfigurationError` naming `where`, the key and what is allowed.
+    """
+    _refuse_unknown_keys(_SettingsAlone, values, where)
+    try:
+        return _SettingsAlone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(_faults(_SettingsAlone, error, where)) from None
 
 
 def render_yaml(model: type[_Settings]) -> str:

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import typer
 
-COMMANDS = ("serve", "agent", "monitor", "demo", "zookeeper", "config")
+COMMANDS = ("serve", "agent", "monitor", "demo", "zookeeper", "dump", "decide", "config")
 
 
 def main() -> None:

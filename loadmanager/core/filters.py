@@ -28,7 +28,7 @@ from loadmanager.core.names import SYSTEM_NAMESPACE, BrokerId
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Figure, Reason
 from loadmanager.core.policies import IsolationPolicy
-from loadmanager.core.settings import PlannerSettings, short_class_name
+from loadmanager.core.settings import PlannerSettings, is_simple, short_class_name
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.versions import UNREADABLE, rank_versions
 
@@ -128,6 +128,11 @@ def keep_fewest_of_namespace(brokers: BoolArray, question: Question) -> BoolArra
     return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
 
 
+def keep_fewest_of_namespace_always(brokers: BoolArray, question: Question) -> BoolArray:
+    """`keep_fewest_of_namespace` whatever the setting: the simple rule."""
+    return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
+
+
 def keep_latest_version(brokers: BoolArray, question: Question) -> BoolArray:
     """Those that run the latest version among them, if later versions are preferred; none if one is unreadable."""
     if not question.settings.prefer_later_versions or not brokers.any():
@@ -194,15 +199,28 @@ EXTENSIBLE = Rules(
     second_choice=False,
 )
 
+SIMPLE = Rules(
+    policies=_ISOLATION,
+    limits=(),
+    preferences=(BrokerFilter(Reason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace_always),),
+    second_choice=False,
+)
+
+_SIMPLE_PLACEMENT = frozenset({"leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"})
+
 
 def rules_of(settings: PlannerSettings, placement_strategy: str) -> Rules:
     """The rules of the load manager that is configured, or that a strategy belongs to; `placement_strategy` is the
     short name of that one.
     """
+    if is_simple(settings):
+        return SIMPLE
     by_class = short_class_name(settings.load_manager_class_name) == "ExtensibleLoadManagerImpl"
     by_shedding = short_class_name(settings.shedding_strategy) == "TransferShedder"
     by_placement = placement_strategy == "LeastResourceUsageWithWeightExtensible"
-    return EXTENSIBLE if by_class or by_shedding or by_placement else MODULAR
+    if by_class or by_shedding or by_placement:
+        return EXTENSIBLE
+    return SIMPLE if placement_strategy in _SIMPLE_PLACEMENT else MODULAR
 
 
 def apply(

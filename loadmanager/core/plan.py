@@ -20,6 +20,12 @@ class Reason(enum.StrEnum):
     RESOURCE_USAGE_NEAR_AVERAGE = "resource_usage_near_average"
     ROUND_ROBIN = "round_robin"
     DRAWN_BY_CHANCE = "drawn_by_chance"
+    IDLE_BROKER_OPENED = "idle_broker_opened"
+    LEAST_LOADED = "least_loaded"
+    LEAST_EXPECTED_MESSAGES = "least_expected_messages"
+    ALL_BROKERS_FULL = "all_brokers_full"
+    MOST_FREE_CAPACITY = "most_free_capacity"
+    DRAWN_BY_WEIGHT = "drawn_by_weight"
     DECIDED_BEFORE = "decided_before"
 
     # Placement: why some brokers were not considered, or none was found.
@@ -44,6 +50,7 @@ class Reason(enum.StrEnum):
     THROUGHPUT_DIFFERENCE = "throughput_difference"
     BROKER_ABOVE_PARTNER = "broker_above_partner"
 
+    TOP_BUNDLE_SHED = "top_bundle_shed"
     OVERLOADED = "overloaded"
     UNDERLOADED = "underloaded"
 
@@ -57,6 +64,8 @@ class Reason(enum.StrEnum):
     NO_BUNDLES = "no_bundles"
     SINGLE_BUNDLE = "single_bundle"
     NO_ELIGIBLE_BUNDLE = "no_eligible_bundle"
+    NO_COMFORTABLE_BROKER = "no_comfortable_broker"
+    TOP_BUNDLE_MOVED_RECENTLY = "top_bundle_moved_recently"
     NO_BUNDLE_FITS = "no_bundle_fits"
     DIFFERENCES_SMALL = "differences_small"
     NOT_THE_BUSIEST = "not_the_busiest"
@@ -89,6 +98,62 @@ class Reason(enum.StrEnum):
 Figure = float | int | str
 
 _SENTENCES: tuple[tuple[Reason, str], ...] = (
+    (
+        Reason.IDLE_BROKER_OPENED,
+        (
+            "Placed because {broker} has no bundles, and the best of {candidates} candidates that has some is above"
+            " {=loadBalancerBrokerUnderloadedThresholdPercentage} %: {best_usage_percent} %"
+        ),
+    ),
+    (Reason.IDLE_BROKER_OPENED, "Placed because {broker} is the first of {candidates} candidates without any bundles"),
+    (
+        Reason.LEAST_LOADED,
+        (
+            "Placed because {broker} at expected usage {usage_percent} % is the best of {candidates} candidates, of"
+            " which {idle} are idle, and no idle one is opened up to"
+            " {=loadBalancerBrokerUnderloadedThresholdPercentage} %"
+        ),
+    ),
+    (
+        Reason.LEAST_EXPECTED_MESSAGES,
+        (
+            "Placed because {broker} expects the fewest messages/s, {msg_rate_per_s}, of {candidates} candidates, of"
+            " which {idle} are idle"
+        ),
+    ),
+    (
+        Reason.ALL_BROKERS_FULL,
+        "Placed because it is the turn of {broker}: the best of {candidates} candidates is full",
+    ),
+    (
+        Reason.MOST_FREE_CAPACITY,
+        (
+            "Placed because {broker} has room for most bundles, {free_bundles}, and the best of {candidates} candidates"
+            " is above {=loadBalancerBrokerOverloadedThresholdPercentage} %: {best_usage_percent} %"
+        ),
+    ),
+    (
+        Reason.DRAWN_BY_WEIGHT,
+        "Placed on {broker} by chance, with weight {weight} of {weights} of {candidates} candidates",
+    ),
+    (
+        Reason.TOP_BUNDLE_SHED,
+        (
+            "Shed {top_bundle}, the top one of {bundles} bundles by {bottleneck}, because usage {usage_percent} %"
+            " ({resource}) is above {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+        ),
+    ),
+    (
+        Reason.NO_COMFORTABLE_BROKER,
+        (
+            "No move because no broker that may own {top_bundle} is below"
+            " {=loadBalancerBrokerComfortLoadLevelPercentage} % in all resources"
+        ),
+    ),
+    (
+        Reason.TOP_BUNDLE_MOVED_RECENTLY,
+        "No move because {top_bundle}, the top one of {bundles} bundles by {bottleneck}, moved recently",
+    ),
     (
         Reason.LEAST_LONG_TERM_MESSAGE_RATE,
         (
@@ -268,6 +333,13 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
         (
             "No move because usage {usage_percent} % is below average {average_percent} % plus"
             " {=loadBalancerBrokerThresholdShedderPercentage} %"
+        ),
+    ),
+    (
+        Reason.BELOW_THRESHOLD,
+        (
+            "No move because usage {usage_percent} % ({resource}) is not above"
+            " {=loadBalancerBrokerOverloadedThresholdPercentage} %"
         ),
     ),
     (

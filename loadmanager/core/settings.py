@@ -19,6 +19,10 @@ class PlannerSettings:
     load_balancer_enabled: bool = True  # loadBalancerEnabled
     load_manager_class_name: str = ""  # loadManagerClassName; empty: the modular rules, and brokers may run any class
     placement_strategy: str = "LeastLongTermMessageRate"  # loadBalancerLoadPlacementStrategy
+    simple_placement_strategy: str = "leastLoadedServer"  # loadBalancerPlacementStrategy, of SimpleLoadManagerImpl
+    broker_underloaded_threshold_percentage: float = 50  # loadBalancerBrokerUnderloadedThresholdPercentage
+    broker_comfort_load_level_percentage: float = 65  # loadBalancerBrokerComfortLoadLevelPercentage
+    resource_quota_update_interval_minutes: float = 15  # loadBalancerResourceQuotaUpdateIntervalMinutes
     shedding_enabled: bool = True  # loadBalancerSheddingEnabled
     shedding_strategy: str = "ThresholdShedder"  # loadBalancerLoadSheddingStrategy
     shedding_excluded_namespaces: frozenset[str] = frozenset()  # loadBalancerSheddingExcludedNamespaces
@@ -52,6 +56,11 @@ class PlannerSettings:
     shedding_bundles_with_policies_enabled: bool = False  # loadBalancerSheddingBundlesWithPoliciesEnabled
     memory_resource_weight: float = 0.0  # loadBalancerMemoryResourceWeight, for averaged loads alone
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)  # loadBalancer*ResourceWeight
+
+
+def is_simple(settings: PlannerSettings) -> bool:
+    """Whether the whole of Pulsar's SimpleLoadManagerImpl is configured: it brings its own strategies and filters."""
+    return short_class_name(settings.load_manager_class_name) == "SimpleLoadManagerImpl"
 
 
 class UnknownStrategyError(ValueError):

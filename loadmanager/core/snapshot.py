@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -92,27 +92,28 @@ class Bundles:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class BrokerSums:
-    """What the bundles add up to per broker. Each bundle counts once: to the broker it is on its way to, no longer to
-    the one it leaves. The fields are described at `Brokers`.
-    """
+class Preallocated:
+    """What the bundles that each broker was given since its report add up to: (M, 4) long-term load, (M,) topics."""
 
-    time_average: FloatArray
-    preallocated: FloatArray
-    preallocated_topics: IntArray
+    load: FloatArray
+    topics: IntArray
 
     @classmethod
-    def of(cls, bundles: Bundles, brokers: int) -> BrokerSums:
-        counted = np.where(bundles.broker == bundles.assigned, bundles.broker, NOBODY)
+    def of(cls, bundles: Bundles, brokers: int) -> Preallocated:
         expected = np.flatnonzero((bundles.assigned >= 0) & (bundles.broker != bundles.assigned))
         destination = bundles.assigned[expected]
-        time_average = [_sum_by_broker(counted, averages, brokers) for averages in (bundles.short, bundles.long)]
         topics = np.bincount(destination, weights=bundles.topics[expected], minlength=brokers)
         return cls(
-            read_only(np.stack(time_average, axis=1), brokers, 2, METRICS),
             read_only(_sum_by_broker(destination, bundles.long[expected], brokers), brokers, METRICS),
             read_only(topics.astype(np.int64), brokers),
         )
+
+
+def _sum_time_averages(bundles: Bundles, brokers: int) -> FloatArray:
+    """The sums (M, 2, 4) per broker of the bundles that it has and keeps: not of one that leaves it."""
+    counted = np.where(bundles.broker == bundles.assigned, bundles.broker, NOBODY)
+    sums = [_sum_by_broker(counted, averages, brokers) for averages in (bundles.short, bundles.long)]
+    return read_only(np.stack(sums, axis=1), brokers, 2, METRICS)
 
 
 def _sum_by_broker(broker: RowArray, columns: FloatArray, brokers: int) -> FloatArray:
@@ -125,17 +126,20 @@ def _sum_by_broker(broker: RowArray, columns: FloatArray, brokers: int) -> Float
 class Brokers:
     """The registered brokers that have reported, sorted by id.
 
-    `usage_percent` (M, 5) and `load` (M, 4) are as reported, as are `topics` and `bundle_count`. `settled` is False
+    `usage` (M, 5, 2), used and limit, `usage_percent` (M, 5) and `load` (M, 4) are as reported, as are `topics`,
+    `bundle_count` and `last_update_ms`, milliseconds since 1970 by the broker's clock. `settled` is False
     when a bundle of its last report has left it since, or is leaving: its load is then out of date. `last_unloaded_s`
     (M,) is when a bundle was last taken from it, seconds since 1970, not a number for never.
     """
 
     ids: tuple[BrokerId, ...]
     registrations: tuple[Registration, ...]
+    usage: FloatArray
     usage_percent: Float32Array
     load: FloatArray
     topics: IntArray
     bundle_count: IntArray
+    last_update_ms: IntArray
     versions: tuple[str, ...]
     load_manager_classes: tuple[str, ...]
     persistent_enabled: BoolArray
@@ -143,15 +147,17 @@ class Brokers:
     settled: BoolArray
     last_unloaded_s: FloatArray
     bundles: Bundles
-    _sums: list[BrokerSums] = field(default_factory=list, repr=False)
+    _time_average: list[FloatArray] = field(default_factory=list, repr=False)
+    _preallocated: list[Preallocated] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         brokers = len(self.ids)
         assert len(self.registrations) == len(self.versions) == len(self.load_manager_classes) == brokers
         assert all(a < b for a, b in zip(self.ids, self.ids[1:], strict=False)), "broker ids must ascend"
+        read_only(self.usage, brokers, RESOURCES, 2)
         read_only(self.usage_percent, brokers, RESOURCES)
         read_only(self.load, brokers, METRICS)
-        for column in (self.topics, self.bundle_count):
+        for column in (self.topics, self.bundle_count, self.last_update_ms):
             read_only(column, brokers)
         for flags in (self.persistent_enabled, self.non_persistent_enabled, self.settled):
             read_only(flags, brokers)
@@ -162,24 +168,36 @@ class Brokers:
 
     @property
     def time_average(self) -> FloatArray:
-        """(M, 2, 4): sums of the short-term and long-term averages of the bundles each owns and reports."""
-        return self._summed().time_average
+        """(M, 2, 4): sums of the short-term and long-term averages of the bundles each owns and reports.
+
+        Sums are added up by whoever asks first, and only those: not by the event loop that takes the snapshot.
+        """
+        if not self._time_average:
+            self._time_average.append(_sum_time_averages(self.bundles, len(self)))
+        return self._time_average[0]
 
     @property
     def preallocated(self) -> FloatArray:
         """(M, 4): sums of the long-term averages of the bundles each was given since its report."""
-        return self._summed().preallocated
+        return self._summed_preallocated().load
 
     @property
     def preallocated_topics(self) -> IntArray:
         """(M,): the topics of the bundles each was given since its report."""
-        return self._summed().preallocated_topics
+        return self._summed_preallocated().topics
 
-    def _summed(self) -> BrokerSums:
-        """The sums, added up by whoever asks first: not by the event loop that takes the snapshot."""
-        if not self._sums:
-            self._sums.append(BrokerSums.of(self.bundles, len(self)))
-        return self._sums[0]
+    def with_bundles(self, bundles: Bundles, settled: BoolArray) -> Brokers:
+        """The brokers with these bundles in place of theirs."""
+        return replace(self, bundles=bundles, settled=settled, _time_average=[], _preallocated=[])
+
+    def with_time_average(self, time_average: FloatArray) -> Brokers:
+        """The brokers with these sums (M, 2, 4), whatever their bundles add up to."""
+        return replace(self, _time_average=[read_only(time_average, len(self), 2, METRICS)])
+
+    def _summed_preallocated(self) -> Preallocated:
+        if not self._preallocated:
+            self._preallocated.append(Preallocated.of(self.bundles, len(self)))
+        return self._preallocated[0]
 
     def find_row(self, broker: BrokerId) -> int | None:
         return _find(self.ids, broker)
@@ -309,10 +327,12 @@ def brokers_of(
     return Brokers(
         ids=tuple(registration.broker for registration in registrations),
         registrations=tuple(registrations),
+        usage=usage,
         usage_percent=percent_usage(usage[:, :, 0], usage[:, :, 1]),
         load=np.array([report.load for report in reports]).reshape(-1, METRICS),
         topics=np.array([report.num_topics for report in reports], dtype=np.int64),
         bundle_count=np.array([report.num_bundles for report in reports], dtype=np.int64),
+        last_update_ms=np.array([report.last_update_ms for report in reports], dtype=np.int64),
         versions=tuple(report.version for report in reports),
         load_manager_classes=tuple(report.load_manager_class for report in reports),
         persistent_enabled=np.array([report.persistent_enabled for report in reports], dtype=bool),

@@ -20,7 +20,8 @@ from loadmanager.leader.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.store.codec import decode
-from loadmanager.wire.broker_data import decode_local_broker_data, report_of
+from loadmanager.wire.broker_data import report_of
+from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.records import LeaderRecord, NodeRecord, decode_bundle_data, decode_namespace
 from loadmanager.wire.validation import parse_model
 
@@ -214,7 +215,7 @@ class Intake:
             self._view.drop_broker(broker_id)
             self._view.registrations[broker_id] = registration
         where = paths.broker(name)
-        record = decode_local_broker_data(decode(znode.data, where), where)
+        record = decode_broker_record(decode(znode.data, where), where)
         report = report_of(record, where, self._view.model.known_bundles)
         self._view.put_broker(registration, znode.version, record)
         self._view.model.apply_report(registration, report)

@@ -101,18 +101,18 @@ class Persistence:
                 await asyncio.sleep(0)
         for broker_id, sums in model.broker_time_averages().items():
             records[paths.broker_time_average(broker_id)] = TimeAverageBrokerData.of(sums).to_json()
-        records[paths.STRATEGY_STATE] = pack(self._strategy_state())
+        records[paths.STRATEGY_STATE] = await asyncio.to_thread(pack_within_limit, self._strategy_state())
         changed = {path: data for path, data in records.items() if self._written.get(path) != data}
         await self._write(changed, self._stale_averages())
         self._flushed_revision = revision
 
-    def _strategy_state(self) -> bytes:
+    def _strategy_state(self) -> StrategyStateRecord:
         model = self._view.model
         return StrategyStateRecord(
             states=self._desk.state,
             recently_unloaded=model.recently_unloaded(),
             last_unloaded={str(broker): at_s for broker, at_s in model.last_unloaded().items()},
-        ).to_json()
+        )
 
     def _stale_averages(self) -> list[str]:
         prefix = f"{paths.BROKER_TIME_AVERAGE}/"
@@ -167,3 +167,15 @@ class Persistence:
                 self._view.faults.pop(path, None)
             case _:
                 pass
+
+
+def pack_within_limit(record: StrategyStateRecord) -> bytes:
+    """The record as a znode; without what strategies remember when that is too much, as quotas of many bundles are.
+
+    Strategies start without it then, as after any loss; what else is written must not fail for it.
+    """
+    data = pack(record.to_json())
+    if len(data) <= MAX_TRANSACTION_BYTES:
+        return data
+    log.warning("strategy_states_not_kept", bytes=len(data), limit=MAX_TRANSACTION_BYTES)
+    return pack(record.model_copy(update={"states": {}}).to_json())

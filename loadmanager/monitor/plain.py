@@ -12,6 +12,8 @@ from loadmanager.monitor.tables import CLUSTER, Figure, Row, broker_rows, cluste
 _WIDTH = 14
 _JSON_KEYS = {
     "SYSTEM": ("cpuPercent", "memoryPercent", "directMemoryPercent", "bwInPercent", "bwOutPercent", "maxPercent"),
+    "RAW SYSTEM": ("cpuPercent", "memoryPercent", "directMemoryPercent", "bwInPercent", "bwOutPercent", "maxPercent"),
+    "ALLOC SYSTEM": ("cpuPercent", "memoryPercent", "directMemoryPercent", "bwInPercent", "bwOutPercent", "maxPercent"),
     "COUNT": ("topics", "bundles", "producers", "consumers", "bundlesGained", "bundlesLost"),
 }
 _MESSAGE_KEYS = ("msgRateIn", "msgRateOut", "msgRate", "kbPerSIn", "kbPerSOut", "kbPerS")

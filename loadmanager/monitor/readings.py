@@ -11,6 +11,7 @@ from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Znode
 from loadmanager.store.codec import decode
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, report_of
+from loadmanager.wire.load_report import LoadReport, find_load_report, local_broker_data_of
 from loadmanager.wire.records import TimeAverageBrokerData
 from loadmanager.wire.validation import parse_model
 
@@ -22,13 +23,15 @@ _RETRY_S = 1.0
 class Reading:
     """One broker. `record` is None when it cannot be read, `averages` also when nobody has written any yet.
 
-    `faults` says what is wrong with which znode.
+    `faults` says what is wrong with which znode. `load_report` is the record as a broker under SimpleLoadManagerImpl
+    wrote it, None for any other.
     """
 
     broker_id: str
     record: LocalBrokerData | None = None
     averages: TimeAverageBrokerData | None = None
     faults: tuple[str, ...] = ()
+    load_report: LoadReport | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +128,11 @@ def reading_of(broker_id: str, record: Znode, averages: Znode | None) -> Reading
     faults: list[str] = []
     reading = Reading(broker_id)
     try:
-        data = decode_local_broker_data(decode(record.data, record.path), record.path)
+        raw = decode(record.data, record.path)
+        legacy = find_load_report(raw, record.path)
+        data = local_broker_data_of(legacy) if legacy else decode_local_broker_data(raw, record.path)
         report_of(data, record.path)  # a record that the leader would refuse is not shown as if it counted
-        reading = replace(reading, record=data)
+        reading = replace(reading, record=data, load_report=legacy)
     except InvalidRecordError as error:
         faults.append(str(error))
     if averages is not None:

@@ -3,6 +3,9 @@
 Source: the tables of `pulsar-perf monitor-brokers`. Differs from it: long-term rate and throughput stand under their
 own headings in the table of all brokers; MAX % is in per cent; and what is not known is None instead of an error, such
 as the averages of a broker for which the leader has not written any yet.
+
+A broker under SimpleLoadManagerImpl has a table of its own, with Pulsar's figures: KB/S of RAW MSG are kbit/s of its
+network by 1,024, and the bandwidth of ALLOC SYSTEM is 125 times too high, bytes/s as a share of kbit/s.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from loadmanager.core.load import (
 )
 from loadmanager.monitor.readings import Reading
 from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.load_report import LoadReport
 from loadmanager.wire.records import TimeAverageBrokerData
 
 Figure = float | int | None
@@ -56,8 +60,12 @@ class ClusterRow:
 
 
 def broker_rows(reading: Reading) -> tuple[Row, ...]:
-    """A broker's table. MAX % leaves heap memory out, as Pulsar's balancer does: a full heap is how a JVM looks."""
+    """A broker's table. MAX % leaves heap memory out, as Pulsar's balancer does: a full heap is how a JVM looks; but
+    not for a broker under SimpleLoadManagerImpl.
+    """
     record, averages = reading.record, reading.averages
+    if reading.load_report is not None and record is not None:
+        return _simple_rows(reading.load_report, record)
     return (
         Row("SYSTEM", SYSTEM, _system(record) if record is not None else _UNKNOWN),
         Row("COUNT", COUNT, _count(record) if record is not None else _UNKNOWN),
@@ -77,7 +85,11 @@ def cluster_rows(readings: Iterable[Reading]) -> tuple[ClusterRow, ...]:
 
 
 def _cluster_figures(reading: Reading) -> tuple[Figure, ...]:
-    system, count, latest, _, long_term = (row.figures for row in broker_rows(reading))
+    rows = {row.label: row.figures for row in broker_rows(reading)}
+    if "RAW MSG" in rows:
+        raw, allocated = rows["RAW MSG"], rows["ALLOC MSG"]
+        return rows["COUNT"][1], raw[2], allocated[2], allocated[5], rows["RAW SYSTEM"][5]
+    system, count, latest, long_term = (rows[label] for label in ("SYSTEM", "COUNT", "LATEST", "LONG"))
     return count[1], latest[2], long_term[2], latest[5], system[5]
 
 
@@ -86,6 +98,30 @@ def _system(record: LocalBrokerData) -> tuple[Figure, ...]:
     percent = percent_usage(usage[:, 0], usage[:, 1])
     highest = float(max_resource_usage(percent)) * 100
     return (*(_known(float(percent[resource])) for resource in _SHOWN_RESOURCES), _known(highest))
+
+
+def _simple_rows(report: LoadReport, record: LocalBrokerData) -> tuple[Row, ...]:
+    """The table of a broker under SimpleLoadManagerImpl: what it uses, and what its bundles are expected to need."""
+    usage = report_of(record, "").usage
+    percent = percent_usage(usage[:, 0], usage[:, 1])[list(_SHOWN_RESOURCES)].tolist()
+    rate_in, rate_out = record.get("msgRateIn", 0.0), record.get("msgRateOut", 0.0)
+    allocated = [report.get("allocatedBandwidthIn", 0.0), report.get("allocatedBandwidthOut", 0.0)]
+    rates = report.get("allocatedMsgRateIn", 0.0), report.get("allocatedMsgRateOut", 0.0)
+    amounts = [report.get("allocatedCPU", 0.0), report.get("allocatedMemory", 0.0), *allocated]
+    limits = usage[[CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT], 1].tolist()
+    shares = [_share(amount, limit) for amount, limit in zip(amounts, limits, strict=True)]
+    return (
+        Row("COUNT", COUNT, _count(record)),
+        Row("RAW SYSTEM", SYSTEM, tuple(_known(each) for each in (*percent, max(percent)))),
+        Row("ALLOC SYSTEM", SYSTEM, (shares[0], shares[1], None, shares[2], shares[3], max(shares))),
+        Row("RAW MSG", MESSAGES, _messages(rate_in, rate_out, usage[BANDWIDTH_IN, 0], usage[BANDWIDTH_OUT, 0])),
+        Row("ALLOC MSG", MESSAGES, _messages(*rates, *allocated)),
+    )
+
+
+def _share(amount: float, limit: float) -> float:
+    """The amount in percent of the limit, at most 100, 0 without a limit."""
+    return 100 * min(1.0, amount / limit) if limit > 0 else 0.0
 
 
 def _count(record: LocalBrokerData) -> tuple[Figure, ...]:

@@ -174,13 +174,14 @@ def _without_nulls(data: bytes) -> bytes:
         content = orjson.loads(data)
     except orjson.JSONDecodeError:
         return data  # whoever parses it next says what is wrong
-    return orjson.dumps(_drop_nulls(content, _RECORD_DEPTH))
+    return orjson.dumps(drop_nulls(content))
 
 
-def _drop_nulls(value: object, depth: int) -> object:
+def drop_nulls(value: object, depth: int = _RECORD_DEPTH) -> object:
+    """The value without the entries of its objects that are null, so many levels down."""
     if not depth or not isinstance(value, dict):
         return value
-    return {key: _drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}
+    return {key: drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}
 
 
 def _matrix(stats: Iterable[NamespaceBundleStats]) -> npt.NDArray[np.float64]:

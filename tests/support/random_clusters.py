@@ -62,9 +62,16 @@ def brokers() -> st.SearchStrategy[SomeBroker]:
 
 
 @st.composite
-def clusters(draw: st.DrawFn, most_brokers: int = 6, *, settled: bool = False) -> SomeCluster:
+def clusters(
+    draw: st.DrawFn,
+    most_brokers: int = 6,
+    *,
+    settled: bool = False,
+    fewest_brokers: int = 1,
+    fewest_bundles: int = 0,
+) -> SomeCluster:
     """With `settled` every bundle is owned and reported by its owner."""
-    some_brokers = draw(st.lists(brokers(), min_size=1, max_size=most_brokers))
+    some_brokers = draw(st.lists(brokers(), min_size=fewest_brokers, max_size=most_brokers))
     position = st.integers(0, len(some_brokers) - 1)
     some_bundles = st.builds(
         SomeBundle,
@@ -77,7 +84,7 @@ def clusters(draw: st.DrawFn, most_brokers: int = 6, *, settled: bool = False) -
         recent=seldom(),
         load=st.tuples(FIGURES, FIGURES, FIGURES, FIGURES),
     )
-    return SomeCluster(tuple(some_brokers), tuple(draw(st.lists(some_bundles, max_size=25))))
+    return SomeCluster(tuple(some_brokers), tuple(draw(st.lists(some_bundles, min_size=fewest_bundles, max_size=25))))
 
 
 def broker_name(position: int) -> str:

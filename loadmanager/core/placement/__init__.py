@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 from loadmanager.core.placement.avg import AvgShedder
 from loadmanager.core.placement.base import PlacementStrategy
+from loadmanager.core.placement.least_loaded_server import LeastLoadedServer
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.placement.least_msg_per_second import LeastMsgPerSecond
 from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
 from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
-from loadmanager.core.settings import PlannerSettings, get_by_name
+from loadmanager.core.placement.weighted_random_selection import WeightedRandomSelection
+from loadmanager.core.settings import PlannerSettings, get_by_name, is_simple
 
 PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] = {
     "AvgShedder": AvgShedder.of,
@@ -18,13 +21,23 @@ PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] 
     "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight.of,
     "LeastResourceUsageWithWeightExtensible": LeastResourceUsageWithWeightExtensible.of,
     "RoundRobinBrokerSelector": RoundRobinBrokerSelector.of,
+    "leastLoadedServer": LeastLoadedServer.of,
+    "leastMsgPerSecond": LeastMsgPerSecond.of,
+    "weightedRandomSelection": WeightedRandomSelection.of,
 }
+
+_SIMPLE = ("leastLoadedServer", "leastMsgPerSecond")
 
 
 def placement_strategy(settings: PlannerSettings) -> tuple[str, PlacementStrategy]:
     """The configured strategy and its short name; Pulsar's full Java class names are understood too.
 
-    Raises `UnknownStrategyError`.
+    With SimpleLoadManagerImpl it is that of `loadBalancerPlacementStrategy`, where any other text stands for
+    weightedRandomSelection, as in Pulsar. Raises `UnknownStrategyError`.
     """
+    if is_simple(settings):
+        chosen = settings.simple_placement_strategy
+        name = chosen if chosen in _SIMPLE else "weightedRandomSelection"
+        return name, PLACEMENT_STRATEGIES[name](settings)
     name, factory = get_by_name("loadBalancerLoadPlacementStrategy", settings.placement_strategy, PLACEMENT_STRATEGIES)
     return name, factory(settings)

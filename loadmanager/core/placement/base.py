@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
@@ -10,7 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.load import METRICS, IntArray
+from loadmanager.core.load import METRICS, FloatArray, IntArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Figure, Reason
 from loadmanager.core.snapshot import Snapshot, bundle_load
@@ -45,6 +45,21 @@ class GroupCounts:
         return GroupCounts(self.namespaces.copy(), self.bundles.copy())
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Tally:
+    """What the moved bundles measure, added to each broker and removed from it: (M, k) each."""
+
+    measure: Callable[[int | None], FloatArray]
+    added: FloatArray
+    removed: FloatArray
+
+    def count(self, bundle: int | None, source: int | None, destination: int) -> None:
+        amount = self.measure(bundle)
+        self.added[destination] += amount
+        if source is not None:
+            self.removed[source] += amount
+
+
 class Projection:
     """What the steps decided so far in one plan add to each broker and take away: so a burst of lookups, or all that
     one broker sheds, does not end up in one place. `load` is (M, 4) long-term averages, `topics` (M,).
@@ -57,6 +72,8 @@ class Projection:
         self._snapshot = snapshot
         self._bundles: dict[str, IntArray] = {}
         self._groups: dict[str, GroupCounts] = {}
+        self._moves: list[tuple[int | None, int | None, int]] = []
+        self._tallies: dict[str, _Tally] = {}
 
     def bundles_per_broker(self, namespace: str) -> IntArray:
         """How many bundles of the namespace each broker has (M,), the decided steps included."""
@@ -75,12 +92,27 @@ class Projection:
             counts = self._groups[group] = known.copy()
         return counts
 
+    def tally(self, name: str, measure: Callable[[int | None], FloatArray]) -> tuple[FloatArray, FloatArray]:
+        """What the decided steps add to each broker, and take from it, in another measure of bundles (rows, None for
+        an unknown one) than load: (M, k) each, to be read. The measure of the first call under a name is kept.
+        """
+        tally = self._tallies.get(name)
+        if tally is None:
+            shape = (len(self._snapshot.brokers), len(measure(None)))
+            tally = self._tallies[name] = _Tally(measure, np.zeros(shape), np.zeros(shape))
+            for move in self._moves:
+                tally.count(*move)
+        return tally.added, tally.removed
+
     def move(self, namespace: str, bundle: int | None, source: int | None, destination: int) -> None:
         """Count the bundle (a row, None for an unknown one) to `destination`, no longer to `source`."""
         load = bundle_load(self._snapshot, bundle)
         topics = 0 if bundle is None else int(self._snapshot.bundles.topics[bundle])
         self.load[destination] += load
         self.topics[destination] += topics
+        self._moves.append((bundle, source, destination))
+        for tally in self._tallies.values():
+            tally.count(bundle, source, destination)
         self._count(namespace, destination, 1)
         if source is not None:
             self.load[source] -= load

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 from support.builders import averages, bundle, report, snapshot
 
@@ -53,3 +56,22 @@ def test_what_is_derived_is_worked_out_once() -> None:
 def test_names_that_are_not_sorted_by_namespace_are_refused() -> None:
     with pytest.raises(AssertionError, match="sorted"):
         intern_namespaces(["a/b/1", "c/d/1", "a/b/2"])
+
+
+def test_brokers_can_be_given_other_bundles_and_other_sums() -> None:
+    given = snapshot({"a": report({bundle(1): (10, 0, 0, 0)}), "b": report()})
+    assert given.brokers.time_average[:, 1, 0].tolist() == [10, 0]
+    bundles = replace(given.bundles, broker=np.array([1], dtype=np.int32), assigned=np.array([1], dtype=np.int32))
+    moved = given.brokers.with_bundles(bundles, np.array([True, False]))
+    assert moved.time_average[:, 1, 0].tolist() == [0, 10]
+    assert moved.settled.tolist() == [True, False]
+    told = moved.with_time_average(np.full((2, 2, 4), 7.0))
+    assert told.time_average.tolist() == np.full((2, 2, 4), 7.0).tolist()
+    assert told.preallocated.tolist() == moved.preallocated.tolist()
+
+
+def test_sums_of_brokers_can_be_given_in_place_of_what_their_bundles_add_up_to() -> None:
+    given = snapshot({"a": report([X])}, {Y: averages((1, 2, 3, 4), topics=5)}).brokers
+    replaced = given.with_time_average(np.full((1, 2, 4), 7.0))
+    assert replaced.time_average.tolist() == [[[7.0] * 4] * 2]
+    assert replaced.preallocated.tolist() == given.preallocated.tolist()

@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+import orjson
 import pytest
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually
@@ -92,6 +93,20 @@ async def test_a_broker_comes_and_goes_with_its_znode(mirror: Mirror) -> None:
     await mirror.read()
     assert not mirror.view.is_registered(registration)
     assert B1 not in mirror.view.brokers
+
+
+async def test_a_broker_under_the_simple_load_manager_is_taken_in_like_any_other(mirror: Mirror) -> None:
+    stats = {BUNDLE: {"topics": 3, "msgThroughputIn": 7.0}}
+    record = {
+        "underLoaded": False,
+        "pulsarServiceUrl": "pulsar://b1:6650",
+        "bundleStats": stats,
+        "msgThroughputIn": 1.0,
+    }
+    await mirror.put(BROKER, orjson.dumps(record))
+    brokers = mirror.view.model.snapshot(0.0, 0.0).brokers
+    assert (brokers.ids, brokers.topics.tolist(), brokers.load[0].tolist()) == ((B1,), [3], [0, 0, 7, 0])
+    assert mirror.view.brokers[B1].record["pulsarServiceUrl"] == "pulsar://b1:6650"
 
 
 async def test_a_broker_that_registers_again_between_two_reads_is_another_life(mirror: Mirror) -> None:

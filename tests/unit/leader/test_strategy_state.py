@@ -8,11 +8,12 @@ from support.stores import MemoryWorld
 
 from loadmanager.core.planner import PlannerSettings
 from loadmanager.leader.election import Election
-from loadmanager.leader.persistence import Persistence
+from loadmanager.leader.persistence import Persistence, pack_within_limit
 from loadmanager.leader.planning import Desk
 from loadmanager.leader.view import ClusterView
 from loadmanager.store import paths
 from loadmanager.store.base import Create, MetadataStore
+from loadmanager.store.codec import decode
 from loadmanager.wire.records import LeaderRecord
 from loadmanager.wire.strategy_state import StrategyStateRecord
 
@@ -34,7 +35,7 @@ async def test_the_next_leader_knows_from_which_brokers_bundles_were_taken_and_w
     store = await world.connect()
     leader, successor = ClusterView(), ClusterView()
     leader.model.mark_unloaded(bundle(1), 1_000.0, A.broker)
-    record = persistence(store, leader)._strategy_state()
+    record = pack_within_limit(persistence(store, leader)._strategy_state())
     await store.ensure_path(paths.BROKER_TIME_AVERAGE)
     await store.commit([Create(paths.STRATEGY_STATE, record)])
     for registration in (A, B):
@@ -44,6 +45,18 @@ async def test_the_next_leader_knows_from_which_brokers_bundles_were_taken_and_w
     assert np.array_equal(snapshot.brokers.last_unloaded_s, [1_000.0, np.nan], equal_nan=True)
     assert successor.model.recently_unloaded() == {bundle(1): 1_000.0}
     await world.close()
+
+
+def test_states_that_no_znode_holds_are_left_out_and_what_was_unloaded_is_kept() -> None:
+    rng = np.random.default_rng(0)
+    quotas = {bundle(i): rng.random(5).tolist() for i in range(20_000)}
+    record = StrategyStateRecord(
+        states={"leastLoadedServer": {"model": {"quotas": quotas}}}, recently_unloaded={"b": 1}
+    )
+    kept = StrategyStateRecord.model_validate_json(decode(pack_within_limit(record), "here"))
+    assert (kept.states, kept.recently_unloaded) == ({}, {"b": 1})
+    few = record.model_copy(update={"states": {"leastLoadedServer": {"cursor": 1}}})
+    assert StrategyStateRecord.model_validate_json(decode(pack_within_limit(few), "here")) == few
 
 
 def test_a_state_from_before_sources_were_noted_is_understood() -> None:

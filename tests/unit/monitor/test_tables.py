@@ -168,3 +168,48 @@ def test_the_total_adds_up_what_is_known_and_shows_the_highest_usage() -> None:
 
 def test_the_total_of_no_brokers_is_unknown() -> None:
     assert cluster_rows([]) == (ClusterRow("TOTAL", (None, None, None, None, None)),)
+
+
+def a_load_report() -> dict[str, object]:
+    """A broker under SimpleLoadManagerImpl whose ten bundles are expected to need what is expected by default."""
+    stats = [{"topics": 1, "msgRateIn": 120.05, "msgRateOut": 240.1} for _ in range(10)]
+    return {
+        "loadReportType": "LoadReport",
+        "systemResourceUsage": {
+            "cpu": {"usage": 137.5, "limit": 800},
+            "memory": {"usage": 2048, "limit": 4096},
+            "directMemory": {"usage": 512, "limit": 8192},
+            "bandwidthIn": {"usage": 245760.5, "limit": 1e7},
+            "bandwidthOut": {"usage": 491521, "limit": 1e7},
+        },
+        "bundleStats": {f"t/ns/0x{i:08x}_0x{i + 1:08x}": each for i, each in enumerate(stats)},
+        "allocatedCPU": 40,
+        "allocatedMemory": 800,
+        "allocatedBandwidthIn": 1e6,
+        "allocatedBandwidthOut": 3e6,
+        "allocatedMsgRateIn": 400,
+        "allocatedMsgRateOut": 1200,
+    }
+
+
+def test_a_broker_under_the_simple_load_manager_shows_what_it_uses_and_what_it_is_expected_to_need() -> None:
+    rows = {row.label: row for row in broker_rows(a_reading(a_load_report(), averages=None))}
+    shown = {label: [None if f is None else round(f, 2) for f in row.figures] for label, row in rows.items()}
+    assert shown == {
+        "COUNT": [10, 10, 0, 0, 0, 0],
+        "RAW SYSTEM": [17.19, 50, 6.25, 2.46, 4.92, 50],
+        "ALLOC SYSTEM": [5, 19.53, None, 10, 30, 30],
+        "RAW MSG": [1200.5, 2401, 3601.5, 240, 480, 720],
+        "ALLOC MSG": [400, 1200, 1600, 976.56, 2929.69, 3906.25],
+    }
+
+
+def test_the_row_of_a_broker_under_the_simple_load_manager_has_its_expected_rates_as_long_term_ones() -> None:
+    [row, total] = cluster_rows([a_reading(a_load_report(), averages=None)])
+    assert row.figures == pytest.approx((10, 3601.5, 1600, 3906.25, 50))
+    assert total.figures == row.figures
+
+
+def test_a_limit_that_is_not_known_makes_an_expected_share_of_nothing() -> None:
+    unknown = a_reading(a_load_report() | {"systemResourceUsage": {}}, averages=None)
+    assert figures(unknown, "ALLOC SYSTEM")["MAX %"] == 0

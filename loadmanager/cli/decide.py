@@ -1,0 +1,111 @@
+"""`loadmanager decide`: what a strategy would decide about a cluster, from a dump of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from loadmanager.cli.running import EXIT_CONFIGURATION, fail
+from loadmanager.core.settings import UnknownStrategyError
+from loadmanager.decide.deciding import Decided, Decider, PlaceDecider, ShedDecider
+from loadmanager.decide.reading import read_lines
+from loadmanager.errors import LoadManagerError
+from loadmanager.wire.dump import encode
+
+
+def decide(
+    file: Annotated[str, typer.Argument(help="A dump: JSON Lines, one moment of the cluster each; - for the input.")],
+    shed: Annotated[str | None, typer.Option(metavar="NAME", help="Ask this shedding strategy.")] = None,
+    place: Annotated[str | None, typer.Option(metavar="NAME", help="Ask this placement strategy.")] = None,
+    bundle: Annotated[
+        str | None, typer.Option(metavar="BUNDLE", help="The bundle to place: tenant/namespace/0x.._0x...")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting that wins over the dump's own; may be repeated."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Where chance begins.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object a line.")] = False,  # noqa: FBT002 - a command-line flag
+) -> None:
+    """Say what a strategy decides about each moment of a dump, and why. Nothing is changed anywhere."""
+    try:
+        decider = _decider(shed, place, bundle, _overrides(settings or ()), seed)
+        with _opened(file) as lines:
+            decided = [decider.decide(line, where) for line, where in read_lines(lines, file)]
+    except (LoadManagerError, UnknownStrategyError) as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    if as_json:
+        for each in decided:
+            print(encode(each.to_record()))
+    else:
+        console = Console()
+        for number, each in enumerate(decided, start=1):
+            _show(each, number, console)
+
+
+def _decider(
+    shed: str | None, place: str | None, bundle: str | None, overrides: Mapping[str, str], seed: int
+) -> Decider:
+    if (shed is None) == (place is None):
+        fail("expected either --shed NAME or --place NAME", EXIT_CONFIGURATION)
+    if (place is None) != (bundle is None):
+        fail("expected --bundle BUNDLE with --place, and only with it", EXIT_CONFIGURATION)
+    if shed is not None:
+        return ShedDecider(shed, overrides)
+    return PlaceDecider(place or "", bundle or "", overrides, np.random.default_rng(seed))
+
+
+def _overrides(settings: Iterable[str]) -> dict[str, str]:
+    overrides = {}
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals or not key:
+            fail(f"--set {setting!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
+        overrides[key.strip()] = value.strip()
+    return overrides
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[BinaryIO]:
+    if file == "-":
+        yield sys.stdin.buffer
+        return
+    try:
+        with Path(file).open("rb") as lines:
+            yield lines
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", EXIT_CONFIGURATION)
+
+
+def _show(decided: Decided, number: int, console: Console) -> None:
+    console.print(f"[bold]Line {number}[/bold], taken at {decided.taken_at_ms} ms")
+    console.print(_decisions(decided.decisions))
+    if decided.candidates is not None:
+        console.print(Text("Drawn from: " + (", ".join(decided.candidates) or "nobody")))
+    verdicts = Table("Subject", "Why", box=None, pad_edge=False)
+    for verdict in decided.verdicts:
+        verdicts.add_row(Text(verdict.subject), Text(verdict.sentence()))
+    console.print(verdicts)
+    if decided.metrics:
+        figures = ", ".join(f"{name} {value:g}" for name, value in decided.metrics.items())
+        console.print(Text(figures))
+    console.print()
+
+
+def _decisions(decisions: Sequence[Mapping[str, Any]]) -> Table | str:
+    if not decisions:
+        return "Nothing to do."
+    table = Table("Action", "Bundle", "From", "To", "Reason", box=None, pad_edge=False)
+    for each in decisions:
+        cells = (each.get(key) for key in ("action", "bundle", "source", "destination", "reason"))
+        table.add_row(*(Text("-" if cell is None else str(cell)) for cell in cells))
+    return table

@@ -1,0 +1,83 @@
+"""`loadmanager dump`: the state of a cluster that decisions read, as a line of JSON for `loadmanager decide`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.config import Settings, load_settings
+from loadmanager.decide.collecting import Collected
+from loadmanager.decide.dumping import collect_cluster
+from loadmanager.decide.pulsar import collect_pulsar
+from loadmanager.errors import ConfigurationError, InvalidRecordError, StoreError
+from loadmanager.observability import configure_logging
+from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.wire.dump import encode
+
+
+def dump(
+    metadata_store_url: Annotated[
+        str | None, typer.Option(help="ZooKeeper and chroot, zk:host:port/chroot; else as configured.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file of a node; see config/loadmanager.yaml.")] = None,
+    pulsar: Annotated[bool, typer.Option("--pulsar", help="It is a cluster of Pulsar's.")] = False,  # noqa: FBT002 - a flag
+    cluster: Annotated[
+        str | None, typer.Option(help="With --pulsar: whose isolation policies and failure domains.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Add the line to this file instead of printing it.")] = None,
+) -> None:
+    """Read the state of a cluster from its metadata store, changing nothing, as a line of JSON.
+
+    What cannot be read is left out, and said on standard error.
+    """
+    configure_logging(json_lines=False, level="error")
+    try:
+        settings = load_settings(Settings, config)
+        if metadata_store_url is not None:
+            settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
+        collected = asyncio.run(_collect(settings, cluster, pulsar=pulsar))
+        line = encode(collected.finish()) + "\n"
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    except StoreError as error:
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
+    except InvalidRecordError as error:
+        fail(str(error), EXIT_FAILURE)
+    for fault in collected.faults:
+        print(f"left out: {fault}", file=sys.stderr)
+    _write(line, output)
+
+
+async def _collect(settings: Settings, cluster: str | None, *, pulsar: bool) -> Collected:
+    store = ZooKeeperStore(
+        settings.zookeeper_hosts,
+        session_timeout_s=settings.session_timeout_s,
+        chroot=settings.zookeeper_chroot,
+        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
+        create_chroot=False,
+    )
+    await store.start()
+    try:
+        taken_at_ms = time.time_ns() // 1_000_000
+        if pulsar:
+            return await collect_pulsar(store, taken_at_ms, cluster)
+        return await collect_cluster(store, taken_at_ms, settings)
+    finally:
+        await store.close()
+
+
+def _write(line: str, output: Path | None) -> None:
+    if output is None:
+        sys.stdout.write(line)
+        return
+    try:
+        with output.open("a", encoding="utf-8") as file:
+            file.write(line)
+    except OSError as error:
+        fail(f"{output}: {error.strerror}", EXIT_FAILURE)

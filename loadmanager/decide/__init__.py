@@ -1,0 +1,1 @@
+"""Decisions about a cluster that is not there: from a dump of it, as often as one likes."""

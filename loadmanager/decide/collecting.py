@@ -1,0 +1,114 @@
+"""What both kinds of dump share: collecting records that can be used, and saying which cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, cast
+
+from loadmanager.core.names import namespace_of
+from loadmanager.decide.checks import check, declared_bundles, parse_bundle
+from loadmanager.errors import InvalidRecordError
+from loadmanager.store.base import Znode
+from loadmanager.store.codec import decode
+from loadmanager.wire.dump import DumpLine, decode_line, encode
+
+THE_DUMP = "the dump"
+
+
+class Reader(Protocol):
+    """All that a dump asks of a metadata store: nothing that changes it."""
+
+    async def get(self, path: str) -> Znode | None: ...
+
+    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]: ...
+
+    async def children(self, path: str) -> list[str]: ...
+
+
+@dataclass(slots=True)
+class Collected:
+    """A dump in the making, and what is wrong with the records that were left out of it."""
+
+    content: dict[str, Any] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, key: str, name: str, value: Mapping[str, Any], where: str) -> None:
+        """Put a record under `key` and its name, if a dump may hold it there."""
+        try:
+            decode_line(encode({key: {name: value}}), where)
+        except InvalidRecordError as error:
+            self.faults.append(str(error))
+        else:
+            self.content.setdefault(key, {})[name] = value
+
+    def find_text(self, znode: Znode | None, path: str) -> bytes | None:
+        """What a znode holds, None if it is not there (any more) or cannot be read."""
+        if znode is None:
+            return None
+        try:
+            return decode(znode.data, path)
+        except InvalidRecordError as error:
+            self.faults.append(str(error))
+            return None
+
+    def finish(self) -> DumpLine:
+        """The dump without what brokers report, or averages tell, of bundles that are no more.
+
+        Raises `InvalidRecordError` when the records do not fit together.
+        """
+        line = decode_line(encode(self.content), THE_DUMP)
+        for broker, data in line.get("brokers", {}).items():
+            reported = dict.fromkeys((*data.get("bundles", ()), *data.get("lastStats", ())))
+            gone = self._gone(line, reported, f"brokers.{broker}")
+            if gone:
+                data["bundles"] = [name for name in data.get("bundles", ()) if name not in gone]
+                data["lastStats"] = {n: stats for n, stats in data.get("lastStats", {}).items() if n not in gone}
+        for name in self._gone(line, line.get("bundleData", ()), "bundleData"):
+            del line["bundleData"][name]
+        for namespace, content in line.get("namespaces", {}).items():
+            names = [f"{namespace}/{each}" for each in content.get("ownership", ())]
+            for name in self._gone(line, names, f"namespaces.{namespace}.ownership"):
+                del content["ownership"][name.rpartition("/")[2]]
+        check(line, THE_DUMP)
+        return line
+
+    def _gone(self, line: DumpLine, names: Iterable[str], where: str) -> set[str]:
+        gone = set()
+        for name in names:
+            try:
+                _, own = parse_bundle(name, where)
+            except InvalidRecordError as error:
+                gone.add(name)
+                self.faults.append(str(error))
+                continue
+            declared = declared_bundles(line, namespace_of(name), THE_DUMP)
+            if own is not None and declared is not None and declared.find_index(own) is None:
+                gone.add(name)
+                self.faults.append(f"{where}: {name}: is no bundle of its namespace")
+        return gone
+
+
+async def walk(store: Reader, root: str, levels: int) -> list[str]:
+    """The names below `root` so many levels down, joined by `/`."""
+    names = [""]
+    for _ in range(levels):
+        names = [
+            f"{name}/{child}" if name else child
+            for name in names
+            for child in await store.children(f"{root}/{name}" if name else root)
+        ]
+    return names
+
+
+def without_empty_averages(averages: Mapping[str, Any], broker: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The time averages of a broker, None for those it starts with: they say nothing of the bundles it has by now."""
+    is_used = bool(broker.get("lastStats")) or bool(broker.get("bundles"))
+    return None if is_used and not any(averages.values()) else averages
+
+
+def as_record(value: object, where: str) -> dict[str, Any]:
+    """An object of JSON; `InvalidRecordError` for anything else."""
+    if not isinstance(value, dict):
+        raise InvalidRecordError(f"{where}: expected a JSON object")
+    return cast("dict[str, Any]", value)

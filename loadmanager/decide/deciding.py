@@ -1,0 +1,212 @@
+"""What a strategy decides about the moments of a dump, one after the other, and what it remembers between them.
+
+The answer is the strategy's own: what it selects, in its order, and where it fixes a destination, that destination.
+What a leader does around it is left out: it would skip a shed bundle of an excluded namespace, or one that no other
+broker may own, and would let placement choose a destination where the strategy fixes none.
+
+Among the candidates for a placement are only brokers that may own the bundle: isolation policies, anti-affinity groups
+and limits hold. Preferences, as for brokers with fewer bundles of the namespace, do not count: they would hide what the
+strategy thinks of the others.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from loadmanager.config import Settings
+from loadmanager.core.filters import Question, apply, rules_of
+from loadmanager.core.names import BrokerId, namespace_of
+from loadmanager.core.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows, State
+from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.settings import PlannerSettings, get_by_name
+from loadmanager.core.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.shedding.base import Pick
+from loadmanager.core.snapshot import Snapshot, usage_per_broker
+from loadmanager.decide.checks import check, check_bundle, parse_bundle
+from loadmanager.decide.moment import snapshot_of
+from loadmanager.decide.settings import settings_for
+from loadmanager.wire.dump import DumpLine
+
+_MS_PER_MINUTE = 60_000
+_LABELS = {Reason.OVERLOADED: "Overloaded", Reason.UNDERLOADED: "Underloaded"}
+"""Reasons that Pulsar has a name for, and counts decisions under."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decided:
+    """The answer for one line. `candidates` are the brokers that a placement was drawn from, None for other decisions.
+
+    `decisions` are JSON objects, as `--json` prints them.
+    """
+
+    taken_at_ms: int
+    decisions: Sequence[Mapping[str, Any]]
+    verdicts: Sequence[Verdict]
+    state: State
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    candidates: Sequence[str] | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        """The object that `--json` prints."""
+        verdicts = [{"subject": each.subject, "verdict": str(each.verdict), "why": each.why} for each in self.verdicts]
+        return {
+            "takenAt": self.taken_at_ms,
+            "decisions": self.decisions,
+            "verdicts": verdicts,
+            "state": self.state,
+            "metrics": self.metrics,
+            **({} if self.candidates is None else {"candidates": self.candidates}),
+        }
+
+
+class Decider(ABC):
+    """Asks one strategy about line after line; `overrides` are settings that win over the lines' own.
+
+    Raises `ConfigurationError` for overrides that cannot be used, and `UnknownStrategyError`.
+    """
+
+    def __init__(self, overrides: Mapping[str, str]) -> None:
+        self._overrides = overrides
+        self._state: State = {}
+        self._settings(overrides, "--set")
+
+    def decide(self, line: DumpLine, where: str) -> Decided:
+        """Raises `InvalidRecordError`, `ConfigurationError` and `UnknownStrategyError`, which name `where`."""
+        check(line, where)
+        configuration = {**line.get("configuration", {}), **self._overrides}
+        settings = self._settings(configuration, f"{where}: configuration")
+        if "state" in line:
+            self._state = dict(line["state"])
+        grace_period_ms = settings.load_balancer_shedding_grace_period_minutes * _MS_PER_MINUTE
+        snapshot = snapshot_of(line, grace_period_ms, where)
+        with np.errstate(all="ignore"):
+            decided = self._ask(snapshot, settings.planner_settings(), line, where)
+        self._state = decided.state
+        return decided
+
+    @abstractmethod
+    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings: ...
+
+    @abstractmethod
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided: ...
+
+    def _with_state(self, name: str, state: State) -> State:
+        return {**self._state, name: state}
+
+
+class ShedDecider(Decider):
+    """One round of shedding a line."""
+
+    def __init__(self, strategy: str, overrides: Mapping[str, str]) -> None:
+        self._strategy = strategy
+        super().__init__(overrides)
+
+    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
+        return settings_for(configuration, where, shedding=self._strategy)
+
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided:
+        del where
+        name, factory = get_by_name("--shed", self._strategy, SHEDDING_STRATEGIES)
+        shed = factory(settings).find_bundles_for_unloading(snapshot, self._state.get(name, {}))
+        decisions = [_unload(snapshot, pick, bundle) for pick in shed.bundles for bundle in pick.bundles]
+        state = self._with_state(name, shed.state)
+        return Decided(line.get("takenAt", 0), decisions, shed.verdicts, state, shed.metrics)
+
+
+class PlaceDecider(Decider):
+    """One choice of an owner for `bundle` a line; chance comes from `rng`."""
+
+    def __init__(self, strategy: str, bundle: str, overrides: Mapping[str, str], rng: np.random.Generator) -> None:
+        parse_bundle(bundle, "--bundle")
+        self._strategy = strategy
+        self._bundle = bundle
+        self._rng = rng
+        super().__init__(overrides)
+
+    def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
+        return settings_for(configuration, where, placement=self._strategy)
+
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided:
+        bundle = self._bundle
+        check_bundle(line, bundle, where, "--bundle")
+        name, factory = get_by_name("--place", self._strategy, PLACEMENT_STRATEGIES)
+        candidates, dropped = self._candidates(snapshot, settings, line, name)
+        placement = self._place(snapshot, settings, factory(settings), candidates, self._state.get(name, {}))
+        ids = snapshot.brokers.ids
+        broker = None if placement.broker is None else ids[placement.broker]
+        why = {**({"brokers": len(ids)} if broker is None else {"broker": broker}), **placement.why, **dropped}
+        reason = str(placement.reason)
+        decision = {"action": "assign", "bundle": bundle, "destination": broker, "reason": reason}
+        return Decided(
+            line.get("takenAt", 0),
+            [decision],
+            [Verdict(bundle, placement.reason, acted=broker is not None, why=why)],
+            self._with_state(name, placement.state),
+            candidates=[ids[row] for row in placement.drawn_from.tolist()],
+        )
+
+    def _candidates(
+        self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, strategy: str
+    ) -> tuple[Rows, dict[str, int]]:
+        """The rows of the brokers that may own the bundle, in the order of the line's candidates if it has any."""
+        brokers = snapshot.brokers
+        listed = line.get("candidates", brokers.ids)
+        rows = [row for row in (brokers.find_row(BrokerId(broker)) for broker in listed) if row is not None]
+        asked = np.zeros(len(brokers), dtype=bool)
+        asked[rows] = True
+        topics = line.get("topics", {}).get(self._bundle, ())
+        question = Question(
+            namespace_of(self._bundle),
+            non_persistent=any(topic["topic"].startswith("non-persistent://") for topic in topics),
+            snapshot=snapshot,
+            projection=Projection(snapshot),
+            settings=settings,
+        )
+        rules = rules_of(settings, strategy)
+        allowed, dropped = apply((*rules.policies, *rules.limits), asked, question)
+        return np.array([row for row in rows if allowed[row]], dtype=np.intp), dropped
+
+    def _place(
+        self,
+        snapshot: Snapshot,
+        settings: PlannerSettings,
+        strategy: PlacementStrategy,
+        candidates: Rows,
+        state: State,
+    ) -> Placement:
+        """The strategy's choice; one that has a place in mind gets it, unless that is overloaded and another is not."""
+        row = snapshot.bundles.find_row(self._bundle)
+        projection = Projection(snapshot)
+        memory = strategy if isinstance(strategy, RemembersDestinations) else None
+        broker = None if memory is None else memory.find_destination(self._bundle, state)
+        decided = None if broker is None else snapshot.brokers.find_row(broker)
+        if decided is not None and np.any(candidates == decided):
+            choice = Placement(decided, np.array([decided]), Reason.DECIDED_BEFORE, {}, state)
+            usage = usage_per_broker(snapshot, settings.resource_weights)
+            overloaded = usage > settings.broker_overloaded_threshold_percentage / 100
+            healthy = candidates[~overloaded[candidates]]
+            if overloaded[decided] and len(healthy):
+                choice = strategy.place(healthy, row, snapshot, projection, state, self._rng)
+        else:
+            choice = strategy.place(candidates, row, snapshot, projection, state, self._rng)
+        chosen = None if choice.broker is None else snapshot.brokers.ids[choice.broker]
+        if memory is None or chosen is None or chosen == broker:
+            return choice
+        return replace(choice, state=memory.remember(self._bundle, chosen, state))
+
+
+def _unload(snapshot: Snapshot, pick: Pick, bundle: int) -> dict[str, Any]:
+    ids = snapshot.brokers.ids
+    return {
+        "action": "unload",
+        "bundle": snapshot.bundles.names[bundle],
+        "source": ids[pick.broker],
+        "destination": None if pick.destination is None else ids[pick.destination],
+        "reason": _LABELS.get(pick.reason, str(pick.reason)),
+    }

@@ -1,0 +1,229 @@
+"""From a line of a dump to the snapshot that strategies look at.
+
+A broker's incarnation is its `startTimestamp`. A bundle belongs to the broker that reports it, in `bundles` or in
+`lastStats`, unless the line says who owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from loadmanager.core.extensible import Published, PublishedLoad
+from loadmanager.core.load import DEFAULT_LOAD, METRICS, BrokerReport, BundleAverages, FloatArray
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import OwnershipState, Registration
+from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, Policies, domain_of_each_broker
+from loadmanager.core.snapshot import NOBODY, Snapshot, snapshot_of_reports
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.dump import (
+    BrokerAverages,
+    BrokerData,
+    BundleHistory,
+    BundleStats,
+    DumpLine,
+    IsolationData,
+    MessageAverages,
+    Owned,
+    PublishedBrokerLoad,
+)
+
+_NO_HISTORY = BundleAverages(DEFAULT_LOAD, DEFAULT_LOAD, 0, 0, 0)
+_DEFAULT_MIN_LIMIT, _DEFAULT_USAGE_THRESHOLD = "1", "100"
+
+
+def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
+    """The cluster as the line has it. A bundle unloaded within the grace period before `takenAt` may not move.
+
+    Raises `InvalidRecordError` for policies that cannot be used.
+    """
+    taken_at_ms = line.get("takenAt", 0)
+    unloaded = line.get("recentlyUnloaded", {})
+    owned = dict(_ownership(line))
+    snapshot = snapshot_of_reports(
+        taken_at_ms / 1000,
+        {registration_of(broker, data): _report(data, where) for broker, data in line.get("brokers", {}).items()},
+        _averages(line),
+        frozenset(name for name, ms in unloaded.get("bundles", {}).items() if ms >= taken_at_ms - grace_period_ms),
+        _policies(line, where),
+        dict(_given(line, owned)),
+        Published(
+            broker_load=_broker_load(line),
+            top_bundles=_top_bundles(line),
+            last_unloaded_s={BrokerId(broker): ms / 1000 for broker, ms in unloaded.get("brokers", {}).items()},
+        ),
+    )
+    snapshot = _with_ownership(snapshot, owned)
+    snapshot = _without_unknown(snapshot, line)
+    return _with_time_averages(snapshot, line.get("timeAverages", {}))
+
+
+def registration_of(broker: str, data: BrokerData) -> Registration:
+    return Registration(BrokerId(broker), data.get("startTimestamp", 0))
+
+
+def load_of(stats: BundleStats | MessageAverages) -> FloatArray:
+    """The rates and throughputs (4,); 0 for those that are absent."""
+    rates = stats.get("msgRateIn", 0.0), stats.get("msgRateOut", 0.0)
+    return np.array([*rates, stats.get("msgThroughputIn", 0.0), stats.get("msgThroughputOut", 0.0)])
+
+
+def _report(data: BrokerData, where: str) -> BrokerReport:
+    """The report with all bundles that it names; nothing is known of those without figures."""
+    stats = data.get("lastStats", {})
+    report = report_of(cast("LocalBrokerData", data), where, known_bundles=stats)
+    unknown = {name: np.zeros(METRICS) for name in data.get("bundles", ()) if name not in stats}
+    report = report.with_bundles(unknown) if unknown else report
+    return replace(report, num_bundles=len(report.bundle_names) or report.num_bundles)
+
+
+def _averages(line: DumpLine) -> dict[str, BundleAverages]:
+    """What is known of bundles beyond the first sample that their last figures make."""
+    averages = {name: _history(history) for name, history in line.get("bundleData", {}).items()}
+    for data in line.get("brokers", {}).values():
+        stats = data.get("lastStats", {})
+        for name in data.get("bundles", ()):
+            if name not in stats:
+                averages.setdefault(name, _NO_HISTORY)
+    return averages
+
+
+def _history(history: BundleHistory) -> BundleAverages:
+    short, long = history.get("shortTermData", {}), history.get("longTermData", {})
+    samples = short.get("numSamples", 0), long.get("numSamples", 0)
+    return BundleAverages(load_of(short), load_of(long), *samples, topics=min(history.get("topics", 0), 2**31 - 1))
+
+
+def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
+    """Leave bundles alone that are neither in the given `bundleData` nor have figures, as Pulsar does."""
+    if "bundleData" not in line:
+        return snapshot
+    known = set(line["bundleData"])
+    for data in line.get("brokers", {}).values():
+        known |= data.get("lastStats", {}).keys()
+    is_known = np.array([name in known for name in snapshot.bundles.names], dtype=bool)
+    return replace(snapshot, bundles=replace(snapshot.bundles, movable=snapshot.bundles.movable & is_known))
+
+
+def _ownership(line: DumpLine) -> Iterator[tuple[str, Owned]]:
+    """Who owns each bundle of which the line says so, by the bundle's name."""
+    for namespace, content in line.get("namespaces", {}).items():
+        for bundle_range, owned in content.get("ownership", {}).items():
+            yield f"{namespace}/{bundle_range}", owned
+
+
+def _given(line: DumpLine, owned: Mapping[str, Owned]) -> Iterator[tuple[str, BrokerId]]:
+    """The broker that each bundle was given to, whether it reports the bundle or not."""
+    for broker, bundles in line.get("preallocated", {}).items():
+        yield from ((bundle, BrokerId(broker)) for bundle in bundles)
+    for name, entry in owned.items():
+        is_owned = entry["state"] == OwnershipState.OWNED
+        given = entry.get("owner") if is_owned else entry.get("destination")
+        if given is not None:
+            yield name, BrokerId(given)
+
+
+def _with_ownership(snapshot: Snapshot, owned: Mapping[str, Owned]) -> Snapshot:
+    """Bundles belong to whom the line says, and a broker that reports another's bundle has an out-of-date load."""
+    if not owned:
+        return snapshot
+    bundles, brokers = snapshot.bundles, snapshot.brokers
+    broker, assigned, free = bundles.broker.copy(), bundles.assigned.copy(), bundles.free.copy()
+    movable, settled = bundles.movable.copy(), brokers.settled.copy()
+    for row, name in enumerate(bundles.names):
+        if name not in owned:
+            continue
+        entry, reporter = owned[name], int(bundles.broker[row])
+        owner = _find_row(snapshot, entry.get("owner"))
+        is_owned = entry["state"] == OwnershipState.OWNED and owner != NOBODY
+        destination = NOBODY if is_owned else _find_row(snapshot, entry.get("destination"))
+        assigned[row] = owner if is_owned else destination
+        broker[row] = reporter if reporter == owner else NOBODY
+        free[row] = owner == NOBODY and destination == NOBODY
+        movable[row] = is_owned and reporter == owner
+        if reporter != NOBODY and not movable[row]:
+            settled[reporter] = False
+    columns = replace(bundles, broker=broker, assigned=assigned, free=free, movable=movable)
+    return replace(snapshot, bundles=columns, brokers=brokers.with_bundles(columns, settled))
+
+
+def _find_row(snapshot: Snapshot, broker: str | None) -> int:
+    row = None if broker is None else snapshot.brokers.find_row(BrokerId(broker))
+    return NOBODY if row is None else row
+
+
+def _with_time_averages(snapshot: Snapshot, averages: Mapping[str, BrokerAverages]) -> Snapshot:
+    """The sums of those brokers that the line has them for; the others' are what their bundles add up to."""
+    if not averages:
+        return snapshot
+    sums = snapshot.brokers.time_average.astype(np.float64)  # a copy; without any bundles they are whole numbers
+    for row, broker in enumerate(snapshot.brokers.ids):
+        if broker in averages:
+            sums[row] = _sums(averages[broker])
+    return replace(snapshot, brokers=snapshot.brokers.with_time_average(sums))
+
+
+def _sums(averages: BrokerAverages) -> list[list[float]]:
+    columns = ("MsgRateIn", "MsgRateOut", "MsgThroughputIn", "MsgThroughputOut")
+    figures = cast("Mapping[str, float]", averages)
+    return [[figures.get(f"{term}Term{column}", 0.0) for column in columns] for term in ("short", "long")]
+
+
+def _broker_load(line: DumpLine) -> dict[BrokerId, PublishedLoad] | None:
+    if "brokerLoad" not in line:
+        return None
+    taken_at_ms = line.get("takenAt", 0)
+    return {BrokerId(broker): _published(load, taken_at_ms) for broker, load in line["brokerLoad"].items()}
+
+
+def _published(load: PublishedBrokerLoad, taken_at_ms: int) -> PublishedLoad:
+    return PublishedLoad(
+        load.get("weightedMaxEMA", 1.0),
+        load.get("msgThroughputEMA", 0.0),
+        load.get("msgThroughputIn", 0.0),
+        load.get("msgThroughputOut", 0.0),
+        load.get("updatedAt", taken_at_ms),
+    )
+
+
+def _top_bundles(line: DumpLine) -> dict[BrokerId, dict[str, FloatArray]] | None:
+    if "topBundles" not in line:
+        return None
+    return {
+        BrokerId(broker): {each["bundle"]: load_of(each.get("stats", {})) for each in listed}
+        for broker, listed in line["topBundles"].items()
+    }
+
+
+def _policies(line: DumpLine, where: str) -> Policies:
+    domains = {name: domain.get("brokers", []) for name, domain in line.get("failureDomains", {}).items()}
+    try:
+        return Policies(
+            isolation=tuple(_isolation(name, data) for name, data in line.get("isolationPolicies", {}).items()),
+            anti_affinity_groups={
+                name: namespace["antiAffinityGroup"]
+                for name, namespace in line.get("namespaces", {}).items()
+                if "antiAffinityGroup" in namespace
+            },
+            failure_domains=domain_of_each_broker(
+                {name: [BrokerId(broker) for broker in brokers] for name, brokers in domains.items()}
+            ),
+        )
+    except InvalidPolicyError as error:
+        raise InvalidRecordError(f"{where}: isolationPolicies: {error}") from None
+
+
+def _isolation(name: str, data: IsolationData) -> IsolationPolicy:
+    parameters = data.get("auto_failover_policy", {}).get("parameters", {})
+    return IsolationPolicy(
+        name,
+        tuple(data.get("namespaces", ())),
+        tuple(data.get("primary", ())),
+        tuple(data.get("secondary", ())),
+        int(parameters.get("min_limit", _DEFAULT_MIN_LIMIT)),
+        int(parameters.get("usage_threshold", _DEFAULT_USAGE_THRESHOLD)),
+    )

@@ -1,0 +1,168 @@
+"""A dump of a cluster of Pulsar's, read from its ZooKeeper and nothing but read.
+
+Source: the znodes of Pulsar's brokers. Of brokers that run ExtensibleLoadManagerImpl only who they are is in ZooKeeper,
+not their load. What shedders remember is in the memory of Pulsar's leader alone, so a dump of Pulsar has no `state`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+
+from loadmanager.config import Settings
+from loadmanager.decide.collecting import Collected, Reader, as_record, walk, without_empty_averages
+from loadmanager.decide.settings import LEGACY_WEIGHTS, WITHOUT_EFFECT
+from loadmanager.errors import InvalidRecordError
+from loadmanager.store import paths
+from loadmanager.wire.dump import BrokerData, BundleStats, FailoverPolicy, IsolationData
+from loadmanager.wire.load_report import find_load_report, local_broker_data_of
+
+_LOCAL_POLICIES = "/admin/local-policies"
+_OWNERSHIP = "/namespace"
+_CLUSTERS = "/admin/clusters"
+_DYNAMIC_CONFIGURATION = "/admin/configuration"
+_EXTENSIBLE = "ExtensibleLoadManagerImpl"
+
+
+async def collect_pulsar(store: Reader, taken_at_ms: int, cluster: str | None) -> Collected:
+    """The state of the Pulsar cluster in this ZooKeeper; its policies are those of `cluster`, or of the only one."""
+    collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}, "namespaces": {}})
+    await _brokers(store, collected)
+    await _namespaces(store, collected)
+    await _ownership(store, collected)
+    await _averages(store, collected)
+    await _policies(store, collected, cluster)
+    await _configuration(store, collected)
+    return collected
+
+
+async def _records(
+    store: Reader, collected: Collected, named: Mapping[str, str]
+) -> list[tuple[str, str, dict[str, Any]]]:
+    """The JSON objects in the znodes at these paths (by name) that can be read: name, path, object."""
+    found = []
+    znodes = await store.get_many(list(named.values()))
+    for (name, path), znode in zip(named.items(), znodes, strict=True):
+        text = collected.find_text(znode, path)
+        if text is None:
+            continue
+        try:
+            found.append((name, path, as_record(orjson.loads(text), path)))
+        except orjson.JSONDecodeError as error:
+            collected.faults.append(f"{path}: not JSON: {error}")
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+    return found
+
+
+async def _brokers(store: Reader, collected: Collected) -> None:
+    names = await store.children(paths.BROKERS)
+    for name, path, record in await _records(store, collected, {name: paths.broker(name) for name in names}):
+        try:
+            report = find_load_report(orjson.dumps(record), path)
+        except InvalidRecordError as error:
+            collected.faults.append(str(error))
+            continue
+        content: Mapping[str, Any] = record if report is None else local_broker_data_of(report)
+        collected.add("brokers", name, _broker(content), path)
+        if str(record.get("loadManagerClassName", "")).endswith(_EXTENSIBLE) and "cpu" not in record:
+            collected.faults.append(f"{path}: publishes no load in ZooKeeper")
+
+
+def _broker(record: Mapping[str, Any]) -> dict[str, Any]:
+    """What a dump holds of a broker's record; unknown fields are left out, as Pulsar leaves them out."""
+    content = _only(record, BrokerData.__annotations__)
+    if "brokerVersion" in record:
+        content["brokerVersionString"] = record["brokerVersion"]
+    stats = content.get("lastStats")
+    if isinstance(stats, dict):
+        content["lastStats"] = {
+            name: _only(each, BundleStats.__annotations__) if isinstance(each, dict) else each
+            for name, each in stats.items()
+        }
+    return content
+
+
+def _only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
+    return {key: record[key] for key in keys if key in record}
+
+
+async def _namespaces(store: Reader, collected: Collected) -> None:
+    names = await walk(store, _LOCAL_POLICIES, 2)
+    named = {name: f"{_LOCAL_POLICIES}/{name}" for name in names}
+    for name, path, record in await _records(store, collected, named):
+        namespace: dict[str, Any] = {"hashFunction": "crc32"}
+        bundles = record.get("bundles")
+        if isinstance(bundles, dict) and bundles.get("boundaries"):
+            namespace["boundaries"] = bundles["boundaries"]
+        if record.get("namespaceAntiAffinityGroup"):
+            namespace["antiAffinityGroup"] = record["namespaceAntiAffinityGroup"]
+        collected.add("namespaces", name, namespace, path)
+
+
+async def _ownership(store: Reader, collected: Collected) -> None:
+    names = await walk(store, _OWNERSHIP, 3)
+    named = {name: f"{_OWNERSHIP}/{name}" for name in names}
+    namespaces = collected.content["namespaces"]
+    for name, path, record in await _records(store, collected, named):
+        owner = record.get("brokerId") or _address(record.get("httpUrl") or record.get("httpUrlTls") or "")
+        if owner not in collected.content["brokers"]:
+            collected.faults.append(f"{path}: owner {owner!r} is not registered")
+            continue
+        namespace, _, bundle_range = name.rpartition("/")
+        known = namespaces.get(namespace, {"hashFunction": "crc32"})
+        ownership = {**known.get("ownership", {}), bundle_range: {"state": "Owned", "owner": owner}}
+        namespaces[namespace] = {**known, "ownership": ownership}
+
+
+def _address(url: object) -> str:
+    return urlsplit(url).netloc if isinstance(url, str) else ""
+
+
+async def _averages(store: Reader, collected: Collected) -> None:
+    names = await walk(store, paths.BUNDLE_DATA, 3)
+    for name, path, record in await _records(store, collected, {name: paths.bundle_data(name) for name in names}):
+        collected.add("bundleData", name, _only(record, ("shortTermData", "longTermData", "topics")), path)
+    brokers = collected.content["brokers"]
+    named = {name: paths.broker_time_average(name) for name in brokers}
+    for name, path, record in await _records(store, collected, named):
+        averages = without_empty_averages(record, brokers[name])
+        if averages is not None:
+            collected.add("timeAverages", name, averages, path)
+
+
+async def _policies(store: Reader, collected: Collected, cluster: str | None) -> None:
+    clusters = [cluster] if cluster else await store.children(_CLUSTERS)
+    local = [name for name in clusters if name != "global"]
+    if len(local) > 1:
+        collected.faults.append(f"{_CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
+        return
+    for name in local:
+        path = f"{_CLUSTERS}/{name}/namespaceIsolationPolicies"
+        for _, _, policies in await _records(store, collected, {name: path}):
+            for policy, data in policies.items():
+                collected.add("isolationPolicies", policy, _isolation(data), path)
+        domains = f"{_CLUSTERS}/{name}/failureDomain"
+        named = {domain: f"{domains}/{domain}" for domain in await store.children(domains)}
+        for domain, path, record in await _records(store, collected, named):
+            collected.add("failureDomains", domain, _only(record, ("brokers",)), path)
+
+
+def _isolation(data: object) -> dict[str, Any]:
+    content = _only(data, IsolationData.__annotations__) if isinstance(data, dict) else {}
+    failover = content.get("auto_failover_policy")
+    if isinstance(failover, dict):
+        content["auto_failover_policy"] = _only(failover, FailoverPolicy.__annotations__)
+    return content
+
+
+async def _configuration(store: Reader, collected: Collected) -> None:
+    """The settings that were changed while the brokers ran; those of other parts of a broker are left out."""
+    known = {Settings.key(name) for name in Settings.model_fields} | WITHOUT_EFFECT | LEGACY_WEIGHTS.keys()
+    for _, _, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
+        values = {key: value for key, value in record.items() if key in known and isinstance(value, str)}
+        if values:
+            collected.content["configuration"] = values

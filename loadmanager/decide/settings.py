@@ -1,0 +1,69 @@
+"""The settings of a decision: Pulsar's keys as a `broker.conf` has them, with values as text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loadmanager.config import Settings, settings_of
+from loadmanager.core.binding import BOUND_STRATEGIES
+from loadmanager.core.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.settings import get_by_name, short_class_name
+from loadmanager.core.shedding import SHEDDING_STRATEGIES
+
+PLACEMENT = "loadBalancerLoadPlacementStrategy"
+SHEDDING = "loadBalancerLoadSheddingStrategy"
+
+LEGACY_WEIGHTS = {
+    "loadBalancerBandwithInResourceWeight": "loadBalancerBandwidthInResourceWeight",
+    "loadBalancerBandwithOutResourceWeight": "loadBalancerBandwidthOutResourceWeight",
+}
+"""Keys that Pulsar once misspelt, and still reads where the right one is not set."""
+
+_LISTS = frozenset({"loadBalancerSheddingExcludedNamespaces"})
+"""Keys whose text is a list with commas."""
+
+_DEFAULT_WEIGHTS = ("1", "1.0")
+
+WITHOUT_EFFECT = frozenset(
+    {
+        "loadBalancerAutoBundleSplitEnabled",
+        "loadBalancerAutoUnloadSplitBundlesEnabled",
+        "loadBalancerHostUsageCheckIntervalMinutes",
+        "loadBalancerOverrideBrokerNicSpeedGbps",
+        "loadBalancerOverrideBrokerNics",
+        "loadBalancerReportUpdateMaxIntervalMinutes",
+        "loadBalancerReportUpdateMinIntervalMillis",
+        "loadBalancerReportUpdateThresholdPercentage",
+        "statsUpdateFrequencyInSecs",
+    }
+)
+"""Keys of Pulsar's balancer that decide nothing which a dump could show."""
+
+
+def settings_for(
+    configuration: Mapping[str, str], where: str, *, shedding: str | None = None, placement: str | None = None
+) -> Settings:
+    """The settings under which this strategy is asked, whichever the configuration names.
+
+    Raises `ConfigurationError`, which names `where`, the key and what is allowed, and `UnknownStrategyError`.
+    """
+    values = {key: value for key, value in configuration.items() if key not in WITHOUT_EFFECT}
+    for legacy, key in LEGACY_WEIGHTS.items():
+        weight = values.pop(legacy, None)
+        if weight is not None and values.get(key, "1.0") in _DEFAULT_WEIGHTS:
+            values[key] = weight
+    if shedding is not None:
+        _name(values, SHEDDING, get_by_name("--shed", shedding, SHEDDING_STRATEGIES)[0], PLACEMENT)
+    if placement is not None:
+        _name(values, PLACEMENT, get_by_name("--place", placement, PLACEMENT_STRATEGIES)[0], SHEDDING)
+    lists = {key: [part.strip() for part in values[key].split(",") if part.strip()] for key in _LISTS & values.keys()}
+    return settings_of({**values, **lists}, where)
+
+
+def _name(values: dict[str, str], key: str, strategy: str, other: str) -> None:
+    """Put the asked strategy under its key; one that has to be both is both, and the other key names no half of one."""
+    values[key] = strategy
+    if strategy in BOUND_STRATEGIES:
+        values[other] = strategy
+    elif short_class_name(values.get(other, "")) in BOUND_STRATEGIES:
+        del values[other]

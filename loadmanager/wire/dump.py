@@ -1,0 +1,427 @@
+"""One line of a dump: the state of a cluster that a decision reads, at one moment, as a JSON object.
+
+Records are Pulsar's own JSON. Stricter than Pulsar's mapper where a slip would change a decision unseen: a key that is
+not known, or is there twice, is an error, and numbers have to be numbers. As with that mapper `null` means absent, and
+a number that is not finite is the string `NaN`, `Infinity` or `-Infinity`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic_core import ErrorDetails
+from typing_extensions import TypedDict
+
+from loadmanager.errors import InvalidRecordError
+
+_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_SHOWN_FAULTS = 3
+_SHOWN_CHARACTERS = 60
+
+
+class _NotJson:
+    """A number as Python would read it and JSON has none: `NaN` without quotes, or one too large for a double."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _unquoted(value: object) -> object:
+    if isinstance(value, _NotJson):
+        raise ValueError(f'not a number of JSON: one that is not finite has quotes, such as "NaN", not {value!r}')  # noqa: TRY004 - pydantic takes it for a fault of the value
+    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+
+
+def _not_negative(value: float) -> float:
+    if value < 0:
+        raise ValueError("expected 0 or more")
+    return value
+
+
+def _lower_case(value: object) -> object:
+    return value.lower() if isinstance(value, str) else value
+
+
+Number = Annotated[float, BeforeValidator(_unquoted)]
+Amount = Annotated[Number, AfterValidator(_not_negative)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Small = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Milliseconds = Annotated[int, Field(ge=0, le=2**52)]
+Hash = Annotated[int, Field(ge=0, le=0xFFFFFFFF)]
+Name = Annotated[str, Field(min_length=1)]
+_LISTED = Strict(strict=False)
+"""A tuple that comes as a list, as everything does in JSON."""
+Quota = Annotated[tuple[Amount, Amount, Amount, Amount, Amount], _LISTED]
+HashFunctionName = Annotated[str, BeforeValidator(_lower_case), Field(pattern="^(murmur3_32|crc32)$")]
+
+
+@with_config(_STRICT)
+class ResourceUsage(TypedDict):
+    """In any unit common to both; a limit of 0 or less is unknown."""
+
+    usage: Number
+    limit: Number
+
+
+@with_config(_STRICT)
+class BundleStats(TypedDict, total=False):
+    """Pulsar's NamespaceBundleStats: the latest figures of one bundle."""
+
+    msgRateIn: Amount
+    msgRateOut: Amount
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    consumerCount: Small
+    producerCount: Small
+    topics: Count
+    cacheSize: Count
+
+
+@with_config(_STRICT)
+class BrokerData(TypedDict, total=False):
+    """Pulsar's LocalBrokerData: the latest report of one broker."""
+
+    brokerId: str
+    webServiceUrl: str
+    webServiceUrlTls: str
+    pulsarServiceUrl: str
+    pulsarServiceUrlTls: str
+    persistentTopicsEnabled: bool
+    nonPersistentTopicsEnabled: bool
+    cpu: ResourceUsage
+    memory: ResourceUsage
+    directMemory: ResourceUsage
+    bandwidthIn: ResourceUsage
+    bandwidthOut: ResourceUsage
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    msgRateIn: Amount
+    msgRateOut: Amount
+    lastUpdate: Milliseconds
+    lastStats: dict[Name, BundleStats]
+    numTopics: Count
+    numBundles: Count
+    numConsumers: Count
+    numProducers: Count
+    bundles: list[Name]
+    lastBundleGains: list[Name]
+    lastBundleLosses: list[Name]
+    brokerVersionString: str
+    protocols: dict[str, str]
+    advertisedListeners: dict[str, dict[str, str]]
+    loadManagerClassName: str
+    startTimestamp: Milliseconds
+    maxResourceUsage: Number
+    loadReportType: str
+
+
+@with_config(_STRICT)
+class MessageAverages(TypedDict, total=False):
+    """Pulsar's TimeAverageMessageData."""
+
+    maxSamples: Small
+    numSamples: Small
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    msgRateIn: Amount
+    msgRateOut: Amount
+
+
+@with_config(_STRICT)
+class BundleHistory(TypedDict, total=False):
+    """Pulsar's BundleData."""
+
+    shortTermData: MessageAverages
+    longTermData: MessageAverages
+    topics: Count
+
+
+@with_config(_STRICT)
+class BrokerAverages(TypedDict, total=False):
+    """Pulsar's TimeAverageBrokerData."""
+
+    shortTermMsgThroughputIn: Amount
+    shortTermMsgThroughputOut: Amount
+    shortTermMsgRateIn: Amount
+    shortTermMsgRateOut: Amount
+    longTermMsgThroughputIn: Amount
+    longTermMsgThroughputOut: Amount
+    longTermMsgRateIn: Amount
+    longTermMsgRateOut: Amount
+
+
+@with_config(_STRICT)
+class RecentlyUnloaded(TypedDict, total=False):
+    """When each bundle was unloaded, and when one was last taken from each broker."""
+
+    bundles: dict[Name, Milliseconds]
+    brokers: dict[Name, Milliseconds]
+
+
+@with_config(_STRICT)
+class PublishedBrokerLoad(TypedDict, total=False):
+    """What decides of Pulsar's BrokerLoadData; a fresh one is fully used, and published at the moment of the dump."""
+
+    weightedMaxEMA: Number
+    msgThroughputEMA: Number
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    updatedAt: Milliseconds
+
+
+@with_config(_STRICT)
+class TopBundle(TypedDict):
+    bundle: Name
+    stats: NotRequired[BundleStats]
+
+
+@with_config(_STRICT)
+class Owned(TypedDict):
+    """Who has a bundle, as a node of ours keeps it: what a report alone does not say."""
+
+    state: Annotated[str, Field(pattern="^(Free|Owned|Releasing)$")]
+    owner: NotRequired[Name]
+    destination: NotRequired[Name]
+
+
+@with_config(_STRICT)
+class Namespace(TypedDict, total=False):
+    """The bundles of a namespace, and who owns each, by range; without `ownership` whoever reports a bundle owns it."""
+
+    boundaries: list[str]
+    numBundles: Count
+    hashFunction: HashFunctionName
+    antiAffinityGroup: str
+    ownership: dict[Name, Owned]
+
+
+@with_config(_STRICT)
+class TopicLoad(TypedDict):
+    topic: Name
+    hash: NotRequired[Hash]
+    msgRateIn: NotRequired[Amount]
+    msgRateOut: NotRequired[Amount]
+    msgThroughputIn: NotRequired[Amount]
+    msgThroughputOut: NotRequired[Amount]
+
+
+@with_config(_STRICT)
+class FailoverPolicy(TypedDict, total=False):
+    policy_type: Annotated[str, Field(pattern="^min_available$")]
+    parameters: dict[str, Annotated[str, Field(pattern="^[0-9]{1,9}$")]]
+
+
+@with_config(_STRICT)
+class IsolationData(TypedDict, total=False):
+    """Pulsar's NamespaceIsolationData."""
+
+    namespaces: list[str]
+    primary: list[str]
+    secondary: list[str]
+    auto_failover_policy: FailoverPolicy
+    unload_scope: str
+
+
+@with_config(_STRICT)
+class FailureDomain(TypedDict, total=False):
+    brokers: list[Name]
+
+
+@with_config(_STRICT)
+class MovingAverages(TypedDict):
+    """Per broker its incarnation and its averaged usage, a fraction."""
+
+    usage: NotRequired[dict[Name, Annotated[tuple[int, Number], _LISTED]]]
+
+
+@with_config(_STRICT)
+class AvgShedderState(TypedDict, total=False):
+    """Per broker its incarnation, low and high hits; per bundle where it goes, and where it was placed."""
+
+    hits: dict[Name, Annotated[tuple[int, Small, Small], _LISTED]]
+    planned: dict[Name, Name]
+    placed: dict[Name, Name]
+
+
+@with_config(_STRICT)
+class TransferShedderState(TypedDict, total=False):
+    """`statistics` are the average and the standard deviation of the last cycle."""
+
+    hits: Small
+    counters: dict[Name, Count]
+    statistics: list[Number | None]
+
+
+@with_config(_STRICT)
+class RoundRobinState(TypedDict, total=False):
+    turn: Small
+    order: list[Name]
+
+
+@with_config(_STRICT)
+class Quotas(TypedDict, total=False):
+    """What bundles are expected to need: messages/s in and out, bytes/s in and out, MB."""
+
+    quotas: dict[Name, Quota]
+    fixed: list[Name]
+    default: Quota
+    default_fixed: bool
+    average: Quota
+    cpu_factor: Amount
+    memory_factor: Amount
+    last_update_ms: Milliseconds
+    stored_at_ms: Milliseconds
+
+
+@with_config(_STRICT)
+class QuotasState(TypedDict, total=False):
+    """Of the strategies of SimpleLoadManagerImpl: quotas, and whose turn it is."""
+
+    model: Quotas
+    cursor: Small
+
+
+@with_config(_STRICT)
+class NothingRemembered(TypedDict):
+    pass
+
+
+@with_config(_STRICT)
+class StrategyStates(TypedDict, total=False):
+    """What strategies remember, by their names."""
+
+    OverloadShedder: NothingRemembered
+    UniformLoadShedder: NothingRemembered
+    LeastLongTermMessageRate: NothingRemembered
+    LeastResourceUsageWithWeightExtensible: NothingRemembered
+    ThresholdShedder: MovingAverages
+    LeastResourceUsageWithWeight: MovingAverages
+    AvgShedder: AvgShedderState
+    TransferShedder: TransferShedderState
+    RoundRobinBrokerSelector: RoundRobinState
+    SimpleLoadManagerImpl: QuotasState
+    leastLoadedServer: QuotasState
+    leastMsgPerSecond: QuotasState
+    weightedRandomSelection: QuotasState
+    loadBalancerSheddingExcludedNamespaces: RoundRobinState
+
+
+@with_config(_STRICT)
+class DumpLine(TypedDict, total=False):
+    """One moment of a cluster."""
+
+    takenAt: Milliseconds
+    brokers: dict[Name, BrokerData]
+    bundleData: dict[Name, BundleHistory]
+    timeAverages: dict[Name, BrokerAverages]
+    preallocated: dict[Name, list[Name]]
+    recentlyUnloaded: RecentlyUnloaded
+    brokerLoad: dict[Name, PublishedBrokerLoad]
+    topBundles: dict[Name, list[TopBundle]]
+    namespaces: dict[Name, Namespace]
+    topics: dict[Name, list[TopicLoad]]
+    isolationPolicies: dict[Name, IsolationData]
+    failureDomains: dict[Name, FailureDomain]
+    candidates: list[Name]
+    state: StrategyStates
+    configuration: dict[Name, str]
+
+
+_ADAPTER = TypeAdapter(DumpLine)
+_KEYS = frozenset(
+    key
+    for record in (DumpLine, BrokerData, BundleStats, BundleHistory, MessageAverages, PublishedBrokerLoad, Namespace)
+    for key in record.__annotations__
+)
+
+
+def decode_line(text: str, where: str) -> DumpLine:
+    """The moment in one line; `InvalidRecordError` names `where` (the line), the faulty keys and what was expected."""
+    try:
+        content = json.loads(text, object_pairs_hook=_object, parse_constant=_NotJson, parse_float=_parse_float)
+    except json.JSONDecodeError as error:
+        raise InvalidRecordError(f"{where}: not one whole JSON object: {error.msg} at column {error.colno}") from None
+    except ValueError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    except RecursionError:
+        raise InvalidRecordError(f"{where}: nested too deeply") from None
+    if not isinstance(content, dict):
+        raise InvalidRecordError(f"{where}: expected a JSON object, got {_cut(text)}")
+    try:
+        return _ADAPTER.validate_python(content)
+    except ValidationError as error:
+        raise InvalidRecordError(f"{where}: {_describe(error)}") from None
+
+
+def encode(record: Mapping[str, Any]) -> str:
+    """One line of JSON, without its end; numbers that are not finite are quoted."""
+    return json.dumps(quoted(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def quoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    """The value with numbers that are not finite as the strings that Pulsar writes for them."""
+    if isinstance(value, Mapping):
+        return {key: quoted(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [quoted(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = {key: value for key, value in pairs if value is not None}
+    if len(content) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"{key}: is there twice in one object")
+            seen.add(key)
+    return content
+
+
+def _parse_float(text: str) -> float | _NotJson:
+    """A number that a double holds, else a value that whoever expects a number refuses under its key."""
+    number = float(text)
+    return number if math.isfinite(number) else _NotJson(text)
+
+
+def _describe(error: ValidationError) -> str:
+    """The first faults as `key: what is wrong`."""
+    faults = error.errors(include_url=False)
+    shown = "; ".join(_fault(fault) for fault in faults[:_SHOWN_FAULTS])
+    return shown + (f"; and {len(faults) - _SHOWN_FAULTS} more" if len(faults) > _SHOWN_FAULTS else "")
+
+
+def _fault(fault: ErrorDetails) -> str:
+    location = [_cut(str(part)) for part in fault["loc"]]
+    key = ".".join(location)
+    if fault["type"] == "extra_forbidden":
+        close = difflib.get_close_matches(location[-1], _KEYS, n=1)
+        return f"{key}: unknown key" + (f"; did you mean {close[0]!r}?" if close else "")
+    if fault["type"] == "missing":
+        return f"{key}: is missing"
+    message = fault["msg"].removeprefix("Value error, ")
+    return f"{key}: {message} (got {_cut(repr(fault['input']))})"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

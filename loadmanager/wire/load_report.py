@@ -1,0 +1,139 @@
+"""LoadReport: what a broker under Pulsar's SimpleLoadManagerImpl says of itself, in the znode of the other records.
+
+Source: Pulsar's LoadReport as its brokers write it. Its totals are what its bundles add up to. Those at the top level
+are not looked at: `msgThroughputIn` and `msgThroughputOut` there are message rates, by a getter's mistake.
+
+Differs from Pulsar: a report without `systemResourceUsage` is of a broker whose usage is not known, where Pulsar stops
+looking at any report; and the znode's name is the broker's, not `name`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import orjson
+from pydantic import TypeAdapter
+from typing_extensions import TypedDict
+
+from loadmanager.wire.broker_data import (
+    Amount,
+    Count,
+    LocalBrokerData,
+    NamespaceBundleStats,
+    ResourceUsage,
+    decode_local_broker_data,
+    drop_nulls,
+)
+from loadmanager.wire.validation import MAX_COUNT, parse_json
+
+LOAD_REPORT = "LoadReport"
+"""The value of `loadReportType` in such a record."""
+
+_MARKS = (b'"underLoaded"', b'"LoadReport"')
+
+
+class SystemResourceUsage(TypedDict, total=False):
+    cpu: ResourceUsage
+    memory: ResourceUsage
+    directMemory: ResourceUsage
+    bandwidthIn: ResourceUsage
+    bandwidthOut: ResourceUsage
+
+
+class LoadReport(TypedDict, total=False):
+    """The fields that say something: CPU in percent of one core, memory in MB, message rates per second, bandwidths of
+    `systemResourceUsage` in kbit/s and those that are allocated in bytes/s.
+    """
+
+    name: str
+    brokerVersionString: str
+    webServiceUrl: str
+    webServiceUrlTls: str
+    pulsarServiceUrl: str
+    pulsarServiceUrlTls: str
+    persistentTopicsEnabled: bool
+    nonPersistentTopicsEnabled: bool
+    timestamp: Count
+    startTimestamp: Count
+    protocols: dict[str, str]
+    loadManagerClassName: str
+    systemResourceUsage: SystemResourceUsage
+    bundleStats: dict[str, NamespaceBundleStats]
+    bundleGains: list[str]
+    bundleLosses: list[str]
+    allocatedCPU: Amount
+    allocatedMemory: Amount
+    allocatedBandwidthIn: Amount
+    allocatedBandwidthOut: Amount
+    allocatedMsgRateIn: Amount
+    allocatedMsgRateOut: Amount
+
+
+_ADAPTER = TypeAdapter(LoadReport)
+_SAME = (
+    "brokerVersionString",
+    "webServiceUrl",
+    "webServiceUrlTls",
+    "pulsarServiceUrl",
+    "pulsarServiceUrlTls",
+    "persistentTopicsEnabled",
+    "nonPersistentTopicsEnabled",
+    "startTimestamp",
+    "protocols",
+    "loadManagerClassName",
+)
+_RENAMED = {
+    "name": "brokerId",
+    "timestamp": "lastUpdate",
+    "bundleStats": "lastStats",
+    "bundleGains": "lastBundleGains",
+    "bundleLosses": "lastBundleLosses",
+} | {name: name for name in _SAME}
+_TOTALS = {
+    "msgRateIn": "msgRateIn",
+    "msgRateOut": "msgRateOut",
+    "msgThroughputIn": "msgThroughputIn",
+    "msgThroughputOut": "msgThroughputOut",
+    "numTopics": "topics",
+    "numConsumers": "consumerCount",
+    "numProducers": "producerCount",
+}
+"""The totals of a LocalBrokerData, and the field of a bundle that each adds up."""
+_COUNTS = ("numTopics", "numConsumers", "numProducers")
+
+
+def decode_broker_record(data: bytes, where: str) -> LocalBrokerData:
+    """What a broker says of itself in either form, as LocalBrokerData; `InvalidRecordError` as for that one."""
+    report = find_load_report(data, where)
+    return decode_local_broker_data(data, where) if report is None else local_broker_data_of(report)
+
+
+def find_load_report(data: bytes, where: str) -> LoadReport | None:
+    """The LoadReport in `data`, None for any other record: it names its type, or has the key `underLoaded`.
+
+    Raises `InvalidRecordError`.
+    """
+    if not any(mark in data for mark in _MARKS):
+        return None
+    try:
+        content = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return None  # whoever reads it as another record says what is wrong
+    if not isinstance(content, dict):
+        return None
+    if content.get("loadReportType") != LOAD_REPORT and "underLoaded" not in content:
+        return None
+    return parse_json(_ADAPTER, orjson.dumps(drop_nulls(content)), where)
+
+
+def local_broker_data_of(report: LoadReport) -> LocalBrokerData:
+    """The same in the form that all other brokers use."""
+    stats = report.get("bundleStats", {})
+    fields: dict[str, Any] = {_RENAMED[name]: value for name, value in report.items() if name in _RENAMED}
+    for total, name in _TOTALS.items():
+        fields[total] = sum(cast("dict[str, float]", each).get(name, 0) for each in stats.values())
+    for total in _COUNTS:
+        fields[total] = min(fields[total], MAX_COUNT)
+    fields |= report.get("systemResourceUsage", {})
+    fields |= {"numBundles": len(stats), "bundles": list(stats), "loadReportType": LOAD_REPORT}
+    return cast("LocalBrokerData", fields)

@@ -1,0 +1,85 @@
+"""`loadmanager dump` against a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.registrations import a_record, load_of, register, write
+from support.stores import ZooKeeperWorld
+from support.zookeeper import a_session
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.store import paths
+
+pytestmark = pytest.mark.zookeeper
+
+BUNDLES = ["t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"]
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "loadmanager", *arguments]
+    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+
+
+@pytest.mark.parametrize("kind", [(), ("--pulsar",)])
+async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, kind: tuple[str, ...]
+) -> None:
+    world = ZooKeeperWorld(zookeeper, chroot)
+    try:
+        store = await world.connect()
+        await store.ensure_path(paths.BROKERS)
+        await register(store, "b1:8080", a_record("b1:8080", {name: load_of(50) for name in BUNDLES}, cpu=95))
+        await register(store, "b2:8080", a_record("b2:8080", cpu=5))
+        await write(store, "/admin/configuration", b'{"loadBalancerBrokerThresholdShedderPercentage": "20"}')
+        before = tree(zookeeper, chroot)
+        url, file = f"zk:{zookeeper.connect_string}{chroot}", tmp_path / "dump.jsonl"
+        for _ in range(2):
+            done = await asyncio.to_thread(run, "dump", *kind, "--metadata-store-url", url, "--output", str(file))
+            assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert tree(zookeeper, chroot) == before
+    finally:
+        await world.close()
+    lines = [json.loads(text) for text in file.read_text(encoding="utf-8").splitlines()]
+    assert [sorted(line["brokers"]) for line in lines] == [["b1:8080", "b2:8080"]] * 2
+    assert ("configuration" in lines[0]) == bool(kind)
+    done = await asyncio.to_thread(run, "decide", str(file), "--shed", "ThresholdShedder", "--json")
+    assert done.returncode == 0, done.stderr
+    decided = [json.loads(text) for text in done.stdout.splitlines()]
+    assert [each["decisions"][0]["bundle"] for each in decided] == [BUNDLES[0]] * 2
+
+
+def test_a_cluster_that_is_not_there_is_an_error_and_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+    done = run("dump", "--metadata-store-url", f"zk:{zookeeper.connect_string}{chroot}")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("loadmanager: metadataStoreUrl ")
+    with a_session(zookeeper.connect_string) as client:
+        assert client.exists(chroot) is None
+
+
+def test_a_configuration_that_cannot_be_used_ends_it_with_exit_code_2(tmp_path: Path) -> None:
+    path = tmp_path / "loadmanager.yaml"
+    path.write_text("webServicPort: 1\n", encoding="utf-8")
+    done = run("dump", "--config", str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "webServicPort" in done.stderr
+
+
+def tree(server: EmbeddedZooKeeper, path: str) -> dict[str, tuple[bytes, int]]:
+    """Every znode below the path: its data, and the transaction that changed it last."""
+    found: dict[str, tuple[bytes, int]] = {}
+    with a_session(server.connect_string) as client:
+        open_paths = [path]
+        while open_paths:
+            each = open_paths.pop()
+            data, stat = client.get(each)
+            found[each] = data, max(stat.mzxid, stat.pzxid)
+            open_paths += [f"{each}/{child}" for child in client.get_children(each)]
+    return found
