@@ -112,12 +112,12 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
 async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_reported_in_short(
     body: bytes, content_type: str
 ) -> None:
-    async with a_leader(namespace_bundle_unloading_timeout_ms=250) as (cluster, leader):
+    async with a_leader(namespace_bundle_unloading_timeout_ms=1000) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type
         with pytest.raises(UnloadFailedError, match="answered 500") as failure:
             await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
-        assert len(broker.unloads) == 2
+        assert len(broker.unloads) >= 2
         assert len(str(failure.value)) < 500
 
 
