@@ -15,7 +15,7 @@ from loadmanager.core.plan import Reason, Unload
 from loadmanager.errors import NotLeaderError, UnloadFailedError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
@@ -35,6 +35,10 @@ async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bun
         ((path, headers),) = broker.unloads
         assert path == f"/admin/v2/namespaces/{bundle}/unload"
         assert (headers[EPOCH_HEADER], headers[BUNDLE_VERSION_HEADER]) == ("1", "2")
+        assert (headers[OWNER_HEADER], headers[INCARNATION_HEADER]) == (
+            broker.registration.broker,
+            str(broker.registration.incarnation),
+        )
         assert (leader.ownership(bundle).state, leader.ownership(bundle).version) == (OwnershipState.FREE, 3)
 
 
