@@ -439,10 +439,15 @@ class AgentSettings(StoreSettings, ReportSettings):
         "", description="URL that clients connect to after a lookup, such as pulsar://host:6650."
     )
     broker_web_service_url: str = Field("", description="HTTP URL in lookup answers; empty: http:// and the broker id.")
-    load_manager_urls: tuple[str, ...] = Field(
-        min_length=1, description="URLs of load-manager nodes, asked in turn; the first that answers is kept."
+    load_manager_urls: tuple[Annotated[str, Field(pattern=r"^https?://.+")], ...] = Field(
+        min_length=1,
+        description="A list of URLs of load-manager nodes, such as [http://lm-1:8080, http://lm-2:8080]; they are asked"
+        " in turn, and the first that answers is kept.",
     )
-    bind_address: str = Field("127.0.0.1", description="Address the agent's HTTP server listens on.")
+    bind_address: str = Field(
+        "0.0.0.0",  # noqa: S104 - load-manager nodes call it from other hosts
+        description="Address the agent's HTTP server listens on; load-manager nodes have to reach it.",
+    )
     agent_port: Port = Field(9090, description="The agent's HTTP port; 0 lets the kernel choose a free one.")
     agent_url: str = Field(
         "", description="URL under which load-manager nodes reach this agent; empty: from the above."
@@ -522,7 +527,7 @@ def render_yaml(model: type[_Settings]) -> str:
         bounds = _bounds(field)
         if bounds:
             lines.append(f"# Allowed: {bounds}.")
-        value = "" if field.is_required() else field.get_default(call_default_factory=True)
+        value = None if field.is_required() else field.get_default(call_default_factory=True)
         prefix = "# " if field.is_required() or value is None else ""
         lines.append(f"{prefix}{model.key(name)}: {_yaml_value(value)}".rstrip())
         lines.append("")
@@ -597,7 +602,7 @@ def _fault(model: type[_Settings], fault: dict[str, Any]) -> str:
     key = ".".join([model.key(name), *location[1:]] if field else location)
     if fault["type"] == "missing":
         return f"{key}: is required"
-    message = str(fault["msg"]).removeprefix("Value error, ")
+    message = str(fault["msg"]).removeprefix("Value error, ").replace("Tuple", "A list").replace("tuple", "list")
     if not location:
         return message
     allowed = _bounds(field) if field else ""

@@ -53,6 +53,7 @@ class Refusal(enum.StrEnum):
     """Why an unload was not accepted."""
 
     NOT_REGISTERED = "not_registered"
+    OTHER_BROKER = "other_broker"
     STALE_EPOCH = "stale_epoch"
     STALE_VERSION = "stale_version"
 
@@ -174,10 +175,16 @@ class Grants:
         self._grant(str(question.topic), claim)
         return Verdict.GRANTED
 
-    def revoke(self, bundle: BundleName, epoch: int, version: int) -> Revocation | Refusal:
-        """Take the bundle away: from here on nothing in it is granted at `version` or below."""
+    def revoke(self, bundle: BundleName, owner: Registration, epoch: int, version: int) -> Revocation | Refusal:
+        """Take the bundle away from `owner`: from here on nothing in it is granted at `version` or below.
+
+        A call that is meant for another broker, or for another life of this one, has been misled: to confirm it would
+        give the bundle a second owner.
+        """
         if self._registration is None:
             return Refusal.NOT_REGISTERED
+        if owner != self._registration:
+            return Refusal.OTHER_BROKER
         if epoch < self._highest_epoch:
             return Refusal.STALE_EPOCH
         self._highest_epoch = epoch

@@ -85,6 +85,8 @@ class Registration:
         self._leftover_czxid: int | None = None
         self._nothing_open = False
         self._delayed = False
+        self.overwritten = False
+        """Whether another has written our record, so that it has to be written again."""
         self._wake = asyncio.Event()
 
     @property
@@ -173,6 +175,7 @@ class Registration:
             (held.version,) = await self._store.commit(
                 [Put(self._path, record, held.version)], session_id=held.session_id
             )
+            self.overwritten = False
         except ZnodeTooLargeError:
             raise
         except StoreError:
@@ -199,6 +202,9 @@ class Registration:
         if self._held is not held or not self._is_ours(held):
             return
         if znode is not None and znode.czxid == held.czxid:
+            if znode.version > held.version:
+                log.warning("record_written_by_another", path=self._path, version=znode.version)
+                self.overwritten = True
             held.version = znode.version
         elif held.withdrawn:
             self._deregistered(held)  # by a delete whose outcome was not known

@@ -165,6 +165,7 @@ class Reporter:
             self._unload_reported()
             or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
             or self._other_bundles(report)
+            or (ReportDue(Reason.RECORD_OVERWRITTEN, "", 0.0) if registration.overwritten else None)
         )
         if due is not None:
             await self._write(registration, report, due)

@@ -14,20 +14,39 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_l
 from loadmanager.agent.grants import Refusal
 from loadmanager.agent.ownership import NotRegisteredError
 from loadmanager.agent.peers import PeerUnavailableError
-from loadmanager.core.names import BrokerId, BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
+from loadmanager.core.names import (
+    BrokerId,
+    BundleName,
+    BundleRange,
+    InvalidNameError,
+    NamespaceName,
+    TopicName,
+    parse_broker_id,
+)
+from loadmanager.core.ownership import Registration
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, LeaseAnswer, OwnerAnswer
+from loadmanager.wire.http import (
+    BUNDLE_VERSION_HEADER,
+    EPOCH_HEADER,
+    INCARNATION_HEADER,
+    OWNER_HEADER,
+    LeaseAnswer,
+    OwnerAnswer,
+)
 
 log = structlog.get_logger(__name__)
 
 _NATURAL = re.compile(r"[0-9]{1,18}")
 _STATUS_OF_REFUSAL = {
     Refusal.NOT_REGISTERED: HTTPStatus.SERVICE_UNAVAILABLE,
+    Refusal.OTHER_BROKER: HTTPStatus.PRECONDITION_FAILED,
     Refusal.STALE_EPOCH: HTTPStatus.PRECONDITION_FAILED,
     Refusal.STALE_VERSION: HTTPStatus.PRECONDITION_FAILED,
 }
 _REASON_OF_REFUSAL = {
     Refusal.NOT_REGISTERED: "the broker is not registered",
+    Refusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent stands beside another broker, or another"
+    " life of it: is the agent's URL (agentUrl) right?",
     Refusal.STALE_EPOCH: f"{EPOCH_HEADER}: a higher epoch was seen: this leader has been replaced",
     Refusal.STALE_VERSION: f"{BUNDLE_VERSION_HEADER}: the bundle was granted at a higher version since",
 }
@@ -42,7 +61,7 @@ class AgentServer:
         *,
         grant_lease: Callable[[], LeaseAnswer | None],
         ask_owner: Callable[[TopicName], Awaitable[OwnerAnswer]],
-        unload: Callable[[BundleName, int, int], Awaitable[Refusal | None]],
+        unload: Callable[[BundleName, Registration, int, int], Awaitable[Refusal | None]],
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
     ) -> None:
@@ -83,7 +102,9 @@ class AgentServer:
         match = request.match_info
         namespace = NamespaceName.of(match["tenant"], match["namespace"])
         bundle = BundleName(namespace, BundleRange.parse(match["range"]))
-        refusal = await self._unload(bundle, _natural(request, EPOCH_HEADER), _natural(request, BUNDLE_VERSION_HEADER))
+        epoch, version = _natural(request, EPOCH_HEADER), _natural(request, BUNDLE_VERSION_HEADER)
+        owner = Registration(parse_broker_id(_header(request, OWNER_HEADER)), _natural(request, INCARNATION_HEADER))
+        refusal = await self._unload(bundle, owner, epoch, version)
         if refusal is not None:
             return _problem(_STATUS_OF_REFUSAL[refusal], f"{bundle}: {_REASON_OF_REFUSAL[refusal]}")
         return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -111,10 +132,15 @@ async def _errors_as_json(
         return _problem(error.status, f"{request.method} {request.path}: {error.reason}")
 
 
-def _natural(request: web.Request, header: str) -> int:
+def _header(request: web.Request, header: str) -> str:
     text = request.headers.get(header)
     if text is None:
-        raise InvalidNameError(f"header {header}: missing; expected a whole number")
+        raise InvalidNameError(f"header {header}: missing")
+    return text
+
+
+def _natural(request: web.Request, header: str) -> int:
+    text = _header(request, header)
     if not _NATURAL.fullmatch(text):
         raise InvalidNameError(f"header {header}: {text[:40]!r}: expected a whole number")
     return int(text)

@@ -13,6 +13,7 @@ from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.peers import PeerUnavailableError
 from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import Registration
 from loadmanager.errors import InvalidRecordError
 
 log = structlog.get_logger(__name__)
@@ -39,12 +40,12 @@ class Unloads:
         self._open_topics = open_topics
         self._on_unloaded = on_unloaded
 
-    async def unload(self, bundle: BundleName, epoch: int, version: int) -> Refusal | None:
+    async def unload(self, bundle: BundleName, owner: Registration, epoch: int, version: int) -> Refusal | None:
         """None once the broker has closed the bundle's topics; `PeerUnavailableError` when it does not say so.
 
         Repeating it is harmless. From the first word of it on, nothing in the bundle is granted any more.
         """
-        revocation = self._grants.revoke(bundle, epoch, version)
+        revocation = self._grants.revoke(bundle, owner, epoch, version)
         if isinstance(revocation, Refusal):
             self._metrics.unloads.labels(revocation).inc()
             log.warning("unload_refused", bundle=str(bundle), epoch=epoch, version=version, reason=revocation)

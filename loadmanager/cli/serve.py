@@ -69,6 +69,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         write_ready_file(ready_file, url)
     try:
         await _until_told_to_stop(node)
+        log.info("stopping", url=url)
     finally:
         await node.stop()
         await asyncio.wait_for(runner.cleanup(), GRACE_S)

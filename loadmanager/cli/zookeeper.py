@@ -44,13 +44,15 @@ def zookeeper(
             print(f"data in {data_dir or 'a temporary folder'}; Ctrl-C stops it", flush=True)
             while server.is_running:
                 time.sleep(_LOOK_AGAIN_S)
+            servers = server.members if isinstance(server, EmbeddedEnsemble) else [server]
+            last_words = "\n".join(each.last_lines() for each in servers if not each.is_running)
     except KeyboardInterrupt:
         print("stopped", flush=True)
         return
     except EmbeddedServerError as error:
         print(error, file=sys.stderr, flush=True)
         raise typer.Exit(1) from error
-    print("ZooKeeper has ended by itself", file=sys.stderr, flush=True)
+    print(f"ZooKeeper has ended by itself. The end of its log:\n{last_words}", file=sys.stderr, flush=True)
     raise typer.Exit(1)
 
 

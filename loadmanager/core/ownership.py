@@ -35,6 +35,9 @@ class Registration:
     broker: BrokerId
     incarnation: int
 
+    def __str__(self) -> str:
+        return f"{self.broker} (incarnation {self.incarnation})"
+
 
 @dataclass(frozen=True, slots=True)
 class Ownership:

@@ -86,6 +86,7 @@ class Reason(enum.StrEnum):
     REPORT_TOO_OLD = "report_too_old"
     LOAD_CHANGED = "load_changed"
     BUNDLE_UNLOADED = "bundle_unloaded"
+    RECORD_OVERWRITTEN = "record_overwritten"
 
     # What happens to an ownership besides a plan.
     LOOKUP = "lookup"

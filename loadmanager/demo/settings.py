@@ -65,6 +65,7 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
         "brokerUrl": broker_ready["url"],
         "brokerServiceUrl": broker_ready["data_url"],
         "loadManagerUrls": list(node_urls),
+        "bindAddress": "127.0.0.1",
         "agentPort": 0,
         "brokerLeaseMs": 2_000,
         "hostUsageScope": "process",

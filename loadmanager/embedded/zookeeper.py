@@ -28,6 +28,9 @@ from loadmanager.embedded.server_files import (
 from loadmanager.errors import EmbeddedServerError
 from loadmanager.store.probe import session_works
 
+DEFAULT_HEAP_MIB = 1024
+"""The most it may take: ZooKeeper keeps its last 500 transactions in memory, and a namespace's record is up to 1 MB."""
+
 DEFAULT_TICK_TIME_MS = 500
 """ZooKeeper grants session timeouts from two ticks on: 1 s with this one."""
 
@@ -150,13 +153,13 @@ class ZooKeeperServer:
         while not self._serves():
             code = self._find_exit_code()
             if code is not None:
-                story = self._last_lines()
+                story = self.last_lines()
                 kind = PortTakenError if "Address already in use" in story else EmbeddedServerError
                 raise kind(f"ZooKeeper on port {self.port} ended with exit code {code}; its log ends with:\n{story}")
             if time.monotonic() > deadline_s:
                 raise EmbeddedServerError(
                     f"ZooKeeper on port {self.port} does not serve after {self._start_timeout_s:g} s;"
-                    f" its log ends with:\n{self._last_lines()}"
+                    f" its log ends with:\n{self.last_lines()}"
                 )
             time.sleep(_POLL_S)
 
@@ -197,7 +200,7 @@ class ZooKeeperServer:
         except OSError as error:
             raise EmbeddedServerError(f"ZooKeeper at {self.connect_string} does not answer: {error}") from error
 
-    def _last_lines(self) -> str:
+    def last_lines(self) -> str:
         """The end of what the server printed since it was last started, without the frames of stack traces."""
         with self.log_file.open("rb") as log:
             log.seek(self._log_start)
@@ -219,7 +222,7 @@ class EmbeddedZooKeeper(ZooKeeperServer):
         port: int | None = None,
         data_dir: Path | None = None,
         tick_time_ms: int = DEFAULT_TICK_TIME_MS,
-        heap_mib: int = 256,
+        heap_mib: int = DEFAULT_HEAP_MIB,
         start_timeout_s: float = 60.0,
         java: Java | None = None,
     ) -> None:
@@ -275,7 +278,7 @@ class EmbeddedEnsemble:
         ports: Sequence[int] | None = None,
         data_dir: Path | None = None,
         tick_time_ms: int = DEFAULT_TICK_TIME_MS,
-        heap_mib: int = 256,
+        heap_mib: int = DEFAULT_HEAP_MIB,
         start_timeout_s: float = 60.0,
         java: Java | None = None,
     ) -> None:

@@ -18,12 +18,13 @@ from loadmanager.http.responses import no_such_route
 from loadmanager.leader.service import Node
 
 _MAX_BODY_BYTES = 8 * 1024 * 1024
+_CONNECTIONS_TO_LEADER = 512
 
 
 def make_app(node: Node) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     app = web.Application(client_max_size=_MAX_BODY_BYTES)
-    http = aiohttp.ClientSession()
+    http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=_CONNECTIONS_TO_LEADER))
     forwarder = Forwarder(node, http, node.settings.lookup_timeout_ms / 1000)
     registry = CollectorRegistry()
     metrics = LookupMetrics(registry, node.settings.cluster_name)

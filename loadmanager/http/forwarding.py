@@ -15,6 +15,7 @@ from loadmanager.leader.service import Node
 from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
 
 _LOOK_AGAIN_S = 0.03
+_SHORTEST_S = 0.5
 _HANDED_ON = ("Content-Type", LISTENER_HEADER)
 _PASSED_ON = ("Content-Type", "Retry-After")
 
@@ -44,30 +45,32 @@ class Forwarder:
                 if FORWARDED_HEADER in request.headers:
                     raise
                 refusal = error
-            response = await self._pass_on_while_it_leads(request, body, timeout_s)
-            if response is not None:
-                return response
+            if request.method == "GET":
+                timeout_s = min(timeout_s, max(_SHORTEST_S, deadline_s - time.monotonic()))
+            answer = await self._pass_on_while_it_leads(request, body, timeout_s)
+            if isinstance(answer, web.Response):
+                return answer
             if time.monotonic() > deadline_s:
-                raise NoLeaderError(f"no node leads at the moment: {refusal}")
+                raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
             await asyncio.sleep(_LOOK_AGAIN_S)
 
-    async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | None:
+    async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
         """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""
         url = self._node.leader_url
         if url is None or url == self._node.service_url:
-            return None
+            return ""
         passing = asyncio.ensure_future(self._pass_on(request, url, body, timeout_s))
         try:
             while not passing.done():
                 if request.method == "GET" and self._node.leader_url != url:
-                    return None
+                    return ""
                 await asyncio.wait({passing}, timeout=_LOOK_AGAIN_S)
             return passing.result()
         finally:
             passing.cancel()
 
-    async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | None:
-        """The leader's answer; None when it could not be reached or no longer leads, and nothing was done."""
+    async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | str:
+        """The leader's answer; why there is none when it was not reached or no longer leads, and nothing was done."""
         headers = {FORWARDED_HEADER: self._node.node_id}
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
         try:
@@ -80,14 +83,14 @@ class Forwarder:
             ) as answer:
                 content = await answer.read()
                 if answer.headers.get(NOT_LEADER_HEADER):
-                    return None
+                    return f"the node at {url} leads no more"
                 passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
                 return web.Response(body=content, status=answer.status, headers=passed_on)
-        except (aiohttp.ClientConnectorError, ValueError):  # nobody there, or what the leader published is no URL
-            return None
+        except (aiohttp.ClientConnectorError, ValueError) as error:  # nobody there, or what it published is no URL
+            return f"the leader at {url} cannot be reached ({error})"
         except (aiohttp.ClientError, TimeoutError) as error:
             if request.method == "GET":
-                return None
+                return f"the leader at {url} did not answer within {timeout_s:.1f} s ({type(error).__name__})"
             raise NoLeaderError(
                 f"the leader's answer was lost ({type(error).__name__}): ask what became of it"
             ) from None

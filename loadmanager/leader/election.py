@@ -30,6 +30,7 @@ from loadmanager.wire.records import LeaderRecord
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.1
+_LONG_RETRY_S = 5.0
 
 
 class Election:
@@ -150,6 +151,10 @@ class Election:
         try:
             await self._store.commit(ops, session_id=session_id)
         except TransactionFailedError as error:
+            if error.path == paths.EPOCH and error.cause == "no_node":
+                log.warning("epoch_znode_missing", path=paths.EPOCH, remedy="restart the nodes, then the agents")
+                await self._sleep_until(time.monotonic() + _LONG_RETRY_S)
+                return
             log.info("campaign_lost", epoch=epoch, cause=error.cause)
             await self._sleep_until(time.monotonic() + _RETRY_S)
             return

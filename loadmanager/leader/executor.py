@@ -36,7 +36,7 @@ from loadmanager.leader.election import Election
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.ledger import Ledger
 from loadmanager.leader.view import ClusterView
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 log = structlog.get_logger(__name__)
 
@@ -195,7 +195,7 @@ class Executor:
         """One unload call: None when the owner has let go, else what went wrong."""
         owner = released.owner
         entry = self._view.brokers.get(owner.broker) if owner else None
-        if entry is None or entry.command_url is None:
+        if owner is None or entry is None or entry.command_url is None:
             return "the broker's record names no URL to call"
         if self._http is None:
             raise NotLeaderError("the executor is not running")
@@ -203,6 +203,8 @@ class Executor:
         headers = {
             EPOCH_HEADER: str(self._election.get_term().epoch),
             BUNDLE_VERSION_HEADER: str(released.version),
+            OWNER_HEADER: owner.broker,
+            INCARNATION_HEADER: str(owner.incarnation),
         }
         # Never 0 or less, which would mean "without limit" to aiohttp.
         timeout = aiohttp.ClientTimeout(total=min(self._settings.attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S)))

@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.2
 _DEBOUNCE_S = 0.002
+_ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
 _ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
 
 
@@ -216,6 +217,8 @@ class Intake:
             self._view.registrations[broker_id] = registration
         where = paths.broker(name)
         record = decode_broker_record(decode(znode.data, where), where)
+        if not any(record.get(key) for key in _ADDRESSES):
+            raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
         report = report_of(record, where, self._view.model.known_bundles)
         self._view.put_broker(registration, znode.version, record)
         self._view.model.apply_report(registration, report)

@@ -11,6 +11,10 @@ from loadmanager.wire.validation import WireModel
 
 EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
+OWNER_HEADER = "X-Loadmanager-Owner"
+INCARNATION_HEADER = "X-Loadmanager-Incarnation"
+"""Whom an unload call is for: an agent that stands beside another broker, or another life of it, must refuse it."""
+
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
 

@@ -59,6 +59,7 @@ def some_settings(store_url: str, broker_url: str = "http://127.0.0.1:1", node_u
         "brokerId": BROKER_ID,
         "brokerUrl": broker_url,
         "loadManagerUrls": [node_url or broker_url],
+        "bindAddress": "127.0.0.1",
         "agentPort": 0,
         "brokerLeaseMs": 60_000,
         "statsUpdateFrequencyInSecs": 0.1,

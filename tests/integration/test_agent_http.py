@@ -17,7 +17,7 @@ from support.servers import closed_port
 from support.waiting import eventually
 
 from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 TOPIC = "persistent://t/ns/orders"
 GRANTED = {"verdict": "granted"}
@@ -231,6 +231,22 @@ async def test_an_unload_is_followed_by_a_report_that_was_measured_after_it(
             return bundle not in await reported_bundles()
 
         await eventually(is_reported_without_it)
+
+
+async def test_an_unload_for_another_broker_is_refused_with_412_and_the_broker_keeps_what_it_has(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await own(beside, node)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    headers = {EPOCH_HEADER: "1", BUNDLE_VERSION_HEADER: "2", INCARNATION_HEADER: str(await beside.registered())}
+    status, answer = await beside.unload_with(bundle, headers | {OWNER_HEADER: "another.example:8080"})
+    assert status == 412
+    assert "another broker" in answer["reason"]
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    assert broker.unloads == []
+    status, answer = await beside.unload_with(bundle, headers)
+    assert status == 400
+    assert OWNER_HEADER in answer["reason"]
 
 
 async def test_a_leader_that_was_replaced_is_refused_with_412(beside: RunningAgent, node: FakeNode) -> None:

@@ -17,7 +17,7 @@ from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Create, MetadataStore
+from loadmanager.store.base import Create, MetadataStore, Put
 from loadmanager.store.zookeeper import ZooKeeperStore
 
 pytestmark = pytest.mark.zookeeper
@@ -104,6 +104,18 @@ async def test_a_lost_session_makes_a_new_incarnation_which_knows_nothing_of_the
         place.node.own(bundle, BROKER_ID, second, version=3)
         assert (await beside.owner(TOPIC))[1]["owned"]
         assert beside.metric("withdrawals_total", reason="session_lost") == 1
+
+
+async def test_a_record_that_somebody_else_has_written_is_written_again(place: Place) -> None:
+    async with place.agent() as beside, place.store() as vandal:
+        await beside.registered()
+        await vandal.commit([Put(PATH, b"garbage")])
+
+        async def is_mended() -> bool:
+            znode = await beside.store.get(PATH)
+            return znode is not None and znode.data.startswith(b"{")
+
+        await eventually(is_mended)
 
 
 async def test_a_dropped_connection_keeps_the_incarnation(place: Place) -> None:

@@ -20,7 +20,7 @@ from loadmanager.config import AgentSettings, load_settings
 from loadmanager.store import codec, paths
 from loadmanager.store.base import MetadataStore
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 BROKER_ID = "broker-1.example:8080"
 Reply = tuple[int, Any]
@@ -48,7 +48,16 @@ class RunningAgent:
         return await self.get("/loadmanager/v1/lease")
 
     async def unload(self, bundle: str, version: int, epoch: int = 1) -> Reply:
-        return await self.unload_with(bundle, {EPOCH_HEADER: str(epoch), BUNDLE_VERSION_HEADER: str(version)})
+        """As the leader asks for a bundle of this very broker."""
+        return await self.unload_with(
+            bundle,
+            {
+                EPOCH_HEADER: str(epoch),
+                BUNDLE_VERSION_HEADER: str(version),
+                OWNER_HEADER: BROKER_ID,
+                INCARNATION_HEADER: str(self.agent.registration.incarnation or 0),
+            },
+        )
 
     async def unload_with(self, bundle: str, headers: dict[str, str]) -> Reply:
         async with self.http.put(f"{self.url}/admin/v2/namespaces/{bundle}/unload", headers=headers) as answer:

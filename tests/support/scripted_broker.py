@@ -28,7 +28,7 @@ from loadmanager.wire.broker_data import (
     NamespaceBundleStats,
     encode_local_broker_data,
 )
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, OWNER_HEADER
 
 
 @dataclass(slots=True)
@@ -182,6 +182,7 @@ class ScriptedBroker(LoopbackServer):
             int(request.headers[BUNDLE_VERSION_HEADER]),
             time.monotonic(),
         )
+        assert request.headers[OWNER_HEADER] == self.broker_id
         self.unloads.append(call)
         call.status = await self._obey(call)
         await self.may_answer.wait()

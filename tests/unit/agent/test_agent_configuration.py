@@ -25,7 +25,8 @@ def test_the_configuration_file_works_once_the_required_keys_are_filled_in() -> 
 @pytest.mark.parametrize(
     ("settings", "url"),
     [
-        ({}, "http://127.0.0.1:9999"),
+        ({}, "http://a.example:9999"),
+        ({"bindAddress": "127.0.0.1"}, "http://127.0.0.1:9999"),
         ({"bindAddress": "10.0.0.5"}, "http://10.0.0.5:9999"),
         ({"bindAddress": "0.0.0.0"}, "http://a.example:9999"),
         ({"bindAddress": "::", "brokerId": "[fd00::1]:8080"}, "http://[fd00::1]:9999"),

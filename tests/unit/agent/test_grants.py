@@ -39,7 +39,7 @@ def grant(grants: Grants, bundle: BundleName = WHOLE, version: int = 4, topic: T
 
 
 def revoked(grants: Grants, bundle: BundleName = WHOLE, version: int = 5, epoch: int = 1) -> Revocation:
-    revocation = grants.revoke(bundle, epoch, version)
+    revocation = grants.revoke(bundle, Registration(ME, grants.incarnation or INCARNATION), epoch, version)
     assert isinstance(revocation, Revocation)
     return revocation
 
@@ -72,7 +72,7 @@ def test_a_bundle_that_is_not_settled_on_this_registration_grants_nothing(claim:
 def test_nothing_can_be_asked_while_not_registered() -> None:
     grants = Grants(ME)
     assert grants.ask(TOPIC) is None
-    assert grants.revoke(WHOLE, 1, 5) is Refusal.NOT_REGISTERED
+    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is Refusal.NOT_REGISTERED
 
 
 def test_a_claim_about_a_bundle_of_another_namespace_is_garbage() -> None:
@@ -148,18 +148,27 @@ def test_a_new_registration_knows_nothing_of_the_former_one() -> None:
     assert grants.answer(asked(grants), a_claim(version=3, incarnation=INCARNATION + 1)) is Verdict.GRANTED
 
 
+@pytest.mark.parametrize("owner", [Registration(BrokerId("b:8080"), INCARNATION), Registration(ME, INCARNATION - 1)])
+def test_an_unload_meant_for_another_broker_or_another_life_is_refused_and_takes_nothing(owner: Registration) -> None:
+    grants = a_broker()
+    grant(grants, version=4)
+    assert grants.revoke(WHOLE, owner, 1, 5) is Refusal.OTHER_BROKER
+    assert len(grants) == 1
+    grant(grants, version=4)
+
+
 def test_a_leader_that_was_replaced_is_refused() -> None:
     grants = a_broker()
     revoked(grants, epoch=3, version=5)
-    assert grants.revoke(WHOLE, 2, 6) is Refusal.STALE_EPOCH
-    assert isinstance(grants.revoke(WHOLE, 3, 6), Revocation)
+    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 2, 6) is Refusal.STALE_EPOCH
+    assert isinstance(grants.revoke(WHOLE, Registration(ME, INCARNATION), 3, 6), Revocation)
 
 
 def test_an_unload_from_before_the_bundle_was_granted_anew_is_refused_and_closes_nothing() -> None:
     grants = a_broker()
     revoked(grants, version=5)
     grant(grants, version=6)
-    assert grants.revoke(WHOLE, 1, 5) is Refusal.STALE_VERSION
+    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is Refusal.STALE_VERSION
     assert len(grants) == 1
 
 
@@ -186,7 +195,7 @@ def test_an_outdated_answer_does_not_change_what_is_known_of_a_granted_topics_bu
     grant(grants, LEFT, version=15)
     grant(grants, WHOLE, version=8)
     assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
-    assert isinstance(grants.revoke(RIGHT, 1, 10), Revocation)
+    assert isinstance(grants.revoke(RIGHT, Registration(ME, INCARNATION), 1, 10), Revocation)
 
 
 def test_an_answer_about_the_bundle_before_it_was_split_grants_nothing_once_a_part_was_revoked() -> None:

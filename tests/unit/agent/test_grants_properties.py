@@ -155,7 +155,7 @@ class World:
 
     def unload_call_arrives(self) -> None:
         for bundle, version in self.pick(self.unload_calls):
-            outcome = self.grants.revoke(bundle, 1, version)
+            outcome = self.grants.revoke(bundle, self.me, 1, version)
             self.tell(f"unload call {bundle.range} {version}: {outcome}")
             if isinstance(outcome, Revocation):
                 self.broker_unloads.append((self.incarnation, outcome))

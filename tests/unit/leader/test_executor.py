@@ -15,7 +15,7 @@ from loadmanager.core.plan import Reason, Unload
 from loadmanager.errors import NotLeaderError, UnloadFailedError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
@@ -35,6 +35,10 @@ async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bun
         ((path, headers),) = broker.unloads
         assert path == f"/admin/v2/namespaces/{bundle}/unload"
         assert (headers[EPOCH_HEADER], headers[BUNDLE_VERSION_HEADER]) == ("1", "2")
+        assert (headers[OWNER_HEADER], headers[INCARNATION_HEADER]) == (
+            broker.registration.broker,
+            str(broker.registration.incarnation),
+        )
         assert (leader.ownership(bundle).state, leader.ownership(bundle).version) == (OwnershipState.FREE, 3)
 
 
@@ -112,12 +116,12 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
 async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_reported_in_short(
     body: bytes, content_type: str
 ) -> None:
-    async with a_leader(namespace_bundle_unloading_timeout_ms=250) as (cluster, leader):
+    async with a_leader(namespace_bundle_unloading_timeout_ms=1000) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type
         with pytest.raises(UnloadFailedError, match="answered 500") as failure:
             await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
-        assert len(broker.unloads) == 2
+        assert len(broker.unloads) >= 2
         assert len(str(failure.value)) < 500
 
 

@@ -145,6 +145,14 @@ async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) ->
     assert mirror.intake.reports_applied == 2
 
 
+async def test_a_broker_that_gives_no_address_is_registered_but_gets_nothing(mirror: Mirror) -> None:
+    await register(mirror.store, "b1:8080", b"{}")
+    await mirror.read()
+    assert "b1:8080" in mirror.view.registrations
+    assert "b1:8080" not in mirror.view.brokers
+    assert "no address for clients" in mirror.view.faults[BROKER]
+
+
 async def test_only_what_may_leave_something_to_finish_is_counted_as_unsettled(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
