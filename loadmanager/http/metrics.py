@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -66,6 +66,7 @@ class _Figures:
     counters: list[tuple[str, str, dict[str, str], float]]
     gauges: list[tuple[str, str, dict[str, str], float]]
     decisions: dict[tuple[str, str, bool], int]
+    strategy: Mapping[str, float]
 
 
 class NodeCollector(Collector):
@@ -91,6 +92,28 @@ class NodeCollector(Collector):
         for (kind, reason, acted), count in self._figures.decisions.items():
             decisions.add_metric([self._cluster, kind, reason, str(acted).lower()], count)
         yield decisions
+        yield from self._strategy()
+
+    def _strategy(self) -> Iterator[Metric]:
+        """TransferShedder's figures under Pulsar's names: `avg` and `std`, and counters named `Result/Reason`."""
+        stats = GaugeMetricFamily(
+            "pulsar_lb_resource_usage_stats",
+            "Average and standard deviation of the brokers' averaged usage, as fractions.",
+            labels=["cluster", "feature", "stat"],
+        )
+        rounds = CounterMetricFamily(
+            "pulsar_lb_unload_broker_breakdown",
+            "Rounds of shedding by what came of them.",
+            labels=["cluster", "result", "reason"],
+        )
+        for name, value in self._figures.strategy.items():
+            result, separator, reason = name.partition("/")
+            if separator:
+                rounds.add_metric([self._cluster, result, reason], value)
+            elif name in ("avg", "std"):
+                stats.add_metric([self._cluster, "max_ema", name], value)
+        yield stats
+        yield rounds
 
     def _usage(self) -> Iterator[Metric]:
         brokers = self._figures.snapshot.brokers
@@ -140,6 +163,7 @@ def figures_of(node: Node) -> _Figures:
         [(name, text, labels, float(value)) for name, text, labels, value in counters],
         [(name, text, labels, float(value)) for name, text, labels, value in gauges],
         dict(node.journal.counts),
+        dict(node.shedding.strategy_metrics),
     )
 
 

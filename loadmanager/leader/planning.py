@@ -208,6 +208,8 @@ class SheddingLoop:
         self.cycles_failed = 0
         self.brokers_shed = 0
         self.last_cycle_s = 0.0
+        self.strategy_metrics: Mapping[str, float] = {}
+        """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
 
     async def run(self) -> None:
         """Pause, decide, carry out, for as long as the term lasts; the pause starts after the work ends."""
@@ -228,6 +230,7 @@ class SheddingLoop:
         plan = await self._desk.shed()
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1
+        self.strategy_metrics = plan.metrics
         steps = [step for step in plan.steps if isinstance(step, Unload)]
         moving = {step.bundle for step in steps}
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}

@@ -99,6 +99,23 @@ async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, no
     assert samples["loadmanager_lease_seconds", (west,)] > 0
 
 
+async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader(load_balancer_load_shedding_strategy="TransferShedder")
+        for number in range(3):
+            await cluster.a_broker(f"b{number}:8080", a_record(f"b{number}:8080", cpu=30.0 * number))
+        await eventually(lambda: len(leader.node.view.brokers) == 3)
+        await leader.node.shedding.cycle()
+        samples = {
+            (sample.name, sample.labels.get("stat") or sample.labels.get("reason")): sample.value
+            for family in text_string_to_metric_families((await leader.get("/metrics")).body.decode())
+            for sample in family.samples
+        }
+        assert samples["pulsar_lb_resource_usage_stats", "avg"] == pytest.approx(0.3, abs=1e-6)
+        assert samples["pulsar_lb_resource_usage_stats", "std"] == pytest.approx(0.244949, abs=1e-5)
+        assert samples["pulsar_lb_unload_broker_breakdown_total", "HitCount"] == 1
+
+
 async def test_a_metric_counts_rejected_records_and_another_the_faults_that_last(
     cluster: Cluster, node: RunningNode
 ) -> None:
