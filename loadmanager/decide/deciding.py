@@ -84,8 +84,8 @@ class Decider(ABC):
         if "state" in line:
             self._state = dict(line["state"])
         grace_period_ms = settings.load_balancer_shedding_grace_period_minutes * _MS_PER_MINUTE
-        snapshot = snapshot_of(line, grace_period_ms, where)
         with np.errstate(all="ignore"):
+            snapshot = snapshot_of(line, grace_period_ms, where)
             decided = self._ask(snapshot, settings.planner_settings(), line, where)
         self._state = decided.state
         return decided

@@ -251,6 +251,18 @@ def test_an_exchange_is_one_plan_both_ways() -> None:
     )
 
 
+def test_a_listed_bundle_of_an_excluded_namespace_does_not_come_back_in_exchange() -> None:
+    less = {bundle(i, "tenant/kept"): out(2.4e6) for i in (1, 2)}
+    lists = {
+        broker_id: {name: np.array(load, dtype=np.float64) for name, load in loads.items()}
+        for broker_id, loads in ((A.broker, less), (B.broker, {bundle(i): out(5e6) for i in (3, 4)}))
+    }
+    given = snapshot_of_reports(0.0, {A: report(less, cpu=48), B: hot_pair()}, {}, published=Published(None, lists))
+    assert {pick.broker for pick in shed(given).bundles} == {0, 1}
+    excluded = replace(SETTINGS, shedding_excluded_namespaces=frozenset({"tenant/kept"}))
+    assert shed(given, excluded).bundles == ()
+
+
 def test_a_broker_that_a_bundle_is_leaving_neither_gives_nor_exchanges() -> None:
     model = ClusterModel()
     model.apply_report(A, report({bundle(1): out(2.4e6), bundle(2): out(2.4e6)}, cpu=48))

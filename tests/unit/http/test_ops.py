@@ -103,7 +103,9 @@ async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:
     async with Cluster() as cluster:
         leader = await cluster.start_leader(load_balancer_load_shedding_strategy="TransferShedder")
         for number in range(3):
-            await cluster.a_broker(f"b{number}:8080", a_record(f"b{number}:8080", cpu=30.0 * number))
+            record = a_record(f"b{number}:8080", cpu=30.0 * number)
+            record["lastUpdate"] = time.time_ns() // 1_000_000
+            await cluster.a_broker(f"b{number}:8080", record)
         await eventually(lambda: len(leader.node.view.brokers) == 3)
         await leader.node.shedding.cycle()
         samples = {
