@@ -119,7 +119,8 @@ def _sum_time_averages(bundles: Bundles, brokers: int) -> FloatArray:
 def _sum_by_broker(broker: RowArray, columns: FloatArray, brokers: int) -> FloatArray:
     """Sums of (n, 4) columns per broker row (n,), (brokers, 4), added up in row order; rows of nobody do not count."""
     bins = broker.astype(np.intp) + 1
-    return np.stack([np.bincount(bins, weights=column, minlength=brokers + 1)[1:] for column in columns.T], axis=1)
+    sums = [np.bincount(bins, weights=column, minlength=brokers + 1)[1:] for column in columns.T]
+    return np.stack(sums, axis=1).astype(np.float64, copy=False)  # of no bundles at all bincount makes integers
 
 
 @dataclass(frozen=True, slots=True, eq=False)
