@@ -31,6 +31,7 @@ from loadmanager.core.names import parse_broker_id
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.splitting import SPLIT_ALGORITHMS
 from loadmanager.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "LOADMANAGER_"
@@ -49,6 +50,10 @@ def _known_placement(name: str) -> str:
 
 def _known_shedding(name: str) -> str:
     return _known("loadBalancerLoadSheddingStrategy", name, SHEDDING_STRATEGIES)
+
+
+def _known_split_algorithm(name: str) -> str:
+    return _known("defaultNamespaceBundleSplitAlgorithm", name, SPLIT_ALGORITHMS)
 
 
 def _known(key: str, name: str, strategies: Mapping[str, object]) -> str:
@@ -333,6 +338,60 @@ class Settings(StoreSettings, WeightSettings):
     load_balancer_memory_resource_weight: Weight = Field(
         0.0, description="TransferShedder: weight of heap memory in a broker's averaged usage."
     )
+    load_balancer_auto_bundle_split_enabled: bool = Field(
+        True, description="Only `decide --split` uses it, no leader splits yet: off, no rule finds bundles to split."
+    )
+    load_balancer_namespace_bundle_max_topics: int = Field(
+        1_000, ge=0, le=2**31 - 1, description="Only `decide --split` uses it: a bundle with more topics is split."
+    )
+    load_balancer_namespace_bundle_max_sessions: int = Field(
+        1_000,
+        ge=-(2**31),
+        le=2**31 - 1,
+        description="Only `decide --split` uses it: a bundle with more consumers and producers is split; 0 or less: no"
+        " limit.",
+    )
+    load_balancer_namespace_bundle_max_msg_rate: int = Field(
+        30_000,
+        ge=0,
+        le=2**31 - 1,
+        description="Only `decide --split` uses it: a bundle with more messages/s, in and out, is split.",
+    )
+    load_balancer_namespace_bundle_max_bandwidth_mbytes: int = Field(
+        100,
+        ge=0,
+        le=2**31 - 1,
+        description="Only `decide --split` uses it: a bundle with more MiB/s, in and out, is split.",
+    )
+    load_balancer_namespace_maximum_bundles: int = Field(
+        128,
+        ge=0,
+        le=2**31 - 1,
+        description="Only `decide --split` uses it: with so many bundles a namespace gets no more by itself.",
+    )
+    default_namespace_bundle_split_algorithm: Annotated[str, AfterValidator(_known_split_algorithm)] = Field(
+        "range_equally_divide", description="Only `decide --split` uses it: where a bundle is cut."
+    )
+    flow_or_qps_difference_threshold_percentage: int = Field(
+        10,
+        ge=0,
+        le=2**31 - 1,
+        description="Only `decide --split` uses it: flow_or_qps_equally_divide cuts a bundle that is this many per cent"
+        " above a limit.",
+    )
+    load_balancer_max_number_of_bundles_to_split_per_cycle: int = Field(
+        10,
+        ge=1,
+        le=2**31 - 1,
+        description="Only `decide --split` uses it, under ExtensibleLoadManagerImpl: splits of one broker at a time.",
+    )
+    load_balancer_namespace_bundle_split_condition_hit_count_threshold: int = Field(
+        3,
+        ge=0,
+        le=2**31 - 1,
+        description="Only `decide --split` uses it, under ExtensibleLoadManagerImpl: a bundle is split when it has been"
+        " above a limit more often than this in succession.",
+    )
     load_balancer_debug_mode_enabled: bool = Field(
         False, description="Understood for Pulsar's sake and without effect: every decision is explained anyway."
     )
@@ -421,6 +480,18 @@ class Settings(StoreSettings, WeightSettings):
                 self.load_balancer_max_number_of_bundles_in_bundle_load_report
             ),
             shedding_bundles_with_policies_enabled=self.load_balancer_shedding_bundles_with_policies_enabled,
+            auto_bundle_split_enabled=self.load_balancer_auto_bundle_split_enabled,
+            namespace_bundle_max_topics=self.load_balancer_namespace_bundle_max_topics,
+            namespace_bundle_max_sessions=self.load_balancer_namespace_bundle_max_sessions,
+            namespace_bundle_max_msg_rate=self.load_balancer_namespace_bundle_max_msg_rate,
+            namespace_bundle_max_bandwidth_mbytes=self.load_balancer_namespace_bundle_max_bandwidth_mbytes,
+            namespace_maximum_bundles=self.load_balancer_namespace_maximum_bundles,
+            namespace_bundle_split_algorithm=self.default_namespace_bundle_split_algorithm,
+            flow_or_qps_difference_threshold_percentage=self.flow_or_qps_difference_threshold_percentage,
+            max_number_of_bundles_to_split_per_cycle=self.load_balancer_max_number_of_bundles_to_split_per_cycle,
+            namespace_bundle_split_condition_hit_count_threshold=(
+                self.load_balancer_namespace_bundle_split_condition_hit_count_threshold
+            ),
             memory_resource_weight=self.load_balancer_memory_resource_weight,
             resource_weights=self.resource_weights,
         )

@@ -22,5 +22,6 @@ def main() -> None:
     app.callback()(lambda: None)
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     for name in (asked,) if asked in COMMANDS else COMMANDS:
-        app.command(name)(getattr(import_module(f"loadmanager.cli.{name}"), name))
+        module = import_module(f"loadmanager.cli.{name}")
+        app.command(name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
     app()

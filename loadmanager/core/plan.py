@@ -81,6 +81,27 @@ class Reason(enum.StrEnum):
     NAMESPACE_EXCLUDED = "namespace_excluded"
     ANTI_AFFINITY_KEPT = "anti_affinity_kept"
 
+    # Splitting: why a bundle.
+    TOPICS = "topics"
+    SESSIONS = "sessions"
+    MSG_RATE = "msg_rate"
+    BANDWIDTH = "bandwidth"
+    ADMIN_SPLIT = "admin_split"
+
+    # Splitting: why not.
+    SPLITTING_DISABLED = "splitting_disabled"
+    TOO_FEW_TOPICS = "too_few_topics"
+    BELOW_SPLIT_LIMITS = "below_split_limits"
+    NOT_OWNED = "not_owned"
+    NAMESPACE_HAS_MAXIMUM_BUNDLES = "namespace_has_maximum_bundles"
+    TOO_FEW_SPLIT_HITS = "too_few_split_hits"
+    SPLIT_UNDER_WAY = "split_under_way"
+    SPLIT_CYCLE_FULL = "split_cycle_full"
+    RANGE_NOT_SPLITTABLE = "range_not_splittable"
+    NO_SPLIT_BOUNDARY = "no_split_boundary"
+    SPLIT_BOUNDARY_AT_END = "split_boundary_at_end"
+    TOO_MANY_SPLIT_BOUNDARIES = "too_many_split_boundaries"
+
     # Reports: why a broker publishes its load.
     FIRST_REPORT = "first_report"
     REPORT_TOO_OLD = "report_too_old"
@@ -441,6 +462,61 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
             " them as recently unloaded"
         ),
     ),
+    (
+        Reason.TOPICS,
+        "Split into {parts} because its {topics} topics are more than {=loadBalancerNamespaceBundleMaxTopics}",
+    ),
+    (
+        Reason.SESSIONS,
+        "Split into {parts} because its {sessions} sessions are more than {=loadBalancerNamespaceBundleMaxSessions}",
+    ),
+    (
+        Reason.MSG_RATE,
+        (
+            "Split into {parts} because its {msg_rate_per_s} messages/s are more than"
+            " {=loadBalancerNamespaceBundleMaxMsgRate}"
+        ),
+    ),
+    (
+        Reason.BANDWIDTH,
+        (
+            "Split into {parts} because its {mib_per_s} MiB/s are more than"
+            " {=loadBalancerNamespaceBundleMaxBandwidthMbytes}"
+        ),
+    ),
+    (Reason.ADMIN_SPLIT, "Split into {parts} because it was asked for"),
+    (Reason.SPLITTING_DISABLED, "No split because {=loadBalancerAutoBundleSplitEnabled}"),
+    (Reason.TOO_FEW_TOPICS, "No split because it takes two topics and it has {topics}"),
+    (
+        Reason.BELOW_SPLIT_LIMITS,
+        (
+            "No split because its {topics} topics ({=loadBalancerNamespaceBundleMaxTopics}), {sessions} sessions"
+            " ({=loadBalancerNamespaceBundleMaxSessions}), {msg_rate_per_s} messages/s"
+            " ({=loadBalancerNamespaceBundleMaxMsgRate}) and {mib_per_s} MiB/s"
+            " ({=loadBalancerNamespaceBundleMaxBandwidthMbytes}) are within the limits"
+        ),
+    ),
+    (Reason.NOT_OWNED, "No split because the broker that reports it does not own it"),
+    (
+        Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES,
+        "No split because its namespace has all of {=loadBalancerNamespaceMaximumBundles}",
+    ),
+    (
+        Reason.TOO_FEW_SPLIT_HITS,
+        (
+            "No split because it has been above a limit {hits} times in succession, not more than"
+            " {=loadBalancerNamespaceBundleSplitConditionHitCountThreshold}"
+        ),
+    ),
+    (Reason.SPLIT_UNDER_WAY, "No split because one is under way that shares an end with it"),
+    (
+        Reason.SPLIT_CYCLE_FULL,
+        "No split now because its broker splits all of {=loadBalancerMaxNumberOfBundlesToSplitPerCycle} others",
+    ),
+    (Reason.RANGE_NOT_SPLITTABLE, "No split because there is no hash between the ends of its range"),
+    (Reason.NO_SPLIT_BOUNDARY, "No split because the algorithm finds no place at which to cut its {topics} topics"),
+    (Reason.SPLIT_BOUNDARY_AT_END, "No split because boundary {boundary} is not between the ends of its range"),
+    (Reason.TOO_MANY_SPLIT_BOUNDARIES, "No split because it takes one boundary and the algorithm finds {boundaries}"),
     (Reason.NAMESPACE_EXCLUDED, "No move because {namespace} is in loadBalancerSheddingExcludedNamespaces"),
     (
         Reason.ANTI_AFFINITY_KEPT,

@@ -54,8 +54,23 @@ class PlannerSettings:
     broker_load_data_ttl_in_seconds: int = 1800  # loadBalancerBrokerLoadDataTTLInSeconds
     max_number_of_bundles_in_bundle_load_report: int = 10  # loadBalancerMaxNumberOfBundlesInBundleLoadReport
     shedding_bundles_with_policies_enabled: bool = False  # loadBalancerSheddingBundlesWithPoliciesEnabled
+    auto_bundle_split_enabled: bool = True  # loadBalancerAutoBundleSplitEnabled
+    namespace_bundle_max_topics: int = 1000  # loadBalancerNamespaceBundleMaxTopics
+    namespace_bundle_max_sessions: int = 1000  # loadBalancerNamespaceBundleMaxSessions, 0 or less for no limit
+    namespace_bundle_max_msg_rate: int = 30_000  # loadBalancerNamespaceBundleMaxMsgRate, messages/s
+    namespace_bundle_max_bandwidth_mbytes: int = 100  # loadBalancerNamespaceBundleMaxBandwidthMbytes, MiB/s
+    namespace_maximum_bundles: int = 128  # loadBalancerNamespaceMaximumBundles
+    namespace_bundle_split_algorithm: str = "range_equally_divide"  # defaultNamespaceBundleSplitAlgorithm
+    flow_or_qps_difference_threshold_percentage: float = 10  # flowOrQpsDifferenceThresholdPercentage
+    max_number_of_bundles_to_split_per_cycle: int = 10  # loadBalancerMaxNumberOfBundlesToSplitPerCycle
+    namespace_bundle_split_condition_hit_count_threshold: int = 3  # loadBalancerNamespaceBundleSplitConditionHit...
     memory_resource_weight: float = 0.0  # loadBalancerMemoryResourceWeight, for averaged loads alone
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)  # loadBalancer*ResourceWeight
+
+
+def is_extensible(settings: PlannerSettings) -> bool:
+    """Whether Pulsar's ExtensibleLoadManagerImpl is configured."""
+    return short_class_name(settings.load_manager_class_name) == "ExtensibleLoadManagerImpl"
 
 
 def is_simple(settings: PlannerSettings) -> bool:

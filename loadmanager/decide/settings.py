@@ -26,7 +26,6 @@ _DEFAULT_WEIGHTS = ("1", "1.0")
 
 WITHOUT_EFFECT = frozenset(
     {
-        "loadBalancerAutoBundleSplitEnabled",
         "loadBalancerAutoUnloadSplitBundlesEnabled",
         "loadBalancerHostUsageCheckIntervalMinutes",
         "loadBalancerOverrideBrokerNicSpeedGbps",
@@ -34,6 +33,7 @@ WITHOUT_EFFECT = frozenset(
         "loadBalancerReportUpdateMaxIntervalMinutes",
         "loadBalancerReportUpdateMinIntervalMillis",
         "loadBalancerReportUpdateThresholdPercentage",
+        "loadBalancerSplitIntervalMinutes",
         "statsUpdateFrequencyInSecs",
     }
 )

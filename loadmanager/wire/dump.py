@@ -300,6 +300,13 @@ class QuotasState(TypedDict, total=False):
 
 
 @with_config(_STRICT)
+class SplitState(TypedDict, total=False):
+    """Per broker its incarnation, and per bundle how often in succession it was above a limit."""
+
+    hits: dict[Name, Annotated[tuple[int, dict[Name, Small]], _LISTED]]
+
+
+@with_config(_STRICT)
 class NothingRemembered(TypedDict):
     pass
 
@@ -318,6 +325,7 @@ class StrategyStates(TypedDict, total=False):
     TransferShedder: TransferShedderState
     RoundRobinBrokerSelector: RoundRobinState
     SimpleLoadManagerImpl: QuotasState
+    DefaultNamespaceBundleSplitStrategyImpl: SplitState
     leastLoadedServer: QuotasState
     leastMsgPerSecond: QuotasState
     weightedRandomSelection: QuotasState

@@ -9,12 +9,12 @@ from typing import Any
 import typer
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli.decide import decide
+from loadmanager.cli.decide import COMMAND_CLASS, decide
 
 MIB = 1024 * 1024
 
 APP = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-APP.command("decide")(decide)
+APP.command("decide", cls=COMMAND_CLASS)(decide)
 
 Line = dict[str, Any]
 

@@ -1,0 +1,51 @@
+"""What a split algorithm is: it says where a bundle is to be cut, and knows nothing of why."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from loadmanager.core.names import BundleRange
+from loadmanager.core.settings import PlannerSettings
+
+MIB = 1024 * 1024
+
+MIN_TOPICS = 2
+"""A bundle with fewer topics cannot be relieved by a split."""
+
+
+class TopicLoad(NamedTuple):
+    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together."""
+
+    hash: int
+    msg_rate: float = 0.0
+    throughput: float = 0.0
+
+
+class PositionsRequiredError(ValueError):
+    """The algorithm cuts where it is told to, and was not told."""
+
+
+SplitAlgorithm = Callable[
+    [BundleRange, Sequence[TopicLoad], Sequence[int], PlannerSettings],
+    list[int] | None,
+]
+"""The range of the bundle, all its topics, the positions asked for, settings: the boundaries, None for "do not split".
+
+Boundaries ascend, but nobody has checked that they are inside the range: see `are_inside`.
+"""
+
+
+def is_splittable(bundle_range: BundleRange) -> bool:
+    """Whether there is a hash between its ends."""
+    return bundle_range.upper - bundle_range.lower > 1
+
+
+def are_inside(bundle_range: BundleRange, boundaries: Sequence[int]) -> bool:
+    """Whether the range can be cut at all of these ascending boundaries: the ends are no place to cut."""
+    return bundle_range.lower < boundaries[0] and boundaries[-1] < bundle_range.upper
+
+
+def halfway(lower: int, upper: int) -> int:
+    """The whole number in the middle, the lower of two."""
+    return lower + (upper - lower) // 2
