@@ -13,19 +13,17 @@ from aiohttp import web
 from loadmanager.agent.service import Agent, url_of
 from loadmanager.cli.running import (
     ANSWER_S,
-    EXIT_CONFIGURATION,
     EXIT_FAILURE,
     GRACE_S,
     fail,
-    install_fast_loop,
     listen,
     open_store,
+    start_up,
     stop_signal,
     write_ready_file,
 )
-from loadmanager.config import AgentSettings, load_settings
-from loadmanager.errors import ConfigurationError, StoreError
-from loadmanager.observability import configure_logging
+from loadmanager.config import AgentSettings
+from loadmanager.errors import StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -39,12 +37,7 @@ def agent(
     log_json: Annotated[bool, typer.Option(help="Log JSON lines.")] = False,  # noqa: FBT002 - a command-line flag
 ) -> None:
     """Run the agent beside a broker: register it, report its load, and give it leases and unload calls."""
-    configure_logging(json_lines=log_json)
-    try:
-        settings = load_settings(AgentSettings, config)
-    except ConfigurationError as error:
-        fail(str(error), EXIT_CONFIGURATION)
-    install_fast_loop()
+    settings = start_up(AgentSettings, config, json_lines=log_json)
     asyncio.run(_run(settings, ready_file))
 
 

@@ -10,14 +10,13 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, store_of
 from loadmanager.config import Settings, load_settings
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.dumping import collect_cluster
 from loadmanager.decide.pulsar import collect_pulsar
 from loadmanager.errors import ConfigurationError, InvalidRecordError, StoreError
 from loadmanager.observability import configure_logging
-from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.dump import encode
 
 
@@ -55,13 +54,7 @@ def dump(
 
 
 async def _collect(settings: Settings, cluster: str | None, *, pulsar: bool) -> Collected:
-    store = ZooKeeperStore(
-        settings.zookeeper_hosts,
-        session_timeout_s=settings.session_timeout_s,
-        chroot=settings.zookeeper_chroot,
-        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
-        create_chroot=False,
-    )
+    store = store_of(settings, create_chroot=False)
     await store.start()
     try:
         taken_at_ms = time.time_ns() // 1_000_000

@@ -14,14 +14,13 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, store_of
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
 from loadmanager.monitor.live import render_live
 from loadmanager.monitor.plain import render_broker, render_cluster, render_json
 from loadmanager.monitor.readings import Readings, Update
 from loadmanager.observability import configure_logging
-from loadmanager.store.zookeeper import ZooKeeperStore
 
 
 def monitor(
@@ -53,13 +52,7 @@ def monitor(
 
 
 async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *, once: bool, as_json: bool) -> None:
-    store = ZooKeeperStore(
-        settings.zookeeper_hosts,
-        session_timeout_s=settings.session_timeout_s,
-        chroot=settings.zookeeper_chroot,
-        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
-        create_chroot=False,
-    )
+    store = store_of(settings, create_chroot=False)
     await store.start()
     try:
         readings = Readings(store, brokers)

@@ -9,13 +9,16 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import orjson
 
-from loadmanager.config import StoreSettings
+from loadmanager.config import StoreSettings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
+from loadmanager.observability import configure_logging
 from loadmanager.store.zookeeper import ZooKeeperStore
+
+S = TypeVar("S", bound=StoreSettings)
 
 EXIT_FAILURE = 1
 EXIT_CONFIGURATION = 2
@@ -48,15 +51,32 @@ def listen(key: str, address: str, port: int) -> socket.socket:
     return listener
 
 
+def start_up(model: type[S], config: Path | None, *, json_lines: bool) -> S:
+    """What every service does first: logging, settings (the process ends when they cannot be used), the event loop."""
+    configure_logging(json_lines=json_lines)
+    try:
+        settings = load_settings(model, config)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    install_fast_loop()
+    return settings
+
+
+def store_of(settings: StoreSettings, *, create_chroot: bool = True) -> ZooKeeperStore:
+    """The store that the settings name, not started; `ConfigurationError` when they name none."""
+    return ZooKeeperStore(
+        settings.zookeeper_hosts,
+        session_timeout_s=settings.session_timeout_s,
+        chroot=settings.zookeeper_chroot,
+        connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
+        create_chroot=create_chroot,
+    )
+
+
 async def open_store(settings: StoreSettings, listener: socket.socket) -> ZooKeeperStore:
     """A session with ZooKeeper; without one the process gives the port back and ends, saying why."""
     try:
-        store = ZooKeeperStore(
-            settings.zookeeper_hosts,
-            session_timeout_s=settings.session_timeout_s,
-            chroot=settings.zookeeper_chroot,
-            connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
-        )
+        store = store_of(settings)
         await store.start()
     except (ConfigurationError, StoreError) as error:
         listener.close()

@@ -14,22 +14,19 @@ from aiohttp import web
 
 from loadmanager.cli.running import (
     ANSWER_S,
-    EXIT_CONFIGURATION,
     EXIT_FAILURE,
     GRACE_S,
     fail,
-    install_fast_loop,
     keep_pauses_short,
     listen,
     open_store,
+    start_up,
     stop_signal,
     write_ready_file,
 )
-from loadmanager.config import Settings, load_settings
-from loadmanager.errors import ConfigurationError
+from loadmanager.config import Settings
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
-from loadmanager.observability import configure_logging
 
 log = structlog.get_logger(__name__)
 
@@ -42,12 +39,7 @@ def serve(
     log_json: Annotated[bool, typer.Option(help="Log JSON lines.")] = False,  # noqa: FBT002 - a command-line flag
 ) -> None:
     """Run a load-manager node: answer lookups, take part in elections, and lead when elected."""
-    configure_logging(json_lines=log_json)
-    try:
-        settings = load_settings(Settings, config)
-    except ConfigurationError as error:
-        fail(str(error), EXIT_CONFIGURATION)
-    install_fast_loop()
+    settings = start_up(Settings, config, json_lines=log_json)
     asyncio.run(_serve(settings, ready_file))
 
 
