@@ -205,17 +205,29 @@ async def watch_lease(host: TopicHost) -> None:
         host.may_serve()
 
 
-async def run(agent_file: Path, serving_log: Journal, ready_file: Path) -> None:
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where to listen: `port` for the agent, `data_port` for clients; 0 lets the kernel choose a free one."""
+
+    bind_address: str = HOST
+    port: int = 0
+    data_port: int = 0
+
+
+async def run(agent_file: Path, serving_log: Journal, ready_file: Path, listening: Listening) -> None:
     """Serve until SIGTERM, then deliver what was accepted and close every topic."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    http_socket = socket.create_server((HOST, 0))
+    http_socket = socket.create_server((listening.bind_address, listening.port))
     broker_id = f"{HOST}:{http_socket.getsockname()[1]}"
     async with aiohttp.ClientSession() as session:
         agent = AgentClient(agent_file, session)
         host = TopicHost(f"{broker_id}#{os.getpid()}", Lease(), agent, serving_log, time.monotonic)
         data_server = await asyncio.start_server(
-            lambda reader, writer: ClientLink(host, reader, writer).serve(), HOST, 0, limit=MAX_BODY_BYTES
+            lambda reader, writer: ClientLink(host, reader, writer).serve(),
+            listening.bind_address,
+            listening.data_port,
+            limit=MAX_BODY_BYTES,
         )
         runner = web.AppRunner(AgentInterface(host).application(), access_log=None)
         await runner.setup()
@@ -247,10 +259,14 @@ def main() -> None:
         "--serving-log", type=Path, required=True, help="file that openings and closings are appended to"
     )
     parser.add_argument("--ready-file", type=Path, required=True, help="file to write the addresses to, once listening")
+    parser.add_argument("--bind-address", default=HOST, help="address to listen on")
+    parser.add_argument("--port", type=int, default=0, help="port of the HTTP interface; 0: any free one")
+    parser.add_argument("--data-port", type=int, default=0, help="port for clients; 0: any free one")
     arguments = parser.parse_args()
+    listening = Listening(arguments.bind_address, arguments.port, arguments.data_port)
     configure_logging(json_lines=False)
     with Journal(arguments.serving_log) as serving_log:
-        asyncio.run(run(arguments.agent_file, serving_log, arguments.ready_file))
+        asyncio.run(run(arguments.agent_file, serving_log, arguments.ready_file, listening))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,60 @@
+"""What a build of the image does, done in a clean folder: installed from what reaches the build, and started."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+TOP = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The virtual environment that the image holds, made from the files that `.dockerignore` lets through."""
+    folder = tmp_path_factory.mktemp("image")
+    source, target = folder / "source", folder / "installed"
+    for line in (TOP / ".dockerignore").read_text(encoding="utf-8").splitlines():
+        if line.startswith("!"):
+            wanted = line.removeprefix("!")
+            (source / wanted).parent.mkdir(parents=True, exist_ok=True)
+            if (TOP / wanted).is_dir():
+                shutil.copytree(TOP / wanted, source / wanted, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(TOP / wanted, source / wanted)
+    subprocess.run(
+        ["/bin/sh", str(source / "docker" / "install.sh"), str(source), str(target)],
+        check=True,
+        timeout=300,
+        capture_output=True,
+    )
+    return target
+
+
+def run(installed: Path, *command: str) -> str:
+    """The output of a command with nothing on the path but the image's programs, and without the checkout."""
+    environment = {"PATH": f"{installed / 'bin'}:{os.defpath}", "HOME": "/nonexistent"}
+    done = subprocess.run(
+        command, check=True, timeout=60, capture_output=True, text=True, cwd=installed, env=environment
+    )
+    return done.stdout
+
+
+@pytest.mark.xdist_group("image")
+def test_the_image_runs_every_command_from_what_its_build_copies(installed: Path) -> None:
+    assert "serve" in run(installed, "loadmanager", "--help")
+    configuration = yaml.safe_load(run(installed, "loadmanager", "config", "serve"))
+    assert configuration["webServicePort"] == 8080
+    assert "--agent-file" in run(installed, "python", "-m", "loadmanager.demo.broker", "--help")
+
+
+@pytest.mark.xdist_group("image")
+def test_the_image_holds_the_versions_that_the_tests_ran_with(installed: Path) -> None:
+    pinned = set((TOP / "constraints.txt").read_text(encoding="utf-8").splitlines())
+    frozen = run(installed, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
+    others = {line.split("==")[0] for line in frozen if line not in pinned}
+    assert others <= {"loadmanager", "pip", "setuptools"}

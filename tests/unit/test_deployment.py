@@ -1,0 +1,137 @@
+"""The manifests and the compose file: valid for what reads them, and true to the program."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from loadmanager.cli import COMMANDS
+from loadmanager.config import ENVIRONMENT_PREFIX, AgentSettings, Settings, settings_of
+
+TOP = Path(__file__).parents[2]
+OLDEST_KUBERNETES = "1.29"
+NEWEST_KUBERNETES = "1.35"
+MANIFESTS = sorted((TOP / "k8s").glob("*.yaml"))
+COMPOSE = yaml.safe_load((TOP / "docker" / "compose.yaml").read_text(encoding="utf-8"))
+
+
+def documents() -> Iterator[tuple[str, dict[str, Any]]]:
+    for path in MANIFESTS:
+        for document in yaml.safe_load_all(path.read_text(encoding="utf-8")):
+            yield f"{path.name}: {document['kind']} {document['metadata']['name']}", document
+
+
+def containers() -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, document in documents():
+        if document["kind"] == "StatefulSet":
+            pod = document["spec"]["template"]["spec"]
+            for container in (*pod.get("initContainers", ()), *pod["containers"]):
+                yield f"{name}: {container['name']}", container
+
+
+def settings_from(environment: dict[str, str], model: type[Settings | AgentSettings]) -> Settings | AgentSettings:
+    """The settings that a process with these variables would have; keys are known in any case."""
+    keys = {model.key(name).lower(): model.key(name) for name in model.model_fields}
+    values: dict[str, Any] = {}
+    for variable, value in environment.items():
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            key = keys[variable.removeprefix(ENVIRONMENT_PREFIX).lower()]
+            values[key] = yaml.safe_load(value) if value.startswith("[") else value
+    return model(**values)
+
+
+@pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
+@pytest.mark.parametrize("document", [pytest.param(each, id=name) for name, each in documents()])
+def test_every_manifest_is_valid_for_kubernetes(document: dict[str, Any], version: str) -> None:
+    kubernetes_validate.validate(document, version, strict=True)
+
+
+def test_a_mistake_in_a_manifest_is_found() -> None:
+    _, document = next(each for each in documents() if each[1]["kind"] == "StatefulSet")
+    document["spec"]["replica"] = 3
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(document, OLDEST_KUBERNETES, strict=True)
+
+
+def test_the_configuration_in_the_config_map_is_one_that_a_node_takes() -> None:
+    (config_map,) = (each for _, each in documents() if each["kind"] == "ConfigMap")
+    settings = settings_of(yaml.safe_load(config_map["data"]["loadmanager.yaml"]), "configmap.yaml")
+    assert settings.cluster_name == "kubernetes"
+
+
+def test_the_variables_of_the_pods_are_keys_of_the_program_they_start() -> None:
+    models: dict[str, type[Settings | AgentSettings]] = {"serve": Settings, "agent": AgentSettings}
+    started = 0
+    for name, container in containers():
+        command = container["args"][0]
+        if command in models:
+            started += 1
+            required = {"LOADMANAGER_BROKERID": "b:1"} if command == "agent" else {}
+            plain = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+            settings_from({**plain, **required}, models[command])
+            assert command in COMMANDS, name
+    assert started == len(models)
+
+
+def test_probes_and_services_use_ports_that_the_containers_name() -> None:
+    for name, container in containers():
+        named = {port["name"]: port["containerPort"] for port in container["ports"]}
+        probes = [container[kind] for kind in ("startupProbe", "livenessProbe", "readinessProbe") if kind in container]
+        assert probes, f"{name} has no probe"
+        for probe in probes:
+            asked = (probe.get("httpGet") or probe["tcpSocket"])["port"]
+            assert asked in named or isinstance(asked, int), f"{name}: no port {asked}"
+
+
+def test_every_pod_is_kept_from_the_variables_of_services() -> None:
+    pods = [each["spec"]["template"]["spec"] for _, each in documents() if each["kind"] == "StatefulSet"]
+    assert pods
+    assert all(pod["enableServiceLinks"] is False for pod in pods)
+
+
+def test_the_variables_in_the_compose_file_are_keys_of_the_program_they_start() -> None:
+    started = {"serve": 0, "agent": 0}
+    for service in COMPOSE["services"].values():
+        if service["image"] != "loadmanager" or service.get("entrypoint"):
+            continue
+        command = service.get("command", ["serve"])[0]
+        settings_from(service["environment"], AgentSettings if command == "agent" else Settings)
+        started[command] += 1
+    assert started == {"serve": 3, "agent": 3}
+
+
+def test_a_variable_with_a_value_out_of_bounds_is_found() -> None:
+    with pytest.raises(ValidationError):
+        settings_from({"LOADMANAGER_WEBSERVICEPORT": "70000"}, Settings)
+
+
+def test_the_brokers_in_containers_are_started_with_options_that_there_are() -> None:
+    source = (TOP / "loadmanager" / "demo" / "broker.py").read_text(encoding="utf-8")
+    known = set(re.findall(r'add_argument\(\s*"(--[a-z-]+)"', source))
+    scripts = [" ".join(service["command"]) for service in COMPOSE["services"].values() if service.get("entrypoint")]
+    scripts += [" ".join(container["args"]) for _, container in containers() if container.get("command")]
+    for script in scripts:
+        used = set(re.findall(r"--[a-z-]+", script))
+        assert used, script
+        assert used <= known, f"{used - known} in {script}"
+
+
+def test_the_image_copies_what_its_build_needs_and_nothing_else_reaches_it() -> None:
+    dockerfile = (TOP / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    copied = {
+        word for line in re.findall(r"^COPY (?!--from)(.*)$", dockerfile, re.MULTILINE) for word in line.split()[:-1]
+    }
+    allowed = {
+        line.removeprefix("!")
+        for line in (TOP / ".dockerignore").read_text(encoding="utf-8").splitlines()
+        if line[0] == "!"
+    }
+    assert copied == allowed
+    assert all((TOP / path).exists() for path in copied)
