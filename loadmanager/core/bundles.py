@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from itertools import pairwise
 
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import HASH_SPACE_END, BundleRange, InvalidNameError
 
 _HASHES = HASH_SPACE_END + 1
+_TEXTS_KEPT = 256
 MAX_BUNDLES = 1 << 14
 """More bundles than this in one namespace are refused: its record, an owner for each, has to fit into one znode."""
+
+
+class BoundariesError(InvalidNameError):
+    """Boundaries at which a bundle cannot be cut; the message names the first fault."""
 
 
 def equal_boundaries(bundles: int) -> tuple[int, ...]:
@@ -60,6 +66,43 @@ class NamespaceBundles:
 
     def ranges(self) -> list[BundleRange]:
         return [self.range_at(i) for i in range(len(self))]
+
+    def range_texts(self) -> tuple[str, ...]:
+        """The ranges as they are written in names and records."""
+        return _texts_of(self.boundaries)
+
+    def split(self, index: int, boundaries: Sequence[int]) -> NamespaceBundles:
+        """The bundles after bundle `index` is cut at `boundaries`: inside its range, ascending, each of them once.
+
+        Raises `BoundariesError`, also when the namespace would get more than `MAX_BUNDLES`.
+        """
+        own = self.range_at(index)
+        if not boundaries:
+            raise BoundariesError(f"boundaries: expected at least one inside {own}")
+        for lower, upper in pairwise((own.lower, *boundaries, own.upper)):
+            if lower >= upper:
+                raise BoundariesError(
+                    f"boundaries: 0x{upper:08x} does not ascend after 0x{lower:08x}; expected boundaries inside {own},"
+                    " ascending, each of them once"
+                )
+        if len(self) + len(boundaries) > MAX_BUNDLES:
+            raise BoundariesError(
+                f"boundaries: {len(self) + len(boundaries)} bundles would be more than the {MAX_BUNDLES} of a namespace"
+            )
+        cut = (*self.boundaries[: index + 1], *boundaries, *self.boundaries[index + 1 :])
+        return replace(self, boundaries=cut)
+
+    def merge(self, index: int) -> NamespaceBundles:
+        """The bundles after bundle `index` and the one above it have become one; `BoundariesError` for the last one."""
+        if index + 1 >= len(self):
+            raise BoundariesError(f"bundle {self.range_at(index)} is the last one: there is none above to merge with")
+        return replace(self, boundaries=self.boundaries[: index + 1] + self.boundaries[index + 2 :])
+
+
+@lru_cache(maxsize=_TEXTS_KEPT)
+def _texts_of(boundaries: tuple[int, ...]) -> tuple[str, ...]:
+    """Most namespaces are cut alike, and their records are written over and over."""
+    return tuple(str(BundleRange(lower, upper)) for lower, upper in pairwise(boundaries))
 
 
 def validate_boundaries(boundaries: Sequence[int]) -> None:

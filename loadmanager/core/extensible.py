@@ -14,7 +14,7 @@ is published, where Pulsar may fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -181,6 +181,10 @@ class BrokerLoad:
             updated_at_ms=updated_at_ms,
         )
 
+    def only(self, rows: IntArray) -> BrokerLoad:
+        """These rows of the brokers alone."""
+        return BrokerLoad(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TopBundles:
@@ -207,6 +211,11 @@ class TopBundles:
             np.concatenate([np.empty(0, np.int32), *(rows for rows, _ in lists)]),
             np.concatenate([np.empty(0), *(throughput for _, throughput in lists)]),
         )
+
+    def only(self, brokers: IntArray) -> TopBundles:
+        """Those of these rows of the brokers alone."""
+        slices = [slice(int(self.first[row]), int(self.first[row + 1])) for row in brokers.tolist()]
+        return TopBundles.of([(self.bundle[own], self.throughput[own]) for own in slices])
 
     def of_broker(self, broker: int) -> list[tuple[int, float]]:
         """Its bundle rows with their throughputs."""

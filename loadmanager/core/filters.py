@@ -2,8 +2,9 @@
 
 Source: the filters of Pulsar's ModularLoadManagerImpl.selectBroker and of ExtensibleLoadManagerImpl.selectAsync, each
 chain a `Rules`. A filter is a pure function from the brokers that are left (a mask) to those that remain, and has a
-reason under which the dropped ones are counted. Policies and limits always hold. Preferences only choose among what
-these leave: they are given up when they leave nobody, and when the broker chosen by them is overloaded.
+reason under which the dropped ones are counted. What operators say, policies and limits always hold. Preferences only
+choose among what these leave: they are given up when they leave nobody, and when the broker chosen by them is
+overloaded.
 
 Differs from Pulsar in the modular rules: when the chosen broker is overloaded, or a broker's version is unreadable,
 Pulsar goes on with all brokers that the isolation policies allow, so those over the topic limit and those of an
@@ -53,11 +54,29 @@ class BrokerFilter(NamedTuple):
     keep: Callable[[BoolArray, Question], BoolArray]
 
 
+def keep_not_draining(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those that no operator drains."""
+    draining = question.snapshot.controls.draining
+    if not draining:
+        return brokers
+    return np.asarray(brokers & ~_which(question.snapshot, "draining", lambda broker: broker in draining))
+
+
+def keep_not_excluded(brokers: BoolArray, question: Question) -> BoolArray:
+    """Those that no operator has excluded."""
+    excluded = question.snapshot.controls.excluded
+    if not excluded:
+        return brokers
+    return np.asarray(brokers & ~_which(question.snapshot, "excluded", lambda broker: broker in excluded))
+
+
 def keep_isolated(brokers: BoolArray, question: Question) -> BoolArray:
     """Those that the namespace's isolation policy names: its primary brokers, and when they are fewer than its limit
     the secondary ones too. Without a policy, those that are no policy's primary.
     """
     policies = question.snapshot.policies
+    if not policies.isolation:
+        return brokers
     policy = policies.find_policy(question.namespace)
     if policy is None:
         return np.asarray(brokers & _which(question.snapshot, "shared", policies.is_shared))
@@ -93,29 +112,29 @@ def keep_same_load_manager(brokers: BoolArray, question: Question) -> BoolArray:
 
 def keep_below_topic_limit(brokers: BoolArray, question: Question) -> BoolArray:
     """Those with at most the greatest number of topics, bundles on their way included; all when that leaves none."""
-    kept = np.asarray(brokers & (_topics(question) <= question.settings.broker_max_topics))
+    kept = np.asarray(brokers & (expected_topics(question) <= question.settings.broker_max_topics))
     return kept if kept.any() else brokers
 
 
 def keep_strictly_below_topic_limit(brokers: BoolArray, question: Question) -> BoolArray:
     """Those with fewer topics than the greatest number, bundles on their way included; the extensible rule."""
-    return np.asarray(brokers & (_topics(question) < question.settings.broker_max_topics))
+    return np.asarray(brokers & (expected_topics(question) < question.settings.broker_max_topics))
 
 
 def keep_fewest_in_failure_domain(brokers: BoolArray, question: Question, *, count_bundles: bool = False) -> BoolArray:
     """Those in the failure domains that have least of the namespace's anti-affinity group in all."""
     policies = question.snapshot.policies
-    counts = _find_group_counts(question, count_bundles=count_bundles)
+    counts = find_group_counts(question, count_bundles=count_bundles)
     if counts is None or not (question.settings.failure_domains_enabled and policies.failure_domains):
         return brokers
-    domain = question.snapshot.derive("failure domains", lambda: _failure_domains(question.snapshot))
+    domain = question.snapshot.derive("failure domains", lambda: failure_domains(question.snapshot))
     totals = np.bincount(domain[brokers], weights=counts[brokers], minlength=len(brokers)).astype(np.int64)
     return _keep_least(brokers, totals[domain])
 
 
 def keep_fewest_of_group(brokers: BoolArray, question: Question, *, count_bundles: bool = False) -> BoolArray:
     """Those that have least of the namespace's anti-affinity group: namespaces, or their bundles."""
-    counts = _find_group_counts(question, count_bundles=count_bundles)
+    counts = find_group_counts(question, count_bundles=count_bundles)
     return brokers if counts is None else _keep_least(brokers, counts)
 
 
@@ -137,7 +156,7 @@ def keep_latest_version(brokers: BoolArray, question: Question) -> BoolArray:
     """Those that run the latest version among them, if later versions are preferred; none if one is unreadable."""
     if not question.settings.prefer_later_versions or not brokers.any():
         return brokers
-    ranks = _version_ranks(question.snapshot)
+    ranks = version_ranks(question.snapshot)
     if ranks[brokers].min() == UNREADABLE:
         return np.zeros_like(brokers)
     return np.asarray(brokers & (ranks == ranks[brokers].max()))
@@ -161,6 +180,12 @@ class Rules(NamedTuple):
     preferences: tuple[BrokerFilter, ...]
     second_choice: bool
 
+
+CONTROLS = (
+    BrokerFilter(Reason.BROKER_DRAINING, keep_not_draining),
+    BrokerFilter(Reason.BROKER_EXCLUDED, keep_not_excluded),
+)
+"""What operators say holds in front of everything: such a broker does not count as a primary one that is there."""
 
 _ISOLATION = (
     BrokerFilter(Reason.ISOLATION_POLICY, keep_isolated),
@@ -225,38 +250,63 @@ def rules_of(settings: PlannerSettings, placement_strategy: str) -> Rules:
 
 def apply(
     filters: tuple[BrokerFilter, ...], brokers: BoolArray, question: Question
-) -> tuple[BoolArray, dict[str, int]]:
+) -> tuple[BoolArray, dict[str, Figure]]:
     """The brokers that pass all filters, and how many each one dropped, by its reason, if any."""
-    dropped = {}
+    dropped: dict[str, Figure] = {}
     for reason, keep in filters:
         kept = keep(brokers, question)
-        difference = int(np.count_nonzero(brokers)) - int(np.count_nonzero(kept))
+        difference = 0 if kept is brokers else int(np.count_nonzero(brokers)) - int(np.count_nonzero(kept))
         if difference:
             dropped[reason.value] = difference
         brokers = kept
     return brokers, dropped
 
 
-def allowed_brokers(rules: Rules, question: Question) -> tuple[BoolArray, dict[str, int]]:
+def allowed_brokers(rules: Rules, question: Question) -> tuple[BoolArray, dict[str, Figure]]:
     """The brokers (M,) that may own the bundle, and how many may not, by reason."""
-    brokers, by_policy = apply(rules.policies, _everyone(question), question)
-    brokers, by_limit = apply(rules.limits, _others(brokers, question), question)
-    return brokers, by_policy | by_limit
+    brokers, by_control = apply(CONTROLS, everyone(question), question)
+    brokers, by_policy = apply(rules.policies, brokers, question)
+    brokers, by_limit = apply(rules.limits, others_than_excluded(brokers, question), question)
+    return brokers, by_control | by_policy | by_limit
 
 
-def preferred_brokers(rules: Rules, allowed: BoolArray, question: Question) -> tuple[BoolArray, dict[str, int]]:
+def find_ban(broker: int, question: Question) -> Reason | None:
+    """Why this broker (a row) may not be given the bundle even at an operator's word: what other operators say, or an
+    isolation policy. Limits that only spread bundles are not asked.
+    """
+    brokers = everyone(question)
+    for reason, keep in (*CONTROLS, *_ISOLATION):
+        brokers = keep(brokers, question)
+        if not brokers[broker]:
+            return reason
+    return None
+
+
+def preferred_brokers(rules: Rules, allowed: BoolArray, question: Question) -> tuple[BoolArray, dict[str, Figure]]:
     """Those of the allowed brokers that are rather chosen, never nobody, and how many are passed over, by reason."""
     brokers, passed_over = apply(rules.preferences, allowed, question)
     if brokers.any() or not allowed.any():
         return brokers, passed_over
-    unreadable = int(np.count_nonzero(allowed & (_version_ranks(question.snapshot) == UNREADABLE)))
+    unreadable = int(np.count_nonzero(allowed & (version_ranks(question.snapshot) == UNREADABLE)))
     return allowed, {Reason.VERSION_UNREADABLE.value: unreadable}
+
+
+def find_pin(snapshot: Snapshot, bundle: str, allowed: BoolArray) -> tuple[int | None, dict[str, Figure]]:
+    """The row of the broker on which the bundle is pinned, if it may be given it now; else what is in the way."""
+    broker = snapshot.controls.pinned.get(bundle)
+    if broker is None:
+        return None, {}
+    row = snapshot.brokers.find_row(broker)
+    if row is not None and allowed[row]:
+        return row, {}
+    in_the_way = "is not registered" if row is None else "may not be given it now"
+    return None, {"pinned_to": broker, "pin_not_kept": in_the_way}
 
 
 def find_isolation_refusal(question: Question) -> dict[str, Figure] | None:
     """The numbers of the isolation policy that leaves no broker at all, None if there is no such."""
     policy = question.snapshot.policies.find_policy(question.namespace)
-    if policy is None or _others(keep_isolated(_everyone(question), question), question).any():
+    if policy is None or others_than_excluded(keep_isolated(everyone(question), question), question).any():
         return None
     primary, secondary = _named_by(question.snapshot, policy)
     return {
@@ -271,9 +321,10 @@ def find_anti_affinity_refusal(rules: Rules, question: Question) -> dict[str, Fi
     """Why a bundle should not leave its broker, `question.excluded`, for the sake of its anti-affinity group: all
     brokers that may own it have equally much of the group, and something. None if it may.
     """
-    counts = _find_group_counts(question, count_bundles=False)
-    brokers, _ = apply(rules.policies, _everyone(question), question)
-    if counts is None or not _others(brokers, question).any():
+    counts = find_group_counts(question, count_bundles=False)
+    takers, _ = apply(CONTROLS, everyone(question), question)
+    brokers, _ = apply(rules.policies, takers | ~others_than_excluded(everyone(question), question), question)
+    if counts is None or not others_than_excluded(brokers, question).any():
         return None
     least = int(counts[brokers].min())
     if least == 0 or np.any(counts[brokers] != least):
@@ -282,11 +333,12 @@ def find_anti_affinity_refusal(rules: Rules, question: Question) -> dict[str, Fi
     return {"group": group, "least": least, "candidates": int(np.count_nonzero(brokers))}
 
 
-def _everyone(question: Question) -> BoolArray:
+def everyone(question: Question) -> BoolArray:
+    """All brokers (M,)."""
     return np.ones(len(question.snapshot.brokers), dtype=bool)
 
 
-def _others(brokers: BoolArray, question: Question) -> BoolArray:
+def others_than_excluded(brokers: BoolArray, question: Question) -> BoolArray:
     """The brokers without the excluded one."""
     others = brokers.copy()
     if question.excluded is not None:
@@ -298,12 +350,13 @@ def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
     return np.asarray(brokers & (counts == counts[brokers].min())) if brokers.any() else brokers
 
 
-def _topics(question: Question) -> IntArray:
+def expected_topics(question: Question) -> IntArray:
+    """The topics of each broker (M,), with those of bundles on their way to it."""
     columns = question.snapshot.brokers
     return np.asarray(columns.topics + columns.preallocated_topics + question.projection.topics)
 
 
-def _find_group_counts(question: Question, *, count_bundles: bool) -> IntArray | None:
+def find_group_counts(question: Question, *, count_bundles: bool) -> IntArray | None:
     """How much each broker has of the namespace's anti-affinity group (M,), None if it is in none."""
     group = question.snapshot.policies.find_group(question.namespace)
     if group is None:
@@ -312,13 +365,14 @@ def _find_group_counts(question: Question, *, count_bundles: bool) -> IntArray |
     return counts.bundles if count_bundles else counts.namespaces
 
 
-def _failure_domains(snapshot: Snapshot) -> IntArray:
+def failure_domains(snapshot: Snapshot) -> IntArray:
     """A number for the failure domain of each broker (M,)."""
     domains = [snapshot.policies.failure_domain(broker) for broker in snapshot.brokers.ids]
     return np.unique(domains, return_inverse=True)[1].astype(np.int64)
 
 
-def _version_ranks(snapshot: Snapshot) -> IntArray:
+def version_ranks(snapshot: Snapshot) -> IntArray:
+    """A number for the version of each broker (M,), higher for a later one, `UNREADABLE` for what is none."""
     return snapshot.derive("version ranks", lambda: rank_versions(snapshot.brokers.versions))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from loadmanager.core.names import HASH_SPACE_END, BundleRange
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Assign, Plan, Unload
 from loadmanager.core.snapshot import Snapshot
 
@@ -74,6 +74,20 @@ def ownership_violations(ranges: Sequence[BundleRange], ownerships: Sequence[Own
         violations.append(f"{len(ranges)} bundles have {len(ownerships)} ownership entries")
     for bundle_range, ownership in zip(ranges, ownerships, strict=False):
         violations += [f"{bundle_range}: {text}" for text in _entry_violations(ownership)]
+    return violations
+
+
+def succession_violations(before: NamespaceState, after: NamespaceState) -> list[str]:
+    """What is wrong with a record that follows another one: at each hash the version must not fall, and it grows
+    wherever the bundle, its state or its owner is another than before.
+    """
+    violations = []
+    for lower in sorted({*before.bundles.boundaries[:-1], *after.bundles.boundaries[:-1]}):
+        was, now = before.bundles.index_of_hash(lower), after.bundles.index_of_hash(lower)
+        old, new = before.ownerships[was], after.ownerships[now]
+        is_same = before.bundles.range_at(was) == after.bundles.range_at(now) and old == new
+        if not is_same and new.version <= old.version:
+            violations.append(f"0x{lower:08x}: version {new.version} follows version {old.version}")
     return violations
 
 

@@ -109,6 +109,17 @@ class BrokerReport:
             bundle_cache_bytes=np.concatenate([self.bundle_cache_bytes, unknown]),
         )
 
+    def only(self, kept: BoolArray) -> BrokerReport:
+        """The report with these (k,) of its bundles alone; what it says of the broker itself stays."""
+        return replace(
+            self,
+            bundle_names=tuple(name for name, is_kept in zip(self.bundle_names, kept.tolist(), strict=True) if is_kept),
+            bundle_load=self.bundle_load[kept],
+            bundle_topics=self.bundle_topics[kept],
+            bundle_sessions=self.bundle_sessions[kept],
+            bundle_cache_bytes=self.bundle_cache_bytes[kept],
+        )
+
     def without_bundles(self) -> BrokerReport:
         """What the report says of the broker itself, without its bundles' columns and names."""
         none = np.empty(0, dtype=np.int64)

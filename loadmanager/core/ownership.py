@@ -4,14 +4,26 @@
       ▲                │  ▲                 │
       └──owner_gone────┘  └────abandon──────┘   (the unload failed: the source stays the owner)
 
-Every transition adds one to `version`. A broker refuses a bundle at a version it has released before, so an answer
-that is out of date can never give a bundle a second owner.
+Bundles also change shape, by `NamespaceState.split` and `merge`; nobody gains or loses anything by it:
+
+    shape    from                                              to
+    -----    ----                                              --
+    split    a bundle that is Free or Owned                    its parts, each in its state, with its owner, and at
+                                                               its version + 1
+    merge    two neighbours, both Free or both Owned by        one bundle in their state, with their owner, and at the
+             the same registration                             higher of their versions + 1
+
+A bundle that is Releasing keeps its shape: its owner was asked to let go of it by its name.
+
+Every transition and every change of shape adds one to `version`, or more: at each hash the version only grows. A broker
+refuses what it has released before at that version or a later one, so an answer that is out of date can never give a
+bundle a second owner.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from loadmanager.core.bundles import NamespaceBundles
@@ -56,6 +68,11 @@ class Ownership:
     since_ms: int = 0
     reason: str = ""
 
+    def __str__(self) -> str:
+        owner = f" by {self.owner}" if self.owner else ""
+        destination = f" for {self.destination}" if self.destination else ""
+        return f"{self.state}{owner}{destination} at version {self.version}"
+
 
 FREE = Ownership()
 """A bundle that never had an owner."""
@@ -80,12 +97,41 @@ class NamespaceState:
         return f"{self.name}/{self.bundles.range_at(index)}"
 
     def bundle_names(self) -> list[str]:
-        return [self.bundle_name(i) for i in range(len(self.bundles))]
+        return [f"{self.name}/{text}" for text in self.bundles.range_texts()]
 
     def with_ownerships(self, changes: Mapping[int, Ownership]) -> NamespaceState:
         """The same namespace after `changes` (position of the bundle -> its new ownership)."""
         ownerships = tuple(changes.get(i, ownership) for i, ownership in enumerate(self.ownerships))
         return replace(self, ownerships=ownerships)
+
+    def split(self, index: int, boundaries: Sequence[int], stamp: Stamp) -> NamespaceState:
+        """The same namespace after bundle `index` is cut at `boundaries`.
+
+        Raises `IllegalTransitionError` for a bundle that is on its way, `BoundariesError` as `NamespaceBundles.split`.
+        """
+        parent = self.ownerships[index]
+        if parent.state is OwnershipState.RELEASING:
+            raise IllegalTransitionError(f"cannot split bundle {self.bundle_name(index)}, which is {parent}")
+        part = _reshaped(parent, parent.version, stamp)
+        parts = (part,) * (len(boundaries) + 1)
+        ownerships = self.ownerships[:index] + parts + self.ownerships[index + 1 :]
+        return replace(self, bundles=self.bundles.split(index, boundaries), ownerships=ownerships)
+
+    def merge(self, index: int, stamp: Stamp) -> NamespaceState:
+        """The same namespace after bundle `index` and the one above it have become one.
+
+        Raises `IllegalTransitionError` unless both are free or both have one owner, `BoundariesError` for the last one.
+        """
+        bundles = self.bundles.merge(index)
+        lower, upper = self.ownerships[index : index + 2]
+        if OwnershipState.RELEASING in (lower.state, upper.state) or lower.owner != upper.owner:
+            raise IllegalTransitionError(
+                f"cannot merge bundle {self.bundle_name(index)}, which is {lower}, and bundle"
+                f" {self.bundle_name(index + 1)}, which is {upper}"
+            )
+        merged = _reshaped(lower, max(lower.version, upper.version), stamp)
+        ownerships = (*self.ownerships[:index], merged, *self.ownerships[index + 2 :])
+        return replace(self, bundles=bundles, ownerships=ownerships)
 
 
 class Transition(enum.StrEnum):
@@ -144,6 +190,11 @@ def abandon(current: Ownership, stamp: Stamp) -> Ownership:
 def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
     """The owner's registration has ended: the bundle is free."""
     return _step(current, Transition.OWNER_GONE, OwnershipState.FREE, None, None, stamp)
+
+
+def _reshaped(before: Ownership, version: int, stamp: Stamp) -> Ownership:
+    """The same owner and state, for a bundle of another shape that follows on `version`."""
+    return replace(before, version=version + 1, epoch=stamp.epoch, since_ms=stamp.now_ms, reason=stamp.reason)
 
 
 def _step(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from loadmanager.core.ownership import Registration
@@ -27,8 +27,12 @@ class Reason(enum.StrEnum):
     MOST_FREE_CAPACITY = "most_free_capacity"
     DRAWN_BY_WEIGHT = "drawn_by_weight"
     DECIDED_BEFORE = "decided_before"
+    PINNED_TO_BROKER = "pinned_to_broker"
+    HELD_FOR_OWNER = "held_for_owner"
 
     # Placement: why some brokers were not considered, or none was found.
+    BROKER_DRAINING = "broker_draining"
+    BROKER_EXCLUDED = "broker_excluded"
     ISOLATION_POLICY = "isolation_policy"
     PERSISTENCE_DISABLED = "persistence_disabled"
     OTHER_LOAD_MANAGER_CLASS = "other_load_manager_class"
@@ -56,6 +60,9 @@ class Reason(enum.StrEnum):
 
     # Shedding: why not.
     SHEDDING_DISABLED = "shedding_disabled"
+    SHEDDING_FROZEN = "shedding_frozen"
+    BUNDLE_PINNED = "bundle_pinned"
+    BUNDLE_FROZEN = "bundle_frozen"
     ONE_BROKER_ONLY = "one_broker_only"
     CLUSTER_IDLE = "cluster_idle"
     BELOW_THRESHOLD = "below_threshold"
@@ -80,6 +87,29 @@ class Reason(enum.StrEnum):
     NO_TRANSFERABLE_BUNDLES = "no_transferable_bundles"
     NAMESPACE_EXCLUDED = "namespace_excluded"
     ANTI_AFFINITY_KEPT = "anti_affinity_kept"
+    MOVED_ENOUGH_THIS_CYCLE = "moved_enough_this_cycle"
+    MOVED_ENOUGH_THIS_HOUR = "moved_enough_this_hour"
+    NO_RETURN = "no_return"
+    KEEPS_RETURNING = "keeps_returning"
+    SHEDDING_STOPPED = "shedding_stopped"
+    EXCHANGE_BROKEN = "exchange_broken"
+    DESTINATION_NOT_ALLOWED = "destination_not_allowed"
+    NO_OWNER = "no_owner"
+    ON_ITS_WAY = "on_its_way"
+    NOT_REPORTED = "not_reported"
+    RECENTLY_UNLOADED = "recently_unloaded"
+    SELF_TEST_BUNDLE = "self_test_bundle"
+    STAYS_ON_BROKER = "stays_on_broker"
+    REPORT_DISTRUSTED = "report_distrusted"
+    LIMIT_UNKNOWN = "limit_unknown"
+
+    # Explanations: how far from a decision something is.
+    SHEDS_FROM = "sheds_from"
+    OWNS_IT_ALREADY = "owns_it_already"
+    WOULD_BE_CHOSEN = "would_be_chosen"
+    AS_GOOD_AS_CHOSEN = "as_good_as_chosen"
+    COMES_AFTER = "comes_after"
+    NOT_REGISTERED = "not_registered"
 
     # Splitting: why a bundle.
     TOPICS = "topics"
@@ -87,10 +117,12 @@ class Reason(enum.StrEnum):
     MSG_RATE = "msg_rate"
     BANDWIDTH = "bandwidth"
     ADMIN_SPLIT = "admin_split"
+    SPLIT_PART_PLACED = "split_part_placed"
 
     # Splitting: why not.
     SPLITTING_DISABLED = "splitting_disabled"
     TOO_FEW_TOPICS = "too_few_topics"
+    ONE_HOT_TOPIC = "one_hot_topic"
     BELOW_SPLIT_LIMITS = "below_split_limits"
     NOT_OWNED = "not_owned"
     NAMESPACE_HAS_MAXIMUM_BUNDLES = "namespace_has_maximum_bundles"
@@ -100,7 +132,22 @@ class Reason(enum.StrEnum):
     RANGE_NOT_SPLITTABLE = "range_not_splittable"
     NO_SPLIT_BOUNDARY = "no_split_boundary"
     SPLIT_BOUNDARY_AT_END = "split_boundary_at_end"
-    TOO_MANY_SPLIT_BOUNDARIES = "too_many_split_boundaries"
+    NOTHING_TO_SPLIT = "nothing_to_split"
+    SPLIT_NEEDS_TWO_BROKERS = "split_needs_two_brokers"
+    RESHAPING_FROZEN = "reshaping_frozen"
+    SHAPE_HELD = "shape_held"
+    REPORT_NOT_BELIEVED = "report_not_believed"
+    OWNER_SILENT = "owner_silent"
+    SPLIT_FAILED = "split_failed"
+    SPLIT_PART_STAYS = "split_part_stays"
+
+    # Merging: why two bundles, and why not.
+    COLD_NEIGHBOURS = "cold_neighbours"
+    ADMIN_MERGE = "admin_merge"
+    MERGING_DISABLED = "merging_disabled"
+    NAMESPACE_HAS_MINIMUM_BUNDLES = "namespace_has_minimum_bundles"
+    NO_COLD_NEIGHBOURS = "no_cold_neighbours"
+    MERGE_FAILED = "merge_failed"
 
     # Reports: why a broker publishes its load.
     FIRST_REPORT = "first_report"
@@ -115,9 +162,23 @@ class Reason(enum.StrEnum):
     OWNER_GONE = "owner_gone"
     UNLOAD_FAILED = "unload_failed"
     UNLOAD_COMPLETED = "unload_completed"
+    UNLOAD_CANCELLED = "unload_cancelled"
+    DRAIN = "drain"
+    PLAN_EXECUTED = "plan_executed"
+    DRAIN_ENDED = "drain_ended"
+    BREAKER_LIFTED = "breaker_lifted"
 
 
 Figure = float | int | str
+
+_SPLIT_LIMITS = (
+    (Reason.TOPICS, "{topics} topics", "loadBalancerNamespaceBundleMaxTopics"),
+    (Reason.SESSIONS, "{sessions} sessions", "loadBalancerNamespaceBundleMaxSessions"),
+    (Reason.MSG_RATE, "{msg_rate_per_s} messages/s", "loadBalancerNamespaceBundleMaxMsgRate"),
+    (Reason.BANDWIDTH, "{mib_per_s} MiB/s", "loadBalancerNamespaceBundleMaxBandwidthMbytes"),
+)
+"""Why a bundle is split: the figure that is above a limit, and the limit."""
+_SPLIT_FIGURES = "{topics} topics, {sessions} sessions, {msg_rate_per_s} messages/s, {mib_per_s} MiB/s"
 
 _SENTENCES: tuple[tuple[Reason, str], ...] = (
     (
@@ -221,6 +282,62 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
         ),
     ),
     (Reason.DECIDED_BEFORE, "Placed on {broker} because that was decided before"),
+    (Reason.PINNED_TO_BROKER, "Placed on {broker} because it is pinned there"),
+    (Reason.HELD_FOR_OWNER, "Placed on {broker} because it was kept for it while that one was away"),
+    (Reason.BROKER_DRAINING, "No move but what its drain gives away: the broker has been drained for {seconds} s"),
+    (Reason.BROKER_DRAINING, "Not on {broker} because it has been drained for {drained_for_s} s"),
+    (Reason.BROKER_EXCLUDED, "Not on {broker} because an operator has excluded it"),
+    (
+        Reason.ISOLATION_POLICY,
+        (
+            "Not on {broker} because isolation policy {policy} has {primary} primary brokers there, min_limit"
+            " {min_limit}, and {broker} is none: its role is {role}"
+        ),
+    ),
+    (
+        Reason.ISOLATION_POLICY,
+        "Not on {broker} because isolation policy {reserved_by} reserves it, and does not cover {namespace}",
+    ),
+    (Reason.PERSISTENCE_DISABLED, "Not on {broker} because it does not serve {domain} topics"),
+    (
+        Reason.OTHER_LOAD_MANAGER_CLASS,
+        "Not on {broker} because its load-manager class is {class}, and {=loadManagerClassName}",
+    ),
+    (
+        Reason.TOPIC_LIMIT_REACHED,
+        ("Not on {broker} because it has {topics} topics, those on their way included: {=loadBalancerBrokerMaxTopics}"),
+    ),
+    (
+        Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP,
+        (
+            "Not on {broker} because its failure domain {failure_domain} has {has} {counted} of anti-affinity group"
+            " {group}, and another one {least}"
+        ),
+    ),
+    (
+        Reason.HAS_MORE_OF_GROUP,
+        ("Not on {broker} because it has {has} {counted} of anti-affinity group {group}, and another broker {least}"),
+    ),
+    (
+        Reason.OWNS_MORE_OF_NAMESPACE,
+        "Not on {broker} because it has {has} bundles of {namespace}, and another broker {least}",
+    ),
+    (Reason.OLDER_VERSION, "Not on {broker} because it runs version {version}, and another broker {latest}"),
+    (Reason.NOT_REGISTERED, "Not on {broker} because it is not registered, or has not reported yet"),
+    (Reason.OWNS_IT_ALREADY, "It is on {broker}, or on its way there"),
+    (
+        Reason.WOULD_BE_CHOSEN,
+        "Not on {broker} because it has not left {holder}: placement would choose {broker}, of {candidates} candidates",
+    ),
+    (Reason.WOULD_BE_CHOSEN, "Placement would choose {broker} now, of {candidates} candidates"),
+    (
+        Reason.AS_GOOD_AS_CHOSEN,
+        "Not on {broker} but by chance: it is one of {equals} equally good ones, of which {chosen} was drawn",
+    ),
+    (
+        Reason.COMES_AFTER,
+        "Not on {broker} because {ahead} of {candidates} candidates come before it, the first of them {chosen}",
+    ),
     (Reason.NO_BROKER_AVAILABLE, "Not placed because none of {brokers} registered brokers may own it"),
     (
         Reason.NO_OTHER_BROKER,
@@ -272,15 +389,18 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
     (
         Reason.BROKER_ABOVE_PARTNER,
         (
-            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been far above"
-            " its {partner_usage_percent} %: need {need_msg_rate_per_s} messages/s"
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
+            " {partner_usage_percent} % for {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far"
+            " above it for {high_hits} ({=loadBalancerAvgShedderHitCountHighThreshold}): need {need_msg_rate_per_s}"
+            " messages/s"
         ),
     ),
     (
         Reason.BROKER_ABOVE_PARTNER,
         (
-            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been far above"
-            " its {partner_usage_percent} %: need {need_mib_per_s} MiB/s"
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
+            " {partner_usage_percent} % for {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far"
+            " above it for {high_hits} ({=loadBalancerAvgShedderHitCountHighThreshold}): need {need_mib_per_s} MiB/s"
         ),
     ),
     (
@@ -348,6 +468,86 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
         Reason.SHEDDING_DISABLED,
         "No move because {=loadBalancerEnabled} and {=loadBalancerSheddingEnabled}",
     ),
+    (
+        Reason.MOVED_ENOUGH_THIS_CYCLE,
+        (
+            "No move because its {share_percent} % of all load and the {moved_percent} % that this round moves without"
+            " it are more than {=loadBalancerMaxLoadMovedPerCyclePercentage} %"
+        ),
+    ),
+    (
+        Reason.MOVED_ENOUGH_THIS_HOUR,
+        (
+            "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
+            " hour are more than {=loadBalancerMaxLoadMovedPerHourPercentage} %"
+        ),
+    ),
+    (
+        Reason.NO_RETURN,
+        (
+            "No move because it would return to {broker}, which it left {seconds_ago} s ago"
+            " ({=loadBalancerReturnCoolDownMinutes})"
+        ),
+    ),
+    (
+        Reason.KEEPS_RETURNING,
+        (
+            "Not shed for {=loadBalancerThrashBundleFreezeMinutes}: it was returned to a former owner {returns} times"
+            " ({=loadBalancerMaxBundleReturns}) within {=loadBalancerThrashWindowMinutes}"
+        ),
+    ),
+    (
+        Reason.KEEPS_RETURNING,
+        (
+            "No move for another {seconds_left} s because it kept returning to former owners"
+            " ({=loadBalancerMaxBundleReturns})"
+        ),
+    ),
+    (
+        Reason.SHEDDING_STOPPED,
+        (
+            "Nothing is shed for {=loadBalancerThrashSheddingStopMinutes}: bundles with {thrash_percent} % of all load"
+            " ({=loadBalancerThrashThresholdPercentage}) were returned to former owners within"
+            " {=loadBalancerThrashWindowMinutes}"
+        ),
+    ),
+    (
+        Reason.SHEDDING_STOPPED,
+        (
+            "No move because shedding is stopped for another {seconds_left} s: it returned bundles with"
+            " {thrash_percent} % of all load to former owners ({=loadBalancerThrashThresholdPercentage})"
+        ),
+    ),
+    (Reason.NO_OWNER, "No move because no broker has it"),
+    (Reason.ON_ITS_WAY, "No move because it is on its way from {source} to {broker}"),
+    (Reason.ON_ITS_WAY, "No move because its owner is letting go of it, for whoever is asked for it next"),
+    (Reason.NOT_REPORTED, "No move because {broker} has not reported it since it was given it"),
+    (Reason.RECENTLY_UNLOADED, "No move because it was unloaded within the grace period"),
+    (Reason.SELF_TEST_BUNDLE, "No move because a broker tests itself in {namespace}, which belongs to that one"),
+    (Reason.STAYS_ON_BROKER, "No move because a round takes {bundles_taken} others from {broker}"),
+    (Reason.STAYS_ON_BROKER, "No move because a round takes nothing from {broker}"),
+    (
+        Reason.REPORT_DISTRUSTED,
+        "Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts",
+    ),
+    (Reason.LIMIT_UNKNOWN, "The limits of {recalled} are not known any more; those that were count"),
+    (
+        Reason.LIMIT_UNKNOWN,
+        "The limits of {unknown} are not known, and what it uses of them counts for nothing: they have to be declared",
+    ),
+    (Reason.SHEDS_FROM, "Would shed from {usage_points} points more usage, after {rounds} rounds"),
+    (Reason.SHEDS_FROM, "Would shed from {usage_points} points more usage"),
+    (Reason.SHEDS_FROM, "Would shed after {rounds} more rounds like this"),
+    (Reason.SHEDS_FROM, "Would shed from {msg_rate_per_s} messages/s more, or {mib_per_s} MiB/s more"),
+    (Reason.SHEDS_FROM, "Would shed from {msg_rate_per_s} messages/s more"),
+    (Reason.SHEDS_FROM, "Would shed from {mib_per_s} MiB/s more"),
+    (Reason.EXCHANGE_BROKEN, "No move because it was for an exchange, of which {other} stays"),
+    (Reason.DESTINATION_NOT_ALLOWED, "No move because {broker} may not own it: {rule}"),
+    (Reason.DRAIN_ENDED, "Drained no more because the registration that was drained has ended"),
+    (Reason.BREAKER_LIFTED, "The breaker was lifted by an operator"),
+    (Reason.SHEDDING_FROZEN, "No move because the balancer is frozen: {frozen}"),
+    (Reason.BUNDLE_PINNED, "No move because it is pinned to {pinned_to}"),
+    (Reason.BUNDLE_FROZEN, "No move because it is frozen: {frozen}"),
     (Reason.ONE_BROKER_ONLY, "No move because it takes two brokers and {brokers} are registered"),
     (Reason.CLUSTER_IDLE, "No move because the average usage of {brokers} brokers is 0"),
     (
@@ -407,6 +607,10 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
         ),
     ),
     (
+        Reason.CLOSE_TO_PARTNER,
+        "No move because usage {usage_percent} % is in the middle, with no other broker to pair with",
+    ),
+    (
         Reason.TOO_FEW_HITS,
         (
             "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, but only for"
@@ -462,30 +666,41 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
             " them as recently unloaded"
         ),
     ),
-    (
-        Reason.TOPICS,
-        "Split into {parts} because its {topics} topics are more than {=loadBalancerNamespaceBundleMaxTopics}",
-    ),
-    (
-        Reason.SESSIONS,
-        "Split into {parts} because its {sessions} sessions are more than {=loadBalancerNamespaceBundleMaxSessions}",
-    ),
-    (
-        Reason.MSG_RATE,
+    *(
         (
-            "Split into {parts} because its {msg_rate_per_s} messages/s are more than"
-            " {=loadBalancerNamespaceBundleMaxMsgRate}"
-        ),
+            reason,
+            (
+                f"Split into {{parts}}, not {{parts_wanted}}, because its {figure} are more than {{={limit}}} and its"
+                " namespace may have no more bundles than {=loadBalancerNamespaceMaximumBundles}"
+            ),
+        )
+        for reason, figure, limit in _SPLIT_LIMITS
     ),
-    (
-        Reason.BANDWIDTH,
-        (
-            "Split into {parts} because its {mib_per_s} MiB/s are more than"
-            " {=loadBalancerNamespaceBundleMaxBandwidthMbytes}"
-        ),
+    *(
+        (reason, f"Split into {{parts}} because its {figure} are more than {{={limit}}}")
+        for reason, figure, limit in _SPLIT_LIMITS
     ),
     (Reason.ADMIN_SPLIT, "Split into {parts} because it was asked for"),
     (Reason.SPLITTING_DISABLED, "No split because {=loadBalancerAutoBundleSplitEnabled}"),
+    (
+        Reason.TOO_FEW_TOPICS,
+        (
+            "No split can help because its only topic carries all of it and is above {above}"
+            " ({sessions} sessions, {msg_rate_per_s} messages/s, {mib_per_s} MiB/s): partition the topic"
+        ),
+    ),
+    *(
+        (
+            Reason.ONE_HOT_TOPIC,
+            (
+                f"No split can help because one topic, {{topic}}, carries {{{share}}} % of its {figure} and is by"
+                f" itself above {{={limit}}}: partition the topic"
+            ),
+        )
+        for share, (_, figure, limit) in zip(
+            ("msg_rate_share_percent", "throughput_share_percent"), _SPLIT_LIMITS[2:], strict=True
+        )
+    ),
     (Reason.TOO_FEW_TOPICS, "No split because it takes two topics and it has {topics}"),
     (
         Reason.BELOW_SPLIT_LIMITS,
@@ -499,7 +714,10 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
     (Reason.NOT_OWNED, "No split because the broker that reports it does not own it"),
     (
         Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES,
-        "No split because its namespace has all of {=loadBalancerNamespaceMaximumBundles}",
+        (
+            f"No split, though it is above {{above}} ({_SPLIT_FIGURES}), because its namespace has"
+            " {bundles} bundles already, this round's counted, and {=loadBalancerNamespaceMaximumBundles}"
+        ),
     ),
     (
         Reason.TOO_FEW_SPLIT_HITS,
@@ -511,12 +729,49 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
     (Reason.SPLIT_UNDER_WAY, "No split because one is under way that shares an end with it"),
     (
         Reason.SPLIT_CYCLE_FULL,
-        "No split now because its broker splits all of {=loadBalancerMaxNumberOfBundlesToSplitPerCycle} others",
+        (
+            f"No split now, though it is above {{above}} ({_SPLIT_FIGURES}), because its broker splits others already,"
+            " {=loadBalancerMaxNumberOfBundlesToSplitPerCycle}"
+        ),
     ),
     (Reason.RANGE_NOT_SPLITTABLE, "No split because there is no hash between the ends of its range"),
     (Reason.NO_SPLIT_BOUNDARY, "No split because the algorithm finds no place at which to cut its {topics} topics"),
+    (
+        Reason.NOTHING_TO_SPLIT,
+        "No split because none of {bundles} bundles that {brokers} brokers report is above a limit",
+    ),
+    (Reason.SPLIT_NEEDS_TWO_BROKERS, "No split because it takes two brokers and {brokers} are registered"),
+    (Reason.RESHAPING_FROZEN, "No split or merge because the balancer is frozen: {frozen}"),
+    (Reason.SHAPE_HELD, "No split because an operator {held}"),
+    (Reason.REPORT_NOT_BELIEVED, "No split or merge because its report is not to be believed: {doubt}"),
+    (Reason.OWNER_SILENT, "No split because its broker did not say which topics it has: {error}"),
+    (Reason.SPLIT_FAILED, "No split because it failed: {error}"),
+    (Reason.SPLIT_PART_PLACED, "Moved because it is part of a split bundle, and placement prefers {broker}"),
+    (Reason.SPLIT_PART_STAYS, "No move because its broker is where placement would put it"),
+    (
+        Reason.COLD_NEIGHBOURS,
+        (
+            "Merged with {with} because together their {topics} topics ({=loadBalancerBundleMergeMaxTopics}),"
+            " {sessions} sessions ({=loadBalancerBundleMergeMaxSessions}), {msg_rate_per_s} messages/s"
+            " ({=loadBalancerBundleMergeMaxMsgRate}) and {mib_per_s} MiB/s"
+            " ({=loadBalancerBundleMergeMaxBandwidthMbytes}) are cold"
+        ),
+    ),
+    (Reason.ADMIN_MERGE, "Merged with {with} because it was asked for"),
+    (Reason.MERGING_DISABLED, "No merge because {=loadBalancerAutoBundleMergeEnabled}"),
+    (
+        Reason.NAMESPACE_HAS_MINIMUM_BUNDLES,
+        "No merge because it has {bundles} bundles and {=loadBalancerNamespaceMinimumBundles}",
+    ),
+    (
+        Reason.NO_COLD_NEIGHBOURS,
+        (
+            "No merge because of {pairs} pairs of neighbours {apart} have not one owner, {young} changed within"
+            " {=loadBalancerBundleMergeMinAgeMinutes} minutes, {held} are held by operators and {warm} are warm"
+        ),
+    ),
+    (Reason.MERGE_FAILED, "No merge because it failed: {error}"),
     (Reason.SPLIT_BOUNDARY_AT_END, "No split because boundary {boundary} is not between the ends of its range"),
-    (Reason.TOO_MANY_SPLIT_BOUNDARIES, "No split because it takes one boundary and the algorithm finds {boundaries}"),
     (Reason.NAMESPACE_EXCLUDED, "No move because {namespace} is in loadBalancerSheddingExcludedNamespaces"),
     (
         Reason.ANTI_AFFINITY_KEPT,
@@ -527,6 +782,9 @@ _SENTENCES: tuple[tuple[Reason, str], ...] = (
     ),
 )
 """Sentences with fields of `why`; `{=key}` is the key and its value. The first that has all its fields is used."""
+
+_PIN_NOT_KEPT = "; it is pinned to {pinned_to}, which {pin_not_kept}"
+"""Follows the sentence of a bundle that could not be placed where it is pinned."""
 
 _FIELD = re.compile(r"\{(=?)(\w+)\}")
 
@@ -545,16 +803,36 @@ class Verdict:
 
     def sentence(self) -> str:
         """The verdict for an operator to read, without its subject."""
-        for reason, template in _SENTENCES:
+        remark = _FIELD.sub(self._fill, _PIN_NOT_KEPT) if "pin_not_kept" in self.why else ""
+        return self._sentence() + remark
+
+    def find_text(self, templates: Iterable[tuple[Reason, str]]) -> str | None:
+        """The first of the templates, written as those of sentences, that is for this reason and has all its fields."""
+        for reason, template in templates:
             if reason is self.verdict and all(name in self.why for _, name in _FIELD.findall(template)):
                 return _FIELD.sub(self._fill, template)
+        return None
+
+    def _sentence(self) -> str:
+        text = self.find_text(_SENTENCES)
+        if text is not None:
+            return text
         words = self.verdict.value.replace("_", " ").capitalize()
         figures = ", ".join(f"{name} {_text(value)}" for name, value in self.why.items())
         return f"{words}: {figures}" if figures else words
 
     def _fill(self, found: re.Match[str]) -> str:
         with_key, name = found.groups()
-        return f"{name} {_text(self.why[name])}" if with_key else _text(self.why[name])
+        text = self._figure(name)
+        return f"{name} {text}" if with_key else text
+
+    def _figure(self, name: str) -> str:
+        """The figure, with more digits where rounding would make it look like a setting that it is not."""
+        figure = self.why[name]
+        text = _text(figure)
+        settings = [value for key, value in self.why.items() if not key.islower()]
+        misleads = isinstance(figure, float) and any(_text(each) == text and each != figure for each in settings)
+        return f"{figure:.9g}" if misleads else text
 
 
 def _text(figure: Figure) -> str:

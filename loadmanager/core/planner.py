@@ -11,17 +11,21 @@ destination from an unload to the next lookup: here the destination is part of t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from loadmanager.core.effect import carried_load
 from loadmanager.core.filters import (
     Question,
     allowed_brokers,
     find_anti_affinity_refusal,
+    find_ban,
     find_isolation_refusal,
+    find_pin,
     preferred_brokers,
     rules_of,
 )
@@ -32,6 +36,7 @@ from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Reason, Unload, Verdict
+from loadmanager.core.restraint import doubted, find_freeze, restrain, restrained
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.shedding.base import Pick
@@ -40,14 +45,22 @@ from loadmanager.core.snapshot import Snapshot, usage_per_broker
 __all__ = [
     "PlannerSettings",
     "State",
+    "Trial",
     "UnknownStrategyError",
     "choose_destination",
+    "find_move_refusal",
+    "find_round_refusal",
     "plan_assignments",
+    "plan_drain",
+    "plan_pins",
     "plan_shedding",
+    "try_transfer",
 ]
 
 State = dict[str, Any]
-"""What strategies remember, by strategy name: a JSON object that goes in and comes out. A new leader starts with {}."""
+"""What strategies remember, by strategy name, goes in and comes out. A new leader starts with {}, or with what
+`core.state.as_json` made of it.
+"""
 
 EXCLUDED_NAMESPACES = "loadBalancerSheddingExcludedNamespaces"
 """Where the state keeps whose turn it is to get a bundle of a namespace that is excluded from shedding."""
@@ -57,14 +70,15 @@ def plan_shedding(
     snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator
 ) -> tuple[Plan, State]:
     """One shedding round: which bundles move from which broker to which. Raises `UnknownStrategyError`."""
-    refusal = _refuse_round(snapshot, settings)
+    whole, snapshot = snapshot, restrain(snapshot)
+    refusal = find_round_refusal(snapshot, settings)
     if refusal is not None:
-        return _plan(snapshot, [], [refusal]), state
+        return _plan(snapshot, [], [refusal, *doubted(whole)]), state
     name, strategy = shedding_strategy(settings)
     shed = strategy.find_bundles_for_unloading(snapshot, state.get(name, {}))
     placer = _Placer(snapshot, settings, {**state, name: shed.state}, rng)
     steps: list[Assign | Unload] = []
-    verdicts = list(shed.verdicts)
+    verdicts = [*shed.verdicts, *restrained(whole, shed)]
     for pick in shed.bundles:
         for bundle in pick.bundles:
             step, verdict = _transfer(placer, pick, bundle)
@@ -119,6 +133,142 @@ def choose_destination(
     return chosen, verdict, placer.state
 
 
+def plan_drain(
+    snapshot: Snapshot,
+    brokers: Collection[BrokerId],
+    settings: PlannerSettings,
+    state: State,
+    rng: np.random.Generator,
+    most: int | None = None,
+    leave: Container[str] = (),
+) -> tuple[Plan, State]:
+    """Other brokers for the bundles of these ones, heaviest first: `most` bundles, without those to `leave` for now.
+
+    A bundle that no other broker may own stays, with a verdict. Raises `UnknownStrategyError`.
+    """
+    placer = _Placer(_as_if_draining(snapshot, brokers), settings, state, rng)
+    rows = [row for row in map(snapshot.brokers.find_row, sorted(brokers)) if row is not None]
+    bundles = snapshot.bundles
+    owned = np.flatnonzero(np.isin(bundles.assigned, rows))
+    steps: list[Assign | Unload] = []
+    verdicts = []
+    for bundle in owned[np.argsort(-carried_load(snapshot)[owned], kind="stable")].tolist():
+        name, source = bundles.names[bundle], int(bundles.assigned[bundle])
+        if most is not None and len(steps) >= most:
+            break
+        if name in leave:
+            continue
+        placement = placer.place(name, bundle, source)
+        verdicts.append(_placed(snapshot, name, placement, Reason.NO_OTHER_BROKER))
+        if placement.broker is not None:
+            placer.projection.move(namespace_of(name), bundle, source, placement.broker)
+            steps.append(_unload(snapshot, name, source, placement.broker, Reason.DRAIN))
+    return _plan(snapshot, steps, verdicts), placer.state
+
+
+def _as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
+    """The cluster in which none of these brokers is given anything."""
+    draining = snapshot.controls.draining
+    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
+    if not more:
+        return snapshot
+    controls = replace(snapshot.controls, draining={**draining, **more})
+    return replace(snapshot, controls=controls, _derived={})
+
+
+def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:
+    """The way home for pinned bundles that another broker owns; those whose broker may not own them stay, and why."""
+    steps: list[Assign | Unload] = []
+    verdicts = []
+    for name, broker in sorted(snapshot.controls.pinned.items()):
+        bundle, destination = snapshot.bundles.find_row(name), snapshot.brokers.find_row(broker)
+        if bundle is None or name in leave:
+            continue
+        source = int(snapshot.bundles.assigned[bundle])
+        if source < 0 or source == destination:
+            continue
+        refusal = find_move_refusal(snapshot, name, broker, settings)
+        if refusal is not None:
+            verdicts.append(refusal)
+            continue
+        assert destination is not None, "a broker without a row is refused"
+        steps.append(_unload(snapshot, name, source, destination, Reason.PINNED_TO_BROKER))
+    return _plan(snapshot, steps, verdicts)
+
+
+def find_move_refusal(
+    snapshot: Snapshot, bundle: str, destination: BrokerId, settings: PlannerSettings
+) -> Verdict | None:
+    """Why that broker may not be given the bundle even at an operator's word, None if it may."""
+    row = snapshot.brokers.find_row(destination)
+    if row is None:
+        rule = "it is not registered, or has not reported"
+    else:
+        question = Question(
+            namespace_of(bundle),
+            non_persistent=False,
+            snapshot=snapshot,
+            projection=Projection(snapshot),
+            settings=settings,
+        )
+        ban = find_ban(row, question)
+        if ban is None:
+            return None
+        rule = ban.value.replace("_", " ")
+    return Verdict(bundle, Reason.DESTINATION_NOT_ALLOWED, acted=False, why={"broker": destination, "rule": rule})
+
+
+def try_transfer(
+    snapshot: Snapshot, bundle: int, settings: PlannerSettings, state: State, rng: np.random.Generator
+) -> tuple[Unload | None, Verdict]:
+    """What a round would do with the bundle (a row), if a strategy chose it; `rng` is not used up."""
+    pick = Pick(int(snapshot.bundles.broker[bundle]), (bundle,), Reason.LOOKUP)
+    return _transfer(_Placer(snapshot, settings, state, deepcopy(rng)), pick, bundle)
+
+
+class Trial:
+    """A placement of one bundle that is tried, to be explained: nothing is remembered of it, nor is `rng` used up.
+
+    `candidates` are the broker rows among which was chosen.
+    """
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        bundle: str,
+        exclude: BrokerId | None,
+        settings: PlannerSettings,
+        state: State,
+        rng: np.random.Generator,
+        *,
+        non_persistent: bool = False,
+    ) -> None:
+        """As `choose_destination`. Raises `UnknownStrategyError`."""
+        self._placer = _Placer(snapshot, settings, state, deepcopy(rng))
+        self._state = state
+        self._bundle = snapshot.bundles.find_row(bundle)
+        excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
+        self.rules = self._placer.rules
+        self.question = self._placer.ask(bundle, excluded, non_persistent=non_persistent)
+        self.placement = self._placer.place(bundle, self._bundle, excluded, non_persistent=non_persistent)
+        self.candidates = self._placer.candidates
+        nobody = Reason.NO_OTHER_BROKER if exclude else Reason.NO_BROKER_AVAILABLE
+        self.verdict = _placed(snapshot, bundle, self.placement, nobody)
+
+    def choices(self) -> Iterator[Placement]:
+        """The choice, and the next ones, each without those that the ones before might have been, or in turn."""
+        placement, left = self.placement, self.candidates
+        while len(left):
+            yield placement
+            if placement.reason is Reason.ROUND_ROBIN:
+                left = left[:-1]
+                placement = self._placer.choose_again(self.candidates, self._bundle)
+                continue
+            left = np.setdiff1d(left, placement.drawn_from)
+            self._placer.state = self._state
+            placement = self._placer.choose_again(left, self._bundle)
+
+
 class _Placer:
     """Chooses owners one after the other; the caller tells `projection` which choices it keeps."""
 
@@ -127,9 +277,13 @@ class _Placer:
         self.state = state
         self.snapshot = snapshot
         self.settings = settings
+        self.candidates: Rows = np.empty(0, dtype=np.intp)
+        """Among whom the last choice was made."""
         self._rng = rng
         self._name, self._strategy = placement_strategy(settings)
-        self._rules = rules_of(settings, self._name)
+        self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
+        self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
+        self.rules = rules_of(settings, self._name)
 
     def place(
         self,
@@ -142,28 +296,32 @@ class _Placer:
     ) -> Placement:
         """Filter, place, and place once more without preferences if the chosen broker is overloaded.
 
-        A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say.
+        A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say; and
+        before all the broker on which an operator pinned the bundle.
         """
-        question = self._question(name, excluded, non_persistent=non_persistent)
-        allowed, dropped = allowed_brokers(self._rules, question)
+        question = self.ask(name, excluded, non_persistent=non_persistent)
+        allowed, dropped = allowed_brokers(self.rules, question)
+        pin, not_kept = find_pin(self.snapshot, name, allowed)
         destination = self._find_destination(name) if destination is None else destination
-        if destination is not None and allowed[destination]:
+        if pin is not None:
+            placement = self.take(pin, Reason.PINNED_TO_BROKER)
+        elif destination is not None and allowed[destination]:
             placement = self._place_as_decided(destination, allowed, bundle)
         else:
             placement, figures = self._choose(allowed, question, bundle)
-            placement = replace(placement, why={**placement.why, **figures})
+            dropped = {**figures, **dropped}
         self._remember(name, placement)
-        return replace(placement, why={**placement.why, **dropped})
+        return replace(placement, why={**placement.why, **dropped, **not_kept})
 
     def _choose(
         self, allowed: BoolArray, question: Question, bundle: int | None
     ) -> tuple[Placement, Mapping[str, Figure]]:
         """A broker by the strategy, and how many preferences passed over, by reason, or why there is none."""
-        preferred, passed_over = preferred_brokers(self._rules, allowed, question)
+        preferred, passed_over = preferred_brokers(self.rules, allowed, question)
         placement = self._place_first(np.flatnonzero(preferred), question.namespace, bundle)
         if placement.broker is None:
             return placement, find_isolation_refusal(question) or {}
-        if self._rules.second_choice and self._is_overloaded(placement.broker):
+        if self.rules.second_choice and self._is_overloaded(placement.broker):
             return self._place(np.flatnonzero(allowed), bundle), {}
         return placement, passed_over
 
@@ -174,22 +332,23 @@ class _Placer:
         return self._ask(EXCLUDED_NAMESPACES, RoundRobinBrokerSelector(), candidates, bundle)
 
     def _place_as_decided(self, destination: int, allowed: BoolArray, bundle: int | None) -> Placement:
-        if isinstance(self._strategy, RemembersDestinations) and self._is_overloaded(destination):
+        if self._memory is not None and self._is_overloaded(destination):
             instead = self._place(np.flatnonzero(allowed), bundle)
             if instead.broker is not None and not self._is_overloaded(instead.broker):
                 return instead
         return self.take(destination)
 
-    def take(self, destination: int) -> Placement:
+    def take(self, destination: int, reason: Reason = Reason.DECIDED_BEFORE) -> Placement:
         """The broker that was decided on before, as it is."""
         remembered = self.state.get(self._name, {})
-        return Placement(destination, np.array([destination]), Reason.DECIDED_BEFORE, {}, remembered)
+        self.candidates = np.array([destination])
+        return Placement(destination, self.candidates, reason, {}, remembered)
 
     def _find_memory(self, bundle: str) -> RemembersDestinations | None:
         """The strategy, if it remembers where bundles go and this one is for it to place."""
-        if namespace_of(bundle) in self.settings.shedding_excluded_namespaces:
+        if self._memory is None or namespace_of(bundle) in self.settings.shedding_excluded_namespaces:
             return None
-        return self._strategy if isinstance(self._strategy, RemembersDestinations) else None
+        return self._memory
 
     def _find_destination(self, bundle: str) -> int | None:
         memory = self._find_memory(bundle)
@@ -210,19 +369,24 @@ class _Placer:
         return self._ask(self._name, self._strategy, candidates, bundle)
 
     def _ask(self, name: str, strategy: PlacementStrategy, candidates: Rows, bundle: int | None) -> Placement:
+        self.candidates, self._asked = candidates, (name, strategy)
         remembered = self.state.get(name, {})
         placement = strategy.place(candidates, bundle, self.snapshot, self.projection, remembered, self._rng)
-        if placement.state != remembered:
+        if placement.state is not remembered and placement.state != remembered:
             self.state = {**self.state, name: placement.state}
         return placement
 
+    def choose_again(self, candidates: Rows, bundle: int | None) -> Placement:
+        """By the strategy that chose last."""
+        return self._ask(*self._asked, candidates, bundle)
+
     def find_refusal(self, name: str, source: int) -> dict[str, Figure] | None:
         """Why the bundle should not leave its broker at all, whoever else may own it; the modular rules alone ask."""
-        if not self._rules.policies:
+        if not self.rules.policies:
             return None
-        return find_anti_affinity_refusal(self._rules, self._question(name, source))
+        return find_anti_affinity_refusal(self.rules, self.ask(name, source))
 
-    def _question(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> Question:
+    def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> Question:
         namespace = namespace_of(name)
         return Question(namespace, non_persistent, self.snapshot, self.projection, self.settings, excluded)
 
@@ -231,13 +395,17 @@ class _Placer:
         return bool(usage[broker] > self.settings.broker_overloaded_threshold_percentage / 100)
 
 
-def _refuse_round(snapshot: Snapshot, settings: PlannerSettings) -> Verdict | None:
+def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict | None:
+    """Why no round of shedding takes place at all, None if one does."""
     if not (settings.load_balancer_enabled and settings.shedding_enabled):
         why: dict[str, Figure] = {
             "loadBalancerEnabled": str(settings.load_balancer_enabled).lower(),
             "loadBalancerSheddingEnabled": str(settings.shedding_enabled).lower(),
         }
         return Verdict("cluster", Reason.SHEDDING_DISABLED, acted=False, why=why)
+    frozen = find_freeze(snapshot)
+    if frozen is not None:
+        return frozen
     if len(snapshot.brokers) <= 1:
         return Verdict("cluster", Reason.ONE_BROKER_ONLY, acted=False, why={"brokers": len(snapshot.brokers)})
     return None
@@ -261,8 +429,12 @@ def _transfer(placer: _Placer, pick: Pick, bundle: int) -> tuple[Unload | None, 
     if placement.broker is None:
         return None, verdict
     placer.projection.move(namespace, bundle, pick.broker, placement.broker)
+    return _unload(snapshot, name, pick.broker, placement.broker, pick.reason), verdict
+
+
+def _unload(snapshot: Snapshot, bundle: str, source: int, destination: int, reason: Reason) -> Unload:
     registrations = snapshot.brokers.registrations
-    return Unload(name, registrations[pick.broker], registrations[placement.broker], pick.reason), verdict
+    return Unload(bundle, registrations[source], registrations[destination], reason)
 
 
 def _placed(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reason) -> Verdict:

@@ -20,12 +20,15 @@ from loadmanager.core.names import BrokerId, broker_host
 DEFAULT_DOMAIN = "default"
 """The failure domain of the brokers that are in none."""
 
-_QUOTED = re.compile(r"\\Q(.*?)(?:\\E|$)", re.DOTALL)
-"""Java's way of taking text as it is."""
+_ESCAPE = re.compile(r"\\Q(.*?)(?:\\E|$)|\\0([0-3]?[0-7]{1,2})|\\.", re.DOTALL)
+"""What a backslash begins in Java: text that is taken as it is, an octal character, or one character's own meaning."""
 
 _CHARACTER_CLASS = re.compile(r"\\.|\[\^?\]?((?:\\.|[^\]\\])*)", re.DOTALL)
 _CLASS_OPERATOR = re.compile(r"\\.|(\[|&&|--|~~|\|\|)", re.DOTALL)
 """What combines classes of characters in Java, and will in Python one day."""
+
+_SHOWN_CHARACTERS = 80
+"""How much of a pattern an error repeats."""
 
 _Patterns = tuple[re.Pattern[str], ...]
 
@@ -69,14 +72,43 @@ class IsolationPolicy:
 
     def _compile(self, kind: str, pattern: str) -> re.Pattern[str]:
         """The pattern as Python's. What Java and Python understand differently is refused, such as `[a-z&&[^x]]`."""
-        translated = _QUOTED.sub(lambda quoted: re.escape(quoted[1]), pattern)
-        where = f"isolation policy {self.name!r}: {kind} {pattern!r}"
+        translated = _ESCAPE.sub(_translate_escape, pattern)
+        where = f"isolation policy {self.name!r}: {kind} {pattern[:_SHOWN_CHARACTERS]!r}"
         if _combines_classes(translated):
             raise InvalidPolicyError(f"{where}: character classes cannot be combined")
         try:
             return re.compile(translated, re.ASCII)
-        except re.error as error:
+        except (re.error, ValueError, OverflowError) as error:
             raise InvalidPolicyError(f"{where}: {error}") from None
+        except RecursionError:
+            raise InvalidPolicyError(f"{where}: nested too deeply") from None
+
+
+UNLOAD_ALL_MATCHING, UNLOAD_CHANGED, UNLOAD_NONE = "all_matching", "changed", "none"
+"""Pulsar's scopes: of which namespaces the bundles are unloaded when an isolation policy is set."""
+
+
+def namespaces_to_unload(
+    old: IsolationPolicy | None, new: IsolationPolicy, scope: str, namespaces: Iterable[str]
+) -> list[str]:
+    """The namespaces whose bundles have to find a broker anew when `new` takes the place of `old`.
+
+    With scope `changed`: those that one of both covers; or all that either covers, if the brokers are other ones.
+    """
+    if scope == UNLOAD_NONE:
+        return []
+
+    def is_affected(namespace: str) -> bool:
+        was = old is not None and old.covers(namespace)
+        if scope == UNLOAD_ALL_MATCHING or old is None or _brokers_of(old) != _brokers_of(new):
+            return was or new.covers(namespace)
+        return was != new.covers(namespace)
+
+    return [namespace for namespace in namespaces if is_affected(namespace)]
+
+
+def _brokers_of(policy: IsolationPolicy) -> tuple[set[str], set[str], int]:
+    return set(policy.primary), set(policy.secondary), policy.min_limit
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -155,6 +187,14 @@ NO_POLICIES = Policies()
 def domain_of_each_broker(domains: Mapping[str, Iterable[BrokerId]]) -> dict[BrokerId, str]:
     """The failure domain of each broker, from the brokers of each domain."""
     return {broker: domain for domain, brokers in sorted(domains.items()) for broker in brokers}
+
+
+def _translate_escape(found: re.Match[str]) -> str:
+    """The same in Python: quotes of text and octal characters are written otherwise there."""
+    quoted, octal = found.groups()
+    if quoted is not None:
+        return re.escape(quoted)
+    return found[0] if octal is None else f"\\x{int(octal, 8):02x}"
 
 
 def _combines_classes(pattern: str) -> bool:

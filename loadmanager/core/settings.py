@@ -8,6 +8,13 @@ from typing import TypeVar
 
 from loadmanager.core.load import ResourceWeights
 
+SUPPORTED_SPLIT_ALGORITHMS = (
+    "range_equally_divide",
+    "topic_count_equally_divide",
+    "specified_positions_divide",
+    "flow_or_qps_equally_divide",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
@@ -61,9 +68,25 @@ class PlannerSettings:
     namespace_bundle_max_bandwidth_mbytes: int = 100  # loadBalancerNamespaceBundleMaxBandwidthMbytes, MiB/s
     namespace_maximum_bundles: int = 128  # loadBalancerNamespaceMaximumBundles
     namespace_bundle_split_algorithm: str = "range_equally_divide"  # defaultNamespaceBundleSplitAlgorithm
+    supported_split_algorithms: tuple[str, ...] = SUPPORTED_SPLIT_ALGORITHMS  # supportedNamespaceBundleSplitAlgorithms
     flow_or_qps_difference_threshold_percentage: float = 10  # flowOrQpsDifferenceThresholdPercentage
     max_number_of_bundles_to_split_per_cycle: int = 10  # loadBalancerMaxNumberOfBundlesToSplitPerCycle
     namespace_bundle_split_condition_hit_count_threshold: int = 3  # loadBalancerNamespaceBundleSplitConditionHit...
+    auto_bundle_merge_enabled: bool = False  # loadBalancerAutoBundleMergeEnabled, ours
+    bundle_merge_max_topics: int = 100  # loadBalancerBundleMergeMaxTopics, ours
+    bundle_merge_max_sessions: int = 100  # loadBalancerBundleMergeMaxSessions, ours
+    bundle_merge_max_msg_rate: int = 1_000  # loadBalancerBundleMergeMaxMsgRate, ours, messages/s
+    bundle_merge_max_bandwidth_mbytes: int = 5  # loadBalancerBundleMergeMaxBandwidthMbytes, ours, MiB/s
+    bundle_merge_min_age_minutes: float = 60  # loadBalancerBundleMergeMinAgeMinutes, ours
+    namespace_minimum_bundles: int = 4  # loadBalancerNamespaceMinimumBundles, ours
+    max_load_moved_per_cycle_percentage: float = 50  # loadBalancerMaxLoadMovedPerCyclePercentage
+    max_load_moved_per_hour_percentage: float = 100  # loadBalancerMaxLoadMovedPerHourPercentage
+    return_cool_down_minutes: float = 60  # loadBalancerReturnCoolDownMinutes
+    thrash_window_minutes: float = 60  # loadBalancerThrashWindowMinutes
+    max_bundle_returns: int = 2  # loadBalancerMaxBundleReturns
+    thrash_bundle_freeze_minutes: float = 60  # loadBalancerThrashBundleFreezeMinutes
+    thrash_threshold_percentage: float = 20  # loadBalancerThrashThresholdPercentage
+    thrash_shedding_stop_minutes: float = 30  # loadBalancerThrashSheddingStopMinutes
     memory_resource_weight: float = 0.0  # loadBalancerMemoryResourceWeight, for averaged loads alone
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)  # loadBalancer*ResourceWeight
 

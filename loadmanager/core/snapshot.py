@@ -7,15 +7,16 @@ Rows are numbers: broker row `i` is `brokers.ids[i]`, bundle row `j` is `bundles
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
+from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.extensible import BrokerLoad, Published, ReportRules, TopBundles, find_top_bundles, throughput_of
+from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import (
-    DEFAULT_LOAD,
     METRICS,
     RESOURCES,
     BoolArray,
@@ -33,6 +34,7 @@ from loadmanager.core.load import (
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.policies import NO_POLICIES, Policies
+from loadmanager.core.quality import NO_DOUBTS, Doubts
 
 SHORT_TERM, LONG_TERM = range(2)
 """Rows of a broker's time average."""
@@ -41,9 +43,6 @@ NOBODY = -1
 """The broker row of a bundle that no broker has."""
 
 _NO_BROKER = BrokerId("")
-
-_NO_HISTORY = BundleAverages(DEFAULT_LOAD, DEFAULT_LOAD, 0, 0, 0)
-"""What is known of a bundle that no report has."""
 
 _Derived = TypeVar("_Derived")
 
@@ -83,11 +82,12 @@ class Bundles:
         return len(self.names)
 
     def find_row(self, bundle: str) -> int | None:
-        return _find(self.names, bundle)
+        return find_row(self.names, bundle)
 
     def rows_of_namespace(self, namespace: int) -> slice:
         """The rows of the namespace at this position of `namespaces`."""
-        first, last = np.searchsorted(self.namespace, (namespace, namespace + 1))
+        ends = np.array((namespace, namespace + 1), dtype=self.namespace.dtype)  # else the whole column is converted
+        first, last = np.searchsorted(self.namespace, ends)
         return slice(int(first), int(last))
 
 
@@ -104,23 +104,33 @@ class Preallocated:
         destination = bundles.assigned[expected]
         topics = np.bincount(destination, weights=bundles.topics[expected], minlength=brokers)
         return cls(
-            read_only(_sum_by_broker(destination, bundles.long[expected], brokers), brokers, METRICS),
+            read_only(sum_by_broker(destination, bundles.long[expected].T, brokers), brokers, METRICS),
             read_only(topics.astype(np.int64), brokers),
         )
 
 
 def _sum_time_averages(bundles: Bundles, brokers: int) -> FloatArray:
-    """The sums (M, 2, 4) per broker of the bundles that it has and keeps: not of one that leaves it."""
-    counted = np.where(bundles.broker == bundles.assigned, bundles.broker, NOBODY)
-    sums = [_sum_by_broker(counted, averages, brokers) for averages in (bundles.short, bundles.long)]
+    """The sums (M, 2, 4) per broker of the bundles that it has and keeps."""
+    sums = [sum_by_broker(_keeper(bundles), averages.T, brokers) for averages in (bundles.short, bundles.long)]
     return read_only(np.stack(sums, axis=1), brokers, 2, METRICS)
 
 
-def _sum_by_broker(broker: RowArray, columns: FloatArray, brokers: int) -> FloatArray:
-    """Sums of (n, 4) columns per broker row (n,), (brokers, 4), added up in row order; rows of nobody do not count."""
-    bins = broker.astype(np.intp) + 1
-    sums = [np.bincount(bins, weights=column, minlength=brokers + 1)[1:] for column in columns.T]
-    return np.stack(sums, axis=1).astype(np.float64, copy=False)  # of no bundles at all bincount makes integers
+def _keeper(bundles: Bundles) -> RowArray:
+    """The broker (N,) that has each bundle and keeps it: nobody for one that leaves its broker."""
+    keeper = bundles.broker.copy()
+    keeper[keeper != bundles.assigned] = NOBODY
+    return keeper
+
+
+def sum_by_broker(broker: RowArray, columns: Iterable[FloatArray], brokers: int) -> FloatArray:
+    """Sums of k columns (n,) per broker row (n,), (brokers, k), added up in row order; rows of nobody do not count."""
+    bins = np.add(broker, 1, dtype=np.intp)
+    sums = []
+    for column in columns:
+        by_bin = np.zeros(brokers + 1)
+        np.add.at(by_bin, bins, column)
+        sums.append(by_bin[1:])
+    return np.stack(sums, axis=1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -177,6 +187,13 @@ class Brokers:
             self._time_average.append(_sum_time_averages(self.bundles, len(self)))
         return self._time_average[0]
 
+    def long_term(self, metrics: Sequence[int]) -> FloatArray:
+        """(M, k): these columns of the long-term `time_average`, without adding up what is not asked for."""
+        if self._time_average:
+            return self._time_average[0][:, LONG_TERM, list(metrics)]
+        columns = [self.bundles.long[:, metric] for metric in metrics]
+        return read_only(sum_by_broker(_keeper(self.bundles), columns, len(self)), len(self), len(metrics))
+
     @property
     def preallocated(self) -> FloatArray:
         """(M, 4): sums of the long-term averages of the bundles each was given since its report."""
@@ -191,6 +208,27 @@ class Brokers:
         """The brokers with these bundles in place of theirs."""
         return replace(self, bundles=bundles, settled=settled, _time_average=[], _preallocated=[])
 
+    def only(self, rows: IntArray, bundles: Bundles) -> Brokers:
+        """These rows of the brokers alone; `bundles` counts them from 0 on."""
+        kept = rows.tolist()
+        return Brokers(
+            ids=tuple(self.ids[row] for row in kept),
+            registrations=tuple(self.registrations[row] for row in kept),
+            usage=self.usage[rows],
+            usage_percent=self.usage_percent[rows],
+            load=self.load[rows],
+            topics=self.topics[rows],
+            bundle_count=self.bundle_count[rows],
+            last_update_ms=self.last_update_ms[rows],
+            versions=tuple(self.versions[row] for row in kept),
+            load_manager_classes=tuple(self.load_manager_classes[row] for row in kept),
+            persistent_enabled=self.persistent_enabled[rows],
+            non_persistent_enabled=self.non_persistent_enabled[rows],
+            settled=self.settled[rows],
+            last_unloaded_s=self.last_unloaded_s[rows],
+            bundles=bundles,
+        ).with_time_average(self.time_average[rows])
+
     def with_time_average(self, time_average: FloatArray) -> Brokers:
         """The brokers with these sums (M, 2, 4), whatever their bundles add up to."""
         return replace(self, _time_average=[read_only(time_average, len(self), 2, METRICS)])
@@ -201,16 +239,18 @@ class Brokers:
         return self._preallocated[0]
 
     def find_row(self, broker: BrokerId) -> int | None:
-        return _find(self.ids, broker)
+        return find_row(self.ids, broker)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Snapshot:
     """The cluster at `taken_at_s` (seconds since 1970); `revision` is the model's that it was taken from.
 
-    `policies` are what operators have laid down about who may own what. `broker_load` and `top_bundles` are what
-    brokers make known in the extensible load manager, None when it was not given: ask `broker_load_of` and
-    `top_bundles_of`, which make it from `reports`, those of the brokers with their bundles.
+    `policies` are what operators have laid down about who may own what, `controls` what they told the balancer to do or
+    to leave; `doubts` are about brokers' reports; `learned` is what is expected of bundles without any history.
+    `broker_load` and `top_bundles` are what brokers make known in the extensible load manager, None when it was not
+    given: ask `broker_load_of` and `top_bundles_of`, which make it from `reports`, those of the brokers with their
+    bundles.
     """
 
     taken_at_s: float
@@ -218,6 +258,9 @@ class Snapshot:
     brokers: Brokers
     bundles: Bundles
     policies: Policies = NO_POLICIES
+    controls: Controls = NO_CONTROLS
+    doubts: Doubts = NO_DOUBTS
+    learned: Learned = NOTHING_LEARNED
     broker_load: BrokerLoad | None = None
     top_bundles: TopBundles | None = None
     reports: tuple[BrokerReport, ...] = ()
@@ -228,9 +271,10 @@ class Snapshot:
 
         Two threads that ask at once may both compute it; they get equal values.
         """
-        if key not in self._derived:
-            self._derived.setdefault(key, compute())
-        found: _Derived = self._derived[key]
+        try:
+            found: _Derived = self._derived[key]
+        except KeyError:
+            found = self._derived.setdefault(key, compute())
         return found
 
     def find_namespace(self, namespace: str) -> int | None:
@@ -251,6 +295,7 @@ def snapshot_of_reports(
     policies: Policies = NO_POLICIES,
     preallocated: Mapping[str, BrokerId] | None = None,
     published: Published | None = None,
+    learned: Learned = NOTHING_LEARNED,
 ) -> Snapshot:
     """A snapshot from reports alone, without any ownership record: a bundle belongs to the broker that reports it, and
     to the one that reported it last when several do. A bundle without averages is as its report says.
@@ -261,7 +306,7 @@ def snapshot_of_reports(
     published = published or Published()
     reports = published.completed(reports)
     order = sorted(reports, key=lambda registration: registration.broker)
-    bundles = _bundles_of_reports(order, reports, averages, recently_unloaded, preallocated or {})
+    bundles = _bundles_of_reports(order, reports, averages, recently_unloaded, preallocated or {}, learned)
     ordered = [reports[registration] for registration in order]
     settled = np.ones(len(order), dtype=bool)
     brokers = brokers_of(order, ordered, bundles, settled, last_unloaded_s=published.last_unloaded_s)
@@ -271,6 +316,7 @@ def snapshot_of_reports(
         brokers,
         bundles,
         policies=policies,
+        learned=learned,
         broker_load=published.find_broker_load(brokers.ids),
         top_bundles=published.find_top_bundles(brokers.ids, bundles.find_row),
         reports=tuple(ordered),
@@ -283,6 +329,7 @@ def _bundles_of_reports(
     averages: Mapping[str, BundleAverages],
     recently_unloaded: frozenset[str],
     preallocated: Mapping[str, BrokerId],
+    learned: Learned,
 ) -> Bundles:
     """The bundles that are named anywhere; `order` are the registrations in the order of the brokers' rows."""
     rows = {registration.broker: row for row, registration in enumerate(order)}
@@ -292,11 +339,13 @@ def _bundles_of_reports(
             holders[name] = rows[registration.broker], index
     names = tuple(sorted(holders.keys() | averages.keys() | preallocated.keys()))
 
-    def first_sample(name: str) -> BundleAverages:
+    def as_reported(name: str) -> BundleAverages:
+        if name not in holders:
+            return learned.no_history(namespace_of(name))
         row, index = holders[name]
         return _first_sample(reports[order[row]], index)
 
-    known = [averages.get(name) or (first_sample(name) if name in holders else _NO_HISTORY) for name in names]
+    known = [averages.get(name) or as_reported(name) for name in names]
     held = np.array([holders.get(name, (NOBODY, 0))[0] for name in names], dtype=np.int32)
     given = np.array([rows.get(preallocated.get(name, _NO_BROKER), NOBODY) for name in names], dtype=np.int32)
     assigned = np.where(given >= 0, given, held)
@@ -386,9 +435,9 @@ def _find_top_bundles(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
     return TopBundles.of(lists)
 
 
-def bundle_load(snapshot: Snapshot, bundle: int | None) -> FloatArray:
-    """The long-term load (4,) of a bundle row; the default for a bundle that the snapshot does not know."""
-    return DEFAULT_LOAD if bundle is None else np.asarray(snapshot.bundles.long[bundle])
+def bundle_load(snapshot: Snapshot, bundle: int | None, namespace: str) -> FloatArray:
+    """The long-term load (4,) of a bundle row; what is expected of one that the snapshot does not know."""
+    return snapshot.learned.load_of(namespace) if bundle is None else np.asarray(snapshot.bundles.long[bundle])
 
 
 def _first_sample(report: BrokerReport, index: int) -> BundleAverages:
@@ -396,6 +445,7 @@ def _first_sample(report: BrokerReport, index: int) -> BundleAverages:
     return BundleAverages(load.copy(), load.copy(), 1, 1, int(report.bundle_topics[index]))
 
 
-def _find(names: Sequence[str], name: str) -> int | None:
+def find_row(names: Sequence[str], name: str) -> int | None:
+    """Where the name is among sorted ones."""
     row = bisect_left(names, name)
     return row if row < len(names) and names[row] == name else None

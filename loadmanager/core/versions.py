@@ -12,6 +12,9 @@ from loadmanager.core.load import IntArray
 UNREADABLE = -1
 """The rank of a version that is no semantic version."""
 
+_MAX_LENGTH = 255
+"""What is longer was not meant as a version, and its numbers might be too long to be read."""
+
 _NUMBER = r"(?:0|[1-9]\d*)"
 _IDENTIFIER = rf"(?:{_NUMBER}|\d*[A-Za-z-][0-9A-Za-z-]*)"
 _VERSION = re.compile(
@@ -34,7 +37,7 @@ def rank_versions(versions: Sequence[str]) -> IntArray:
 
 def _find_key(version: str) -> _Key | None:
     """What orders the version among others: no pre-release comes after any, no build metadata before any."""
-    found = _VERSION.fullmatch(version)
+    found = _VERSION.fullmatch(version) if len(version) <= _MAX_LENGTH else None
     if found is None:
         return None
     major, minor, patch, pre_release, build = found.groups()

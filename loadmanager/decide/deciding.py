@@ -5,8 +5,9 @@ What a leader does around it is left out: it would skip a shed bundle of an excl
 broker may own, and would let placement choose a destination where the strategy fixes none.
 
 Among the candidates for a placement are only brokers that may own the bundle: isolation policies, anti-affinity groups
-and limits hold. Preferences, as for brokers with fewer bundles of the namespace, do not count: they would hide what the
-strategy thinks of the others.
+and limits hold. Preferences hide what the strategy thinks of the others. So those of the modular rules count only when
+their settings ask for them, also the one for brokers with fewer bundles of the namespace, which a leader has unless it
+is told not to; and those of the simple rules, which no setting switches off, do not count.
 """
 
 from __future__ import annotations
@@ -19,15 +20,18 @@ from typing import Any
 import numpy as np
 
 from loadmanager.config import Settings
-from loadmanager.core.filters import Question, apply, rules_of
+from loadmanager.core.filters import CONTROLS, SIMPLE, Question, apply, find_pin, preferred_brokers, rules_of
+from loadmanager.core.load import BoolArray
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows, State
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.restraint import find_freeze, restrain, restrained
 from loadmanager.core.settings import PlannerSettings, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.shedding.base import Pick
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
+from loadmanager.core.state import as_json
 from loadmanager.decide.checks import check, check_bundle, parse_bundle
 from loadmanager.decide.moment import snapshot_of
 from loadmanager.decide.settings import settings_for
@@ -59,7 +63,7 @@ class Decided:
             "takenAt": self.taken_at_ms,
             "decisions": self.decisions,
             "verdicts": verdicts,
-            "state": self.state,
+            "state": as_json(self.state),
             "metrics": self.metrics,
             **({} if self.candidates is None else {"candidates": self.candidates}),
         }
@@ -113,10 +117,15 @@ class ShedDecider(Decider):
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided:
         del where
         name, factory = get_by_name("--shed", self._strategy, SHEDDING_STRATEGIES)
+        refusal = find_freeze(snapshot)
+        if refusal is not None:
+            return Decided(line.get("takenAt", 0), [], [refusal], self._state)
+        whole, snapshot = snapshot, restrain(snapshot)
         shed = factory(settings).find_bundles_for_unloading(snapshot, self._state.get(name, {}))
         decisions = [_unload(snapshot, pick, bundle) for pick in shed.bundles for bundle in pick.bundles]
         state = self._with_state(name, shed.state)
-        return Decided(line.get("takenAt", 0), decisions, shed.verdicts, state, shed.metrics)
+        verdicts = [*shed.verdicts, *restrained(whole, shed)]
+        return Decided(line.get("takenAt", 0), decisions, verdicts, state, shed.metrics)
 
 
 class PlaceDecider(Decider):
@@ -136,8 +145,7 @@ class PlaceDecider(Decider):
         bundle = self._bundle
         check_bundle(line, bundle, where, "--bundle")
         name, factory = get_by_name("--place", self._strategy, PLACEMENT_STRATEGIES)
-        candidates, dropped = self._candidates(snapshot, settings, line, name)
-        placement = self._place(snapshot, settings, factory(settings), candidates, self._state.get(name, {}))
+        placement, dropped = self._choose(snapshot, settings, factory(settings), name, line)
         ids = snapshot.brokers.ids
         broker = None if placement.broker is None else ids[placement.broker]
         why = {**({"brokers": len(ids)} if broker is None else {"broker": broker}), **placement.why, **dropped}
@@ -151,54 +159,73 @@ class PlaceDecider(Decider):
             candidates=[ids[row] for row in placement.drawn_from.tolist()],
         )
 
-    def _candidates(
-        self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, strategy: str
-    ) -> tuple[Rows, dict[str, int]]:
-        """The rows of the brokers that may own the bundle, in the order of the line's candidates if it has any."""
+    def _choose(
+        self, snapshot: Snapshot, settings: PlannerSettings, strategy: PlacementStrategy, name: str, line: DumpLine
+    ) -> tuple[Placement, dict[str, Figure]]:
+        """The strategy's choice, and how many brokers it was not offered, by reason. An overloaded choice is made again
+        without preferences, if these passed over anybody and the rules have it so.
+        """
+        rules = rules_of(settings, name)
+        question = self._question(snapshot, settings, line)
+        rows = self._asked(snapshot, line)
+        asked = np.zeros(len(snapshot.brokers), dtype=bool)
+        asked[rows] = True
+        allowed, dropped = apply((*CONTROLS, *rules.policies, *rules.limits), asked, question)
+        pin, not_kept = find_pin(snapshot, self._bundle, allowed)
+        dropped |= not_kept
+        state = self._state.get(name, {})
+        if pin is not None:
+            return Placement(pin, np.array([pin]), Reason.PINNED_TO_BROKER, {}, state), dropped
+        overloaded = _overloaded(snapshot, settings)
+        decided = self._find_decided(snapshot, strategy, state)
+        if decided is not None and allowed[decided]:
+            healthy = rows[(allowed & ~overloaded)[rows]]
+            if overloaded[decided] and len(healthy):
+                return self._place(snapshot, strategy, healthy, state), dropped
+            return Placement(decided, np.array([decided]), Reason.DECIDED_BEFORE, {}, state), dropped
+        preferred, passed_over = (allowed, {}) if rules is SIMPLE else preferred_brokers(rules, allowed, question)
+        placement = self._place(snapshot, strategy, rows[preferred[rows]], state)
+        again = rules.second_choice and placement.broker is not None and np.any(allowed & ~preferred)
+        if again and overloaded[placement.broker]:
+            return self._place(snapshot, strategy, rows[allowed[rows]], placement.state), dropped
+        return placement, dropped | passed_over
+
+    def _asked(self, snapshot: Snapshot, line: DumpLine) -> Rows:
+        """The rows of the line's candidates in their order, of all brokers if it has none."""
         brokers = snapshot.brokers
         listed = line.get("candidates", brokers.ids)
         rows = [row for row in (brokers.find_row(BrokerId(broker)) for broker in listed) if row is not None]
-        asked = np.zeros(len(brokers), dtype=bool)
-        asked[rows] = True
+        return np.array(rows, dtype=np.intp)
+
+    def _question(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine) -> Question:
         topics = line.get("topics", {}).get(self._bundle, ())
-        question = Question(
+        return Question(
             namespace_of(self._bundle),
             non_persistent=any(topic["topic"].startswith("non-persistent://") for topic in topics),
             snapshot=snapshot,
             projection=Projection(snapshot),
             settings=settings,
         )
-        rules = rules_of(settings, strategy)
-        allowed, dropped = apply((*rules.policies, *rules.limits), asked, question)
-        return np.array([row for row in rows if allowed[row]], dtype=np.intp), dropped
 
-    def _place(
-        self,
-        snapshot: Snapshot,
-        settings: PlannerSettings,
-        strategy: PlacementStrategy,
-        candidates: Rows,
-        state: State,
-    ) -> Placement:
-        """The strategy's choice; one that has a place in mind gets it, unless that is overloaded and another is not."""
-        row = snapshot.bundles.find_row(self._bundle)
-        projection = Projection(snapshot)
+    def _find_decided(self, snapshot: Snapshot, strategy: PlacementStrategy, state: State) -> int | None:
+        """The row of the broker that the strategy has in mind for the bundle."""
         memory = strategy if isinstance(strategy, RemembersDestinations) else None
         broker = None if memory is None else memory.find_destination(self._bundle, state)
-        decided = None if broker is None else snapshot.brokers.find_row(broker)
-        if decided is not None and np.any(candidates == decided):
-            choice = Placement(decided, np.array([decided]), Reason.DECIDED_BEFORE, {}, state)
-            usage = usage_per_broker(snapshot, settings.resource_weights)
-            overloaded = usage > settings.broker_overloaded_threshold_percentage / 100
-            healthy = candidates[~overloaded[candidates]]
-            if overloaded[decided] and len(healthy):
-                choice = strategy.place(healthy, row, snapshot, projection, state, self._rng)
-        else:
-            choice = strategy.place(candidates, row, snapshot, projection, state, self._rng)
-        chosen = None if choice.broker is None else snapshot.brokers.ids[choice.broker]
-        if memory is None or chosen is None or chosen == broker:
+        return None if broker is None else snapshot.brokers.find_row(broker)
+
+    def _place(self, snapshot: Snapshot, strategy: PlacementStrategy, candidates: Rows, state: State) -> Placement:
+        """The strategy's choice, which it learns of if it wants to know."""
+        row = snapshot.bundles.find_row(self._bundle)
+        choice = strategy.place(candidates, row, snapshot, Projection(snapshot), state, self._rng)
+        if choice.broker is None or not isinstance(strategy, RemembersDestinations):
             return choice
-        return replace(choice, state=memory.remember(self._bundle, chosen, state))
+        return replace(choice, state=strategy.remember(self._bundle, snapshot.brokers.ids[choice.broker], state))
+
+
+def _overloaded(snapshot: Snapshot, settings: PlannerSettings) -> BoolArray:
+    """The brokers (M,) above the overloaded threshold."""
+    usage = usage_per_broker(snapshot, settings.resource_weights)
+    return np.asarray(usage > settings.broker_overloaded_threshold_percentage / 100)
 
 
 def _unload(snapshot: Snapshot, pick: Pick, bundle: int) -> dict[str, Any]:

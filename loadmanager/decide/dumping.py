@@ -10,28 +10,34 @@ memories are those of its last flush, and averaged loads of brokers are only in 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
-from loadmanager.config import Settings, StoreSettings
-from loadmanager.core.load import BundleAverages, FloatArray
+import numpy as np
+
+from loadmanager.config import Settings, text_of
+from loadmanager.core.controls import NO_CONTROLS
+from loadmanager.core.load import BundleAverages, FloatArray, percent_usage, weighted_max_usage
 from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.recency import are_overloaded, begin_anew
+from loadmanager.core.settings import PlannerSettings
 from loadmanager.decide.collecting import Collected, Reader, walk, without_empty_averages
 from loadmanager.errors import InvalidRecordError
+from loadmanager.overrides import OF_THE_NODE, usable_overrides
 from loadmanager.store import paths
+from loadmanager.wire.broker_data import report_of
+from loadmanager.wire.controls import data_of, decode_controls
 from loadmanager.wire.dump import StrategyStates
+from loadmanager.wire.learned import decode_learned, without_profiles
 from loadmanager.wire.load_report import decode_broker_record
-from loadmanager.wire.records import TimeAverageBrokerData, decode_bundle_data, decode_namespace
+from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation
+from loadmanager.wire.records import TimeAverageBrokerData, decode_bundle_data, decode_configuration, decode_namespace
 from loadmanager.wire.strategy_state import StrategyStateRecord
 from loadmanager.wire.validation import parse_model
 
-_OF_THE_NODE = StoreSettings.model_fields.keys() | {
-    "cluster_name",
-    "bind_address",
-    "web_service_port",
-    "advertised_address",
-}
+_Value = TypeVar("_Value")
+
 _BY_INCARNATION = ("usage", "hits")
 """The parts of strategies' memories that are lists by broker, which begin with its incarnation."""
 
@@ -43,7 +49,10 @@ async def collect_cluster(store: Reader, taken_at_ms: int, settings: Settings) -
     await _namespaces(store, collected, registered)
     await _averages(store, collected)
     await _memory(store, collected, registered)
-    configuration = configuration_of(settings)
+    await _laid_down(store, collected)
+    live = await _overridden(store, collected, settings)
+    _begin_anew(collected, live.planner_settings())
+    configuration = configuration_of(live)
     if configuration:
         collected.content["configuration"] = configuration
     return collected
@@ -52,13 +61,8 @@ async def collect_cluster(store: Reader, taken_at_ms: int, settings: Settings) -
 def configuration_of(settings: Settings) -> dict[str, str]:
     """The settings that differ from the defaults, as a `broker.conf` would have them."""
     changed = settings.model_dump(exclude_defaults=True)
-    return {Settings.key(name): _text(value) for name, value in changed.items() if name not in _OF_THE_NODE}
-
-
-def _text(value: object) -> str:
-    if isinstance(value, frozenset | list | tuple):
-        return ",".join(sorted(map(str, value)))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    texts = {Settings.key(name): text_of(value) for name, value in changed.items()}
+    return {key: text for key, text in texts.items() if key not in OF_THE_NODE}
 
 
 async def _brokers(store: Reader, collected: Collected) -> dict[str, Registration]:
@@ -122,6 +126,45 @@ def _owned(entry: Ownership, registered: Mapping[str, Registration]) -> dict[str
     }
     is_orphan = entry.state is OwnershipState.OWNED and "owner" not in owned
     return {"state": str(OwnershipState.FREE if is_orphan else entry.state), **owned}
+
+
+async def _laid_down(store: Reader, collected: Collected) -> None:
+    """Policies, controls and what was learned; groups of namespaces that have no record are left out."""
+    policies = await _read(store, collected, paths.ISOLATION, decode_isolation)
+    for name, policy in policies.items():
+        collected.add("isolationPolicies", name, policy, paths.ISOLATION)
+    domains = await _read(store, collected, paths.FAILURE_DOMAINS, decode_domains)
+    for name, domain in domains.items():
+        collected.add("failureDomains", name, domain, paths.FAILURE_DOMAINS)
+    namespaces = collected.content.get("namespaces", {})
+    for name, group in (await _read(store, collected, paths.ANTI_AFFINITY, decode_groups)).items():
+        if name in namespaces:
+            namespaces[name]["antiAffinityGroup"] = group
+    controls = await _read(store, collected, paths.CONTROLS, decode_controls)
+    if controls != NO_CONTROLS:
+        collected.content["controls"] = data_of(controls)
+    learned = await _read(store, collected, paths.LEARNED, decode_learned)
+    if learned is not None:
+        collected.content["learned"] = without_profiles(learned)
+
+
+async def _overridden(store: Reader, collected: Collected, settings: Settings) -> Settings:
+    """The settings under dynamic configuration, as nodes go by them."""
+    path = paths.CONFIGURATION
+    stored = await _read(store, collected, path, decode_configuration)
+    settings, _, faults = usable_overrides(settings, stored)
+    collected.faults += [f"{path}: {fault}" for fault in faults]
+    return settings
+
+
+async def _read(store: Reader, collected: Collected, path: str, read: Callable[[bytes, str], _Value]) -> _Value:
+    """What a znode holds; what an empty one would, when it is not there or cannot be read, which is a fault."""
+    text = collected.find_text(await store.get(path), path)
+    try:
+        return read(b"{}" if text is None else text, path)
+    except InvalidRecordError as error:
+        collected.faults.append(str(error))
+        return read(b"{}", path)
 
 
 async def _averages(store: Reader, collected: Collected) -> None:
@@ -195,6 +238,23 @@ async def _memory(store: Reader, collected: Collected, registered: Mapping[str, 
     unloaded = {"bundles": record.recently_unloaded, "brokers": record.last_unloaded}
     for kind, at_s in unloaded.items():
         collected.add("recentlyUnloaded", kind, {name: round(each * 1000) for name, each in at_s.items()}, path)
+
+
+def _begin_anew(collected: Collected, settings: PlannerSettings) -> None:
+    """Leave out the averages that the next round begins anew, so that a decision on the dump is the leader's."""
+    state = collected.content.get("state")
+    if state is None:
+        return
+    overloaded = set()
+    for broker, record in collected.content["brokers"].items():
+        try:
+            used, limit = report_of(record, paths.broker(broker)).usage.T
+        except InvalidRecordError:  # the leader goes by an earlier report
+            continue
+        usage = weighted_max_usage(percent_usage(used, limit)[np.newaxis], settings.resource_weights)
+        if are_overloaded(usage, settings).any():
+            overloaded.add(broker)
+    collected.content["state"] = begin_anew(state, overloaded)
 
 
 def _translated(

@@ -13,27 +13,28 @@ from typing import cast
 import numpy as np
 
 from loadmanager.core.extensible import Published, PublishedLoad
-from loadmanager.core.load import DEFAULT_LOAD, METRICS, BrokerReport, BundleAverages, FloatArray
-from loadmanager.core.names import BrokerId
+from loadmanager.core.learned import Learned
+from loadmanager.core.load import METRICS, BrokerReport, BundleAverages, FloatArray
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import OwnershipState, Registration
-from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, Policies, domain_of_each_broker
+from loadmanager.core.policies import InvalidPolicyError, Policies
 from loadmanager.core.snapshot import NOBODY, Snapshot, snapshot_of_reports
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.controls import controls_of
 from loadmanager.wire.dump import (
     BrokerAverages,
     BrokerData,
     BundleHistory,
     BundleStats,
     DumpLine,
-    IsolationData,
     MessageAverages,
     Owned,
     PublishedBrokerLoad,
 )
-
-_NO_HISTORY = BundleAverages(DEFAULT_LOAD, DEFAULT_LOAD, 0, 0, 0)
-_DEFAULT_MIN_LIMIT, _DEFAULT_USAGE_THRESHOLD = "1", "100"
+from loadmanager.wire.learned import learned_of
+from loadmanager.wire.policies import policies_of
+from loadmanager.wire.validation import MAX_TOPICS
 
 
 def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
@@ -44,10 +45,14 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
     taken_at_ms = line.get("takenAt", 0)
     unloaded = line.get("recentlyUnloaded", {})
     owned = dict(_ownership(line))
+    learned = learned_of(line.get("learned"))
     snapshot = snapshot_of_reports(
         taken_at_ms / 1000,
-        {registration_of(broker, data): _report(data, where) for broker, data in line.get("brokers", {}).items()},
-        _averages(line),
+        {
+            registration_of(broker, data): _report(data, taken_at_ms, where)
+            for broker, data in line.get("brokers", {}).items()
+        },
+        _averages(line, learned),
         frozenset(name for name, ms in unloaded.get("bundles", {}).items() if ms >= taken_at_ms - grace_period_ms),
         _policies(line, where),
         dict(_given(line, owned)),
@@ -56,7 +61,9 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
             top_bundles=_top_bundles(line),
             last_unloaded_s={BrokerId(broker): ms / 1000 for broker, ms in unloaded.get("brokers", {}).items()},
         ),
+        learned,
     )
+    snapshot = replace(snapshot, controls=controls_of(line.get("controls", {})))
     snapshot = _with_ownership(snapshot, owned)
     snapshot = _without_unknown(snapshot, line)
     return _with_time_averages(snapshot, line.get("timeAverages", {}))
@@ -72,30 +79,30 @@ def load_of(stats: BundleStats | MessageAverages) -> FloatArray:
     return np.array([*rates, stats.get("msgThroughputIn", 0.0), stats.get("msgThroughputOut", 0.0)])
 
 
-def _report(data: BrokerData, where: str) -> BrokerReport:
+def _report(data: BrokerData, taken_at_ms: int, where: str) -> BrokerReport:
     """The report with all bundles that it names; nothing is known of those without figures."""
     stats = data.get("lastStats", {})
-    report = report_of(cast("LocalBrokerData", data), where, known_bundles=stats)
+    report = report_of(cast("LocalBrokerData", data), where, known_bundles=stats, read_at_ms=taken_at_ms)
     unknown = {name: np.zeros(METRICS) for name in data.get("bundles", ()) if name not in stats}
     report = report.with_bundles(unknown) if unknown else report
     return replace(report, num_bundles=len(report.bundle_names) or report.num_bundles)
 
 
-def _averages(line: DumpLine) -> dict[str, BundleAverages]:
+def _averages(line: DumpLine, learned: Learned) -> dict[str, BundleAverages]:
     """What is known of bundles beyond the first sample that their last figures make."""
     averages = {name: _history(history) for name, history in line.get("bundleData", {}).items()}
     for data in line.get("brokers", {}).values():
         stats = data.get("lastStats", {})
         for name in data.get("bundles", ()):
             if name not in stats:
-                averages.setdefault(name, _NO_HISTORY)
+                averages.setdefault(name, learned.no_history(namespace_of(name)))
     return averages
 
 
 def _history(history: BundleHistory) -> BundleAverages:
     short, long = history.get("shortTermData", {}), history.get("longTermData", {})
     samples = short.get("numSamples", 0), long.get("numSamples", 0)
-    return BundleAverages(load_of(short), load_of(long), *samples, topics=min(history.get("topics", 0), 2**31 - 1))
+    return BundleAverages(load_of(short), load_of(long), *samples, topics=min(history.get("topics", 0), MAX_TOPICS))
 
 
 def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
@@ -103,6 +110,7 @@ def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
     if "bundleData" not in line:
         return snapshot
     known = set(line["bundleData"])
+    known |= {each["bundle"] for listed in line.get("topBundles", {}).values() for each in listed}
     for data in line.get("brokers", {}).values():
         known |= data.get("lastStats", {}).keys()
     is_known = np.array([name in known for name in snapshot.bundles.names], dtype=bool)
@@ -200,30 +208,12 @@ def _top_bundles(line: DumpLine) -> dict[BrokerId, dict[str, FloatArray]] | None
 
 
 def _policies(line: DumpLine, where: str) -> Policies:
-    domains = {name: domain.get("brokers", []) for name, domain in line.get("failureDomains", {}).items()}
+    groups = {
+        name: namespace["antiAffinityGroup"]
+        for name, namespace in line.get("namespaces", {}).items()
+        if "antiAffinityGroup" in namespace
+    }
     try:
-        return Policies(
-            isolation=tuple(_isolation(name, data) for name, data in line.get("isolationPolicies", {}).items()),
-            anti_affinity_groups={
-                name: namespace["antiAffinityGroup"]
-                for name, namespace in line.get("namespaces", {}).items()
-                if "antiAffinityGroup" in namespace
-            },
-            failure_domains=domain_of_each_broker(
-                {name: [BrokerId(broker) for broker in brokers] for name, brokers in domains.items()}
-            ),
-        )
+        return policies_of(line.get("isolationPolicies", {}), line.get("failureDomains", {}), groups)
     except InvalidPolicyError as error:
         raise InvalidRecordError(f"{where}: isolationPolicies: {error}") from None
-
-
-def _isolation(name: str, data: IsolationData) -> IsolationPolicy:
-    parameters = data.get("auto_failover_policy", {}).get("parameters", {})
-    return IsolationPolicy(
-        name,
-        tuple(data.get("namespaces", ())),
-        tuple(data.get("primary", ())),
-        tuple(data.get("secondary", ())),
-        int(parameters.get("min_limit", _DEFAULT_MIN_LIMIT)),
-        int(parameters.get("usage_threshold", _DEFAULT_USAGE_THRESHOLD)),
-    )

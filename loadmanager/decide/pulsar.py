@@ -17,8 +17,9 @@ from loadmanager.decide.collecting import Collected, Reader, as_record, walk, wi
 from loadmanager.decide.settings import LEGACY_WEIGHTS, WITHOUT_EFFECT
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
-from loadmanager.wire.dump import BrokerData, BundleStats, FailoverPolicy, IsolationData
+from loadmanager.wire.dump import BrokerData, BundleStats
 from loadmanager.wire.load_report import find_load_report, local_broker_data_of
+from loadmanager.wire.policies import FailoverPolicy, IsolationData
 
 _LOCAL_POLICIES = "/admin/local-policies"
 _OWNERSHIP = "/namespace"
@@ -30,7 +31,7 @@ _EXTENSIBLE = "ExtensibleLoadManagerImpl"
 async def collect_pulsar(store: Reader, taken_at_ms: int, cluster: str | None) -> Collected:
     """The state of the Pulsar cluster in this ZooKeeper; its policies are those of `cluster`, or of the only one."""
     collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}, "namespaces": {}})
-    await _brokers(store, collected)
+    await collect_brokers(store, collected)
     await _namespaces(store, collected)
     await _ownership(store, collected)
     await _averages(store, collected)
@@ -58,7 +59,8 @@ async def _records(
     return found
 
 
-async def _brokers(store: Reader, collected: Collected) -> None:
+async def collect_brokers(store: Reader, collected: Collected) -> None:
+    """Only who the brokers are and what they report."""
     names = await store.children(paths.BROKERS)
     for name, path, record in await _records(store, collected, {name: paths.broker(name) for name in names}):
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from loadmanager.config import Settings, settings_of
@@ -19,21 +20,23 @@ LEGACY_WEIGHTS = {
 }
 """Keys that Pulsar once misspelt, and still reads where the right one is not set."""
 
-_LISTS = frozenset({"loadBalancerSheddingExcludedNamespaces"})
+_LISTS = frozenset({"loadBalancerSheddingExcludedNamespaces", "supportedNamespaceBundleSplitAlgorithms"})
 """Keys whose text is a list with commas."""
 
-_DEFAULT_WEIGHTS = ("1", "1.0")
+_EVENLY = "loadBalancerDistributeBundlesEvenlyEnabled"
+"""On by default, but it hides what a placement strategy thinks, so `decide` wants it asked for."""
+
+_DEFAULT_WEIGHT = re.compile(r"1(\.0*)?")
 
 WITHOUT_EFFECT = frozenset(
     {
-        "loadBalancerAutoUnloadSplitBundlesEnabled",
         "loadBalancerHostUsageCheckIntervalMinutes",
         "loadBalancerOverrideBrokerNicSpeedGbps",
         "loadBalancerOverrideBrokerNics",
         "loadBalancerReportUpdateMaxIntervalMinutes",
         "loadBalancerReportUpdateMinIntervalMillis",
         "loadBalancerReportUpdateThresholdPercentage",
-        "loadBalancerSplitIntervalMinutes",
+        "loadManagerMigrationEnabled",
         "statsUpdateFrequencyInSecs",
     }
 )
@@ -50,12 +53,13 @@ def settings_for(
     values = {key: value for key, value in configuration.items() if key not in WITHOUT_EFFECT}
     for legacy, key in LEGACY_WEIGHTS.items():
         weight = values.pop(legacy, None)
-        if weight is not None and values.get(key, "1.0") in _DEFAULT_WEIGHTS:
+        if weight is not None and _DEFAULT_WEIGHT.fullmatch(values.get(key, "1.0")):
             values[key] = weight
     if shedding is not None:
         _name(values, SHEDDING, get_by_name("--shed", shedding, SHEDDING_STRATEGIES)[0], PLACEMENT)
     if placement is not None:
         _name(values, PLACEMENT, get_by_name("--place", placement, PLACEMENT_STRATEGIES)[0], SHEDDING)
+        values.setdefault(_EVENLY, "false")
     lists = {key: [part.strip() for part in values[key].split(",") if part.strip()] for key in _LISTS & values.keys()}
     return settings_of({**values, **lists}, where)
 

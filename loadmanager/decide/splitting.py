@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from loadmanager.config import Settings
 from loadmanager.core.hashing import HashFunction, topic_hash
@@ -11,9 +12,9 @@ from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THRO
 from loadmanager.core.names import BrokerId, BundleRange, namespace_of
 from loadmanager.core.placement.base import State
 from loadmanager.core.plan import Reason, Verdict
-from loadmanager.core.settings import PlannerSettings, get_by_name, is_extensible
+from loadmanager.core.settings import PlannerSettings, get_by_name, is_extensible, is_simple
 from loadmanager.core.snapshot import NOBODY, Snapshot
-from loadmanager.core.splitting import SPECIFIED_POSITIONS, SPLIT_ALGORITHMS
+from loadmanager.core.splitting import PULSAR_REASONS, SPECIFIED_POSITIONS, SPLIT_ALGORITHMS, split_algorithm
 from loadmanager.core.splitting.base import SplitAlgorithm, TopicLoad
 from loadmanager.core.splitting.finder import (
     Divide,
@@ -31,14 +32,6 @@ from loadmanager.wire.dump import DumpLine
 
 _STATE = "DefaultNamespaceBundleSplitStrategyImpl"
 """Pulsar's name for the extensible rule: the one that remembers something."""
-
-_LABELS = {
-    Reason.TOPICS: "Topics",
-    Reason.SESSIONS: "Sessions",
-    Reason.MSG_RATE: "MsgRate",
-    Reason.BANDWIDTH: "Bandwidth",
-}
-"""Reasons as Pulsar writes them."""
 
 _NO_ALGORITHM = ""
 
@@ -77,15 +70,20 @@ class SplitDecider(Decider):
             return Decided(taken_at_ms, [], [verdict], self._state)
         counts = _bundle_counts(snapshot, line, where)
         if is_extensible(settings):
-            return self._extensible(snapshot, settings, counts, divide, taken_at_ms)
-        candidates = [each for row in range(len(snapshot.brokers)) for each in _reported(snapshot, row, latest=False)]
-        found = find_for_modular(candidates, counts, divide, settings)
+            return self._extensible(snapshot, settings, counts, divide, line)
+        simple = is_simple(settings)
+        candidates = [each for row in range(len(snapshot.brokers)) for each in _reported(snapshot, row, latest=simple)]
+        topics = partial(_topics, line)
+        found = find_for_modular(candidates, counts, divide, settings, topics, counts_splits=not simple)
         return Decided(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, self._state)
 
     def _extensible(
-        self, snapshot: Snapshot, settings: PlannerSettings, counts: Mapping[str, int], divide: Divide, taken_at_ms: int
+        self, snapshot: Snapshot, settings: PlannerSettings, counts: Counter[str], divide: Divide, line: DumpLine
     ) -> Decided:
-        """Each broker looks at its own bundles, and a new incarnation of it remembers nothing."""
+        """Each broker looks at its own bundles, and a new incarnation of it remembers nothing.
+
+        They do so one after the other: `counts` grows by what those before have split.
+        """
         remembered: State = self._state.get(_STATE, {}).get("hits", {})
         splits: list[Split] = []
         verdicts: list[Verdict] = []
@@ -93,17 +91,20 @@ class SplitDecider(Decider):
         for row, registration in enumerate(snapshot.brokers.registrations):
             incarnation, own = remembered.get(registration.broker, (registration.incarnation, {}))
             before = own if incarnation == registration.incarnation else {}
-            found = find_for_extensible(_reported(snapshot, row, latest=True), before, counts, divide, settings)
+            reported = _reported(snapshot, row, latest=True)
+            topics = partial(_topics, line)
+            found = find_for_extensible(reported, before, counts, divide, settings, find_topics=topics)
+            for split in found.splits:
+                counts[namespace_of(split.bundle)] += len(split.boundaries)
             splits += found.splits
             verdicts += found.verdicts
             if found.hits:
                 hits[registration.broker] = [registration.incarnation, dict(found.hits)]
         state = self._with_state(_STATE, {"hits": hits})
-        return Decided(taken_at_ms, _decisions(snapshot, splits), verdicts, state)
+        return Decided(line.get("takenAt", 0), _decisions(snapshot, splits), verdicts, state)
 
     def _divide(self, settings: PlannerSettings, line: DumpLine) -> Divide:
-        asked = self._algorithm or settings.namespace_bundle_split_algorithm
-        name, algorithm = get_by_name("--split", asked, SPLIT_ALGORITHMS)
+        name, algorithm = split_algorithm(settings, self._algorithm, "--split")
         if (name == SPECIFIED_POSITIONS) != bool(self._positions):
             raise ConfigurationError(f"expected --positions P,... with {SPECIFIED_POSITIONS}, and only with it")
         return lambda bundle, own: _ask_algorithm(algorithm, bundle, own, self._positions, settings, line)
@@ -129,14 +130,15 @@ def _topics(line: DumpLine, bundle: str) -> list[TopicLoad]:
             topic["hash"] if "hash" in topic else topic_hash(topic["topic"], function),
             topic.get("msgRateIn", 0.0) + topic.get("msgRateOut", 0.0),
             topic.get("msgThroughputIn", 0.0) + topic.get("msgThroughputOut", 0.0),
+            topic["topic"],
         )
         for topic in line.get("topics", {}).get(bundle, ())
     ]
 
 
-def _bundle_counts(snapshot: Snapshot, line: DumpLine, where: str) -> dict[str, int]:
+def _bundle_counts(snapshot: Snapshot, line: DumpLine, where: str) -> Counter[str]:
     """The number of bundles of each namespace: what is said of it, else those that are named anywhere."""
-    counts = dict(Counter(namespace_of(name) for name in snapshot.bundles.names))
+    counts = Counter(namespace_of(name) for name in snapshot.bundles.names)
     for namespace, content in line.get("namespaces", {}).items():
         declared = declared_bundles(line, namespace, where)
         known = content.get("numBundles", 0) if declared is None else len(declared)
@@ -182,7 +184,7 @@ def _decisions(snapshot: Snapshot, splits: Sequence[Split]) -> list[dict[str, ob
             "bundle": split.bundle,
             "source": _source(snapshot, split.bundle),
             "boundaries": [f"0x{boundary:08x}" for boundary in split.boundaries],
-            "reason": _LABELS.get(split.reason, str(split.reason)),
+            "reason": PULSAR_REASONS.get(split.reason, str(split.reason)),
         }
         for split in splits
     ]

@@ -310,3 +310,15 @@ def test_t23_the_fourth_cycle_acts() -> None:
     assert [moves(each) for each in found] == [set(), set(), set(), T1]
     for answer in found:
         assert_statistics(answer)
+
+
+def test_a_bundle_that_is_published_among_the_busiest_moves_though_bundle_data_do_not_have_it() -> None:
+    line = t_cluster((10, 90), {"A": (1e6, 1e6), "B": (1e6, 2e6)})
+    (computed,) = transfer(line)
+    line["topBundles"] = {}
+    for name, each in line["brokers"].items():
+        loads = each.pop("lastStats")
+        each["bundles"] = list(loads)
+        line["topBundles"][name] = [{"bundle": bundle, "stats": load} for bundle, load in loads.items()]
+    (published,) = transfer({**line, "bundleData": {}})
+    assert moves(published) == moves(computed) == {("2", "B1", "1", "Overloaded")}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.builders import Load, broker, bundle, report, snapshot
+from support.dumps import MIB, answers, settings
 
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.placement import placement_strategy
@@ -18,8 +19,9 @@ from loadmanager.core.placement.weighted_random_selection import weights_of
 from loadmanager.core.plan import Assign, Plan, Reason, Verdict
 from loadmanager.core.planner import PlannerSettings, plan_assignments, plan_shedding
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.quotas import DEFAULT_QUOTA, is_worth_storing, smooth
 from loadmanager.core.shedding import shedding_strategy
-from loadmanager.core.simple import DEFAULT_QUOTA, Ranking, is_worth_storing, ranking_of, smooth
+from loadmanager.core.simple import Ranking, ranking_of
 from loadmanager.core.snapshot import Snapshot
 
 SIMPLE = PlannerSettings(load_manager_class_name="org.apache.pulsar.broker.loadbalance.impl.SimpleLoadManagerImpl")
@@ -129,8 +131,9 @@ def a4_quotas(minutes: int) -> tuple[dict[str, Any], dict[int, list[float]]]:
     start = known(default=A4_DEFAULT, last_update_ms=NOW_MS)
     first = ranking_of(a4_units(NOW_MS), start, SIMPLE)
     later = ranking_of(a4_units(NOW_MS + minutes * MINUTE_MS), {"model": first.model}, SIMPLE)
-    quotas = later.model["quotas"]
-    return later.model, {k: quotas[bundle(100 * i + k)] for i, k in ((0, 0), (2, 4), (4, 8))}
+    model = later.model.as_json()
+    quotas = model["quotas"]
+    return model, {k: quotas[bundle(100 * i + k)] for i, k in ((0, 0), (2, 4), (4, 8))}
 
 
 def test_a4_quotas_follow_what_is_measured_within_half_an_hour_upward() -> None:
@@ -151,7 +154,7 @@ def test_a5_quotas_follow_what_is_measured_within_a_day_downward() -> None:
 def test_a5_derived_from_the_quotas_after_half_an_hour_the_rest_of_the_day_is_one_more_step() -> None:
     model, _ = a4_quotas(30)
     later = ranking_of(a4_units(NOW_MS + 1440 * MINUTE_MS), {"model": model}, SIMPLE)
-    assert later.model["quotas"][bundle(0)] == pytest.approx([5.30599, 6.12196, 10203.99, 11019.97, 50.50998])
+    assert later.model.as_json()["quotas"][bundle(0)] == pytest.approx([5.30599, 6.12196, 10203.99, 11019.97, 50.50998])
 
 
 def test_a6_two_units_have_equally_many_bundles_of_a_namespace_after_every_second_one() -> None:
@@ -192,17 +195,17 @@ D1_USAGE = {
 
 
 @pytest.mark.parametrize(
-    ("loaded", "given", "percent", "messages", "weight", "free"),
+    ("loaded", "given", "percent", "messages", "weight", "free", "allocated"),
     [
-        (0, 0, [12.5, 25, 5, 8, 30], 0, 24, 35),
-        (10, 0, [12.5, 25, 5, 8, 30], 1600, 24, 35),
-        (10, 5, [15, 35, 5.390625, 9.171875, 30], 2400, 21, 32),
-        (40, 0, [20, 80, 5, 9.375, 30], 6400, 2, 10),
-        (40, 10, [25, 100, 5.78125, 11.71875, 30], 8000, 0, 0),
+        (0, 0, [12.5, 25, 5, 8, 30], 0, 24, 35, [0, 0, 0, 0]),
+        (10, 0, [12.5, 25, 5, 8, 30], 1600, 24, 35, [5, 20, 0.78125, 2.34375]),
+        (10, 5, [15, 35, 5.390625, 9.171875, 30], 2400, 21, 32, [5, 20, 0.78125, 2.34375]),
+        (40, 0, [20, 80, 5, 9.375, 30], 6400, 2, 10, [20, 80, 3.125, 9.375]),
+        (40, 10, [25, 100, 5.78125, 11.71875, 30], 8000, 0, 0, [20, 80, 3.125, 9.375]),
     ],
 )
 def test_d1_the_arithmetic_of_a_rank(
-    loaded: int, given: int, percent: list[float], messages: float, weight: int, free: int
+    loaded: int, given: int, percent: list[float], messages: float, weight: int, free: int, allocated: list[float]
 ) -> None:
     unit = report([bundle(i) for i in range(loaded)], **D1_USAGE)  # type: ignore[arg-type]  # usage by resource
     there = snapshot({"b0": unit}, preallocated={bundle(100 + i): "b0" for i in range(given)})
@@ -215,6 +218,8 @@ def test_d1_the_arithmetic_of_a_rank(
         np.array([0]), None, there, Projection(there), known(), np.random.default_rng(0)
     )
     assert placement.why["free_bundles"] == free
+    resources = ("cpu", "memory", "bandwidth_in", "bandwidth_out")
+    assert [placement.why[f"allocated_{resource}_percent"] for resource in resources] == allocated
 
 
 class Draws:
@@ -285,9 +290,9 @@ def d3_bundle(at_ms: int) -> Snapshot:
 
 
 def test_d3_a_bundles_quota_moves_by_the_time_between_reports_and_jumps_at_the_start() -> None:
-    after_a_minute = ranked(d3_bundle(MINUTE_MS)).model["quotas"][bundle(0)]
+    after_a_minute = ranked(d3_bundle(MINUTE_MS)).model.as_json()["quotas"][bundle(0)]
     assert after_a_minute == pytest.approx([42, 122.6667, 99965.28, 323333.33, 79.9618])
-    started = ranking_of(d3_bundle(NOW_MS), {}, SIMPLE).model
+    started = ranking_of(d3_bundle(NOW_MS), {}, SIMPLE).model.as_json()
     assert started["quotas"][bundle(0)] == [100, 200, 50_000, 1e6, 25]
     assert started["last_update_ms"] == NOW_MS
 
@@ -296,7 +301,7 @@ def d4_model(bundles: int, **model: object) -> dict[str, Any]:
     loads: dict[str, Load] = {bundle(i): (50, 50, 10_000, 10_000) for i in range(bundles)}
     unit = report(loads, cpu=(200, 800), memory=(2000, 8000), last_update_ms=5 * MINUTE_MS)
     given = snapshot({"b0": objects(unit, [10] * bundles, [0] * bundles)})
-    return ranked(given, **model).model
+    return ranked(given, **model).model.as_json()
 
 
 def test_d4_the_factors_and_the_average_follow_many_bundles() -> None:
@@ -464,6 +469,55 @@ def test_d9_with_shedding_disabled_nothing_is_shed() -> None:
     given = snapshot({"x": report(rates(900, 1500), cpu=(90, 100)), "y": report()})
     plan, _ = plan_shedding(given, replace(SIMPLE, shedding_enabled=False), {}, np.random.default_rng(0))
     assert plan.steps == ()
+
+
+HOT = {
+    "topics": {"topics": 1001},
+    "producers": {"topics": 2, "producerCount": 1001},
+    "consumers": {"topics": 2, "consumerCount": 1001},
+    "rate in": {"topics": 2, "msgRateIn": 30_001},
+    "rate out": {"topics": 2, "msgRateOut": 30_001},
+    "throughput in": {"topics": 2, "msgThroughputIn": 100 * MIB + 1},
+    "throughput out": {"topics": 2, "msgThroughputOut": 100 * MIB + 1},
+}
+HALVES = ("tenant/ns/0x00000000_0x80000000", "tenant/ns/0x80000000_0xffffffff")
+
+
+def split(stats: Mapping[str, Mapping[str, float]], bundles: int = 2, **more: object) -> list[str]:
+    """The bundles of one broker that are split, in a namespace of so many."""
+    line = {
+        "brokers": {"b0": {"lastStats": stats}},
+        "bundleData": {name: {"longTermData": {"msgRateIn": 1}} for name in stats},
+        "namespaces": {"tenant/ns": {"numBundles": bundles}},
+    }
+    configured = {"loadManagerClassName": SIMPLE.load_manager_class_name, **more}
+    (answer,) = answers(line, "--split", *settings(configured))
+    return [each["bundle"] for each in answer["decisions"]]
+
+
+@pytest.mark.parametrize("figure", HOT)
+def test_a7_a_bundle_that_is_above_a_limit_now_is_split_whatever_its_averages(figure: str) -> None:
+    assert split({HALVES[0]: HOT[figure], HALVES[1]: {"topics": 2}}) == [HALVES[0]]
+
+
+def test_a8_a_bundle_at_a_limit_is_not_split() -> None:
+    at = {"topics": 999, "producerCount": 999, "consumerCount": 1, "msgRateIn": 29_999, "msgRateOut": 1}
+    assert split({HALVES[0]: at | {"msgThroughputIn": 100 * MIB - 1, "msgThroughputOut": 1}}) == []
+
+
+def test_a9_neither_one_topic_nor_the_maximum_of_bundles_allows_a_split() -> None:
+    assert split({HALVES[0]: {"topics": 1, "msgThroughputIn": 100 * MIB + 1}}) == []
+    assert split({HALVES[0]: HOT["topics"]}, bundles=128) == []
+
+
+def test_d11_bundles_are_counted_before_the_first_one_is_split() -> None:
+    hot = dict.fromkeys(HALVES, HOT["topics"])
+    assert split(hot, bundles=127) == [*HALVES]
+    assert split(hot, bundles=127, loadManagerClassName="ModularLoadManagerImpl") == [HALVES[0]]
+    large = {HALVES[0]: {"topics": 2, "msgThroughputIn": 4096 * MIB}}
+    assert split(large, loadBalancerNamespaceBundleMaxBandwidthMbytes=4096) == []
+    large[HALVES[0]]["msgThroughputIn"] += 1
+    assert split(large, loadBalancerNamespaceBundleMaxBandwidthMbytes=4096) == [HALVES[0]]
 
 
 def test_d12_an_average_that_has_hardly_changed_does_not_become_the_default() -> None:

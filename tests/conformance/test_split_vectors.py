@@ -1,6 +1,10 @@
 """Pulsar's splits (rows S and N2).
 
-Where we differ: an algorithm that does not exist is refused by name, where Pulsar takes the default one.
+Where we differ: an algorithm that does not exist is refused by name, where Pulsar takes the default one; and the
+extensible rule cuts at several boundaries at once, where Pulsar does nothing then.
+
+The worked examples of Pulsar's documentation for splits by load (DOCUMENTED) name the topics between which a bundle is
+cut; the positions it gives are averages of hexadecimal digits read as decimal ones, so ours are those of its code.
 """
 
 from __future__ import annotations
@@ -127,6 +131,43 @@ def test_s3i_flow_or_qps() -> None:
     assert answer["decisions"] == [split(bundle, "0x00000060", "MsgRate")]
 
 
+DOCUMENTED = {0x10000000: 1, 0x15000000: 2, 0x24000000: 3, 0x39000000: 4, 0x58000000: 5, 0x76000000: 6}
+"""The hashes of topics t1 to t6, of which each has so many hundred messages/s and ten MiB/s."""
+
+
+@pytest.mark.parametrize(
+    ("max_rate", "max_mbytes", "left_topics", "boundaries"),
+    [
+        (450, 200, [2, 3, 4, 5], ["0x1c800001", "0x2e800001", "0x48800001", "0x67000001"]),
+        (1900, 90, [3, 5], ["0x2e800001", "0x67000001"]),
+        (1100, 110, [4], ["0x48800001"]),
+    ],
+)
+@pytest.mark.parametrize("manager", ["ModularLoadManagerImpl", "ExtensibleLoadManagerImpl"])
+def test_s3_documented_cases_of_flow_or_qps(
+    max_rate: int, max_mbytes: int, left_topics: list[int], boundaries: list[str], manager: str
+) -> None:
+    bundle = "t/ns/0x00000000_0x80000000"
+    topics = [
+        {"topic": f"t{i}", "hash": each, "msgRateIn": i * 100, "msgThroughputIn": i * 10 * MIB}
+        for each, i in DOCUMENTED.items()
+    ]
+    configured = {
+        "loadManagerClassName": manager,
+        "defaultNamespaceBundleSplitAlgorithm": "flow_or_qps_equally_divide",
+        "loadBalancerNamespaceBundleMaxMsgRate": max_rate,
+        "loadBalancerNamespaceBundleMaxBandwidthMbytes": max_mbytes,
+        "loadBalancerNamespaceBundleSplitConditionHitCountThreshold": 0,
+    }
+    line = reported({bundle: stats(2100, 0, 210 * MIB, topics=6)}, topics={bundle: topics})
+    (answer,) = answers(line, "--split", *settings(configured))
+    (decision,) = answer["decisions"]
+    assert decision["boundaries"] == boundaries
+    hashes = list(DOCUMENTED)
+    for left, boundary in zip(left_topics, boundaries, strict=True):
+        assert hashes[left - 1] < int(boundary, 16) <= hashes[left]
+
+
 def test_s3j_names() -> None:
     assert set(SPLIT_ALGORITHMS) == {
         "range_equally_divide",
@@ -174,6 +215,52 @@ def test_declared_bundles_count_towards_the_maximum() -> None:
     for maximum, expected in ((5, "namespace_has_maximum_bundles"), (6, "msg_rate")):
         (answer,) = answers(line, "--split", *settings({"loadBalancerNamespaceMaximumBundles": maximum}))
         assert [each["verdict"] for each in answer["verdicts"]] == [expected]
+
+
+def test_brokers_of_one_cycle_keep_the_maximum_number_of_bundles_together() -> None:
+    left, right = "ten/ns/0x00000000_0x80000000", "ten/ns/0x80000000_0xffffffff"
+    line = {
+        "brokers": {
+            f"b{i}": broker([each], lastStats={each: stats(101, topics=5)}) for i, each in enumerate((left, right))
+        }
+    }
+    changed = {
+        "loadBalancerNamespaceBundleSplitConditionHitCountThreshold": 0,
+        "loadBalancerNamespaceMaximumBundles": 3,
+    }
+    (answer,) = answers(line, "--split", *settings(EXTENSIBLE | changed))
+    assert [each["bundle"] for each in answer["decisions"]] == [left]
+    assert [each["verdict"] for each in answer["verdicts"]] == ["msg_rate", "namespace_has_maximum_bundles"]
+
+
+def test_a_bundle_with_one_hot_topic_is_not_split_where_pulsar_would_again_and_again() -> None:
+    topics = [{"topic": "hot", "hash": 5, "msgRateIn": 39000}, {"topic": "cold", "hash": 9, "msgRateIn": 1000}]
+    (answer,) = answers(reported({TEN: stats(40000, topics=2)}, topics={TEN: topics}), "--split")
+    assert answer["decisions"] == []
+    (verdict,) = answer["verdicts"]
+    assert (verdict["verdict"], verdict["why"]["topic"]) == ("one_hot_topic", "hot")
+    assert verdict["why"]["msg_rate_share_percent"] == 97.5
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            ("--split", "flow_or_qps_equally_divide"),
+            "--split 'flow_or_qps_equally_divide': not one of supportedNamespaceBundleSplitAlgorithms, range_equally",
+        ),
+        (
+            ("--split", "--set", "defaultNamespaceBundleSplitAlgorithm=flow_or_qps_equally_divide"),
+            "defaultNamespaceBundleSplitAlgorithm 'flow_or_qps_equally_divide': not one of supported",
+        ),
+        (("--split", "--set", "supportedNamespaceBundleSplitAlgorithms=range_equally_divide,halves"), "halves"),
+    ],
+)
+def test_an_algorithm_that_is_not_supported_is_refused(options: tuple[str, ...], complaint: str) -> None:
+    supported = "supportedNamespaceBundleSplitAlgorithms=range_equally_divide,topic_count_equally_divide"
+    result = run([reported({TEN: stats(topics=2)})], "--set", supported, *options)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert complaint in " ".join(result.stderr.split())
 
 
 def test_no_rule_splits_when_splitting_is_off() -> None:

@@ -28,7 +28,9 @@ usages = st.fixed_dictionaries(
     }
 )
 rates = dict.fromkeys(("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"), amounts)
-stats = st.fixed_dictionaries({}, optional={**rates, "topics": st.integers(0, 5), "cacheSize": st.just(2**62)})
+stats = st.fixed_dictionaries(
+    {}, optional={**rates, "topics": st.sampled_from([0, 5, 2**31, 2**62]), "cacheSize": st.just(2**62)}
+)
 names = st.lists(st.sampled_from(BUNDLES), unique=True, max_size=4)
 resources = dict.fromkeys(("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"), usages)
 brokers = st.fixed_dictionaries(

@@ -26,6 +26,7 @@ from loadmanager.core.plan import Assign, Plan, Unload
 from loadmanager.core.planner import PlannerSettings, State, plan_assignments, plan_shedding
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.state import as_json
 
 each_shedding = pytest.mark.parametrize("shedding", SHEDDING_STRATEGIES)
 busy = partial(clusters, fewest_brokers=3, fewest_bundles=15)
@@ -80,7 +81,7 @@ def plans(snapshot: Snapshot, chosen: PlannerSettings, seed: int) -> list[Plan]:
     made = []
     for _ in range(ROUNDS):
         plan, state = plan_shedding(snapshot, chosen, state, rng)
-        state = json.loads(json.dumps(state))
+        state = json.loads(json.dumps(as_json(state)))
         made.append(plan)
     free = [name for name, is_free in zip(snapshot.bundles.names, snapshot.bundles.free, strict=True) if is_free]
     made.append(plan_assignments(snapshot, free, chosen, state, rng)[0])

@@ -12,12 +12,14 @@ from typing import Any, Self
 import aiohttp
 import orjson
 from aiohttp import web
+from support.builders import Load
 from support.registrations import a_record, register
 from support.servers import LoopbackServer, listen, serve_app
 from support.waiting import eventually
 from yarl import URL
 
 from loadmanager.config import Settings
+from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.embedded.zookeeper import ZooKeeperServer
@@ -28,6 +30,8 @@ from loadmanager.store.base import MetadataStore, Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
+from loadmanager.wire.http import NamespacePolicies, OpenTopic, TopicsAnswer
+from loadmanager.wire.validation import parse_model
 
 Connect = Callable[[], Awaitable[MetadataStore]]
 """Opens one more session with the metadata store that the nodes and brokers of a test share."""
@@ -66,6 +70,7 @@ def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting
         "namespace_bundle_unloading_timeout_ms": 2_000,
         "unload_attempt_timeout_ms": 1_000,
         "load_balancer_shedding_interval_minutes": 1_000.0,
+        "load_balancer_split_interval_minutes": 1_000.0,
         "load_balancer_resource_quota_update_interval_minutes": 1_000.0,
     }
     return Settings(**(values | overrides))
@@ -153,6 +158,11 @@ class FakeAgent(LoopbackServer):
     unloads: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """The path and the headers of each unload call."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
+    topics: dict[str, Load] = field(default_factory=dict)
+    """The open topics with their load; the agent names those of the bundle that it is asked about."""
+    topics_status: int = 200
+    boundaries: list[tuple[str, list[str]]] = field(default_factory=list)
+    """The namespaces whose bundles the agent was told, and their boundaries."""
     registration: Registration = field(default_factory=lambda: Registration(BrokerId(""), 0))
     store: MetadataStore | None = None
     record: LocalBrokerData = field(default_factory=LocalBrokerData)
@@ -161,7 +171,11 @@ class FakeAgent(LoopbackServer):
         self.may_answer.set()
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._unload)]
+        return [
+            web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._unload),
+            web.get("/loadmanager/v1/topics", self._name_topics),
+            web.put("/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles", self._take_bundles),
+        ]
 
     async def report(self, record: LocalBrokerData | bytes) -> None:
         """Write the broker's record again."""
@@ -174,6 +188,32 @@ class FakeAgent(LoopbackServer):
         assert self.store is not None
         await self.store.close()
         await self.stop()
+
+    async def _name_topics(self, request: web.Request) -> web.Response:
+        bundle = BundleName.parse(request.query["bundle"])
+        hashes = {topic: topic_hash(topic, HashFunction.MURMUR3_32) for topic in self.topics}
+        named = [
+            OpenTopic(
+                topic=topic,
+                hash=value,
+                msg_rate_in=self.topics[topic][0],
+                msg_rate_out=self.topics[topic][1],
+                msg_throughput_in=self.topics[topic][2],
+                msg_throughput_out=self.topics[topic][3],
+            )
+            for topic, value in hashes.items()
+            if value in bundle.range
+        ]
+        body = TopicsAnswer(bundle=str(bundle), topics=named).to_json()
+        return web.Response(status=self.topics_status, body=body, content_type="application/json")
+
+    async def _take_bundles(self, request: web.Request) -> web.Response:
+        policies = parse_model(NamespacePolicies, await request.read(), "bundles")
+        assert policies.bundles is not None
+        assert policies.bundles.boundaries is not None
+        name = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
+        self.boundaries.append((name, policies.bundles.boundaries))
+        return web.Response(status=204)
 
     async def _unload(self, request: web.Request) -> web.Response:
         self.unloads.append((request.path, dict(request.headers)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 
 from loadmanager.core.names import BrokerId
@@ -45,7 +46,7 @@ def a_record(
         msgThroughputOut=sum(entry.get("msgThroughputOut", 0.0) for entry in stats.values()),
         msgRateIn=sum(entry.get("msgRateIn", 0.0) for entry in stats.values()),
         msgRateOut=sum(entry.get("msgRateOut", 0.0) for entry in stats.values()),
-        lastUpdate=1_700_000_000_000,
+        lastUpdate=time.time_ns() // 1_000_000,  # an old report is not believed
         lastStats=stats,
         numTopics=sum(entry.get("topics", 0) for entry in stats.values()),
         numBundles=len(stats),

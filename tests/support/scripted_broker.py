@@ -2,7 +2,7 @@
 
 What a broker serves is what counts for "a bundle never has two owners", whatever records and nodes say. So this one is
 as eager as the contract allows: it takes the word of any node, stale or not, and serves until it is told otherwise or
-its lease ends. It shares no code with the agent.
+its lease ends. It goes by topics, so that bundles may change their shape. It shares no code with the agent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -20,6 +20,8 @@ from aiohttp import web
 from support.lm_node import get_json
 from support.servers import LoopbackServer
 
+from loadmanager.core.hashing import HashFunction, topic_hash
+from loadmanager.core.names import BundleName
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, MetadataStore, Put
 from loadmanager.wire.broker_data import (
@@ -28,14 +30,20 @@ from loadmanager.wire.broker_data import (
     NamespaceBundleStats,
     encode_local_broker_data,
 )
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, OWNER_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, OWNER_HEADER, OpenTopic, TopicsAnswer
+
+Moment = Callable[[str], Awaitable[None]]
+"""Called when something is about to happen, with what; it happens once this returns."""
 
 
 @dataclass(slots=True)
 class Serving:
-    """From when to when (monotonic) a broker may have served a bundle; `until_s` is None while it may."""
+    """From when to when (monotonic) a broker may have served a topic, `tenant/namespace/topic`, as one of `bundle`;
+    `until_s` is None while it may.
+    """
 
     broker: str
+    topic: str
     bundle: str
     version: int
     since_s: float
@@ -67,7 +75,9 @@ class ScriptedBroker(LoopbackServer):
     """Cleared: an unload is obeyed, and its answer held back."""
     unload_status: int = 204
     """Anything else: unloads are answered with it, and not obeyed."""
-    _fences: dict[str, int] = field(default_factory=dict)
+    at: Moment = field(default=lambda _: asyncio.sleep(0))
+    """Told of every call: of its arrival, and before it is answered."""
+    _fences: list[tuple[BundleName, int]] = field(default_factory=list)
     _highest_epoch: int = 0
     _trusted_until_s: float = 0.0
 
@@ -80,7 +90,11 @@ class ScriptedBroker(LoopbackServer):
         return f"127.0.0.1:{self.port}"
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._unload)]
+        return [
+            web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._unload),
+            web.get("/loadmanager/v1/topics", self._name_topics),
+            web.put("/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles", self._take_boundaries),
+        ]
 
     # Membership
 
@@ -96,10 +110,14 @@ class ScriptedBroker(LoopbackServer):
         self._fences.clear()
         self._highest_epoch = 0
 
-    async def register_again(self) -> None:
-        """Restart under the same id: whatever the former life served is closed before the new one appears."""
+    async def leave(self) -> None:
+        """Stop in good order: whatever was served is closed before the registration ends."""
         self._end_life()
         await self._get_store().commit([Delete(paths.broker(self.broker_id))])
+
+    async def register_again(self) -> None:
+        """Restart under the same id."""
+        await self.leave()
         await self.register()
 
     def record(self, cpu_percent: float, stats: Mapping[str, NamespaceBundleStats] | None = None) -> LocalBrokerData:
@@ -140,21 +158,29 @@ class ScriptedBroker(LoopbackServer):
         self._check_lease()
         return any(serving.bundle == bundle for serving in self.serving_now())
 
-    def offer(self, answer: Mapping[str, object]) -> bool:
-        """Take a node's answer to the ownership question; whether it lets this broker serve the bundle."""
+    def serves_topic(self, topic: str) -> bool:
+        self._check_lease()
+        return any(serving.topic == topic for serving in self.serving_now())
+
+    def offer(self, topic: str, answer: Mapping[str, object]) -> bool:
+        """Take a node's answer to the ownership question; whether it lets this broker serve the topic."""
         self._check_lease()
         bundle, version = str(answer["bundle"]), int(str(answer["version"]))
         mine = answer.get("owner") == self.broker_id and answer.get("incarnation") == self.incarnation
-        if answer["state"] != "Owned" or not mine or version <= self._fences.get(bundle, -1):
+        if answer["state"] != "Owned" or not mine or version <= self._fence(topic):
             return False
         if time.monotonic() >= self._get_store().lease_valid_until_s:
             return False
-        held = [serving for serving in self.serving_now() if serving.bundle == bundle]
-        if held:
-            held[0].version = max(held[0].version, version)
-        else:
-            self.servings.append(Serving(self.broker_id, bundle, version, time.monotonic()))
+        held = [serving for serving in self.serving_now() if serving.topic == topic]
+        if not held:
+            self.servings.append(Serving(self.broker_id, topic, bundle, version, time.monotonic()))
+        elif version > held[0].version:
+            held[0].bundle, held[0].version = bundle, version
         return True
+
+    def _fence(self, topic: str) -> int:
+        """The highest version at which the topic was taken away."""
+        return max((version for bundle, version in self._fences if _is_in(topic, bundle)), default=-1)
 
     def _check_lease(self) -> None:
         """Serving ends with the lease, at that very moment, whenever it is noticed."""
@@ -184,7 +210,9 @@ class ScriptedBroker(LoopbackServer):
         )
         assert request.headers[OWNER_HEADER] == self.broker_id
         self.unloads.append(call)
+        await self.at("unload asked")
         call.status = await self._obey(call)
+        await self.at("unload obeyed")
         await self.may_answer.wait()
         return web.json_response({"reason": "scripted"}, status=call.status) if call.status != 204 else _no_content()
 
@@ -193,11 +221,12 @@ class ScriptedBroker(LoopbackServer):
             return self.unload_status
         if self._is_stale(call):
             return 412
-        self._fences[call.bundle] = max(call.version, self._fences.get(call.bundle, -1))
+        bundle = BundleName.parse(call.bundle)
+        self._fences.append((bundle, call.version))
         await self.may_obey.wait()
         if self._is_stale(call):
             return 412
-        self._close(s for s in self.serving_now() if s.bundle == call.bundle and s.version <= call.version)
+        self._close(s for s in self.serving_now() if _is_in(s.topic, bundle) and s.version <= call.version)
         return 204
 
     def _is_stale(self, call: UnloadCall) -> bool:
@@ -205,25 +234,53 @@ class ScriptedBroker(LoopbackServer):
         if call.epoch < self._highest_epoch:
             return True
         self._highest_epoch = call.epoch
-        return any(s.bundle == call.bundle and s.version > call.version for s in self.serving_now())
+        bundle = BundleName.parse(call.bundle)
+        return any(_is_in(s.topic, bundle) and s.version > call.version for s in self.serving_now())
+
+    async def _name_topics(self, request: web.Request) -> web.Response:
+        await self.at("topics asked")
+        bundle = BundleName.parse(request.query["bundle"])
+        topics = [s.topic for s in self.serving_now() if _is_in(s.topic, bundle)]
+        named = [OpenTopic(topic=f"persistent://{each}", hash=_hash_of(each)) for each in sorted(topics)]
+        await self.at("topics named")
+        return web.Response(body=TopicsAnswer(bundle=str(bundle), topics=named).to_json(), content_type=_JSON)
+
+    async def _take_boundaries(self, _: web.Request) -> web.Response:
+        await self.at("boundaries told")
+        return _no_content()
 
     def _get_store(self) -> MetadataStore:
         assert self.store is not None
         return self.store
 
 
+async def leave_together(brokers: Sequence[ScriptedBroker]) -> None:
+    """Have brokers of one session leave in the same moment."""
+    for broker in brokers:
+        broker._end_life()
+    await brokers[0]._get_store().commit([Delete(paths.broker(broker.broker_id)) for broker in brokers])
+
+
 def _no_content() -> web.Response:
     return web.Response(status=204)
 
 
+def _hash_of(topic: str) -> int:
+    return topic_hash(f"persistent://{topic}", HashFunction.MURMUR3_32)
+
+
+def _is_in(topic: str, bundle: BundleName) -> bool:
+    return topic.rpartition("/")[0] == str(bundle.namespace) and _hash_of(topic) in bundle.range
+
+
 def overlaps(brokers: Iterable[ScriptedBroker]) -> list[tuple[Serving, Serving]]:
-    """Pairs of different lives that may have served one bundle at one time: there must be none."""
-    by_bundle: dict[str, list[Serving]] = defaultdict(list)
+    """Pairs of different lives that may have served one topic at one time: there must be none."""
+    by_topic: dict[str, list[Serving]] = defaultdict(list)
     for broker in brokers:
         for serving in broker.servings:
-            by_bundle[serving.bundle].append(serving)
+            by_topic[serving.topic].append(serving)
     found = []
-    for servings in by_bundle.values():
+    for servings in by_topic.values():
         servings.sort(key=lambda serving: serving.since_s)
         latest: Serving | None = None
         for serving in servings:
@@ -250,9 +307,9 @@ async def asking(
             status, answer = await get_json(http, f"{url}/loadbalance/v1/ownership/persistent/{topic}")
             for broker in brokers:
                 if status == 200:
-                    broker.offer(answer)
+                    broker.offer(topic, answer)
                 if late:
-                    broker.offer(late)
+                    broker.offer(topic, late)
             late = answer if status == 200 else {}
             await asyncio.sleep(_ASK_AGAIN_S)
 
@@ -270,3 +327,4 @@ async def asking(
 
 
 _ASK_AGAIN_S = 0.02
+_JSON = "application/json"

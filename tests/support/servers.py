@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from dataclasses import dataclass, field
 from typing import Self
 
 from aiohttp import web
+
+_TURNS_UNTIL_ACCEPTED = 3
 
 
 @dataclass(slots=True)
@@ -36,7 +39,7 @@ class LoopbackServer:
     async def stop(self) -> None:
         """Close the port and every connection, as the end of the process would."""
         if self._runner is not None:
-            await self._runner.cleanup()
+            await end_app(self._runner)
             self._runner = None
 
     async def __aenter__(self) -> Self:
@@ -48,11 +51,24 @@ class LoopbackServer:
 
 
 async def serve_app(app: web.Application, listener: socket.socket) -> web.AppRunner:
-    """Serve `app` on a socket that listens already; end it with `cleanup`."""
+    """Serve `app` on a socket that listens already; end it with `end_app`."""
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
     await runner.setup()
     await web.SockSite(runner, listener).start()
     return runner
+
+
+async def end_app(runner: web.AppRunner) -> None:
+    """Close the port and every connection. Nothing is accepted any more before that: asyncio loses a connection that it
+    accepts while a server closes.
+    """
+    loop = asyncio.get_running_loop()
+    for site in runner.sites:
+        for listener in site._server.sockets if isinstance(site._server, asyncio.Server) else ():
+            loop.remove_reader(listener.fileno())
+    for _ in range(_TURNS_UNTIL_ACCEPTED):
+        await asyncio.sleep(0)
+    await runner.cleanup()
 
 
 def listen(port: int = 0) -> socket.socket:

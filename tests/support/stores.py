@@ -9,7 +9,7 @@ from kazoo.client import KazooClient
 from support.clock import ManualClock
 from support.waiting import eventually
 
-from loadmanager.embedded.zookeeper import ZooKeeperServer
+from loadmanager.embedded.zookeeper import EmbeddedEnsemble, ZooKeeperServer
 from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.store.zookeeper import ZooKeeperStore
@@ -55,7 +55,7 @@ class MemoryWorld:
 
 
 class ZooKeeperWorld:
-    def __init__(self, server: ZooKeeperServer, chroot: str, session_timeout_s: float = 6.0) -> None:
+    def __init__(self, server: ZooKeeperServer | EmbeddedEnsemble, chroot: str, session_timeout_s: float = 6.0) -> None:
         self._server = server
         self._chroot = chroot
         self._session_timeout_s = session_timeout_s

@@ -16,7 +16,9 @@ from loadmanager.core.plan import Figure, Reason
 from loadmanager.core.snapshot import Snapshot, bundle_load
 
 State = dict[str, Any]
-"""What a strategy remembers between choices: a JSON object that goes in and comes out. A new one starts empty."""
+"""What a strategy remembers between choices: it goes in and comes out, and `core.state.as_json` makes JSON of it, which
+goes in too. A new one starts empty.
+"""
 
 Rows = npt.NDArray[np.intp]
 
@@ -106,7 +108,7 @@ class Projection:
 
     def move(self, namespace: str, bundle: int | None, source: int | None, destination: int) -> None:
         """Count the bundle (a row, None for an unknown one) to `destination`, no longer to `source`."""
-        load = bundle_load(self._snapshot, bundle)
+        load = bundle_load(self._snapshot, bundle, namespace)
         topics = 0 if bundle is None else int(self._snapshot.bundles.topics[bundle])
         self.load[destination] += load
         self.topics[destination] += topics

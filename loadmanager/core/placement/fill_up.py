@@ -33,6 +33,9 @@ _FULL = 100
 UNDERLOADED = "loadBalancerBrokerUnderloadedThresholdPercentage"
 OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"
 
+_ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"))
+"""What Pulsar shows of a broker as its quota shares: a figure to read, which decides nothing."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visited:
@@ -68,7 +71,7 @@ def fill_up(
         return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
     ranking = ranking_of(snapshot, state, settings)
     ranks = snapshot.derive((best_reason, id(ranking.model)), lambda: whole(key(ranking)))
-    visited = _visit(candidates[np.argsort(ranks[candidates], kind="stable")], bundle, snapshot, projection, ranking)
+    visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, snapshot, projection, ranking)
     cursor = state.get("cursor", 0)
     position, reason, best_load = _choose(visited, cursor % len(candidates), settings, find_best, best_reason)
     broker = int(visited.rows[position])
@@ -81,6 +84,7 @@ def fill_up(
         UNDERLOADED: settings.broker_underloaded_threshold_percentage,
         OVERLOADED: settings.broker_overloaded_threshold_percentage,
     }
+    why |= dict(zip(_ALLOCATED, ranking.allocated_percent(broker).tolist(), strict=True))
     if best_load is not None:
         why["best_usage_percent"] = best_load
     following = {"model": ranking.model, "cursor": (cursor + 1) % _CURSOR_END}

@@ -18,7 +18,7 @@ from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray, Resourc
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.plan import Reason
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.snapshot import LONG_TERM, Snapshot, usage_per_broker
+from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +41,8 @@ class LeastLongTermMessageRate:
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
-        planned = projection.load[candidates, MSG_RATE_IN] + projection.load[candidates, MSG_RATE_OUT]
-        scores = snapshot.derive(self, lambda: self._scores(snapshot))[candidates] + planned
+        planned = projection.load[:, MSG_RATE_IN] + projection.load[:, MSG_RATE_OUT]
+        scores = (snapshot.derive(self, lambda: self._scores(snapshot)) + planned)[candidates]
         least = np.fmin.reduce(scores, initial=np.inf)
         if least == np.inf:
             key = "loadBalancerBrokerOverloadedThresholdPercentage"
@@ -55,7 +55,7 @@ class LeastLongTermMessageRate:
     def _scores(self, snapshot: Snapshot) -> FloatArray:
         """The scores (M,) before this plan, infinite for the overloaded."""
         brokers = snapshot.brokers
-        given, long_term = brokers.preallocated, brokers.time_average[:, LONG_TERM]
-        rate = given[:, MSG_RATE_IN] + given[:, MSG_RATE_OUT] + (long_term[:, MSG_RATE_IN] + long_term[:, MSG_RATE_OUT])
+        given, long_term = brokers.preallocated, brokers.long_term((MSG_RATE_IN, MSG_RATE_OUT))
+        rate = given[:, MSG_RATE_IN] + given[:, MSG_RATE_OUT] + (long_term[:, 0] + long_term[:, 1])
         overloaded = usage_per_broker(snapshot, self.weights) > self.overloaded_threshold_percentage / 100
         return np.where(overloaded, np.inf, rate)

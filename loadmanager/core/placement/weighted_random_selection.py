@@ -46,7 +46,7 @@ class WeightedRandomSelection:
             return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
         ranking = ranking_of(snapshot, state, self.settings)
         weights = snapshot.derive(("weights", id(ranking.model)), lambda: weights_of(ranking))
-        visited = candidates[np.argsort(weights[candidates], kind="stable")]
+        visited = candidates[np.lexsort((candidates, weights[candidates]))]
         summed = np.cumsum(weights[visited])
         total = int(summed[-1])
         following = {"model": ranking.model}

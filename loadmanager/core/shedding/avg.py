@@ -29,7 +29,15 @@ import numpy as np
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray, ResourceWeights
 from loadmanager.core.plan import Figure, Reason, Verdict
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.base import MIB, Pick, Shed, State, largest_first, recently_unloaded_of
+from loadmanager.core.shedding.base import (
+    MIB,
+    Pick,
+    Shed,
+    State,
+    largest_first,
+    least_points,
+    recently_unloaded_of,
+)
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 _RATE = (MSG_RATE_IN, MSG_RATE_OUT)
@@ -58,6 +66,8 @@ class _Pair:
         return self.high_score - self.low_score
 
     def why(self, snapshot: Snapshot) -> dict[str, Figure]:
+        if self.low == self.high:
+            return {"usage_percent": self.high_score}
         return {
             "usage_percent": self.high_score,
             "partner": snapshot.brokers.ids[self.low],
@@ -128,6 +138,24 @@ class AvgShedder:
         remembered = {"hits": hits.to_remember(snapshot), "planned": planned}
         return Shed(tuple(picks), tuple(verdicts[broker] for broker in sorted(verdicts)), remembered)
 
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        scores = usage_per_broker(snapshot, self.weights) * 100
+
+        def is_reached(points: float) -> bool:
+            raised = scores.copy()
+            raised[broker] += points
+            return any(pair.high == broker and pair.apart >= self.low.points for pair in _pair_up(raised))
+
+        if not is_reached(0.0):
+            margin = least_points(is_reached)
+            return {**margin, "rounds": self.low.hits} if margin else {}
+        hits = _Hits.remembered(snapshot, state)
+        pair = next(each for each in _pair_up(scores) if each.high == broker)
+        rounds = self.low.hits - max(hits.low[pair.low], hits.low[pair.high])
+        if pair.apart >= self.high.points:
+            rounds = min(rounds, self.high.hits - max(hits.high[pair.low], hits.high[pair.high]))
+        return {"rounds": max(rounds, 1)}
+
     def _count(self, pair: _Pair, hits: _Hits) -> None:
         """One more round in which the pair is this far apart."""
         for broker in (pair.low, pair.high):
@@ -146,16 +174,17 @@ class AvgShedder:
         if pair.apart < self.low.points:
             reason = Reason.CLOSE_TO_PARTNER
             why["loadBalancerAvgShedderLowThreshold"] = self.low.points
-        elif low_hits < self.low.hits and high_hits < self.high.hits:
-            reason = Reason.TOO_FEW_HITS
+        else:
             why |= {"low_hits": low_hits, "loadBalancerAvgShedderHitCountLowThreshold": self.low.hits}
             why |= {"high_hits": high_hits, "loadBalancerAvgShedderHitCountHighThreshold": self.high.hits}
-        elif not snapshot.brokers.settled[pair.high]:
-            reason = Reason.AWAITING_REPORT
-        else:
-            for broker in (pair.low, pair.high):
-                hits.low[broker] = hits.high[broker] = 0
-            bundles, reason = self._even_out(snapshot, pair, why)
+            if low_hits < self.low.hits and high_hits < self.high.hits:
+                reason = Reason.TOO_FEW_HITS
+            elif not snapshot.brokers.settled[pair.high]:
+                reason = Reason.AWAITING_REPORT
+            else:
+                for broker in (pair.low, pair.high):
+                    hits.low[broker] = hits.high[broker] = 0
+                bundles, reason = self._even_out(snapshot, pair, why)
         return bundles, Verdict(snapshot.brokers.ids[pair.high], reason, bool(bundles), why)
 
     def _even_out(self, snapshot: Snapshot, pair: _Pair, why: dict[str, Figure]) -> tuple[tuple[int, ...], Reason]:

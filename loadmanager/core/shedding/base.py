@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,6 +23,10 @@ MIB = 1024 * 1024
 
 MARGIN = 0.05
 """How far below its threshold a broker is brought, as a fraction of its usage: 5 points."""
+
+_MOST_POINTS = 1000.0
+"""A broker that would need more usage than that will not shed for its usage's sake."""
+_POINTS_RESOLUTION = 0.001
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,6 +62,14 @@ class SheddingStrategy(Protocol):
         """Choose what leaves which broker; where it goes is decided later, by placement, unless a pick says it."""
         ...
 
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        """How far the broker (a row) is from being shed from, whatever its bundles are, if all others stay as they are.
+
+        `usage_points` more usage, or `msg_rate_per_s` or `mib_per_s` more load, and for how many `rounds`. Empty when
+        it has reached its threshold, or never would. The state is that before the round.
+        """
+        ...
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Hot:
@@ -66,6 +78,17 @@ class Hot:
     broker: int
     need: float
     why: dict[str, Figure]
+
+
+def least_points(is_reached: Callable[[float], bool]) -> dict[str, Figure]:
+    """The margin in points of usage: the least, but for a thousandth, of which it is reached; it stays so above it."""
+    if is_reached(0.0) or not is_reached(_MOST_POINTS):
+        return {}
+    low, high = 0.0, _MOST_POINTS
+    while high - low > _POINTS_RESOLUTION:
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_reached(middle) else (middle, high)
+    return {"usage_points": high}
 
 
 def throughput_per_broker(snapshot: Snapshot) -> FloatArray:
@@ -164,3 +187,25 @@ def _eligible(snapshot: Snapshot) -> BoolArray:
     bundles = snapshot.bundles
     fixed = np.array([is_self_test_namespace(name) for name in bundles.namespaces], dtype=bool)
     return np.asarray(bundles.movable & ~bundles.recently_unloaded & ~fixed[bundles.namespace])
+
+
+def find_hold(snapshot: Snapshot, bundle: int) -> Verdict | None:
+    """Why no strategy may move the bundle (a row), the first rule that says so; None when it is eligible."""
+    bundles, ids = snapshot.bundles, snapshot.brokers.ids
+    name, namespace = bundles.names[bundle], bundles.namespaces[bundles.namespace[bundle]]
+    broker, assigned = int(bundles.broker[bundle]), int(bundles.assigned[bundle])
+    why: dict[str, Figure] = {}
+    if bundles.movable[bundle]:
+        if bundles.recently_unloaded[bundle]:
+            return Verdict(name, Reason.RECENTLY_UNLOADED, acted=False)
+        if is_self_test_namespace(namespace):
+            return Verdict(name, Reason.SELF_TEST_BUNDLE, acted=False, why={"namespace": namespace})
+        return None
+    if bundles.free[bundle]:
+        reason = Reason.NO_OWNER
+    elif broker < 0 <= assigned:
+        reason, why = Reason.NOT_REPORTED, {"broker": ids[assigned]}
+    else:
+        reason = Reason.ON_ITS_WAY
+        why = {"source": ids[broker], "broker": ids[assigned]} if assigned >= 0 else {}
+    return Verdict(name, reason, acted=False, why=why)

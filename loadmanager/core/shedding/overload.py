@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.load import ResourceWeights
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Figure, Reason, Verdict
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import MARGIN, MIB, Hot, Shed, State, relieve, throughput_per_broker
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
@@ -46,3 +46,7 @@ class OverloadShedder:
                 verdicts.append(Verdict(snapshot.brokers.ids[broker], Reason.BELOW_THRESHOLD, acted=False, why=why))
         picks, decided = relieve(snapshot, hot, Reason.BROKER_OVERLOADED)
         return Shed(tuple(picks), (*decided, *verdicts), state)
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
+        used = float(usage_per_broker(snapshot, self.weights)[broker]) * 100
+        return {"usage_points": self.threshold_percentage - used} if used < self.threshold_percentage else {}

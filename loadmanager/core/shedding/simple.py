@@ -36,9 +36,10 @@ from loadmanager.core.load import (
 from loadmanager.core.names import is_self_test_namespace, namespace_of
 from loadmanager.core.placement.base import Projection, Rows
 from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.quotas import OBJECTS_PER_GROUP, Samples
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import Pick, Shed, State
-from loadmanager.core.simple import OBJECTS_PER_GROUP, Samples
+from loadmanager.core.simple import whole
 from loadmanager.core.snapshot import Snapshot
 
 _JUDGED = (CPU, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT)
@@ -66,13 +67,13 @@ class SimpleLoadManagerImpl:
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         settings, percent = self.settings, snapshot.brokers.usage_percent
         judged = percent[:, _JUDGED]
-        hottest = judged.max(axis=1, initial=np.float32(-np.inf))
+        hottest = np.fmax.reduce(judged, axis=1, initial=np.float32(-np.inf))
         over = np.float32(math.trunc(settings.broker_overloaded_threshold_percentage))
         comfort = np.float32(math.trunc(settings.broker_comfort_load_level_percentage))
         comfortable = np.asarray((judged < comfort).all(axis=1))
         picks, verdicts = [], []
         for broker, (name, used) in enumerate(zip(snapshot.brokers.ids, hottest, strict=True)):
-            resource = _JUDGED[int(np.argmax(judged[broker]))]
+            resource = _JUDGED[int(np.argmax(judged[broker] == used))]
             why: dict[str, Figure] = {
                 "resource": _NAMES[resource],
                 "usage_percent": float(used),
@@ -85,6 +86,11 @@ class SimpleLoadManagerImpl:
                 picks.append(Pick(broker, (bundle,), reason))
             verdicts.append(Verdict(name, reason, bundle is not None, why))
         return Shed(tuple(picks), tuple(verdicts), state)
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
+        used = float(np.fmax.reduce(snapshot.brokers.usage_percent[broker, _JUDGED], initial=np.float32(-np.inf)))
+        over = math.trunc(self.settings.broker_overloaded_threshold_percentage)
+        return {"usage_points": over - used} if used <= over else {}
 
     def _find_bundle(
         self, snapshot: Snapshot, broker: int, comfortable: BoolArray, why: dict[str, Figure]
@@ -133,7 +139,12 @@ def _bundles_by_broker(snapshot: Snapshot) -> tuple[Rows, Rows]:
 
 
 def _bottleneck(percent: Float32Array) -> int:
-    return _BOTTLENECKS[int(np.argmax(percent[list(_BOTTLENECKS)]))]
+    """The resource that is used most: a later one counts when it is used more, which what is no number never is."""
+    found = _BOTTLENECKS[0]
+    for resource in _BOTTLENECKS[1:]:
+        if percent[resource] > percent[found]:
+            found = resource
+    return found
 
 
 def _steps(snapshot: Snapshot, rows: Rows, resource: int) -> FloatArray:
@@ -143,6 +154,11 @@ def _steps(snapshot: Snapshot, rows: Rows, resource: int) -> FloatArray:
     if resource == MEMORY:
         return np.asarray(samples.objects[rows] // OBJECTS_PER_GROUP, dtype=np.float64)
     if resource == CPU:
-        return np.floor((load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]) / _MESSAGES_PER_STEP + 0.5)
+        return _rounded((load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]) / _MESSAGES_PER_STEP)
     column = THROUGHPUT_IN if resource == BANDWIDTH_IN else THROUGHPUT_OUT
-    return np.floor(load[:, column] / _BYTES_PER_STEP + 0.5)
+    return _rounded(load[:, column] / _BYTES_PER_STEP)
+
+
+def _rounded(number: FloatArray) -> FloatArray:
+    """The nearest whole numbers, halves up, 0 for what is not a number."""
+    return whole(np.floor(number + 0.5))

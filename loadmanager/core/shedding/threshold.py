@@ -29,6 +29,7 @@ from loadmanager.core.shedding.base import (
     Pick,
     Shed,
     State,
+    least_points,
     relieve,
     throughput_per_broker,
 )
@@ -68,6 +69,17 @@ class ThresholdShedder:
             verdicts |= {verdict.subject: verdict for verdict in decided}
         return Shed(tuple(picks), tuple(verdicts.values()), _to_remember(snapshot, averages))
 
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        """Points of averaged usage, which follows the usage; without the lower-boundary mode."""
+        averages = self._advance(snapshot, _remembered(snapshot, state))
+
+        def is_reached(points: float) -> bool:
+            raised = averages.copy()
+            raised[broker] += points / 100
+            return bool(raised[broker] >= _mean(raised) + self.threshold_percentage / 100)
+
+        return least_points(is_reached)
+
     def _advance(self, snapshot: Snapshot, previous: FloatArray) -> FloatArray:
         """The moving averages (M,) after one more look at the usage."""
         usage = usage_per_broker(snapshot, self.weights)
@@ -86,7 +98,8 @@ class ThresholdShedder:
                 refusal = Reason.BELOW_THRESHOLD
             else:
                 why |= self._why_need(bytes_per_s)
-                if bytes_per_s >= self.min_throughput_mib_per_s * MIB:
+                is_below_minimum = bytes_per_s < self.min_throughput_mib_per_s * MIB
+                if not is_below_minimum:  # nor is what is not a number, as in Pulsar
                     hot.append(Hot(broker, bytes_per_s, why))
                     continue
                 refusal = Reason.NEED_BELOW_MINIMUM

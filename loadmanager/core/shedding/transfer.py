@@ -37,7 +37,7 @@ from loadmanager.core.names import namespace_of
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Figure, Reason, Verdict
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.base import MIB, Pick, Shed, State, eligible
+from loadmanager.core.shedding.base import MIB, Pick, Shed, State, eligible, least_points
 from loadmanager.core.snapshot import Snapshot, broker_load_of, top_bundles_of
 
 _SWAPPED_BELOW = 0.75
@@ -102,6 +102,11 @@ class TransferShedder:
         with np.errstate(all="ignore"):
             return _Cycle(self.settings, snapshot, state).run()
 
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
+        """Points of averaged usage, until it is the most used broker in a cycle that has reason to move load."""
+        with np.errstate(all="ignore"):
+            return _Cycle(self.settings, snapshot, state).find_margin(broker)
+
 
 @dataclass(slots=True, eq=False)
 class _Transfer:
@@ -158,6 +163,26 @@ class _Cycle:
             self._counters[_DONE[pick.reason]] += len(pick.bundles)
         return self._shed(picks, {"stdAfter": statistics.std})
 
+    def find_margin(self, broker: int) -> dict[str, Figure]:
+        fresh, refusal = self._find_fresh()
+        if refusal is not None or not fresh[broker]:
+            return {}
+        rows, usage = np.flatnonzero(fresh), self._usage
+
+        def is_reached(points: float) -> bool:
+            self._usage = usage.copy()
+            self._usage[broker] += points / 100
+            ascending = rows[np.argsort(self._usage[rows], kind="stable")]
+            statistics = LoadStatistics.of(self._usage[rows])
+            has_reason = self._find_reason(statistics, int(ascending[0]), int(ascending[-1])) is not None
+            return bool(ascending[-1] == broker and has_reason)
+
+        least = self._settings.shedding_condition_hit_count_threshold + 1
+        if is_reached(0.0):
+            return {"rounds": max(least - self._hits, 1)}
+        margin = least_points(is_reached)
+        return {**margin, "rounds": least} if margin else {}
+
     def _find_fresh(self) -> tuple[BoolArray, tuple[Label, dict[str, Figure]] | None]:
         """The brokers whose load counts (M,), and why the cycle ends here if it does."""
         settings, load = self._settings, self._load
@@ -198,7 +223,7 @@ class _Cycle:
 
     def _transfer(self, statistics: LoadStatistics, ascending: list[int]) -> list[Pick]:
         picks: list[Pick] = []
-        lowest, highest, served = 0, len(ascending) - 1, 0
+        lowest, highest, served = self._next_receiver(ascending, 0), len(ascending) - 1, 0
         while served < self._settings.max_number_of_broker_shedding_per_cycle and lowest < highest:
             source, destination = ascending[highest], ascending[lowest]
             reason = self._find_reason(statistics, destination, source)
@@ -214,12 +239,19 @@ class _Cycle:
                 moved = (transfer.out - transfer.gain) * self._usage[source] / self._throughput[source]
                 statistics.move(float(self._usage[source]), float(self._usage[destination]), float(moved))
                 served += 1
-                lowest += 1
+                lowest = self._next_receiver(ascending, lowest + 1)
                 picks += self._picks(transfer)
             else:
                 self._few += 1
             self._judge(transfer, why)
         return picks
+
+    def _next_receiver(self, ascending: list[int], first: int) -> int:
+        """The position, from `first` on, of the least used broker to which operators let bundles go."""
+        ids, controls = self._snapshot.brokers.ids, self._snapshot.controls
+        while first < len(ascending) and not controls.takes_bundles(ids[ascending[first]]):
+            first += 1
+        return first
 
     def _begin(self, source: int, destination: int, reason: Reason, why: Mapping[str, Figure]) -> _Transfer | None:
         """A transfer to fill, or None when there is nothing to choose from, which is counted and judged."""

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
+from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.plan import Figure, Reason, Verdict
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import MIB, Pick, Shed, State, find_refusal, largest_first, recently_unloaded_of
@@ -46,9 +46,13 @@ class _Extremes:
     def of(cls, snapshot: Snapshot, columns: tuple[int, int]) -> _Extremes:
         with np.errstate(over="ignore", invalid="ignore"):
             load = snapshot.brokers.load[:, columns[0]] + snapshot.brokers.load[:, columns[1]]
+        return cls.of_load(load, columns)
+
+    @classmethod
+    def of_load(cls, load: FloatArray, columns: tuple[int, int]) -> _Extremes:
         highest = float(np.fmax.reduce(load, initial=-1.0))
         lowest = float(np.fmin.reduce(load, initial=float(_MAX_INT)))
-        broker = int(np.argmax(load == highest)) if len(load) else 0
+        broker = int(np.argmax(load == highest))
         return cls(columns, broker, highest, 1.0 if abs(lowest) <= _NEXT_TO_NOTHING else lowest)
 
     def need(self, max_unload: float) -> int:
@@ -78,6 +82,8 @@ class UniformLoadShedder:
         )
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        if not len(snapshot.brokers):
+            return Shed((), (), state)
         rate = _Extremes.of(snapshot, (MSG_RATE_IN, MSG_RATE_OUT))
         throughput = _Extremes.of(snapshot, (THROUGHPUT_IN, THROUGHPUT_OUT))
         percent = (rate.highest - rate.lowest) * 100 / rate.lowest
@@ -93,6 +99,24 @@ class UniformLoadShedder:
         if ratio > self.throughput_multiplier > 0:
             return self._shed_by_throughput(snapshot, throughput, why, state)
         return Shed((), (Verdict("cluster", Reason.DIFFERENCES_SMALL, acted=False, why=why),), state)
+
+    def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
+        """By each of the two rules, as if the other one did not apply."""
+        margin: dict[str, Figure] = {}
+        if len(snapshot.brokers) <= 1:
+            return margin
+        rules = (
+            ("msg_rate_per_s", (MSG_RATE_IN, MSG_RATE_OUT), 1 + self.rate_percentage / 100, self.rate_percentage, 1),
+            ("mib_per_s", (THROUGHPUT_IN, THROUGHPUT_OUT), self.throughput_multiplier, self.throughput_multiplier, MIB),
+        )
+        for name, columns, factor, threshold, unit in rules:
+            with np.errstate(over="ignore", invalid="ignore"):
+                load = snapshot.brokers.load[:, columns[0]] + snapshot.brokers.load[:, columns[1]]
+            others = _Extremes.of_load(np.delete(load, broker), columns)
+            reached = max(others.highest, others.lowest * factor)
+            if threshold > 0 and load[broker] < reached:
+                margin[name] = (reached - float(load[broker])) / unit
+        return margin
 
     def _shed_by_rate(self, snapshot: Snapshot, rate: _Extremes, why: dict[str, Figure], state: State) -> Shed:
         need = rate.need(self.max_unload)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from loadmanager.core.plan import Reason
+from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.splitting.base import SplitAlgorithm
 from loadmanager.core.splitting.flow_or_qps_equally_divide import flow_or_qps_equally_divide
 from loadmanager.core.splitting.range_equally_divide import range_equally_divide
@@ -17,3 +19,32 @@ SPLIT_ALGORITHMS: dict[str, SplitAlgorithm] = {
     SPECIFIED_POSITIONS: specified_positions_divide,
     "flow_or_qps_equally_divide": flow_or_qps_equally_divide,
 }
+
+PULSAR_REASONS = {
+    Reason.TOPICS: "Topics",
+    Reason.SESSIONS: "Sessions",
+    Reason.MSG_RATE: "MsgRate",
+    Reason.BANDWIDTH: "Bandwidth",
+}
+"""Why a bundle is split, as Pulsar writes it."""
+
+DEFAULT_KEY = "defaultNamespaceBundleSplitAlgorithm"
+SUPPORTED_KEY = "supportedNamespaceBundleSplitAlgorithms"
+
+
+def split_algorithm(
+    settings: PlannerSettings, asked: str = "", asked_by: str = DEFAULT_KEY
+) -> tuple[str, SplitAlgorithm]:
+    """The algorithm that was asked for under the key or option `asked_by`, else the configured one, and its short name.
+
+    Raises `UnknownStrategyError` for one that does not exist or is not supported, naming the key and what is allowed.
+    """
+    key, name = (asked_by, asked) if asked else (DEFAULT_KEY, settings.namespace_bundle_split_algorithm)
+    short, algorithm = get_by_name(key, name, SPLIT_ALGORITHMS)
+    supported = [get_by_name(SUPPORTED_KEY, each, SPLIT_ALGORITHMS)[0] for each in settings.supported_split_algorithms]
+    if short not in supported:
+        raise UnknownStrategyError(
+            f"{key} {name!r}: not one of {SUPPORTED_KEY}, {', '.join(supported) or 'which is empty'}:"
+            " add it there or choose another"
+        )
+    return short, algorithm

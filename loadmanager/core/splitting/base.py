@@ -15,11 +15,12 @@ MIN_TOPICS = 2
 
 
 class TopicLoad(NamedTuple):
-    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together."""
+    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together. The name is for explanations."""
 
     hash: int
     msg_rate: float = 0.0
     throughput: float = 0.0
+    name: str = ""
 
 
 class PositionsRequiredError(ValueError):
@@ -32,7 +33,7 @@ SplitAlgorithm = Callable[
 ]
 """The range of the bundle, all its topics, the positions asked for, settings: the boundaries, None for "do not split".
 
-Boundaries ascend, but nobody has checked that they are inside the range: see `are_inside`.
+Boundaries ascend, but nobody has checked that they differ and are inside the range: see `usable`.
 """
 
 
@@ -41,9 +42,9 @@ def is_splittable(bundle_range: BundleRange) -> bool:
     return bundle_range.upper - bundle_range.lower > 1
 
 
-def are_inside(bundle_range: BundleRange, boundaries: Sequence[int]) -> bool:
-    """Whether the range can be cut at all of these ascending boundaries: the ends are no place to cut."""
-    return bundle_range.lower < boundaries[0] and boundaries[-1] < bundle_range.upper
+def usable(bundle_range: BundleRange, boundaries: Sequence[int]) -> list[int]:
+    """The boundaries at which the range can be cut, ascending and each of them once: its ends are no place to cut."""
+    return sorted({boundary for boundary in boundaries if bundle_range.lower < boundary < bundle_range.upper})
 
 
 def halfway(lower: int, upper: int) -> int:

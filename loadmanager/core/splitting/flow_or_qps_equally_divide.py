@@ -31,13 +31,13 @@ def flow_or_qps_equally_divide(
         return None
     hashes = sorted(topic.hash for topic in busy)
     boundaries: list[int] = []
-    _, rate, throughput = by_hash[hashes[0]]
+    rate, throughput = by_hash[hashes[0]].msg_rate, by_hash[hashes[0]].throughput
     for left, right in pairwise(hashes):
-        _, more_rate, more_throughput = by_hash[right]
-        if rate + more_rate > max_rate or throughput + more_throughput > max_bytes:
+        topic = by_hash[right]
+        if rate + topic.msg_rate > max_rate or throughput + topic.throughput > max_bytes:
             boundaries.append(halfway(left, right) + 1)
-            rate, throughput = more_rate, more_throughput
+            rate, throughput = topic.msg_rate, topic.throughput
         else:
-            rate += more_rate
-            throughput += more_throughput
+            rate += topic.msg_rate
+            throughput += topic.throughput
     return boundaries

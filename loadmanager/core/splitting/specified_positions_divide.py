@@ -1,7 +1,7 @@
 """Cut where an operator says. Source: Pulsar's SpecifiedPositionsBundleSplitAlgorithm.
 
-Positions outside the bundle are left out, and as in Pulsar one that is there twice stays twice. Differs from Pulsar:
-the caller's list is not sorted in place.
+Positions outside the bundle are left out, and as in Pulsar one that is there twice stays twice; whoever cuts there does
+it once, where Pulsar's split fails. Differs from Pulsar: the caller's list is not sorted in place.
 """
 
 from __future__ import annotations

@@ -60,7 +60,9 @@ def test_a_broker_that_sheds_to_its_partner_says_why() -> None:
     found = verdicts(snapshot({"a": report(hot(8), cpu=60), "b": report(cpu=20)}), AT_ONCE)["a:8080"]
     assert (found.verdict, found.acted) == (Reason.BROKER_ABOVE_PARTNER, True)
     assert found.sentence() == (
-        "Shed 2 of 4 bundles to b:8080 because usage 60 % has been far above its 20 %: need 2000 messages/s"
+        "Shed 2 of 4 bundles to b:8080 because usage 60 % has been above its 20 % for 1 rounds"
+        " (loadBalancerAvgShedderHitCountLowThreshold 1), and far above it for 1"
+        " (loadBalancerAvgShedderHitCountHighThreshold 2): need 2000 messages/s"
     )
 
 
@@ -160,6 +162,20 @@ def test_the_broker_in_the_middle_is_its_own_partner_and_sheds_nothing() -> None
     given = snapshot({"a": report(cpu=10), "b": report(hot(), cpu=20), "c": report(cpu=30)})
     assert verdicts(given, settings)["b:8080"].verdict is Reason.NEED_BELOW_MINIMUM
     assert AvgShedder.of(AVG).find_bundles_for_unloading(snapshot({}), {}).verdicts == ()
+
+
+def test_the_broker_in_the_middle_is_not_told_of_a_partner() -> None:
+    assert verdicts(snapshot({"a": report(hot(), cpu=90)}), AVG)["a:8080"].sentence() == (
+        "No move because usage 90 % is in the middle, with no other broker to pair with"
+    )
+
+
+def test_a_difference_that_is_a_rounding_error_below_the_threshold_is_told_with_its_digits() -> None:
+    found = verdicts(snapshot({"a": report(hot(), cpu=45), "b": report(cpu=30)}), AVG)["a:8080"]
+    assert found.sentence() == (
+        "No move because usage 45 % is 14.9999981 points above that of b:8080, less than"
+        " loadBalancerAvgShedderLowThreshold 15"
+    )
 
 
 def test_all_that_is_shed_goes_to_the_planned_broker_though_it_then_has_more_of_the_namespace() -> None:

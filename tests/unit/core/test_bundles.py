@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.core.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries, validate_boundaries
+from loadmanager.core.bundles import (
+    MAX_BUNDLES,
+    BoundariesError,
+    NamespaceBundles,
+    equal_boundaries,
+    validate_boundaries,
+)
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import BundleRange, InvalidNameError
 
@@ -50,3 +56,43 @@ def test_a_range_is_found_only_when_it_is_exactly_a_bundle() -> None:
     assert bundles.find_index(BundleRange(0x40000000, 0x80000000)) == 1
     assert bundles.find_index(BundleRange(0x40000000, 0x50000000)) is None
     assert bundles.find_index(BundleRange(0x30000000, 0x80000000)) is None
+
+
+HALVES = NamespaceBundles(equal_boundaries(2), HashFunction.CRC32)
+
+
+def test_a_split_cuts_one_bundle_and_leaves_the_others() -> None:
+    cut = HALVES.split(1, [0x90000000, 0xA0000000])
+    assert cut.boundaries == (0, 0x80000000, 0x90000000, 0xA0000000, 0xFFFFFFFF)
+    assert cut.hash_function is HashFunction.CRC32
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "complaint"),
+    [
+        ([], "at least one inside 0x80000000_0xffffffff"),
+        ([0x80000000], "0x80000000 does not ascend after 0x80000000"),
+        ([0xFFFFFFFF], "0xffffffff does not ascend after 0xffffffff"),
+        ([0x7FFFFFFF], "0x7fffffff does not ascend after 0x80000000"),
+        ([0xA0000000, 0x90000000], "0x90000000 does not ascend after 0xa0000000"),
+        ([0x90000000, 0x90000000], "0x90000000 does not ascend after 0x90000000"),
+    ],
+)
+def test_a_split_outside_the_bundle_or_out_of_order_is_refused(boundaries: list[int], complaint: str) -> None:
+    with pytest.raises(BoundariesError, match=complaint):
+        HALVES.split(1, boundaries)
+
+
+def test_a_namespace_gets_no_more_bundles_than_its_record_can_hold() -> None:
+    with pytest.raises(BoundariesError, match=f"more than the {MAX_BUNDLES}"):
+        NamespaceBundles(equal_boundaries(MAX_BUNDLES)).split(0, [1])
+
+
+def test_a_merge_undoes_a_split() -> None:
+    assert HALVES.split(0, [0x40000000]).merge(0) == HALVES
+    assert HALVES.merge(0).boundaries == (0, 0xFFFFFFFF)
+
+
+def test_the_last_bundle_has_none_above_to_merge_with() -> None:
+    with pytest.raises(BoundariesError, match="0x80000000_0xffffffff is the last one"):
+        HALVES.merge(1)

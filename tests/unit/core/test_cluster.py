@@ -8,6 +8,7 @@ from support.builders import averages, broker, bundle, owned, releasing, report
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import DEFAULT_LOAD
+from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import FREE
 from loadmanager.core.snapshot import LONG_TERM, Snapshot
 
@@ -152,11 +153,13 @@ def test_of_two_brokers_that_report_a_bundle_of_neither_the_later_counts() -> No
 
 def test_history_is_kept_while_a_record_or_a_report_has_the_bundle() -> None:
     model = a_model_where_a_owns_and_reports_x_and_y()
-    model.set_namespace(NS, [X], [owned(A)])
+    other = bundle(1, "tenant/unrecorded")
+    model.apply_report(A, report({X: (10, 0, 0, 0), other: (1, 0, 0, 0)}))
     assert model.bundle_averages(NS).keys() == {X, Y}
-    model.apply_report(A, report({X: (10, 0, 0, 0)}))
-    assert model.bundle_averages(NS).keys() == {X}
+    assert model.bundle_averages("tenant/unrecorded").keys() == {other}
     model.apply_report(A, report())
+    assert model.bundle_averages("tenant/unrecorded") == {}
+    model.set_namespace(NS, [X], [owned(A)])
     assert model.bundle_averages(NS).keys() == {X}
     model.remove_namespace(NS)
     assert model.bundle_averages(NS) == {}
@@ -253,7 +256,7 @@ def test_registrations_that_nothing_refers_to_do_not_pile_up() -> None:
     model = a_model_where_a_owns_and_reports_x_and_y()
     model.set_namespace(NS, [X, Y], [owned(A), releasing(A, B)])
     for incarnation in range(3000):
-        model.apply_report(broker("c", incarnation), report([Z]))
+        model.apply_report(broker("c", incarnation), report([bundle(3, "tenant/z")]))
     model.apply_report(A, report({X: (10, 0, 0, 0), Y: (20, 0, 0, 0)}))
     assert model._registrations.size < 1100
     assert taken(model).bundles.assigned.tolist() == [0, 1, -1]
@@ -309,8 +312,9 @@ def test_an_empty_model_gives_an_empty_snapshot() -> None:
 
 def test_bundles_are_known_from_records_and_from_reports() -> None:
     model = a_model_where_a_owns_and_reports_x_and_y()
-    model.apply_report(B, report([Z]))
-    assert all(name in model.known_bundles for name in (X, Y, Z))
+    other = bundle(3, "tenant/unrecorded")
+    model.apply_report(B, report([other]))
+    assert all(name in model.known_bundles for name in (X, Y, other))
     assert bundle(4) not in model.known_bundles
 
 
@@ -320,3 +324,48 @@ def test_a_bundle_on_its_way_from_a_broker_that_is_gone_belongs_to_its_destinati
     model.set_namespace(NS, [X, Y], [releasing(gone, B), releasing(gone)])
     assert taken(model).bundles.assigned.tolist() == [1, -1]
     assert taken(model).bundles.free.tolist() == [False, True]
+
+
+def test_the_samples_of_a_bundle_are_counted_and_an_unknown_one_has_none() -> None:
+    model = ClusterModel()
+    for _ in range(12):
+        model.apply_report(broker("a"), report([bundle(1)]))
+    assert model.samples_of(bundle(1)) == (10, 12)
+    assert model.samples_of(bundle(2)) == (0, 0)
+
+
+def test_namespaces_stand_in_the_order_of_their_bundles_whatever_their_names_begin_with() -> None:
+    model = ClusterModel()
+    for namespace in ("tenant/b", "tenant/b-c", "tenant/b0", "tenant/a.b", "tenant-2/b", "tenant/a"):
+        model.set_namespace(namespace, [bundle(1, namespace), bundle(2, namespace)], [FREE, FREE])
+    bundles = taken(model).bundles
+    assert [bundles.namespaces[position] for position in bundles.namespace.tolist()] == [
+        namespace_of(name) for name in bundles.names
+    ]
+    assert bundles.namespace.tolist() == sorted(bundles.namespace.tolist())
+
+
+def test_an_order_that_is_kept_up_to_date_is_that_of_a_model_that_sorts_for_the_first_time() -> None:
+    rng = np.random.default_rng(1)
+    kept = ClusterModel()
+    for _ in range(30):
+        for namespace in ("tenant/a", "tenant/b", "tenant/a-b"):
+            names = [
+                bundle(int(number), namespace) for number in np.sort(rng.choice(40, rng.integers(1, 12), replace=False))
+            ]
+            kept.set_namespace(namespace, names, [FREE] * len(names))
+            if rng.random() < 0.5:
+                taken(kept)
+        fresh = ClusterModel()
+        for namespace in sorted({namespace_of(name) for name in taken(kept).bundles.names}):
+            names = [name for name in taken(kept).bundles.names if namespace_of(name) == namespace]
+            fresh.set_namespace(namespace, names, [FREE] * len(names))
+        one, other = taken(kept).bundles, taken(fresh).bundles
+        assert (one.names, one.namespaces, one.namespace.tolist()) == (
+            other.names,
+            other.namespaces,
+            other.namespace.tolist(),
+        )
+        assert one.names == tuple(sorted(set(one.names)))
+        for name in one.names:
+            assert kept._names[kept._current_order().rows[one.names.index(name)]] == name

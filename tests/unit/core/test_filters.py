@@ -32,6 +32,7 @@ from loadmanager.core.filters import (
 from loadmanager.core.load import BoolArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.placement.base import Projection
+from loadmanager.core.plan import Figure
 from loadmanager.core.planner import PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.snapshot import Snapshot
@@ -68,7 +69,7 @@ def names(given: Snapshot, kept: BoolArray) -> str:
     return "".join(given.brokers.ids[row][0] for row in np.flatnonzero(kept))
 
 
-def allowed(rules: Rules, asked: Question) -> tuple[str, dict[str, int]]:
+def allowed(rules: Rules, asked: Question) -> tuple[str, dict[str, Figure]]:
     kept, dropped = allowed_brokers(rules, asked)
     return names(asked.snapshot, kept), dropped
 

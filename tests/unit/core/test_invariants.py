@@ -6,9 +6,14 @@ import pytest
 from support.builders import averages, broker, bundle, owned, releasing, report, snapshot
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.invariants import ownership_violations, partition_violations, plan_violations
-from loadmanager.core.names import BundleRange
-from loadmanager.core.ownership import FREE, Ownership, OwnershipState
+from loadmanager.core.invariants import (
+    ownership_violations,
+    partition_violations,
+    plan_violations,
+    succession_violations,
+)
+from loadmanager.core.names import BundleRange, NamespaceName
+from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Stamp
 from loadmanager.core.plan import Assign, Plan, Reason, Unload
 
 A, B, GONE = broker("a"), broker("b"), broker("b", incarnation=9)
@@ -92,3 +97,20 @@ def test_an_unsound_ownership_is_named(ownership: Ownership, violation: str) -> 
 
 def test_a_missing_ownership_is_named() -> None:
     assert ownership_violations(RANGES, [FREE]) == ["2 bundles have 1 ownership entries"]
+
+
+def test_a_record_may_follow_another_one_where_no_version_falls() -> None:
+    before = NamespaceState(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)), (owned(A, 3), owned(A, 5)))
+    stamp = Stamp(1, 0, "test")
+    assert succession_violations(before, before) == []
+    assert succession_violations(before, before.split(0, [7], stamp)) == []
+    assert succession_violations(before, before.merge(0, stamp)) == []
+
+
+def test_a_version_that_falls_or_stays_though_something_changed_is_named() -> None:
+    name, halves = NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2))
+    before = NamespaceState(name, halves, (owned(A, 3), owned(A, 5)))
+    whole = NamespaceState(name, NamespaceBundles(equal_boundaries(1)), (owned(A, 4),))
+    other_owner = NamespaceState(name, halves, (owned(A, 3), owned(B, 5)))
+    assert succession_violations(before, whole) == ["0x80000000: version 4 follows version 5"]
+    assert succession_violations(before, other_owner) == ["0x80000000: version 5 follows version 5"]

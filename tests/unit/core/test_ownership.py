@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from support.builders import broker, owned, releasing
@@ -72,7 +73,7 @@ def test_a_bundle_whose_owner_is_gone_is_free(current: Ownership) -> None:
     ],
 )
 def test_an_illegal_transition_raises_with_the_bundles_story(step: Callable[[], Ownership]) -> None:
-    with pytest.raises(IllegalTransitionError, match="Ownership"):
+    with pytest.raises(IllegalTransitionError, match="a bundle that is .* at version"):
         step()
 
 
@@ -86,3 +87,54 @@ def test_a_namespace_begins_with_free_bundles_and_changes_by_position() -> None:
 def test_each_bundle_of_a_namespace_has_one_ownership() -> None:
     with pytest.raises(AssertionError, match="one ownership per bundle"):
         NamespaceState(NamespaceName("tenant", "ns"), NamespaceBundles(equal_boundaries(2)), (FREE,))
+
+
+def a_namespace(*ownerships: Ownership) -> NamespaceState:
+    return NamespaceState(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(len(ownerships))), ownerships)
+
+
+@pytest.mark.parametrize("parent", [FREE, owned(A, version=4)])
+def test_the_parts_of_a_split_bundle_follow_on_its_version_with_its_owner(parent: Ownership) -> None:
+    after = a_namespace(owned(B), parent).split(1, [0x90000000, 0xA0000000], STAMP)
+    assert after.bundle_names()[1:] == [
+        "t/ns/0x80000000_0x90000000",
+        "t/ns/0x90000000_0xa0000000",
+        "t/ns/0xa0000000_0xffffffff",
+    ]
+    assert after.ownerships[0] == owned(B)
+    assert set(after.ownerships[1:]) == {
+        Ownership(parent.state, parent.owner, None, parent.version + 1, 7, 1000, "test")
+    }
+
+
+def test_a_bundle_on_its_way_keeps_its_shape() -> None:
+    leaving = a_namespace(releasing(A, B), owned(A))
+    with pytest.raises(IllegalTransitionError, match=r"cannot split bundle t/ns/0x00000000_0x80000000, .*Releasing"):
+        leaving.split(0, [1], STAMP)
+    with pytest.raises(IllegalTransitionError, match="cannot merge bundle t/ns/0x00000000_0x80000000"):
+        leaving.merge(0, STAMP)
+
+
+def test_an_ownership_says_in_words_who_has_the_bundle_and_who_gets_it() -> None:
+    assert str(FREE) == "Free at version 0"
+    assert str(owned(A, 3)) == f"Owned by {A} at version 3"
+    assert str(replace(releasing(A, B), version=4)) == f"Releasing by {A} for {B} at version 4"
+
+
+@pytest.mark.parametrize(
+    ("lower", "upper", "version"), [(FREE, FREE, 1), (owned(A, 3), owned(A, 8), 9), (owned(A, 5), owned(A, 2), 6)]
+)
+def test_a_merged_bundle_follows_on_the_higher_version(lower: Ownership, upper: Ownership, version: int) -> None:
+    after = a_namespace(owned(B), lower, upper, owned(B)).merge(1, STAMP)
+    assert after.bundle_names()[1] == "t/ns/0x40000000_0xc0000000"
+    assert after.ownerships == (
+        owned(B),
+        Ownership(lower.state, lower.owner, None, version, 7, 1000, "test"),
+        owned(B),
+    )
+
+
+@pytest.mark.parametrize("upper", [owned(B), FREE, owned(broker("a", incarnation=2)), releasing(A, B)])
+def test_bundles_of_two_owners_are_not_merged(upper: Ownership) -> None:
+    with pytest.raises(IllegalTransitionError, match=r"which is .* and bundle t/ns/0x80000000_0xffffffff, which is"):
+        a_namespace(owned(A), upper).merge(0, STAMP)

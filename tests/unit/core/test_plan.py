@@ -23,6 +23,15 @@ def test_a_sentence_is_chosen_by_the_numbers_that_are_there() -> None:
     )
 
 
+def test_a_number_that_rounding_would_make_look_like_the_setting_has_more_digits() -> None:
+    key = "loadBalancerBundleUnloadMinThroughputThreshold"
+    for need, said in ((9.9999, "9.9999"), (10.0, "10"), (9.991, "9.99")):
+        why = {"need_mib_per_s": need, key: 10.0}
+        assert Verdict("b", Reason.NEED_BELOW_MINIMUM, acted=False, why=why).sentence() == (
+            f"No move because need {said} MiB/s is below {key} 10 MiB/s"
+        )
+
+
 def test_a_reason_without_a_sentence_is_said_in_its_own_words() -> None:
     assert Verdict("b", Reason.OWNER_GONE, acted=True).sentence() == "Owner gone"
     why = {"after_s": 1.5, "attempts": 3}

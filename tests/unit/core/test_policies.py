@@ -13,6 +13,7 @@ from loadmanager.core.policies import (
     IsolationPolicy,
     Policies,
     domain_of_each_broker,
+    namespaces_to_unload,
 )
 
 HOST = BrokerId("broker-1.example.com:8080")
@@ -49,13 +50,23 @@ def test_the_host_ends_at_the_last_colon_and_is_all_of_an_id_without_one() -> No
         (r"(.)\1", "aa", True),
         (r"\[a&&b\]", "[a&&b]", True),
         (r"[\[.^]+", "[.^", True),
+        (r"\\Q.\\E", r"\Qx\E", True),
+        (r"\0142\04", "b\4", True),
+        ("a*+a", "aa", False),
+        ("(?>a|ab)c", "abc", False),
     ],
 )
 def test_patterns_mean_what_they_mean_in_java(pattern: str, host: str, *, matches: bool) -> None:
     assert IsolationPolicy("p", (), (pattern,)).has_primary(host) == matches
 
 
-@pytest.mark.parametrize("pattern", ["[", "*", "a(", r"\p{Alpha}", "[a-z&&[^b]]", "[a[bc]]", r"[\]&&b]"])
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("[", "*", "a(", r"\p{Alpha}", "[a-z&&[^b]]", "[a[bc]]", r"[\]&&b]", "a(?i)b"),
+        *("(?u)a", "a{99999999999}", "(" * 2000 + ")" * 2000),
+    ],
+)
 def test_a_pattern_that_cannot_be_used_is_refused_with_the_policy_and_what_is_wrong(pattern: str) -> None:
     with pytest.raises(InvalidPolicyError, match=r"^isolation policy 'mine': secondary '.*': \w+"):
         IsolationPolicy("mine", (), (), (pattern,))
@@ -138,3 +149,34 @@ def test_a_bundle_that_was_given_to_a_broker_counts_there_until_it_is_reported()
     assert not bundles.movable.any()
     assert given.brokers.preallocated[:, 0].tolist() == [0.0, 50.0]
     assert given.brokers.find_row(broker("b").broker) == 1
+
+
+NAMESPACES = ["t/a1", "t/a2", "t/b1", "u/a1"]
+
+
+def a_policy(
+    *namespaces: str, primary: str = "x", secondary: tuple[str, ...] = (), min_limit: int = 1
+) -> IsolationPolicy:
+    return IsolationPolicy("mine", namespaces, (primary,), secondary, min_limit)
+
+
+@pytest.mark.parametrize(
+    ("old", "scope", "unloaded"),
+    [
+        (None, "changed", ["t/a1", "t/a2"]),
+        (None, "all_matching", ["t/a1", "t/a2"]),
+        (None, "none", []),
+        (a_policy("t/a.*"), "changed", []),
+        (a_policy("t/a.*"), "all_matching", ["t/a1", "t/a2"]),
+        (a_policy("t/a1", "t/b1"), "changed", ["t/a2", "t/b1"]),
+        (a_policy("t/a1", "t/b1"), "all_matching", ["t/a1", "t/a2", "t/b1"]),
+        (a_policy("t/b1", primary="y"), "changed", ["t/a1", "t/a2", "t/b1"]),
+        (a_policy("t/a.*", secondary=("y",)), "changed", ["t/a1", "t/a2"]),
+        (a_policy("t/a.*", min_limit=2), "changed", ["t/a1", "t/a2"]),
+        (a_policy("t/a1", primary="y"), "none", []),
+    ],
+)
+def test_the_namespaces_that_a_changed_policy_concerns_are_unloaded_by_its_scope(
+    old: IsolationPolicy | None, scope: str, unloaded: list[str]
+) -> None:
+    assert namespaces_to_unload(old, a_policy("t/a.*"), scope, NAMESPACES) == unloaded

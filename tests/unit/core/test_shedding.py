@@ -200,3 +200,8 @@ def test_the_lower_boundary_mode_passes_over_a_more_used_broker_with_a_single_bu
     hot = report({bundle(i): throughput(20) for i in range(10)}, cpu=51)
     given = snapshot({**reports, "hot": hot, "idle": report(cpu=0)})
     assert verdict(LOWER_BOUNDARY, given, "hot").verdict is Reason.LOWER_BOUNDARY
+
+
+def test_a_need_that_is_not_a_number_is_not_below_the_minimum_as_in_pulsar() -> None:
+    given = snapshot({"a": report(ten(), cpu=100, load=(0, 0, float("nan"), 0)), "b": report(cpu=0)})
+    assert names(given, THRESHOLD.find_bundles_for_unloading(given, {})) == [bundle(10)]

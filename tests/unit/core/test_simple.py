@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from support.builders import broker, bundle, owned, report, snapshot
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.filters import EXTENSIBLE, MODULAR, SIMPLE, rules_of
+from loadmanager.core.ownership import Ownership
+from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Reason
 from loadmanager.core.planner import PlannerSettings, choose_destination, plan_assignments, plan_shedding
-from loadmanager.core.simple import DEFAULT_QUOTA, Samples, ranking_of
+from loadmanager.core.quotas import DEFAULT_QUOTA, Samples
+from loadmanager.core.simple import ranking_of
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.state import as_json
 
 SETTINGS = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl")
 MINUTE_MS = 60_000
@@ -28,7 +33,7 @@ def reported_at(minute: int, bundles: int = 1, rate: float = 100) -> Snapshot:
 
 
 def model_after(given: Snapshot, **model: object) -> dict[str, Any]:
-    return ranking_of(given, {"model": {"last_update_ms": 0, **model}}, SETTINGS).model
+    return ranking_of(given, {"model": {"last_update_ms": 0, **model}}, SETTINGS).model.as_json()
 
 
 def test_a_fixed_quota_never_changes() -> None:
@@ -59,7 +64,7 @@ def test_the_average_becomes_the_default_at_most_every_quarter_of_an_hour() -> N
 def test_what_is_remembered_is_taken_in_once_per_report_and_is_a_json_value() -> None:
     first = model_after(reported_at(1))
     again = ranking_of(reported_at(1), {"model": json.loads(json.dumps(first))}, SETTINGS).model
-    assert again == first
+    assert again.as_json() == first
     given = reported_at(1)
     ranking = ranking_of(given, {"model": first}, SETTINGS)
     assert ranking_of(given, {"model": ranking.model}, SETTINGS) is ranking
@@ -75,7 +80,7 @@ def test_a_quota_is_kept_while_a_record_has_the_bundle_and_forgotten_after() -> 
 
 def test_without_any_broker_nothing_is_taken_in() -> None:
     ranking = ranking_of(snapshot({}), {}, SETTINGS)
-    assert "last_update_ms" not in ranking.model
+    assert "last_update_ms" not in ranking.model.as_json()
     assert len(ranking.capacity) == 0
 
 
@@ -123,9 +128,14 @@ def test_a_bundle_does_not_count_as_load_of_the_broker_that_is_asked_to_own_it_a
     assert (verdict.why["usage_percent"], verdict.why["msg_rate_per_s"]) == (0, 0)
 
 
-def test_a_memory_that_the_reports_do_not_change_stays_the_same_object() -> None:
-    given, known = reported_at(1), {"model": model_after(reported_at(1))}
-    assert ranking_of(given, known, SETTINGS).model is known["model"]
+def test_what_reports_do_not_change_is_shared_by_later_memories() -> None:
+    """So that neither a burst of lookups nor a change of ownership costs anything by the number of bundles."""
+    first = ranking_of(reported_at(1), {}, SETTINGS).model
+    later = ranking_of(reported_at(1), {"model": first}, SETTINGS).model
+    assert later.quotas.quota is first.quotas.quota
+    assert later.carried is not None
+    assert first.carried is not None
+    assert later.carried.loaded is first.carried.loaded
 
 
 def test_a_broker_that_sheds_has_that_much_less_to_carry_for_the_next_bundle() -> None:
@@ -171,3 +181,98 @@ def test_the_even_distribution_of_a_namespace_is_on_whatever_its_setting() -> No
 )
 def test_the_filters_are_those_of_the_load_manager(settings: PlannerSettings, placement: str, rules: object) -> None:
     assert rules_of(settings, placement) is rules
+
+
+def a_model() -> ClusterModel:
+    """Three brokers, whose bundles' figures have no short binary form."""
+    model = ClusterModel()
+    owners = [broker(f"b{i % 3}") for i in range(30)]
+    model.set_namespace("tenant/ns", [bundle(i) for i in range(30)], [owned(owner) for owner in owners])
+    for each in range(3):
+        loads = {bundle(i): (i / 7 + 5, i / 3 + 5, 1e5, 2e5) for i in range(each, 30, 3)}
+        model.apply_report(broker(f"b{each}"), report(loads, cpu=(10, 800), last_update_ms=1))
+    return model
+
+
+def sums(given: Snapshot, state: Mapping[str, Any]) -> list[list[list[float]]]:
+    ranking = ranking_of(given, state, SETTINGS)
+    return [ranking.loaded.tolist(), ranking.given.tolist()]
+
+
+@pytest.mark.parametrize("change", ["moved", "left", "reported", "came", "went"])
+def test_what_is_added_up_for_what_changed_is_to_the_last_bit_what_all_of_it_comes_to(change: str) -> None:
+    model = a_model()
+    first = ranking_of(model.snapshot(0.0, 0.0), {"model": {"last_update_ms": 1}}, SETTINGS).model
+    owners = [broker(f"b{i % 3}") for i in range(30)]
+    names = [bundle(i) for i in range(30)]
+    if change == "moved":
+        owners[3:6] = owners[4:7]
+    elif change == "left":
+        model.remove_broker(broker("b1").broker)
+    elif change == "reported":
+        model.apply_report(broker("b2"), report({bundle(2): (9, 9, 9, 9)}, last_update_ms=1 + MINUTE_MS))
+    elif change == "came":
+        names, owners = [*names, bundle(30)], [*owners, broker("b0")]
+    else:
+        names, owners = names[:-1], owners[:-1]
+        model.apply_report(broker("b2"), report({bundle(i): (1, 1, 1, 1) for i in range(2, 29, 3)}, last_update_ms=1))
+    model.set_namespace("tenant/ns", names, [owned(owner) for owner in owners])
+    remembered = as_json({"one": {"model": first}})["one"]
+    assert sums(model.snapshot(0.0, 0.0), {"model": first}) == sums(model.snapshot(0.0, 0.0), remembered)
+    after = ranking_of(model.snapshot(0.0, 0.0), {"model": first}, SETTINGS).model
+    again = ranking_of(model.snapshot(0.0, 0.0), remembered, SETTINGS).model
+    assert after.as_json() == again.as_json()
+
+
+def test_a_bundle_without_a_quota_that_is_listed_as_fixed_keeps_the_default() -> None:
+    assert model_after(reported_at(30), fixed=[bundle(0)])["quotas"] == {bundle(0): list(DEFAULT_QUOTA)}
+
+
+def test_an_older_report_changes_no_quota_but_the_time_it_counts_from() -> None:
+    first = model_after(reported_at(30))
+    older = ranking_of(reported_at(20), {"model": first}, SETTINGS).model.as_json()
+    assert older == first | {"last_update_ms": 20 * MINUTE_MS}
+
+
+def test_a_bundle_that_nobody_reports_has_the_default_as_soon_as_that_changes() -> None:
+    model = ClusterModel()
+    model.set_namespace("tenant/ns", [bundle(i) for i in range(41)], [owned(broker("b0"))] * 40 + [Ownership()])
+    loads = {bundle(i): (1000.0, 1000.0, 1e5, 1e5) for i in range(40)}
+    model.apply_report(broker("b0"), report(loads, last_update_ms=15 * MINUTE_MS))
+    state = {"model": {"last_update_ms": 0, "stored_at_ms": 0}}
+    ranking = ranking_of(model.snapshot(0.0, 0.0), state, SETTINGS)
+    assert ranking.default.tolist() != list(DEFAULT_QUOTA)
+    assert ranking.quota_of(40).tolist() == ranking.quota_of(None).tolist()
+
+
+@pytest.mark.parametrize("strategy", ["leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"])
+def test_candidates_in_any_order_are_looked_at_by_name_where_they_are_equal(strategy: str) -> None:
+    wide = (0, 1e9)
+    unit = report(cpu=(0, 400), memory=wide, bandwidth_in=wide, bandwidth_out=wide)
+    given = snapshot({f"b{i}": unit for i in range(3)})
+    place = PLACEMENT_STRATEGIES[strategy](SETTINGS).place
+    chosen = [
+        place(np.array(rows), None, given, Projection(given), {}, np.random.default_rng(3)).broker
+        for rows in ([0, 1, 2], [2, 1, 0])
+    ]
+    assert chosen[0] == chosen[1]
+
+
+def test_a_figure_that_is_no_number_hides_neither_an_overload_nor_the_top_bundle() -> None:
+    nan = float("nan")
+    loads = {bundle(0): (nan, 0.0, 0.0, 0.0), bundle(1): (900.0, 0.0, 0.0, 0.0)}
+    hot = report(loads, cpu=(90, 100), memory=(nan, 100), direct_memory=(nan, 100))
+    plan, _ = plan_shedding(snapshot({"b0": hot, "b1": report()}), SETTINGS, {}, RNG)
+    assert [step.bundle for step in plan.steps] == [bundle(1)]
+
+
+def test_a_chain_of_moves_comes_to_the_same_as_all_of_them_at_once() -> None:
+    model, rng = a_model(), np.random.default_rng(5)
+    chained: Mapping[str, Any] = {"model": {"last_update_ms": 1}}
+    start = as_json({"one": {"model": ranking_of(model.snapshot(0.0, 0.0), chained, SETTINGS).model}})["one"]
+    for _ in range(20):
+        owners = [broker(f"b{i}") for i in rng.integers(0, 3, 30).tolist()]
+        model.set_namespace("tenant/ns", [bundle(i) for i in range(30)], [owned(owner) for owner in owners])
+        given = model.snapshot(0.0, 0.0)
+        assert sums(given, chained) == sums(given, start)
+        chained = {"model": ranking_of(given, chained, SETTINGS).model}

@@ -42,8 +42,8 @@ def test_rows_are_found_by_name() -> None:
 
 def test_a_bundle_that_is_not_known_carries_the_default_load() -> None:
     given = snapshot({"a": report({X: (1, 2, 3, 4)})})
-    assert bundle_load(given, None) is DEFAULT_LOAD
-    assert bundle_load(given, 0).tolist() == [1, 2, 3, 4]
+    assert bundle_load(given, None, "t/ns") is DEFAULT_LOAD
+    assert bundle_load(given, 0, "t/ns").tolist() == [1, 2, 3, 4]
 
 
 def test_what_is_derived_is_worked_out_once() -> None:
@@ -68,6 +68,12 @@ def test_brokers_can_be_given_other_bundles_and_other_sums() -> None:
     told = moved.with_time_average(np.full((2, 2, 4), 7.0))
     assert told.time_average.tolist() == np.full((2, 2, 4), 7.0).tolist()
     assert told.preallocated.tolist() == moved.preallocated.tolist()
+
+
+def test_the_long_term_sums_of_some_metrics_are_those_of_all_of_them() -> None:
+    brokers = snapshot({"a": report({bundle(1): (1, 2, 3, 4), bundle(2): (5, 6, 7, 8)}), "b": report()}).brokers
+    assert brokers.long_term((3, 0)).tolist() == [[12, 6], [0, 0]]
+    assert brokers.with_time_average(np.full((2, 2, 4), 7.0)).long_term((1,)).tolist() == [[7], [7]]
 
 
 def test_sums_of_brokers_can_be_given_in_place_of_what_their_bundles_add_up_to() -> None:

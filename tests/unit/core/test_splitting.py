@@ -9,10 +9,11 @@ import pytest
 
 from loadmanager.core.names import HASH_SPACE_END, BundleRange
 from loadmanager.core.plan import Reason
-from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.splitting import SPLIT_ALGORITHMS
-from loadmanager.core.splitting.base import MIB, PositionsRequiredError, TopicLoad, are_inside, is_splittable
+from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.splitting import SPLIT_ALGORITHMS, split_algorithm
+from loadmanager.core.splitting.base import MIB, PositionsRequiredError, TopicLoad, is_splittable, usable
 from loadmanager.core.splitting.finder import (
+    Divide,
     SplitCandidate,
     Splits,
     divide_bundle,
@@ -95,9 +96,10 @@ def test_topics_of_one_hash_have_the_load_of_the_last() -> None:
 
 
 def test_ends_are_no_place_to_cut() -> None:
-    assert not are_inside(LEFT, [0, 500])
-    assert not are_inside(LEFT, [500, 1000])
-    assert are_inside(LEFT, [1, 999])
+    assert usable(LEFT, [0, 500]) == [500]
+    assert usable(LEFT, [500, 500, 1000]) == [500]
+    assert usable(LEFT, [999, 1]) == [1, 999]
+    assert usable(LEFT, [0, 1000]) == []
     assert not is_splittable(BundleRange(4, 5))
     assert is_splittable(BundleRange(4, 6))
 
@@ -204,10 +206,11 @@ def test_a_split_under_way_blocks_those_that_share_an_end(
         (None, Reason.NO_SPLIT_BOUNDARY),
         ([], Reason.NO_SPLIT_BOUNDARY),
         ([0], Reason.SPLIT_BOUNDARY_AT_END),
-        ([10, 20], Reason.TOO_MANY_SPLIT_BOUNDARIES),
     ],
 )
-def test_an_extensible_split_takes_one_boundary_inside(boundaries: list[int] | None, reason: Reason) -> None:
+def test_a_split_without_a_place_to_cut_counts_as_a_hit_and_is_no_more(
+    boundaries: list[int] | None, reason: Reason
+) -> None:
     found = find_for_extensible([BUSY], {}, {}, lambda _name, _range: boundaries, SETTINGS)
     assert (found.splits, reasons(found), found.hits) == ((), [reason], {BUSY.name: 1})
 
@@ -217,3 +220,133 @@ def test_other_splits_may_have_several_boundaries() -> None:
     assert split is not None
     assert (split.boundaries, verdict.acted, verdict.why["parts"]) == ((10, 20), True, 3)
     assert verdict.sentence() == "Split into 3 because it was asked for"
+
+
+def cut_at(*boundaries: int) -> Divide:
+    return lambda _name, _range: list(boundaries)
+
+
+def test_both_rules_cut_at_several_boundaries_and_count_every_part() -> None:
+    full = replace(SETTINGS, namespace_maximum_bundles=4)
+    for found in (
+        find_for_modular([BUSY, OTHER], {"t/ns": 2}, cut_at(2000, 10, 10, 20), full),
+        find_for_extensible([BUSY, OTHER], {}, {"t/ns": 2}, cut_at(2000, 10, 10, 20), full),
+    ):
+        assert [split.boundaries for split in found.splits] == [(10, 20)]
+        assert reasons(found) == [Reason.MSG_RATE, Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
+        assert found.verdicts[1].why["bundles"] == 4
+
+
+@pytest.mark.parametrize(
+    ("room", "boundaries"),
+    [(1, (30,)), (2, (20, 40)), (3, (20, 30, 40)), (4, (20, 30, 40, 50)), (5, (10, 20, 30, 40, 50))],
+)
+def test_of_too_many_boundaries_some_are_used_in_even_steps(room: int, boundaries: tuple[int, ...]) -> None:
+    full = replace(SETTINGS, namespace_maximum_bundles=2 + room)
+    found = find_for_modular([BUSY], {"t/ns": 2}, cut_at(10, 20, 30, 40, 50), full)
+    assert found.splits[0].boundaries == boundaries
+    wanted = f"Split into {room + 1}, not 6, because its 101 messages/s are more than"
+    assert found.verdicts[0].sentence().startswith(wanted) == (room < 5)
+
+
+def test_a_bundle_that_two_brokers_report_is_judged_by_its_owners_report() -> None:
+    theirs = replace(BUSY, msg_rate=1.0, is_owned=False)
+    for candidates in ([theirs, BUSY], [BUSY, theirs]):
+        assert reasons(modular(*candidates)) == [Reason.MSG_RATE]
+    assert reasons(modular(replace(BUSY, is_owned=False), replace(BUSY, msg_rate=1.0))) == [Reason.BELOW_SPLIT_LIMITS]
+
+
+def test_a_limit_that_blocks_a_split_names_itself_and_what_it_blocks() -> None:
+    found = modular(BUSY, counts={"t/ns": 128})
+    assert found.verdicts[0].sentence() == (
+        "No split, though it is above loadBalancerNamespaceBundleMaxMsgRate (5 topics, 0 sessions, 101 messages/s,"
+        " 0 MiB/s), because its namespace has 128 bundles already, this round's counted, and"
+        " loadBalancerNamespaceMaximumBundles 128"
+    )
+    found = extensible(BUSY, replace(OTHER, sessions=101), max_number_of_bundles_to_split_per_cycle=1)
+    assert found.verdicts[1].sentence() == (
+        "No split now, though it is above loadBalancerNamespaceBundleMaxSessions (5 topics, 101 sessions,"
+        " 101 messages/s, 0 MiB/s), because its broker splits others already,"
+        " loadBalancerMaxNumberOfBundlesToSplitPerCycle 1"
+    )
+
+
+def test_a_full_cycle_blocks_nothing_of_a_bundle_that_is_not_hot_and_it_keeps_its_hits() -> None:
+    found = extensible(
+        BUSY, replace(OTHER, msg_rate=1.0), hits={OTHER.name: 2}, max_number_of_bundles_to_split_per_cycle=1
+    )
+    assert reasons(found) == [Reason.MSG_RATE, Reason.BELOW_SPLIT_LIMITS]
+    assert found.hits == {OTHER.name: 2}
+
+
+def hot_topic(*loads: float, candidate: SplitCandidate = BUSY, by_throughput: bool = False) -> Splits:
+    topics = [
+        TopicLoad(i, 0.0 if by_throughput else load, load if by_throughput else 0.0, f"t{i}")
+        for i, load in enumerate(loads)
+    ]
+    return find_for_modular([candidate], {}, halves, SETTINGS, lambda _name: topics)
+
+
+def test_a_bundle_whose_load_is_that_of_one_topic_is_not_cut() -> None:
+    found = hot_topic(1.0, 188.0, 11.0)
+    assert (found.splits, reasons(found)) == ((), [Reason.ONE_HOT_TOPIC])
+    assert found.verdicts[0].sentence() == (
+        "No split can help because one topic, t1, carries 94 % of its 101 messages/s and is by itself above"
+        " loadBalancerNamespaceBundleMaxMsgRate 100: partition the topic"
+    )
+    wide = replace(BUSY, msg_rate=0.0, throughput=200.0 * MIB)
+    found = hot_topic(190.0 * MIB, 10.0 * MIB, candidate=wide, by_throughput=True)
+    assert found.verdicts[0].sentence() == (
+        "No split can help because one topic, t0, carries 95 % of its 200 MiB/s and is by itself above"
+        " loadBalancerNamespaceBundleMaxBandwidthMbytes 100: partition the topic"
+    )
+
+
+@pytest.mark.parametrize(
+    ("loads", "candidate"),
+    [
+        ((), BUSY),
+        ((100.0, 1.0), BUSY),  # without it, both parts are within the limit
+        ((179.0, 21.0), BUSY),  # without it, a tenth and more of the load is gone
+        ((190.0,), replace(BUSY, msg_rate=250.0)),  # nothing is known of the rest
+        ((190.0, 10.0), replace(BUSY, topics=101)),  # it is split for its topics
+    ],
+)
+def test_a_bundle_that_a_split_can_help_is_cut_whatever_its_hottest_topic(
+    loads: tuple[float, ...], candidate: SplitCandidate
+) -> None:
+    assert len(hot_topic(*loads, candidate=candidate).splits) == 1
+
+
+def test_the_only_topic_of_a_bundle_above_a_limit_is_to_be_partitioned() -> None:
+    alone = modular(replace(BUSY, topics=1)).verdicts[0]
+    assert alone.sentence() == (
+        "No split can help because its only topic carries all of it and is above loadBalancerNamespaceBundleMaxMsgRate"
+        " (0 sessions, 101 messages/s, 0 MiB/s): partition the topic"
+    )
+    for candidate in (replace(BUSY, topics=0), replace(BUSY, topics=1, msg_rate=1.0)):
+        (verdict,) = modular(candidate).verdicts
+        assert verdict.sentence() == f"No split because it takes two topics and it has {candidate.topics}"
+
+
+def test_an_algorithm_is_the_configured_one_unless_another_is_asked_for() -> None:
+    assert split_algorithm(SETTINGS)[0] == "range_equally_divide"
+    assert split_algorithm(SETTINGS, "topic_count_equally_divide", "--split")[0] == "topic_count_equally_divide"
+
+
+def test_an_algorithm_that_is_not_supported_is_refused_by_name() -> None:
+    settings = replace(SETTINGS, supported_split_algorithms=("topic_count_equally_divide",))
+    with pytest.raises(UnknownStrategyError) as refused:
+        split_algorithm(settings)
+    assert str(refused.value) == (
+        "defaultNamespaceBundleSplitAlgorithm 'range_equally_divide': not one of"
+        " supportedNamespaceBundleSplitAlgorithms, topic_count_equally_divide: add it there or choose another"
+    )
+    with pytest.raises(UnknownStrategyError, match=r"^--split 'flow_or_qps_equally_divide': not one of"):
+        split_algorithm(settings, "flow_or_qps_equally_divide", "--split")
+    with pytest.raises(UnknownStrategyError, match="which is empty"):
+        split_algorithm(replace(SETTINGS, supported_split_algorithms=()))
+
+
+def test_pulsars_algorithms_are_supported_by_default() -> None:
+    assert set(SETTINGS.supported_split_algorithms) == SPLIT_ALGORITHMS.keys()

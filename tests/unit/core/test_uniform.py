@@ -120,8 +120,9 @@ def test_the_first_by_name_of_equally_loaded_brokers_sheds() -> None:
     ]
 
 
-def test_without_brokers_nothing_is_shed() -> None:
-    assert not UNIFORM.find_bundles_for_unloading(snapshot({}), {}).bundles
+def test_without_brokers_nothing_is_shed_nor_said() -> None:
+    shed = UNIFORM.find_bundles_for_unloading(snapshot({}), {})
+    assert (shed.bundles, shed.verdicts) == ((), ())
 
 
 def test_the_need_is_at_most_what_a_32_bit_whole_number_holds() -> None:

@@ -35,7 +35,12 @@ def test_equal_versions_have_equal_ranks() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "1", "1.2", "1.2.3.4", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3-01", "1.2.3+", "1.2.3-a..b", "1.2.3 "]
+    "text",
+    [
+        *("", "1", "1.2", "1.2.3.4", "v1.2.3", "01.2.3", "1.2.3-", "1.2.3-01", "1.2.3+", "1.2.3-a..b", "1.2.3 "),
+        f"1.{'9' * 5000}.0",
+        f"1.2.3+{'9' * 5000}",
+    ],
 )
 def test_what_is_no_semantic_version_is_unreadable(text: str) -> None:
     assert rank_versions([text, "1.0.0"]).tolist() == [UNREADABLE, 0]

@@ -12,7 +12,7 @@ from support.waiting import eventually
 
 from loadmanager.core.names import TopicName
 from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.plan import Plan, Unload
+from loadmanager.core.plan import Plan, Reason, Unload
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.deciding import Decided, ShedDecider
 from loadmanager.decide.dumping import collect_cluster, configuration_of
@@ -83,9 +83,9 @@ async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journal
 
 async def test_what_strategies_remember_is_dumped_by_the_start_of_each_broker() -> None:
     async with a_leader() as (cluster, leader):
-        await hot_and_idle(cluster, leader)
+        bundles = await hot_and_idle(cluster, leader)
+        await report(cluster, leader, "b1:8080", bundles, cpu=5.0)
         await leader.node.desk.shed()
-        await report(cluster, leader, "b1:8080", (), cpu=0.0)
         first, second = cluster.brokers["b1:8080"].registration, cluster.brokers["b2:8080"].registration
         assert leader.node.desk.state["ThresholdShedder"]["usage"]["b1:8080"][0] == first.incarnation
         leader.node.desk.state["ThresholdShedder"]["usage"]["b2:8080"][0] = second.incarnation - 1
@@ -99,6 +99,19 @@ async def test_what_strategies_remember_is_dumped_by_the_start_of_each_broker() 
             }
         }
         assert "/loadbalance/strategy-state: FutureShedder: no strategy of this version" in collected.faults
+
+
+async def test_a_dump_leaves_out_the_averages_that_the_next_round_begins_anew() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await hot_and_idle(cluster, leader)
+        await report(cluster, leader, "b1:8080", bundles, cpu=5.0)
+        await leader.node.desk.shed()
+        await report(cluster, leader, "b1:8080", bundles, cpu=95.0)
+        await leader.node.persistence.flush()
+        line = (await dumped(cluster)).finish()
+        assert list(line["state"]["ThresholdShedder"]["usage"]) == ["b2:8080"]
+        plan = await leader.node.shedding.cycle()
+        assert decided_again(line, "ThresholdShedder")[0] == unloads(plan) != []
 
 
 async def test_a_dump_says_who_owns_what_and_what_is_on_its_way() -> None:
@@ -176,3 +189,42 @@ def test_the_configuration_of_a_dump_is_what_differs_from_the_defaults() -> None
     assert "metadataStoreUrl" not in configured
     line: DumpLine = {"configuration": configured}
     assert decided_again(line, "ThresholdShedder")[0] == []
+
+
+async def test_what_operators_laid_down_is_in_a_dump_and_decides_there_as_it_does_live() -> None:
+    async with a_leader() as (cluster, leader):
+        first, *_ = await hot_and_idle(cluster, leader)
+        await cluster.a_broker("b3:8080", a_record("b3:8080", cpu=1.0))
+        for path, data in {
+            paths.ISOLATION: b'{"mine": {"namespaces": ["t/other"], "primary": ["b3"]}}',
+            paths.FAILURE_DOMAINS: b'{"east": {"brokers": ["b2:8080"]}}',
+            paths.ANTI_AFFINITY: b'{"t/ns": "group", "t/none": "group"}',
+            paths.CONTROLS: b'{"frozenBundles": {"%s": "test"}, "dryRun": true}' % first.encode(),
+            paths.CONFIGURATION: b'{"loadBalancerLoadSheddingStrategy": "OverloadShedder", "noSuchKey": "1"}',
+        }.items():
+            await write(cluster.store, path, data)
+        await eventually(lambda: leader.node.live.overrides and leader.node.view.laid_down.controls.dry_run)
+        await leader.node.persistence.flush()
+        collected = await dumped(cluster)
+        assert collected.faults == ["/loadbalance/configuration: noSuchKey: no such key"]
+        line = collected.finish()
+        assert list(line["isolationPolicies"]) == ["mine"]
+        assert line["failureDomains"] == {"east": {"brokers": ["b2:8080"]}}
+        assert line["namespaces"][NAMESPACE]["antiAffinityGroup"] == "group"
+        assert line["configuration"]["loadBalancerLoadSheddingStrategy"] == "OverloadShedder"
+        plan = await leader.node.shedding.cycle()
+        again, decided = decided_again(line, "OverloadShedder")
+        assert again == unloads(plan)
+        assert first not in dict(again)
+        assert again
+        frozen = {v.subject: v.sentence() for v in decided.verdicts if v.verdict is Reason.BUNDLE_FROZEN}
+        assert frozen == {first: "No move because it is frozen: test"}
+
+
+async def test_laid_down_records_that_cannot_be_read_are_named_and_left_out() -> None:
+    async with a_leader() as (cluster, _):
+        for path in paths.LAID_DOWN:
+            await write(cluster.store, path, b"garbage")
+        collected = await dumped(cluster)
+        assert [fault.partition(":")[0] for fault in collected.faults] == list(paths.LAID_DOWN)
+        assert not {"isolationPolicies", "failureDomains", "controls"} & collected.finish().keys()

@@ -1,0 +1,317 @@
+"""Limits on churn: how much shedding may move, and a breaker for the day when it moves things to and fro.
+
+A memory of completed moves goes in and comes out, under `KEY` of the state, and holds no more than the windows of the
+settings need. `limit` drops from a plan what is beyond the limits; `noted` adds a move that was completed, and trips
+the breaker. Load is that of `core.effect`, bytes/s in and out by short-term averages; shares are of all brokers' load.
+
+Only what shedding moved by itself counts against the shares and for the breaker. What an operator moved counts where
+it has to be respected: shedding does not return a bundle to a broker from which an operator took it just now.
+
+A return is a move to the very registration that the bundle was taken from within the window. A broker that has
+restarted is another registration, so that bundles which left it for its sake may come back.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from loadmanager.core.effect import share_of
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Assign, Figure, Plan, Reason, Unload, Verdict
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
+
+State = dict[str, Any]
+
+KEY = "churn"
+"""Where the state keeps the memory."""
+
+_MEMORY = "memory"
+
+AT_AN_OPERATORS_WORD = frozenset(
+    {Reason.ADMIN_UNLOAD, Reason.DRAIN, Reason.PINNED_TO_BROKER, Reason.PLAN_EXECUTED, Reason.ADMIN_SPLIT}
+)
+"""Why a bundle was unloaded when it was not shedding that wanted it."""
+
+MOST_MOVES = 10_000
+"""Moves that are remembered at the most, so that the memory fits a znode; the oldest are forgotten first."""
+
+_HOUR_S = 3600.0
+_MINUTE_S = 60.0
+_ROUNDING = 1e-9
+"""Shares add up to a whole but for this."""
+
+
+class Move(NamedTuple):
+    """A completed move of a bundle from one life of a broker. `is_own`: by shedding, not at an operator's word."""
+
+    at_s: float
+    bundle: str
+    source: str
+    incarnation: int
+    share: float
+    is_own: bool
+    is_return: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Moves in the order of their ends, until when bundles are frozen, and until when shedding is stopped."""
+
+    moves: tuple[Move, ...] = ()
+    frozen_until_s: Mapping[str, float] = field(default_factory=dict)
+    stopped_until_s: float = 0.0
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Memory:
+        """The memory in the state; an empty one if there is none or it cannot be read."""
+        content = state.get(KEY, {}).get(_MEMORY, {})
+        if isinstance(content, Memory):
+            return content
+        try:
+            return cls(
+                tuple(
+                    Move(float(at_s), str(bundle), str(source), int(life), float(share), bool(own), bool(back))
+                    for at_s, bundle, source, life, share, own, back in content.get("moves", ())
+                ),
+                {str(bundle): float(until_s) for bundle, until_s in content.get("frozenUntilS", {}).items()},
+                float(content.get("stoppedUntilS", 0.0)),
+            )
+        except (AttributeError, TypeError, ValueError):
+            return cls()
+
+    def into(self, state: State) -> State:
+        """The state with this memory in it."""
+        return {**state, KEY: {_MEMORY: self}}
+
+    def as_json(self) -> dict[str, Any]:
+        """For the metadata store; see `core.state`."""
+        return {
+            "moves": [list(move) for move in self.moves],
+            "frozenUntilS": dict(self.frozen_until_s),
+            "stoppedUntilS": self.stopped_until_s,
+        }
+
+    def at(self, now_s: float, settings: PlannerSettings) -> Memory:
+        """What of it still matters."""
+        longest_s = max(
+            _HOUR_S, settings.return_cool_down_minutes * _MINUTE_S, settings.thrash_window_minutes * _MINUTE_S
+        )
+        outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
+        return Memory(
+            self.moves[max(outdated, len(self.moves) - MOST_MOVES) :],
+            {bundle: until_s for bundle, until_s in self.frozen_until_s.items() if until_s > now_s},
+            self.stopped_until_s if self.stopped_until_s > now_s else 0.0,
+        )
+
+    def moved_share(self, now_s: float, within_s: float = _HOUR_S) -> float:
+        """The shares that shedding has moved within the time, added up."""
+        return sum(move.share for move in self.moves if move.is_own and move.at_s > now_s - within_s)
+
+    def thrash(self, now_s: float, settings: PlannerSettings) -> float:
+        """The shares that shedding has returned within the window, added up: 0 is how it should be."""
+        return sum(move.share for move in self._returns(now_s, settings))
+
+    def returns_of(self, bundle: str, now_s: float, settings: PlannerSettings) -> int:
+        return sum(move.bundle == bundle for move in self._returns(now_s, settings))
+
+    def _returns(self, now_s: float, settings: PlannerSettings) -> list[Move]:
+        since_s = now_s - settings.thrash_window_minutes * _MINUTE_S
+        return [move for move in self.moves if move.is_return and move.is_own and move.at_s > since_s]
+
+    def find_departure(self, bundle: str, broker: Registration, since_s: float) -> float | None:
+        """When the bundle was last taken from that life of the broker, if it was after `since_s`."""
+        for move in reversed(self.moves):
+            if move.at_s <= since_s:
+                return None
+            if move.bundle == bundle and (move.source, move.incarnation) == (broker.broker, broker.incarnation):
+                return move.at_s
+        return None
+
+
+def noted(
+    state: State,
+    bundle: str,
+    source: Registration,
+    destination: Registration | None,
+    share: float,
+    settings: PlannerSettings,
+    *,
+    at_s: float,
+    is_own: bool,
+) -> tuple[State, list[Verdict]]:
+    """The state after a completed move, and what the breaker has to say of it."""
+    memory = Memory.of(state).at(at_s, settings)
+    since_s = at_s - settings.thrash_window_minutes * _MINUTE_S
+    is_return = destination is not None and memory.find_departure(bundle, destination, since_s) is not None
+    move = Move(at_s, bundle, source.broker, source.incarnation, share, is_own, is_return)
+    memory = replace(memory, moves=(*memory.moves, move))
+    verdicts: list[Verdict] = []
+    if is_own and is_return:
+        memory, verdicts = _judged(memory, bundle, at_s, settings)
+    return memory.into(state), verdicts
+
+
+def lifted(state: State, bundle: str | None = None) -> State:
+    """The state with the breaker set back: of one bundle, or of all bundles and of shedding."""
+    memory = Memory.of(state)
+    if bundle is None:
+        memory = replace(memory, frozen_until_s={}, stopped_until_s=0.0)
+    else:
+        frozen = {name: until_s for name, until_s in memory.frozen_until_s.items() if name != bundle}
+        memory = replace(memory, frozen_until_s=frozen)
+    return memory.into(state)
+
+
+def limit(plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State) -> tuple[Plan, State]:
+    """The plan without the steps that are beyond the limits, with a verdict for each of those; and the state."""
+    memory = Memory.of(state).at(snapshot.taken_at_s, settings)
+    state = memory.into(state)
+    if not plan.steps:
+        return plan, state
+    refusals: dict[str, Verdict] = {}
+    allowance = _Allowance(memory, snapshot, settings)
+    for step in plan.steps:
+        if isinstance(step, Unload):
+            refusal = allowance.find_refusal(step)
+            if refusal is not None:
+                refusals[step.bundle] = refusal
+    _drop_broken_exchanges(plan.steps, refusals)
+    steps = tuple(step for step in plan.steps if step.bundle not in refusals)
+    kept = [verdict for verdict in plan.verdicts if not (verdict.acted and verdict.subject in refusals)]
+    return replace(plan, steps=steps, verdicts=(*kept, *refusals.values())), state
+
+
+class _Allowance:
+    """What a round may still move; each step that is not refused counts."""
+
+    def __init__(self, memory: Memory, snapshot: Snapshot, settings: PlannerSettings) -> None:
+        self._memory = memory
+        self._snapshot = snapshot
+        self._settings = settings
+        self._now_s = snapshot.taken_at_s
+        self._this_hour = memory.moved_share(self._now_s)
+        self._this_cycle = 0.0
+        self._left = {move.bundle for move in memory.moves}
+
+    def find_refusal(self, step: Unload) -> Verdict | None:
+        share = share_of(self._snapshot, step.bundle)
+        refusal = (
+            self._find_breaker(step)
+            or self._find_return(step)
+            or self._find_excess_of_cycle(step, share)
+            or self._find_excess(
+                step,
+                Reason.MOVED_ENOUGH_THIS_HOUR,
+                "loadBalancerMaxLoadMovedPerHourPercentage",
+                share,
+                self._this_hour,
+                self._settings.max_load_moved_per_hour_percentage,
+            )
+        )
+        if refusal is None:
+            self._this_cycle += share
+            self._this_hour += share
+        return refusal
+
+    def _find_breaker(self, step: Unload) -> Verdict | None:
+        memory, settings = self._memory, self._settings
+        why: dict[str, Figure]
+        if memory.stopped_until_s:
+            why = {
+                "seconds_left": round(memory.stopped_until_s - self._now_s),
+                "thrash_percent": 100 * memory.thrash(self._now_s, settings),
+                "loadBalancerThrashThresholdPercentage": settings.thrash_threshold_percentage,
+            }
+            return Verdict(step.bundle, Reason.SHEDDING_STOPPED, acted=False, why=why)
+        until_s = memory.frozen_until_s.get(step.bundle)
+        if until_s is None:
+            return None
+        why = {
+            "seconds_left": round(until_s - self._now_s),
+            "returns": memory.returns_of(step.bundle, self._now_s, settings),
+            "loadBalancerMaxBundleReturns": settings.max_bundle_returns,
+        }
+        return Verdict(step.bundle, Reason.KEEPS_RETURNING, acted=False, why=why)
+
+    def _find_return(self, step: Unload) -> Verdict | None:
+        if step.destination is None or step.bundle not in self._left:
+            return None
+        minutes = self._settings.return_cool_down_minutes
+        left_s = self._memory.find_departure(step.bundle, step.destination, self._now_s - minutes * _MINUTE_S)
+        if left_s is None:
+            return None
+        why: dict[str, Figure] = {
+            "broker": step.destination.broker,
+            "seconds_ago": round(self._now_s - left_s),
+            "loadBalancerReturnCoolDownMinutes": minutes,
+        }
+        return Verdict(step.bundle, Reason.NO_RETURN, acted=False, why=why)
+
+    def _find_excess_of_cycle(self, step: Unload, share: float) -> Verdict | None:
+        """A round may always move one bundle: one that is heavier than the limit could never move otherwise."""
+        most_percent = self._settings.max_load_moved_per_cycle_percentage
+        if self._this_cycle == 0 and most_percent > 0:
+            return None
+        key = "loadBalancerMaxLoadMovedPerCyclePercentage"
+        return self._find_excess(step, Reason.MOVED_ENOUGH_THIS_CYCLE, key, share, self._this_cycle, most_percent)
+
+    def _find_excess(
+        self, step: Unload, reason: Reason, key: str, share: float, moved: float, most_percent: float
+    ) -> Verdict | None:
+        if moved + share <= most_percent / 100 + _ROUNDING:
+            return None
+        why: dict[str, Figure] = {"share_percent": 100 * share, "moved_percent": 100 * moved, key: most_percent}
+        return Verdict(step.bundle, reason, acted=False, why=why)
+
+
+def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str, Verdict]) -> None:
+    """Refuse what is left of an exchange of two brokers: half of it could put load on the one that was to be relieved.
+
+    A refusal names the bundle that broke the exchange.
+    """
+    directed = {
+        (step.source, step.destination) for step in steps if isinstance(step, Unload) and step.destination is not None
+    }
+    broken: dict[frozenset[Registration | None], str] = {}
+    for step in steps:
+        if isinstance(step, Unload) and (step.destination, step.source) in directed and step.bundle in refusals:
+            broken.setdefault(_pair(step), step.bundle)
+    for step in steps:
+        if isinstance(step, Unload) and step.bundle not in refusals and _pair(step) in broken:
+            why: dict[str, Figure] = {"other": broken[_pair(step)]}
+            refusals[step.bundle] = Verdict(step.bundle, Reason.EXCHANGE_BROKEN, acted=False, why=why)
+
+
+def _pair(step: Unload) -> frozenset[Registration | None]:
+    return frozenset({step.source, step.destination})
+
+
+def _judged(memory: Memory, bundle: str, now_s: float, settings: PlannerSettings) -> tuple[Memory, list[Verdict]]:
+    """The memory after a return, with the breaker tripped where it is due, and a verdict for what tripped."""
+    verdicts = []
+    returns = memory.returns_of(bundle, now_s, settings)
+    if returns >= settings.max_bundle_returns:
+        until_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
+        memory = replace(memory, frozen_until_s={**memory.frozen_until_s, bundle: until_s})
+        why: dict[str, Figure] = {
+            "returns": returns,
+            "loadBalancerMaxBundleReturns": settings.max_bundle_returns,
+            "loadBalancerThrashWindowMinutes": settings.thrash_window_minutes,
+            "loadBalancerThrashBundleFreezeMinutes": settings.thrash_bundle_freeze_minutes,
+        }
+        verdicts.append(Verdict(bundle, Reason.KEEPS_RETURNING, acted=True, why=why))
+    thrash = memory.thrash(now_s, settings)
+    if thrash > settings.thrash_threshold_percentage / 100:
+        memory = replace(memory, stopped_until_s=now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S)
+        why = {
+            "thrash_percent": 100 * thrash,
+            "loadBalancerThrashThresholdPercentage": settings.thrash_threshold_percentage,
+            "loadBalancerThrashWindowMinutes": settings.thrash_window_minutes,
+            "loadBalancerThrashSheddingStopMinutes": settings.thrash_shedding_stop_minutes,
+        }
+        verdicts.append(Verdict("cluster", Reason.SHEDDING_STOPPED, acted=True, why=why))
+    return memory, verdicts

@@ -1,0 +1,48 @@
+"""An operator's hand on the balancer: brokers drained, excluded or waited for, bundles pinned or frozen, all stopped.
+
+Controls hold until they are taken back; they are kept in the metadata store, so that they outlive every leader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from loadmanager.core.names import BrokerId
+
+
+@dataclass(frozen=True, slots=True)
+class Controls:
+    """All controls at one moment; times in seconds since 1970.
+
+    `draining`: brokers whose bundles are given away, and since when; they get no new ones. `excluded`: brokers that get
+    no new bundles and keep those they have. `held_off`: brokers that are restarting, and until when the bundles they
+    had wait for them. `pinned`: the broker on which a bundle belongs; it is never shed from there. `frozen_bundles`:
+    bundles that nothing moves by itself, and why. `frozen`: why nothing at all is shed, split or merged by itself, or
+    nothing. `dry_run`: shedding decides and explains, and moves nothing.
+    """
+
+    draining: Mapping[BrokerId, float] = field(default_factory=dict)
+    excluded: frozenset[BrokerId] = frozenset()
+    held_off: Mapping[BrokerId, float] = field(default_factory=dict)
+    pinned: Mapping[str, BrokerId] = field(default_factory=dict)
+    frozen_bundles: Mapping[str, str] = field(default_factory=dict)
+    frozen: str = ""
+    dry_run: bool = False
+
+    def takes_bundles(self, broker: BrokerId) -> bool:
+        """Whether the broker may be given bundles."""
+        return broker not in self.draining and broker not in self.excluded
+
+    def may_be_shed(self, bundle: str) -> bool:
+        return bundle not in self.pinned and bundle not in self.frozen_bundles
+
+    def find_hold(self, broker: BrokerId, now_s: float) -> float | None:
+        """For how many seconds the bundles that the broker had still wait for it; None when they do not."""
+        if broker in self.draining:
+            return None
+        left_s = self.held_off.get(broker, now_s) - now_s
+        return left_s if left_s > 0 else None
+
+
+NO_CONTROLS = Controls()

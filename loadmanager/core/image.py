@@ -1,0 +1,64 @@
+"""The whole of a `ClusterModel` at one moment, as values that can be written down: what is made of it is its equal.
+
+Everything that a later report, record or snapshot depends on is in it, but for the rules, the policies and the
+controls, which are given to a model apart. Bundles are numbers: position i is `names[i]`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.extensible import LoadAverage
+from loadmanager.core.load import BoolArray, BrokerReport, FloatArray, RowArray
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class BrokerImage:
+    """A broker that has reported: its last report without the bundles, and which those were, in the report's order.
+
+    `top` are the busiest of them with their bytes/s, `top_throughput`; `unknown` is what the report said of bundles
+    that are in no record, None when there was nothing.
+    """
+
+    registration: Registration
+    report: BrokerReport
+    bundles: RowArray
+    top: RowArray
+    top_throughput: FloatArray
+    average: LoadAverage
+    overtaken: bool
+    unknown: BrokerReport | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ClusterImage:
+    """All bundles (N,), sorted by name, all brokers in the order in which they came, and when what was unloaded.
+
+    `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for nobody; `recorded` (N,) is what
+    the namespace's record says (0: nothing). `by_range` (N,): its history is a share of another's by the hash range.
+    `with_record` are the namespaces that have a record.
+    """
+
+    revision: int
+    names: tuple[str, ...]
+    registrations: tuple[Registration, ...]
+    short: FloatArray
+    long: FloatArray
+    short_samples: npt.NDArray[np.int8]
+    long_samples: npt.NDArray[np.int16]
+    topics: RowArray
+    reporter: RowArray
+    owner: RowArray
+    destination: RowArray
+    recorded: npt.NDArray[np.int8]
+    by_range: BoolArray
+    brokers: tuple[BrokerImage, ...] = ()
+    with_record: tuple[str, ...] = ()
+    unloaded: Mapping[str, float] = field(default_factory=dict)
+    unloaded_from: Mapping[BrokerId, float] = field(default_factory=dict)

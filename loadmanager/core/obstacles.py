@@ -1,0 +1,174 @@
+"""Every filter that stands between one bundle and one broker, with its numbers.
+
+`core.filters` asks how many brokers each filter drops, one filter after the other. Here one broker is put before each
+of them, those behind the first obstacle as well, as if nothing before had dropped it: an operator who clears one
+obstacle wants to know of the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from loadmanager.core.filters import (
+    CONTROLS,
+    EXTENSIBLE,
+    BrokerFilter,
+    Question,
+    Rules,
+    everyone,
+    expected_topics,
+    failure_domains,
+    find_group_counts,
+    others_than_excluded,
+    version_ranks,
+)
+from loadmanager.core.load import BoolArray
+from loadmanager.core.plan import Figure, Reason
+from loadmanager.core.settings import short_class_name
+
+_OF_ANY_BUNDLE = (Reason.OTHER_LOAD_MANAGER_CLASS, Reason.TOPIC_LIMIT_REACHED)
+"""What keeps every bundle from a broker, whatever its namespace, beside what operators say."""
+
+
+class Obstacle(NamedTuple):
+    """A filter that would drop the broker, and the numbers behind it. Preferences may be given up, the others hold."""
+
+    reason: Reason
+    why: Mapping[str, Figure]
+    is_preference: bool = False
+
+
+class _Case(NamedTuple):
+    """A broker (a row) that is dropped from `brokers`, of which it is one. The extensible rules count otherwise."""
+
+    question: Question
+    brokers: BoolArray
+    broker: int
+    is_extensible: bool
+
+
+def find_obstacles(rules: Rules, question: Question, broker: int) -> list[Obstacle]:
+    """Every obstacle between the bundle and the broker (a row), in the order of the filters."""
+    return _find_obstacles(rules, question, broker, is_extensible=rules is EXTENSIBLE)
+
+
+def find_general_obstacles(rules: Rules, question: Question, broker: int) -> list[Obstacle]:
+    """What keeps any bundle from the broker, whichever the question is about."""
+    limits = tuple(each for each in rules.limits if each.reason in _OF_ANY_BUNDLE)
+    general = Rules((), limits, (), second_choice=False)
+    return _find_obstacles(general, question, broker, is_extensible=rules is EXTENSIBLE)
+
+
+def _find_obstacles(rules: Rules, question: Question, broker: int, *, is_extensible: bool) -> list[Obstacle]:
+    obstacles: list[Obstacle] = []
+
+    def judge(filters: tuple[BrokerFilter, ...], brokers: BoolArray, *, is_preference: bool = False) -> BoolArray:
+        for reason, keep in filters:
+            asked = brokers.copy()
+            asked[broker] = True
+            if not keep(asked, question)[broker]:
+                why = _FIGURES[reason](_Case(question, asked, broker, is_extensible))
+                obstacles.append(Obstacle(reason, why, is_preference))
+            brokers = keep(brokers, question)
+        return brokers
+
+    left = judge(CONTROLS, everyone(question))
+    left = judge(rules.policies, left)
+    left = judge(rules.limits, others_than_excluded(left, question))
+    judge(rules.preferences, left, is_preference=True)
+    return obstacles
+
+
+def _drain(case: _Case) -> dict[str, Figure]:
+    snapshot = case.question.snapshot
+    since_s = snapshot.controls.draining[snapshot.brokers.ids[case.broker]]
+    return {"drained_for_s": max(0, round(snapshot.taken_at_s - since_s))}
+
+
+def _exclusion(case: _Case) -> dict[str, Figure]:
+    del case  # an operator's word has no numbers
+    return {}
+
+
+def _isolation(case: _Case) -> dict[str, Figure]:
+    policies, question = case.question.snapshot.policies, case.question
+    broker = question.snapshot.brokers.ids[case.broker]
+    policy = policies.find_policy(question.namespace)
+    if policy is None:
+        owner = next(each.name for each in policies.isolation if policies.is_primary(each, broker))
+        return {"reserved_by": owner, "namespace": question.namespace}
+    ids = question.snapshot.brokers.ids
+    primary = sum(policies.is_primary(policy, ids[row]) for row in np.flatnonzero(case.brokers).tolist())
+    role = "secondary" if policies.is_secondary(policy, broker) else "none"
+    return {"policy": policy.name, "role": role, "primary": primary, "min_limit": policy.min_limit}
+
+
+def _domain(case: _Case) -> dict[str, Figure]:
+    return {"domain": "non-persistent" if case.question.non_persistent else "persistent"}
+
+
+def _class(case: _Case) -> dict[str, Figure]:
+    its_class = case.question.snapshot.brokers.load_manager_classes[case.broker]
+    wanted = case.question.settings.load_manager_class_name
+    return {"class": short_class_name(its_class) or "none", "loadManagerClassName": short_class_name(wanted)}
+
+
+def _topic_limit(case: _Case) -> dict[str, Figure]:
+    topics, most = int(expected_topics(case.question)[case.broker]), case.question.settings.broker_max_topics
+    too_many = topics - most + case.is_extensible
+    return {"topics": topics, "too_many": too_many, "loadBalancerBrokerMaxTopics": most}
+
+
+def _failure_domain(case: _Case) -> dict[str, Figure]:
+    snapshot = case.question.snapshot
+    domain, brokers = failure_domains(snapshot), case.brokers
+    counts = find_group_counts(case.question, count_bundles=case.is_extensible)
+    assert counts is not None, "only a namespace of a group is kept from a failure domain"
+    totals = np.bincount(domain[brokers], weights=counts[brokers], minlength=len(brokers)).astype(np.int64)[domain]
+    name = snapshot.policies.failure_domain(snapshot.brokers.ids[case.broker])
+    return {"failure_domain": name, **_group(case), **_counted(totals[case.broker], totals[brokers].min())}
+
+
+def _group_members(case: _Case) -> dict[str, Figure]:
+    counts = find_group_counts(case.question, count_bundles=case.is_extensible)
+    assert counts is not None, "only a namespace of a group is kept from its other members"
+    return {**_group(case), **_counted(counts[case.broker], counts[case.brokers].min())}
+
+
+def _namespace_bundles(case: _Case) -> dict[str, Figure]:
+    question = case.question
+    counts = question.projection.bundles_per_broker(question.namespace)
+    return {"namespace": question.namespace, **_counted(counts[case.broker], counts[case.brokers].min())}
+
+
+def _version(case: _Case) -> dict[str, Figure]:
+    snapshot = case.question.snapshot
+    ranks = version_ranks(snapshot)
+    latest = int(np.argmax(np.where(case.brokers, ranks, ranks.min() - 1)))
+    return {"version": snapshot.brokers.versions[case.broker], "latest": snapshot.brokers.versions[latest]}
+
+
+def _group(case: _Case) -> dict[str, Figure]:
+    counted = "bundles" if case.is_extensible else "namespaces"
+    return {"group": case.question.snapshot.policies.find_group(case.question.namespace) or "", "counted": counted}
+
+
+def _counted(its: np.int64, least: np.int64) -> dict[str, Figure]:
+    return {"has": int(its), "least": int(least), "too_many": int(its - least)}
+
+
+_FIGURES: Mapping[Reason, Callable[[_Case], dict[str, Figure]]] = {
+    Reason.BROKER_DRAINING: _drain,
+    Reason.BROKER_EXCLUDED: _exclusion,
+    Reason.ISOLATION_POLICY: _isolation,
+    Reason.PERSISTENCE_DISABLED: _domain,
+    Reason.OTHER_LOAD_MANAGER_CLASS: _class,
+    Reason.TOPIC_LIMIT_REACHED: _topic_limit,
+    Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP: _failure_domain,
+    Reason.HAS_MORE_OF_GROUP: _group_members,
+    Reason.OWNS_MORE_OF_NAMESPACE: _namespace_bundles,
+    Reason.OLDER_VERSION: _version,
+}

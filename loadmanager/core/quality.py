@@ -1,0 +1,207 @@
+"""Whether a report of a broker is to be believed, and what is done about one that is not.
+
+A broker whose report is doubted keeps the load of its last good one, and shedding leaves it alone: it neither gives nor
+gets, until a report is good again. A new broker whose first report is doubted has nothing better, so that one counts:
+clients have to be served. So it is with a broker that has long been silent, and with its last report.
+
+A limit that is not known any more is taken to be what it was. One that never was known is said: the resource has no
+part in the broker's usage, and nobody is to believe that it is 0 %.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from loadmanager.core.load import (
+    BANDWIDTH_IN,
+    BANDWIDTH_OUT,
+    CPU,
+    DIRECT_MEMORY,
+    THROUGHPUT_IN,
+    BrokerReport,
+    FloatArray,
+    ResourceWeights,
+)
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Reason, Verdict
+
+_RATED = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
+_MIB = 1024 * 1024
+
+MOST_USED = 2.0
+"""Nothing uses more than this many times what it has."""
+CAPACITY_CHANGES = 1.5
+"""No broker has so many times as much of something as before, or so much less, without being started anew."""
+ALMOST_NOTHING = 1e-6
+"""Messages/s or bytes/s: less is no load, but what is left of one that decayed and was never set back."""
+SUM_DIFFERS = 2.0
+"""What a broker carries, and what its bundles add up to, are never so many times apart, above the least amounts."""
+_LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Doubts:
+    """What is wrong with reports at a moment: the brokers to leave alone, and why; and what else has to be said."""
+
+    quarantined: Mapping[BrokerId, Verdict] = field(default_factory=dict)
+    remarks: tuple[Verdict, ...] = ()
+
+
+NO_DOUBTS = Doubts()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judged:
+    """A report as it is to be taken in, if it `counts`, and why it is doubted, if it is."""
+
+    report: BrokerReport
+    counts: bool
+    doubt: str | None
+
+
+@dataclass(slots=True, eq=False)
+class _Life:
+    """What is known of one life of a broker: its last report that was not doubted, and of the very last what was wrong.
+
+    `unknown` are the rated resources without a limit in it, `is_recalled` whether earlier limits stand in for those.
+    """
+
+    registration: Registration
+    heard_s: float
+    good: BrokerReport | None = None
+    doubt: str | None = None
+    doubted_s: float = 0.0
+    unknown: frozenset[int] = frozenset()
+    is_recalled: bool = False
+
+
+class Gate:
+    """Judges reports as they come in. A capacity that stays changed for as long as a report may be old is believed."""
+
+    def __init__(self) -> None:
+        self._lives: dict[BrokerId, _Life] = {}
+
+    def judge(self, registration: Registration, report: BrokerReport, at_s: float, most_age_s: float) -> Judged:
+        """`at_s`, seconds since 1970, is when the report came in; one that is older than `most_age_s` is doubted."""
+        life = self._lives.get(registration.broker)
+        if life is None or life.registration != registration:
+            life = self._lives[registration.broker] = _Life(registration, at_s)
+        life.heard_s = at_s
+        life.unknown = frozenset(resource for resource in _RATED if report.usage[resource, 1] <= 0)
+        report = _with_limits_recalled(report, life)
+        doubt = find_doubt(report, at_s, most_age_s)
+        if doubt is None and life.good is not None and (life.doubt is None or at_s - life.doubted_s <= most_age_s):
+            doubt = find_change(report, life.good)
+        if doubt is not None and life.doubt is None:
+            life.doubted_s = at_s
+        life.doubt = doubt
+        counts = doubt is None or life.good is None
+        if doubt is None:
+            life.good = report.without_bundles()
+        return Judged(report, counts, doubt)
+
+    def find_doubt(self, broker: BrokerId) -> str | None:
+        """What is wrong with its last report."""
+        life = self._lives.get(broker)
+        return None if life is None else life.doubt
+
+    def forget(self, broker: BrokerId) -> None:
+        """The broker is gone."""
+        self._lives.pop(broker, None)
+
+    def doubts(self, now_s: float, most_age_s: float, weights: ResourceWeights) -> Doubts:
+        """What is wrong with any broker's reports now; limits are missed of resources that have a weight."""
+        quarantined: dict[BrokerId, Verdict] = {}
+        remarks = []
+        rated = _weighted(weights)
+        for broker in sorted(self._lives):
+            life = self._lives[broker]
+            silent_s = now_s - life.heard_s
+            doubt = life.doubt
+            if doubt is None and silent_s > most_age_s:
+                doubt = f"it has not reported for {silent_s:.0f} s"
+            if doubt is not None:
+                quarantined[broker] = Verdict(broker, Reason.REPORT_DISTRUSTED, acted=False, why={"doubt": doubt})
+            unknown = ", ".join(_RATED[resource] for resource in sorted(life.unknown & rated))
+            if unknown:
+                key = "recalled" if life.is_recalled else "unknown"
+                remarks.append(Verdict(broker, Reason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
+        return Doubts(quarantined, tuple(remarks)) if quarantined or remarks else NO_DOUBTS
+
+
+def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | None:
+    """What is wrong with a report by itself, in words; None when nothing is."""
+    numbers = (report.usage, report.load, report.bundle_load)
+    if not all(np.isfinite(each).all() for each in numbers) or any((each < 0).any() for each in numbers[1:]):
+        return "it has numbers that are negative, or none"
+    age_s = at_s - report.last_update_ms / 1000
+    if report.last_update_ms > 0 and age_s > most_age_s:
+        return f"it is {age_s:.0f} s old"
+    return _find_impossible_usage(report) or _find_decay(report.load) or _find_difference(report)
+
+
+def find_change(report: BrokerReport, good: BrokerReport) -> str | None:
+    """What cannot have become of a good report without a restart; None when there is no such thing."""
+    before, now = good.usage[:, 1], report.usage[:, 1]
+    for resource, name in _RATED.items():
+        if before[resource] <= 0 or now[resource] <= 0:
+            continue
+        times = float(now[resource] / before[resource])
+        if max(times, 1 / times) >= CAPACITY_CHANGES:
+            return f"its limit of {name} is {times:.3g} times what it was"
+    return None
+
+
+def _find_impossible_usage(report: BrokerReport) -> str | None:
+    for resource, name in _RATED.items():
+        used, limit = report.usage[resource].tolist()
+        if limit > 0 and used > MOST_USED * limit:
+            return f"it uses {100 * used / limit:.0f} % of its {name}"
+    return None
+
+
+def _find_decay(load: FloatArray) -> str | None:
+    smallest = float(load.max())
+    return f"its rates have decayed to {smallest:.0e}" if 0 < smallest < ALMOST_NOTHING else None
+
+
+def _find_difference(report: BrokerReport) -> str | None:
+    """Between the load of the broker and that of its bundles, as messages/s and as bytes/s."""
+    bundles = np.add.reduce(report.bundle_load, axis=0)
+    for first, least, scale, unit in (
+        (0, _LEAST_RATE, 1.0, "messages/s"),
+        (THROUGHPUT_IN, _LEAST_THROUGHPUT, _MIB, "MiB/s"),
+    ):
+        own = float(report.load[first] + report.load[first + 1])
+        total = float(bundles[first] + bundles[first + 1])
+        if abs(own - total) > least and max(own, total) > SUM_DIFFERS * min(own, total):
+            return f"it carries {own / scale:.4g} {unit} and its bundles {total / scale:.4g}"
+    return None
+
+
+def _with_limits_recalled(report: BrokerReport, life: _Life) -> BrokerReport:
+    """The report with the limits that the broker had before, where it has none now."""
+    life.is_recalled = False
+    if life.good is None or not life.unknown:
+        return report
+    known = [resource for resource in sorted(life.unknown) if life.good.usage[resource, 1] > 0]
+    if not known:
+        return report
+    life.is_recalled = True
+    usage = report.usage.copy()
+    usage[known, 1] = life.good.usage[known, 1]
+    return replace(report, usage=usage)
+
+
+def _weighted(weights: ResourceWeights) -> frozenset[int]:
+    by_resource = {
+        CPU: weights.cpu,
+        DIRECT_MEMORY: weights.direct_memory,
+        BANDWIDTH_IN: weights.bandwidth_in,
+        BANDWIDTH_OUT: weights.bandwidth_out,
+    }
+    return frozenset(resource for resource, weight in by_resource.items() if weight > 0)

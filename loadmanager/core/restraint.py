@@ -1,0 +1,111 @@
+"""The cluster as shedding is to see it: without what operators keep it from moving.
+
+Pinned and frozen bundles may not move, so that a strategy chooses among the others. A broker that is being drained is
+left out altogether: its bundles leave it by the drain, and an emptying broker would make every strategy believe that
+all others have too much. So is one whose reports are not to be believed (`core.quality`). A verdict says so of each
+broker that is left out, and of each bundle that stays on a broker which gives something away or has nothing that may
+move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from loadmanager.core.controls import Controls
+from loadmanager.core.names import BrokerId
+from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.shedding.base import Shed
+from loadmanager.core.snapshot import NOBODY, Snapshot
+
+_NOTHING_MAY_MOVE = (Reason.NO_ELIGIBLE_BUNDLE, Reason.NO_BUNDLE_FITS, Reason.NO_TRANSFERABLE_BUNDLES)
+
+
+def find_freeze(snapshot: Snapshot) -> Verdict | None:
+    """Why nothing at all may be shed, None when something may."""
+    frozen = snapshot.controls.frozen
+    return Verdict("cluster", Reason.SHEDDING_FROZEN, acted=False, why={"frozen": frozen}) if frozen else None
+
+
+def restrain(snapshot: Snapshot) -> Snapshot:
+    """The cluster without what may not be shed; itself when operators restrain nothing."""
+    controls = snapshot.controls
+    if controls.pinned or controls.frozen_bundles:
+        snapshot = _with_bundles_kept(snapshot, controls)
+    left_out = controls.draining.keys() | snapshot.doubts.quarantined.keys()
+    return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
+
+
+def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
+    """What was left alone of the whole `snapshot` when a strategy decided `shed`, and why."""
+    controls = snapshot.controls
+    for broker in sorted(controls.draining):
+        if snapshot.brokers.find_row(broker) is not None:
+            yield drain_of(snapshot, broker)
+    yield from doubted(snapshot)
+    if not (controls.pinned or controls.frozen_bundles):
+        return
+    asked = {verdict.subject for verdict in shed.verdicts if verdict.acted or verdict.verdict in _NOTHING_MAY_MOVE}
+    for name in sorted(controls.pinned.keys() | controls.frozen_bundles.keys()):
+        row = snapshot.bundles.find_row(name)
+        if row is None or not snapshot.bundles.movable[row]:
+            continue
+        if snapshot.brokers.ids[snapshot.bundles.broker[row]] in asked or "cluster" in asked:
+            yield restraint_of(name, controls)
+
+
+def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
+    """What is wrong with the reports of brokers, and which are left out for it."""
+    known = set(snapshot.brokers.ids)
+    for verdict in (*snapshot.doubts.quarantined.values(), *snapshot.doubts.remarks):
+        if verdict.subject in known:
+            yield verdict
+
+
+def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
+    """Why a broker that is being drained is left out."""
+    why: dict[str, Figure] = {"seconds": max(0, round(snapshot.taken_at_s - snapshot.controls.draining[broker]))}
+    return Verdict(broker, Reason.BROKER_DRAINING, acted=False, why=why)
+
+
+def restraint_of(bundle: str, controls: Controls) -> Verdict:
+    """Why a bundle that is pinned or frozen is left alone."""
+    if bundle in controls.frozen_bundles:
+        why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
+        return Verdict(bundle, Reason.BUNDLE_FROZEN, acted=False, why=why)
+    return Verdict(bundle, Reason.BUNDLE_PINNED, acted=False, why={"pinned_to": controls.pinned[bundle]})
+
+
+def _with_bundles_kept(snapshot: Snapshot, controls: Controls) -> Snapshot:
+    movable = snapshot.bundles.movable.copy()
+    for name in controls.pinned.keys() | controls.frozen_bundles.keys():
+        row = snapshot.bundles.find_row(name)
+        if row is not None:
+            movable[row] = False
+    bundles = replace(snapshot.bundles, movable=movable)
+    brokers = snapshot.brokers.with_bundles(bundles, snapshot.brokers.settled)
+    return replace(snapshot, bundles=bundles, brokers=brokers, _derived={})
+
+
+def _without(snapshot: Snapshot, left_out: Collection[BrokerId]) -> Snapshot:
+    """The other brokers alone. The bundles keep their rows: those of a broker that is left out belong to nobody."""
+    rows = np.array([row for row, broker in enumerate(snapshot.brokers.ids) if broker not in left_out], dtype=np.int64)
+    position = np.full(len(snapshot.brokers) + 1, NOBODY, dtype=np.int32)  # the last one is that of nobody
+    position[rows] = np.arange(len(rows))
+    bundles = snapshot.bundles
+    broker = position[bundles.broker]
+    bundles = replace(
+        bundles, broker=broker, assigned=position[bundles.assigned], movable=bundles.movable & (broker >= 0)
+    )
+    load, top = snapshot.broker_load, snapshot.top_bundles
+    return replace(
+        snapshot,
+        brokers=snapshot.brokers.only(rows, bundles),
+        bundles=bundles,
+        broker_load=None if load is None else load.only(rows),
+        top_bundles=None if top is None else top.only(rows),
+        reports=tuple(snapshot.reports[row] for row in rows.tolist()) if snapshot.reports else (),
+        _derived={},
+    )

@@ -1,0 +1,70 @@
+"""One round of automatic splits: the rule that is configured, asked about everything that was looked at."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.core.names import BundleRange, namespace_of
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Verdict
+from loadmanager.core.settings import PlannerSettings, is_extensible, is_simple
+from loadmanager.core.splitting import split_algorithm
+from loadmanager.core.splitting.base import TopicLoad
+from loadmanager.core.splitting.finder import Split, SplitCandidate, Splits, find_for_extensible, find_for_modular
+
+State = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """All that a round goes by besides the settings.
+
+    `looked_at` are the candidates that each broker reports, `counts` how many bundles their namespaces have, `topics`
+    what is known of those of a bundle, `under_way` the bundles that are being split, by namespace and range. `before`
+    is what was remembered: by broker its incarnation, and how often each bundle was above a limit in succession.
+    """
+
+    looked_at: tuple[tuple[Registration, tuple[SplitCandidate, ...]], ...]
+    counts: Mapping[str, int]
+    topics: Mapping[str, Sequence[TopicLoad]]
+    under_way: frozenset[tuple[str, BundleRange]]
+    before: State
+
+
+def find_splits(question: Question, settings: PlannerSettings) -> tuple[Splits, State | None]:
+    """What to split, and what to remember; None: nothing is. Raises `UnknownStrategyError`."""
+    _, algorithm = split_algorithm(settings)
+    counts = Counter(question.counts)
+
+    def topics_of(name: str) -> Sequence[TopicLoad]:
+        return question.topics.get(name, ())
+
+    def divide(name: str, own: BundleRange) -> list[int] | None:
+        return algorithm(own, topics_of(name), (), settings)
+
+    if not is_extensible(settings):
+        candidates = [candidate for _, own in question.looked_at for candidate in own]
+        counted = not is_simple(settings)
+        return find_for_modular(candidates, counts, divide, settings, topics_of, counts_splits=counted), None
+    hits: State = {}
+    splits: list[Split] = []
+    verdicts: list[Verdict] = []
+    for registration, own in question.looked_at:
+        before = hits_of(question.before, registration)
+        found = find_for_extensible(own, before, counts, divide, settings, question.under_way, topics_of)
+        for split in found.splits:
+            counts[namespace_of(split.bundle)] += len(split.boundaries)
+        splits += found.splits
+        verdicts += found.verdicts
+        if found.hits:
+            hits[registration.broker] = [registration.incarnation, dict(found.hits)]
+    return Splits(tuple(splits), tuple(verdicts), {}), {"hits": hits}
+
+
+def hits_of(remembered: State, registration: Registration) -> Mapping[str, int]:
+    """A new incarnation of a broker has none."""
+    incarnation, hits = remembered.get(registration.broker, (registration.incarnation, {}))
+    return hits if incarnation == registration.incarnation else {}

@@ -1,0 +1,160 @@
+"""Explanations change nothing, and say what is decided when it is decided."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from support.random_clusters import Build, SomeCluster, clusters
+
+from loadmanager.core.controls import Controls
+from loadmanager.core.explain import Situation, explain_broker, explain_bundle, why_not
+from loadmanager.core.filters import Question, allowed_brokers, rules_of
+from loadmanager.core.obstacles import find_obstacles
+from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
+from loadmanager.core.placement.base import Projection
+from loadmanager.core.plan import Reason
+from loadmanager.core.planner import choose_destination, plan_assignments
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding import SHEDDING_STRATEGIES
+from loadmanager.core.shedding.base import eligible, find_hold
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.state import as_json
+
+examples = hypothesis_settings(max_examples=40, deadline=None)
+
+SETTINGS = st.builds(
+    PlannerSettings,
+    shedding_strategy=st.sampled_from(sorted(SHEDDING_STRATEGIES)),
+    placement_strategy=st.sampled_from(sorted(PLACEMENT_STRATEGIES)),
+    shedding_excluded_namespaces=st.sampled_from([frozenset(), frozenset({"tenant/ns-0"})]),
+    max_load_moved_per_cycle_percentage=st.sampled_from([30.0, 100.0]),
+)
+
+
+@st.composite
+def situations(draw: st.DrawFn) -> Situation:
+    """With what a round of shedding and some lookups have left behind, and with some controls."""
+    cluster: SomeCluster = draw(clusters(fewest_brokers=2, fewest_bundles=1))
+    snapshot = Build().snapshot(cluster)
+    ids, names = st.sampled_from(snapshot.brokers.ids), st.sampled_from(snapshot.bundles.names)
+    controls = Controls(
+        draining=dict.fromkeys(draw(st.lists(ids, max_size=1)), 0.0),
+        excluded=frozenset(draw(st.lists(ids, max_size=1))),
+        pinned=draw(st.dictionaries(names, ids, max_size=1)),
+    )
+    settings = draw(SETTINGS)
+    snapshot = replace(snapshot, controls=controls)
+    rng = np.random.default_rng(draw(st.integers(0, 99)))
+    _, state = plan_assignments(snapshot, snapshot.bundles.names[:3], settings, {}, rng)
+    return Situation(snapshot, settings, state, rng)
+
+
+def decisions(situation: Situation) -> list[object]:
+    """Everything that could be decided now, from copies."""
+    snapshot, rng = situation.snapshot, deepcopy(situation.rng)
+    fresh = replace(snapshot, _derived={})
+    placed, state = plan_assignments(fresh, snapshot.bundles.names, situation.settings, situation.state, rng)
+    return [placed.steps, as_json(state), situation.round().steps, as_json(situation.state), rng.bit_generator.state]
+
+
+def explain_everything(situation: Situation) -> None:
+    for bundle in situation.snapshot.bundles.names[:4]:
+        explain_bundle(situation, bundle)
+        for broker in situation.snapshot.brokers.ids:
+            why_not(situation, bundle, broker)
+    for broker in situation.snapshot.brokers.ids:
+        explain_broker(situation, broker)
+
+
+@examples
+@given(situation=situations())
+def test_explaining_everything_changes_no_decision(situation: Situation) -> None:
+    before = decisions(situation)
+    explain_everything(situation)
+    assert decisions(situation) == before
+
+
+@examples
+@given(situation=situations(), data=st.data())
+def test_the_winner_is_the_one_whom_placement_chooses(situation: Situation, data: st.DataObject) -> None:
+    snapshot = situation.snapshot
+    bundle = data.draw(st.sampled_from(snapshot.bundles.names))
+    explained = explain_bundle(situation, bundle).placement
+    row = snapshot.bundles.find_row(bundle)
+    rng = deepcopy(situation.rng)
+    if snapshot.bundles.free[row]:
+        plan, _ = plan_assignments(snapshot, [bundle], situation.settings, situation.state, rng)
+        chosen = [step.destination.broker for step in plan.steps if step.destination]
+    else:
+        holder = explain_bundle(situation, bundle).assigned
+        winner, _, _ = choose_destination(snapshot, bundle, holder, situation.settings, situation.state, rng)
+        chosen = [winner.broker] if winner else []
+    assert ([explained.chosen] if explained.chosen else []) == chosen
+    assert explained.runner_up is None or explained.runner_up.why["broker"] != explained.chosen
+
+
+@examples
+@given(situation=situations(), data=st.data())
+def test_a_bundle_is_said_to_move_when_a_round_moves_it_and_has_a_reason_to_stay_when_not(
+    situation: Situation, data: st.DataObject
+) -> None:
+    bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
+    shedding = explain_bundle(situation, bundle).shedding
+    moves = [step for step in situation.round().steps if step.bundle == bundle]
+    assert ([shedding.step] if shedding.step else []) == moves
+    assert (shedding.stays is None) == bool(moves)
+
+
+@examples
+@given(situation=situations(), data=st.data())
+def test_a_broker_is_kept_from_a_bundle_when_it_has_an_obstacle_that_is_no_preference(
+    situation: Situation, data: st.DataObject
+) -> None:
+    snapshot, settings = situation.snapshot, situation.settings
+    namespace = data.draw(st.sampled_from(snapshot.bundles.namespaces))
+    rules = rules_of(settings, placement_strategy(settings)[0])
+    question = Question(namespace, False, snapshot, Projection(snapshot), settings)  # noqa: FBT003 - persistent
+    allowed, _ = allowed_brokers(rules, question)
+    for broker in range(len(snapshot.brokers)):
+        obstacles = find_obstacles(rules, question, broker)
+        assert bool(allowed[broker]) == all(each.is_preference for each in obstacles)
+
+
+@examples
+@given(situation=situations(), data=st.data())
+def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(situation: Situation, data: st.DataObject) -> None:
+    bundle = data.draw(st.sampled_from(situation.snapshot.bundles.names))
+    chosen = explain_bundle(situation, bundle).placement.chosen
+    for broker in situation.snapshot.brokers.ids:
+        verdict = why_not(situation, bundle, broker).verdict.verdict
+        if verdict is Reason.WOULD_BE_CHOSEN:
+            assert broker == chosen
+        if broker == chosen:
+            assert verdict in (Reason.WOULD_BE_CHOSEN, Reason.PINNED_TO_BROKER, Reason.DECIDED_BEFORE)
+
+
+@pytest.mark.parametrize("strategy", sorted(PLACEMENT_STRATEGIES))
+@examples
+@given(cluster=clusters(fewest_brokers=2, fewest_bundles=1))
+def test_every_candidate_has_a_place_in_the_order_of_every_strategy(strategy: str, cluster: SomeCluster) -> None:
+    snapshot = Build().snapshot(cluster)
+    settings = PlannerSettings(placement_strategy=strategy)
+    situation = Situation(snapshot, settings, {}, np.random.default_rng(1))
+    trial = situation.trial(snapshot.bundles.names[0], None)
+    seen = [row for placement in trial.choices() for row in np.unique(placement.drawn_from).tolist()]
+    assert sorted(set(seen)) == sorted(trial.candidates.tolist())
+
+
+@examples
+@given(cluster=clusters())
+def test_a_bundle_is_held_exactly_when_no_strategy_may_move_it(cluster: SomeCluster) -> None:
+    snapshot: Snapshot = Build().snapshot(cluster)
+    may_move = eligible(snapshot)
+    for row in range(len(snapshot.bundles)):
+        assert bool(may_move[row]) == (find_hold(snapshot, row) is None)

@@ -1,0 +1,150 @@
+"""How far a broker is from being shed from: a bit more than the margin reaches the threshold, a bit less does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from support.random_clusters import Build, SomeCluster, clusters
+
+from loadmanager.core.load import CPU, MSG_RATE_IN, THROUGHPUT_IN
+from loadmanager.core.plan import Reason
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding import shedding_strategy
+from loadmanager.core.shedding.base import MIB, Shed, SheddingStrategy
+from loadmanager.core.snapshot import Snapshot
+
+examples = hypothesis_settings(max_examples=100, deadline=None)
+
+_NEAR = 0.01
+"""Points: usage is a 32-bit float, and a margin is found to a thousandth."""
+_BELOW = {
+    Reason.BELOW_THRESHOLD,
+    Reason.CLOSE_TO_PARTNER,
+    Reason.LESS_USED_PARTNER,
+    Reason.CLUSTER_IDLE,
+    Reason.DIFFERENCES_SMALL,
+    Reason.NOT_THE_BUSIEST,
+}
+
+
+def strategy_of(name: str) -> SheddingStrategy:
+    return shedding_strategy(PlannerSettings(shedding_strategy=name))[1]
+
+
+def with_more_usage(snapshot: Snapshot, broker: int, points: float) -> Snapshot:
+    percent = snapshot.brokers.usage_percent.copy()
+    percent[broker, CPU] += points
+    assert snapshot.broker_load is not None
+    average = snapshot.broker_load.weighted_max_ema.copy()
+    average[broker] += points / 100
+    return replace(
+        snapshot,
+        brokers=replace(snapshot.brokers, usage_percent=percent),
+        broker_load=replace(snapshot.broker_load, weighted_max_ema=average),
+        _derived={},
+    )
+
+
+def with_more_load(snapshot: Snapshot, broker: int, metric: int, amount: float) -> Snapshot:
+    load = snapshot.brokers.load.copy()
+    load[broker, metric] += amount
+    return replace(snapshot, brokers=replace(snapshot.brokers, load=load), _derived={})
+
+
+def reaches(strategy: SheddingStrategy, snapshot: Snapshot, broker: int) -> bool:
+    """Whether the strategy's verdict is of a broker that has reached its threshold, whatever else is in the way."""
+    verdicts = strategy.find_bundles_for_unloading(snapshot, {}).verdicts
+    about = [each for each in verdicts if each.subject in (snapshot.brokers.ids[broker], "cluster")]
+    return all(each.verdict not in _BELOW for each in about)
+
+
+@pytest.mark.parametrize("name", ["OverloadShedder", "ThresholdShedder", "AvgShedder", "SimpleLoadManagerImpl"])
+@examples
+@given(cluster=clusters(settled=True, fewest_brokers=2), data=st.data())
+def test_a_broker_sheds_from_its_margin_on(name: str, cluster: SomeCluster, data: st.DataObject) -> None:
+    strategy, snapshot = strategy_of(name), Build().snapshot(cluster)
+    broker = data.draw(st.integers(0, len(snapshot.brokers) - 1))
+    margin = strategy.find_margin(snapshot, {}, broker)
+    if reaches(strategy, snapshot, broker):
+        assert "usage_points" not in margin
+        return
+    points = float(margin["usage_points"])
+    assert reaches(strategy, with_more_usage(snapshot, broker, points + _NEAR), broker)
+    assert points < _NEAR or not reaches(strategy, with_more_usage(snapshot, broker, points - _NEAR), broker)
+
+
+@examples
+@given(cluster=clusters(settled=True, fewest_brokers=2), data=st.data())
+def test_the_transfer_shedder_begins_to_count_for_a_broker_from_its_margin_on(
+    cluster: SomeCluster, data: st.DataObject
+) -> None:
+    strategy, snapshot = strategy_of("TransferShedder"), Build().snapshot(cluster)
+    broker = data.draw(st.integers(0, len(snapshot.brokers) - 1))
+    margin = strategy.find_margin(snapshot, {}, broker)
+    assume("usage_points" in margin)
+
+    def counts(points: float) -> bool:
+        raised = with_more_usage(snapshot, broker, points)
+        assert raised.broker_load is not None
+        usage = raised.broker_load.weighted_max_ema
+        is_most_used = int(np.flatnonzero(usage == usage.max())[-1]) == broker
+        return is_most_used and strategy.find_bundles_for_unloading(raised, {}).state["hits"] == 1
+
+    points = float(margin["usage_points"])
+    assert margin["rounds"] == PlannerSettings().shedding_condition_hit_count_threshold + 1
+    assert counts(points + _NEAR)
+    assert points < _NEAR or not counts(points - _NEAR)
+
+
+@examples
+@given(cluster=clusters(settled=True, fewest_brokers=2), data=st.data())
+def test_the_uniform_shedder_chooses_a_broker_from_its_margin_on(cluster: SomeCluster, data: st.DataObject) -> None:
+    strategy, snapshot = strategy_of("UniformLoadShedder"), Build().snapshot(cluster)
+    broker = data.draw(st.integers(0, len(snapshot.brokers) - 1))
+    assume(not reaches(strategy, snapshot, broker))
+    margin = strategy.find_margin(snapshot, {}, broker)
+    for name, metric, unit in (("msg_rate_per_s", MSG_RATE_IN, 1), ("mib_per_s", THROUGHPUT_IN, MIB)):
+        if name in margin:
+            amount = float(margin[name]) * unit
+            near = max(1.0, amount * 1e-6)
+            assert rule_of(strategy, with_more_load(snapshot, broker, metric, amount + near), broker, name)
+            assert not rule_of(strategy, with_more_load(snapshot, broker, metric, amount - near), broker, name)
+
+
+def rule_of(strategy: SheddingStrategy, snapshot: Snapshot, broker: int, name: str) -> bool:
+    """Whether this broker is the one that the rule of that measure chooses; by the other rule it does not count."""
+    shed: Shed = strategy.find_bundles_for_unloading(snapshot, {})
+    need = "need_msg_rate_per_s" if name == "msg_rate_per_s" else "need_mib_per_s"
+    chosen = [each.subject for each in shed.verdicts if need in each.why]
+    by_rate = any("need_msg_rate_per_s" in each.why for each in shed.verdicts)
+    assume(name == "msg_rate_per_s" or not by_rate)
+    return chosen == [snapshot.brokers.ids[broker]]
+
+
+@pytest.mark.parametrize("name", ["AvgShedder", "TransferShedder"])
+@examples
+@given(cluster=clusters(settled=True, fewest_brokers=2, fewest_bundles=4), data=st.data())
+def test_rounds_are_those_after_which_a_broker_that_has_reached_its_threshold_stops_waiting(
+    name: str, cluster: SomeCluster, data: st.DataObject
+) -> None:
+    strategy, snapshot = strategy_of(name), Build().snapshot(cluster)
+    broker = data.draw(st.integers(0, len(snapshot.brokers) - 1))
+    margin = strategy.find_margin(snapshot, {}, broker)
+    assume("rounds" in margin and "usage_points" not in margin)
+    waiting = {Reason.TOO_FEW_HITS, Reason.HIT_COUNT}
+    state: dict[str, object] = {}
+    for rounds_left in range(int(margin["rounds"]), 0, -1):
+        assert strategy.find_margin(snapshot, state, broker) == {"rounds": rounds_left}
+        shed = strategy.find_bundles_for_unloading(snapshot, state)
+        subject = snapshot.brokers.ids[broker]
+        waits = any(each.verdict in waiting and each.subject in (subject, "cluster") for each in shed.verdicts)
+        if rounds_left > 1:
+            assert waits
+            state = shed.state
+        elif name == "AvgShedder":
+            assert not waits

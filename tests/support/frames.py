@@ -1,0 +1,59 @@
+"""Small histories for the pipeline, written by the history's own code, and the rows of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from pyspark.sql import DataFrame
+from support.builders import Load, broker, report
+
+from loadmanager.core.recordable import recordable
+from loadmanager.history.files import Directory
+from loadmanager.history.packing import pack_entries
+from loadmanager.history.rows import Entry, Placed, Report
+
+START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
+"""A midnight, UTC."""
+
+MINUTE_MS = 60_000
+HOUR_MS = 60 * MINUTE_MS
+
+Timed = tuple[int, Entry]
+"""An entry and its time, in ms after `START_MS`."""
+
+
+def reported(
+    name: str,
+    bundles: Mapping[str, Load],
+    *,
+    load: Load | None = None,
+    cpu: float | tuple[float, float] = 0,
+    incarnation: int = 1,
+) -> Report:
+    """A load report; the totals are what the bundles add up to unless `load` says otherwise."""
+    content = report(bundles, load=load, cpu=cpu, topics=len(bundles))
+    return Report(broker(name, incarnation), recordable(content))
+
+
+def history_of(folder: Path, entries: Sequence[Timed], *, epoch: int = 1, first: int = 0, node: str = "node") -> str:
+    """Write the entries as one flush of a leader; the URL of the history."""
+    directory = Directory.of(str(folder))
+    placed = [Placed(START_MS + at, epoch, first + number, entry) for number, (at, entry) in enumerate(entries)]
+    for file in pack_entries(placed, node, _refused):
+        directory.write(file.path, file.data)
+    return str(folder)
+
+
+def files_of(folder: Path, table: str) -> list[Path]:
+    return sorted((folder / table).rglob("*.parquet"))
+
+
+def rows_of(frame: DataFrame, *order: str) -> list[dict[str, Any]]:
+    """The rows, in the order of these columns."""
+    return [row.asDict(recursive=True) for row in (frame.orderBy(*order) if order else frame).collect()]
+
+
+def _refused(placed: Placed, error: Exception) -> NoReturn:
+    raise AssertionError(placed) from error

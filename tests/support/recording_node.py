@@ -1,0 +1,55 @@
+"""An HTTP server in another thread that writes down what it is asked, and answers what the test wants."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+@dataclass(slots=True)
+class RecordingNode:
+    """`hangs_up`: the connection is closed instead of an answer."""
+
+    url: str = ""
+    status: int = 204
+    body: bytes = b""
+    content_type: str = "application/json"
+    hangs_up: bool = False
+    asked: list[tuple[str, str, bytes]] = field(default_factory=list)
+
+
+@contextmanager
+def a_recording_node() -> Iterator[RecordingNode]:
+    node = RecordingNode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def _answer(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            node.asked.append((self.command, self.path, body))
+            if node.hangs_up:
+                self.close_connection = True
+                return
+            self.send_response(node.status)
+            self.send_header("Content-Type", node.content_type)
+            self.send_header("Content-Length", str(len(node.body)))
+            self.end_headers()
+            self.wfile.write(node.body)
+
+        do_GET = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - what the library calls
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    node.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield node
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

@@ -1,0 +1,94 @@
+"""Small worlds, and what must hold in each at any time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from loadmanager.core.invariants import ownership_violations
+from loadmanager.core.load import FloatArray
+from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.sim.events import Event
+from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.sim.rules import WorldRules
+from loadmanager.sim.workload import Shape, ShapedWorkload, steady
+from loadmanager.sim.world import World
+
+MIB = 1024 * 1024
+
+EAGER = PlannerSettings(bundle_unload_min_throughput_threshold=0.0, auto_bundle_split_enabled=False)
+"""Sheds small amounts too, and never splits."""
+
+QUIET = replace(EAGER, shedding_enabled=False)
+"""Does nothing by itself but placing."""
+
+
+def load_of(mib_per_s: float) -> tuple[float, float, float, float]:
+    """So many MiB/s in and as many out, in messages of 8 KiB."""
+    return (mib_per_s * 128, mib_per_s * 128, mib_per_s * MIB, mib_per_s * MIB)
+
+
+def world(
+    weights: Sequence[float] | FloatArray,
+    *,
+    brokers: Sequence[BrokerSpec] | int = 3,
+    namespaces: Sequence[NamespaceSpec] | None = None,
+    mib_per_s: float = 10.0,
+    settings: PlannerSettings = EAGER,
+    rules: WorldRules | None = None,
+    events: Sequence[Event] = (),
+    shapes: Sequence[Shape] = (),
+    workload: ShapedWorkload | None = None,
+    seed: int = 1,
+) -> World:
+    """Bundles of these weights, in one namespace dealt to the brokers in turn unless told."""
+    specs = brokers_named(brokers) if isinstance(brokers, int) else brokers
+    if namespaces is None:
+        namespaces = namespaces_dealt(1, len(weights), [spec.id for spec in specs])
+    workload = workload or steady(weights, load_of(mib_per_s), shapes=shapes)
+    return World(specs, namespaces, workload, settings, rules=rules or WorldRules(), events=events, seed=seed)
+
+
+def violations(a_world: World) -> Iterator[str]:
+    """What is wrong with the world now."""
+    yield from _of_records(a_world)
+    yield from _of_service(a_world)
+    yield from _of_sums(a_world)
+
+
+def _of_records(a_world: World) -> Iterator[str]:
+    table, scene = a_world._scene.table, a_world._scene
+    for namespace, state in table.states().items():
+        for text in ownership_violations(state.bundles.ranges(), state.ownerships):
+            yield f"{namespace}: {text}"
+    names = sorted(table.names)
+    if names != sorted(name for state in table.states().values() for name in state.bundle_names()):
+        yield "the rows are not the bundles of the records"
+    known = scene.model.snapshot(scene.now_s, np.inf).bundles  # nothing that has moved is forgotten by being looked at
+    if set(known.names) != set(names):
+        yield "the leader knows other bundles"
+
+
+def _of_service(a_world: World) -> Iterator[str]:
+    table, scene = a_world._scene.table, a_world._scene
+    for row, number in enumerate(table.serving.tolist()):
+        if number < 0:
+            continue
+        broker, ownership = scene.fleet.brokers[number], table.ownership(row)
+        if ownership.state is not OwnershipState.OWNED or ownership.owner != broker.registration or not broker.is_up:
+            yield f"{table.names[row]} is served by {broker.spec.id}, and is {ownership}"
+    if scene.unowned != int((table.serving < 0).sum()):
+        yield f"{scene.unowned} bundles are counted as unowned"
+
+
+def _of_sums(a_world: World) -> Iterator[str]:
+    table, loads = a_world._scene.table, a_world._scene.loads
+    carried = a_world._scene.fleet.carried(table, loads)
+    total = carried.load.sum(axis=0) + loads.load[table.serving < 0].sum(axis=0)
+    if not np.allclose(total, loads.load.sum(axis=0), rtol=1e-9):
+        yield f"brokers and nobody carry {total}, and all bundles {loads.load.sum(axis=0)}"
+    if int(carried.topics.sum() + loads.topics[table.serving < 0].sum()) != int(loads.topics.sum()):
+        yield "topics are lost"

@@ -1,0 +1,241 @@
+"""How much shedding may move, what may not return, and the breaker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+import pytest
+from support.builders import broker, bundle, report, snapshot
+
+from loadmanager.core import churn
+from loadmanager.core.churn import KEY, MOST_MOVES, Memory, State
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.state import as_json
+
+A, B, C = broker("a"), broker("b"), broker("c")
+SETTINGS = PlannerSettings()
+NOW_S = 1_000_000.0
+MINUTE_S = 60.0
+
+
+def of_loads(*loads: float) -> Snapshot:
+    """Broker a with bundles of so many bytes/s each, and b and c without any."""
+    carried = {bundle(i): (0.0, 0.0, each, 0.0) for i, each in enumerate(loads)}
+    return snapshot({"a": report(carried), "b": report(), "c": report()}, taken_at_s=NOW_S)
+
+
+def unload(number: int, source: Registration = A, destination: Registration | None = B) -> Unload:
+    return Unload(bundle(number), source, destination, Reason.BROKER_OVERLOADED)
+
+
+def a_plan(*steps: Unload | Assign) -> Plan:
+    verdicts = [Verdict(A.broker, Reason.BROKER_OVERLOADED, acted=True)]
+    verdicts += [Verdict(step.bundle, Reason.DECIDED_BEFORE, acted=True) for step in steps]
+    return Plan(1, NOW_S, steps, tuple(verdicts))
+
+
+def limited(
+    plan: Plan,
+    cluster: Snapshot,
+    state: State | None = None,
+    **settings: Any,  # noqa: ANN401 - whatever a setting may be
+) -> tuple[Sequence[str], dict[str, Verdict]]:
+    """The bundles that still move, and the verdicts about those that do not."""
+    result, _ = churn.limit(plan, cluster, PlannerSettings(**settings), state or {})
+    return [step.bundle for step in result.steps], {v.subject: v for v in result.verdicts if not v.acted}
+
+
+def moved(
+    state: State,
+    number: int,
+    source: Registration,
+    destination: Registration | None,
+    *,
+    at_s: float = NOW_S,
+    share: float = 0.1,
+    is_own: bool = True,
+    settings: PlannerSettings = SETTINGS,
+) -> State:
+    return churn.noted(state, bundle(number), source, destination, share, settings, at_s=at_s, is_own=is_own)[0]
+
+
+def test_a_round_moves_no_more_than_its_share_and_goes_on_with_what_fits() -> None:
+    moving, refused = limited(
+        a_plan(unload(0), unload(1), unload(2)), of_loads(40, 30, 5, 25), max_load_moved_per_cycle_percentage=50
+    )
+    assert moving == [bundle(0), bundle(2)]
+    assert refused[bundle(1)].sentence() == (
+        "No move because its 30 % of all load and the 40 % that this round moves without it are more than"
+        " loadBalancerMaxLoadMovedPerCyclePercentage 50 %"
+    )
+
+
+def test_a_bundle_that_is_heavier_than_the_limit_moves_alone() -> None:
+    plan = a_plan(unload(0), unload(1))
+    assert limited(plan, of_loads(80, 10, 10))[0] == [bundle(0)]
+    assert limited(plan, of_loads(10, 80, 10))[0] == [bundle(0)]
+    assert limited(plan, of_loads(80, 10, 10), max_load_moved_per_cycle_percentage=0)[0] == []
+
+
+def test_what_was_refused_is_no_longer_said_to_be_placed() -> None:
+    plan, _ = churn.limit(a_plan(unload(0)), of_loads(1), PlannerSettings(max_load_moved_per_cycle_percentage=0), {})
+    assert [(v.subject, v.acted) for v in plan.verdicts] == [(A.broker, True), (bundle(0), False)]
+
+
+def test_what_was_moved_within_the_hour_counts_and_what_was_moved_before_does_not() -> None:
+    state = moved({}, 7, A, B, at_s=NOW_S - 61 * MINUTE_S, share=0.9)
+    state = moved(state, 8, A, B, at_s=NOW_S - 59 * MINUTE_S, share=0.7)
+    moving, refused = limited(a_plan(unload(0), unload(1)), of_loads(40, 20, 40), state)
+    assert moving == [bundle(1)]
+    assert refused[bundle(0)].sentence() == (
+        "No move because its 40 % of all load and the 70 % that were moved within the hour are more than"
+        " loadBalancerMaxLoadMovedPerHourPercentage 100 %"
+    )
+
+
+def test_what_an_operator_moved_uses_up_nothing() -> None:
+    state = moved({}, 8, A, B, share=1.0, is_own=False)
+    assert limited(a_plan(unload(0)), of_loads(40, 60), state)[0] == [bundle(0)]
+
+
+def test_a_bundle_does_not_return_to_where_it_was_within_the_cool_down() -> None:
+    state = moved({}, 0, B, A, at_s=NOW_S - 10 * MINUTE_S)
+    moving, refused = limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), state)
+    assert moving == []
+    assert refused[bundle(0)].sentence() == (
+        "No move because it would return to b:8080, which it left 600 s ago (loadBalancerReturnCoolDownMinutes 60)"
+    )
+    assert limited(a_plan(unload(0, A, C)), of_loads(1, 1, 9), state)[0] == [bundle(0)], "it may go elsewhere"
+    assert limited(a_plan(unload(1, A, B)), of_loads(1, 1, 9), state)[0] == [bundle(1)], "others may go there"
+    assert limited(a_plan(unload(0, A, None)), of_loads(1, 1, 9), state)[0] == [bundle(0)]
+    later = moved({}, 0, B, A, at_s=NOW_S - 61 * MINUTE_S)
+    assert limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), later)[0] == [bundle(0)]
+
+
+def test_it_does_not_return_either_to_where_an_operator_took_it_from() -> None:
+    state = moved({}, 0, B, A, is_own=False)
+    assert limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), state)[0] == []
+
+
+def test_a_broker_that_has_restarted_is_another_one() -> None:
+    state = moved({}, 0, Registration(BrokerId("b:8080"), 99), A)
+    assert limited(a_plan(unload(0, A, B)), of_loads(1, 1, 9), state)[0] == [bundle(0)]
+
+
+def test_an_exchange_that_loses_a_part_is_dropped_as_a_whole() -> None:
+    plan = a_plan(unload(3, A, C), unload(0, A, B), unload(1, B, A), unload(2, A, C))
+    moving, refused = limited(plan, of_loads(40, 10, 10, 10, 30), max_load_moved_per_cycle_percentage=40)
+    assert moving == [bundle(3), bundle(2)]
+    assert refused[bundle(1)].sentence() == f"No move because it was for an exchange, of which {bundle(0)} stays"
+
+
+def test_steps_in_one_direction_are_no_exchange() -> None:
+    plan = a_plan(unload(1, A, B), unload(0, A, B))
+    assert limited(plan, of_loads(40, 10, 50), max_load_moved_per_cycle_percentage=30)[0] == [bundle(1)]
+
+
+def test_assignments_are_left_alone() -> None:
+    plan = a_plan(Assign(bundle(0), A, Reason.LOOKUP))
+    assert limited(plan, of_loads(1), max_load_moved_per_cycle_percentage=0)[0] == [bundle(0)]
+
+
+def test_thrash_is_the_load_that_shedding_returned_within_the_window() -> None:
+    state = moved({}, 0, A, B, at_s=NOW_S - 50 * MINUTE_S)
+    assert Memory.of(state).thrash(NOW_S, SETTINGS) == 0
+    state = moved(state, 1, C, B, at_s=NOW_S - 45 * MINUTE_S)
+    state = moved(state, 0, B, A, at_s=NOW_S - 40 * MINUTE_S, share=0.2)
+    state = moved(state, 1, B, A, at_s=NOW_S - 39 * MINUTE_S)
+    assert Memory.of(state).thrash(NOW_S, SETTINGS) == 0.2
+    assert Memory.of(state).thrash(NOW_S + 20 * MINUTE_S, SETTINGS) == 0
+
+
+def test_what_an_operator_returns_is_no_thrash() -> None:
+    state = moved(moved({}, 0, A, B), 0, B, A, is_own=False)
+    assert Memory.of(state).thrash(NOW_S, SETTINGS) == 0
+
+
+def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
+    settings = PlannerSettings(return_cool_down_minutes=0)
+    state = moved({}, 0, A, B, at_s=NOW_S - 30, share=0.01)
+    state = moved(state, 0, B, A, at_s=NOW_S - 20, share=0.01)
+    state, said = churn.noted(state, bundle(0), A, B, 0.01, settings, at_s=NOW_S - 10, is_own=True)
+    assert [(v.subject, v.sentence()) for v in said] == [
+        (
+            bundle(0),
+            (
+                "Not shed for loadBalancerThrashBundleFreezeMinutes 60: it was returned to a former owner 2 times"
+                " (loadBalancerMaxBundleReturns 2) within loadBalancerThrashWindowMinutes 60"
+            ),
+        )
+    ]
+    moving, refused = limited(a_plan(unload(0), unload(1)), of_loads(1, 1, 98), state)
+    assert moving == [bundle(1)]
+    assert refused[bundle(0)].sentence() == (
+        "No move for another 3590 s because it kept returning to former owners (loadBalancerMaxBundleReturns 2)"
+    )
+    assert limited(a_plan(unload(0, A, C)), of_loads(1, 1, 98), churn.lifted(state, bundle(0)))[0] == [bundle(0)]
+    assert limited(a_plan(unload(0, A, C)), of_loads(1, 1, 98), churn.lifted(state, bundle(1)))[0] == []
+    assert limited(a_plan(unload(0, A, C)), of_loads(1, 1, 98), churn.lifted(state))[0] == [bundle(0)]
+
+
+def test_shedding_stops_when_too_much_was_returned_until_it_is_time_or_an_operator_lifts_it() -> None:
+    state = moved({}, 0, A, B, at_s=NOW_S - 20, share=0.3)
+    state, (verdict,) = churn.noted(state, bundle(0), B, A, 0.3, SETTINGS, at_s=NOW_S - 10, is_own=True)
+    assert (verdict.subject, verdict.acted) == ("cluster", True)
+    assert verdict.sentence() == (
+        "Nothing is shed for loadBalancerThrashSheddingStopMinutes 30: bundles with 30 % of all load"
+        " (loadBalancerThrashThresholdPercentage 20) were returned to former owners within"
+        " loadBalancerThrashWindowMinutes 60"
+    )
+    moving, refused = limited(a_plan(unload(1), unload(2)), of_loads(1, 1, 1, 97), state)
+    assert moving == []
+    assert refused[bundle(1)].sentence() == (
+        "No move because shedding is stopped for another 1790 s: it returned bundles with 30 % of all load to former"
+        " owners (loadBalancerThrashThresholdPercentage 20)"
+    )
+    assert limited(a_plan(unload(1)), of_loads(1, 1, 98), churn.lifted(state))[0] == [bundle(1)]
+    past = moved(moved({}, 0, A, B, at_s=NOW_S - 3000), 0, B, A, at_s=NOW_S - 1801, share=0.5)
+    assert limited(a_plan(unload(1)), of_loads(1, 1, 98), past)[0] == [bundle(1)]
+
+
+def test_a_plan_without_steps_stays_as_it_is_and_the_memory_loses_what_is_outdated() -> None:
+    state = moved({"AvgShedder": {"x": 1}}, 0, A, B, at_s=NOW_S - 7200)
+    plan = a_plan()
+    result, after = churn.limit(plan, of_loads(1), SETTINGS, state)
+    assert result is plan
+    assert after["AvgShedder"] == {"x": 1}
+    assert Memory.of(after) == Memory()
+
+
+def test_the_memory_survives_as_json_in_the_store() -> None:
+    state = moved(moved({}, 0, A, B, at_s=NOW_S - 20, share=0.5), 0, B, A, share=0.5)
+    stored = orjson.loads(orjson.dumps(as_json(state)))
+    assert Memory.of(stored) == Memory.of(state)
+    assert Memory.of(stored).stopped_until_s == NOW_S + 30 * MINUTE_S
+
+
+@pytest.mark.parametrize(
+    "content", [None, [], {"moves": 3}, {"moves": [[1, 2]]}, {"frozenUntilS": []}, {"stoppedUntilS": "soon"}]
+)
+def test_a_memory_that_cannot_be_read_is_empty(content: object) -> None:
+    assert Memory.of({KEY: {"memory": content}}) == Memory()
+
+
+def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
+    memory = Memory(
+        tuple(churn.Move(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True, is_return=False) for i in range(MOST_MOVES))
+    )
+    state = moved(memory.into({}), MOST_MOVES, A, B)
+    kept = Memory.of(state).at(NOW_S, SETTINGS).moves
+    assert len(kept) == MOST_MOVES
+    assert kept[-1].bundle == bundle(MOST_MOVES)
+
+
+def test_without_any_load_nothing_counts() -> None:
+    assert limited(a_plan(unload(0)), of_loads(0, 0), max_load_moved_per_cycle_percentage=0)[0] == [bundle(0)]

@@ -1,0 +1,264 @@
+"""What operators tell the balancer: who gets no bundles, where a bundle belongs, and what does not move."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.builders import MIB, broker, bundle, report, snapshot, throughput
+
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.controls import Controls
+from loadmanager.core.extensible import BrokerLoad, ReportRules, TopBundles
+from loadmanager.core.names import BrokerId
+from loadmanager.core.plan import Plan, Reason, Verdict
+from loadmanager.core.planner import PlannerSettings, choose_destination, plan_assignments, plan_shedding
+from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.restraint import restrain
+from loadmanager.core.snapshot import Snapshot
+
+OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
+UNIFORM = PlannerSettings(shedding_strategy="UniformLoadShedder")
+TRANSFER = PlannerSettings(
+    shedding_strategy="TransferShedder", shedding_condition_hit_count_threshold=0, shedding_delay_in_seconds=0
+)
+PUBLISHING = ReportRules()
+A, B, C = (BrokerId(f"{host}:8080") for host in "abc")
+
+
+def under(controls: Controls, given: Snapshot) -> Snapshot:
+    return replace(given, controls=controls)
+
+
+def place(given: Snapshot, name: str = bundle(9), settings: PlannerSettings = OVERLOAD) -> Verdict:
+    plan, _ = plan_assignments(given, [name], settings, {}, np.random.default_rng(0))
+    (verdict,) = plan.verdicts
+    assert bool(plan.steps) == verdict.acted
+    return verdict
+
+
+def shed(given: Snapshot, settings: PlannerSettings = OVERLOAD) -> Plan:
+    return plan_shedding(given, settings, {}, np.random.default_rng(0))[0]
+
+
+def moves(plan: Plan) -> dict[str, str]:
+    return {step.bundle: step.destination.broker for step in plan.steps if step.destination}
+
+
+def about(plan: Plan, subject: str) -> list[Verdict]:
+    return [verdict for verdict in plan.verdicts if verdict.subject == subject]
+
+
+def hot(**others: list[str]) -> Snapshot:
+    """`a` has to shed some of its three bundles, the first of which is the busiest."""
+    carried = {bundle(0): throughput(60), bundle(1): throughput(20), bundle(2): throughput(20)}
+    reports = {"a": report(carried, cpu=95)}
+    return snapshot(reports | {name: report(owned, cpu=10) for name, owned in others.items()})
+
+
+@pytest.mark.parametrize(
+    ("controls", "reason"),
+    [
+        (Controls(draining={A: 0.0}), Reason.BROKER_DRAINING),
+        (Controls(excluded=frozenset({A})), Reason.BROKER_EXCLUDED),
+    ],
+)
+def test_a_broker_that_is_drained_or_excluded_gets_no_bundle(controls: Controls, reason: Reason) -> None:
+    verdict = place(under(controls, snapshot({"a": report(cpu=1), "b": report(cpu=50)})))
+    assert (verdict.why["broker"], verdict.why[reason.value]) == (B, 1)
+
+
+def test_nobody_gets_a_bundle_when_every_broker_is_drained_or_excluded() -> None:
+    controls = Controls(draining={A: 0.0}, excluded=frozenset({B}))
+    verdict = place(under(controls, snapshot({"a": report(), "b": report()})))
+    assert (verdict.verdict, verdict.acted) == (Reason.NO_BROKER_AVAILABLE, False)
+    assert (verdict.why["broker_draining"], verdict.why["broker_excluded"]) == (1, 1)
+
+
+def test_controls_that_name_brokers_which_are_not_there_change_nothing() -> None:
+    controls = Controls(draining={C: 0.0}, excluded=frozenset({BrokerId("d:8080")}))
+    assert place(under(controls, snapshot({"a": report()}))).why["broker"] == A
+    given = under(controls, hot(b=[]))
+    assert restrain(given) is given
+    assert not about(shed(given), C)
+
+
+def test_a_drained_primary_broker_does_not_keep_secondary_ones_from_helping() -> None:
+    policies = Policies((IsolationPolicy("mine", ("tenant/ns",), ("a",), ("b",)),))
+    given = snapshot({"a": report([bundle(9)]), "b": report()}, policies=policies)
+    destination, _, _ = choose_destination(
+        under(Controls(draining={A: 0.0}), given), bundle(9), A, OVERLOAD, {}, np.random.default_rng(0)
+    )
+    assert destination is not None
+    assert destination.broker == B
+
+
+def test_a_pinned_bundle_is_placed_on_its_broker_however_busy_that_is() -> None:
+    controls = Controls(pinned={bundle(9): A})
+    verdict = place(under(controls, snapshot({"a": report(cpu=99), "b": report(cpu=1)})))
+    assert (verdict.verdict, verdict.why["broker"]) == (Reason.PINNED_TO_BROKER, A)
+    assert verdict.sentence() == "Placed on a:8080 because it is pinned there"
+
+
+@pytest.mark.parametrize(
+    ("controls", "why"),
+    [
+        (Controls(pinned={bundle(9): C}), "is not registered"),
+        (Controls(pinned={bundle(9): A}, excluded=frozenset({A})), "may not be given it now"),
+    ],
+)
+def test_a_bundle_whose_pin_cannot_be_kept_is_placed_elsewhere_and_says_so(controls: Controls, why: str) -> None:
+    verdict = place(under(controls, snapshot({"a": report(cpu=1), "b": report(cpu=1)})))
+    pinned_to = controls.pinned[bundle(9)]
+    assert verdict.acted
+    assert verdict.verdict is not Reason.PINNED_TO_BROKER
+    assert verdict.sentence().endswith(f"; it is pinned to {pinned_to}, which {why}")
+
+
+def test_a_pinned_bundle_that_leaves_a_broker_goes_where_it_is_pinned() -> None:
+    given = under(Controls(pinned={bundle(0): C}), hot(b=[], c=[bundle(5)]))
+    destination, verdict, _ = choose_destination(given, bundle(0), A, OVERLOAD, {}, np.random.default_rng(0))
+    assert (destination, verdict.verdict) == (broker("c"), Reason.PINNED_TO_BROKER)
+
+
+def test_another_bundle_is_shed_in_place_of_a_pinned_one_and_the_verdict_says_where_that_is_pinned() -> None:
+    given = hot(b=[])
+    assert bundle(0) in moves(shed(given))
+    plan = shed(under(Controls(pinned={bundle(0): A}), given))
+    assert bundle(0) not in moves(plan)
+    assert moves(plan)
+    (verdict,) = about(plan, bundle(0))
+    assert (verdict.verdict, verdict.sentence()) == (Reason.BUNDLE_PINNED, "No move because it is pinned to a:8080")
+
+
+def test_a_frozen_bundle_stays_for_the_operators_reason_even_if_it_is_pinned_too() -> None:
+    controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(0): "load test"})
+    (verdict,) = about(shed(under(controls, hot(b=[]))), bundle(0))
+    assert (verdict.verdict, verdict.sentence()) == (Reason.BUNDLE_FROZEN, "No move because it is frozen: load test")
+
+
+def test_a_broker_with_nothing_but_frozen_bundles_sheds_nothing_and_each_of_them_says_why() -> None:
+    controls = Controls(frozen_bundles={bundle(i): "stay" for i in range(3)})
+    plan = shed(under(controls, hot(b=[])))
+    assert plan.steps == ()
+    assert about(plan, A)[0].verdict is Reason.NO_ELIGIBLE_BUNDLE
+    assert all(about(plan, bundle(i))[0].verdict is Reason.BUNDLE_FROZEN for i in range(3))
+
+
+def test_nothing_is_said_of_a_frozen_bundle_that_nobody_wanted_to_move_or_that_is_gone() -> None:
+    controls = Controls(frozen_bundles={bundle(7): "stay", bundle(5): "gone", "t/x/0x00000000_0xffffffff": "gone"})
+    plan = shed(under(controls, hot(b=[bundle(7)])))
+    assert not [verdict for verdict in plan.verdicts if verdict.verdict is Reason.BUNDLE_FROZEN]
+
+
+def test_a_frozen_balancer_sheds_nothing_for_the_operators_reason() -> None:
+    plan = shed(under(Controls(frozen="incident 7"), hot(b=[])))
+    (verdict,) = plan.verdicts
+    assert (verdict.subject, verdict.verdict) == ("cluster", Reason.SHEDDING_FROZEN)
+    assert verdict.sentence() == "No move because the balancer is frozen: incident 7"
+
+
+def test_shedding_takes_a_drained_broker_for_gone_and_says_since_when() -> None:
+    given = replace(under(Controls(draining={B: 40.0}), hot(b=[bundle(7)], c=[])), taken_at_s=100.0)
+    plan = shed(given)
+    assert set(moves(plan).values()) == {C}
+    (verdict,) = about(plan, B)
+    assert verdict.verdict is Reason.BROKER_DRAINING
+    assert verdict.sentence() == "No move but what its drain gives away: the broker has been drained for 60 s"
+
+
+def test_a_hot_broker_that_is_drained_sheds_nothing_by_itself() -> None:
+    plan = shed(under(Controls(draining={A: 0.0}), hot(b=[], c=[])))
+    assert plan.steps == ()
+
+
+def test_an_emptying_broker_does_not_make_the_others_look_uneven() -> None:
+    loaded = {bundle(i): throughput(10) for i in range(40)}
+    others = {bundle(i): throughput(10) for i in range(40, 80)}
+    given = snapshot({"a": report(loaded), "b": report(others), "c": report({bundle(80): throughput(1)})})
+    assert moves(shed(given, UNIFORM))
+    assert not moves(shed(under(Controls(draining={C: 0.0}), given), UNIFORM))
+
+
+def test_a_broker_that_is_excluded_gets_nothing_from_shedding_but_may_shed() -> None:
+    given = under(Controls(excluded=frozenset({A, B})), hot(b=[], c=[bundle(7)]))
+    assert set(moves(shed(given)).values()) == {C}
+
+
+def test_transfers_pass_over_a_drained_and_an_excluded_broker() -> None:
+    carried = {bundle(i): throughput(10) for i in range(10)}
+    reports = {"a": report(carried, cpu=90), "b": report(cpu=1), "c": report(cpu=2), "d": report(cpu=3)}
+    given = snapshot({name: replace(each, last_update_ms=1) for name, each in reports.items()})
+    controls = Controls(draining={B: 0.0}, excluded=frozenset({C}))
+    assert set(moves(shed(given, TRANSFER)).values()) == {B}
+    assert set(moves(shed(under(controls, given), TRANSFER)).values()) == {BrokerId("d:8080")}
+
+
+def test_transfers_find_nobody_when_all_are_excluded() -> None:
+    given = snapshot({"a": report({bundle(i): throughput(1) for i in range(4)}, cpu=90), "b": report(cpu=1)})
+    assert shed(under(Controls(excluded=frozenset({A, B})), given), TRANSFER).steps == ()
+
+
+def test_what_brokers_made_known_is_left_out_with_them() -> None:
+    model = ClusterModel()
+    model.apply_report(broker("a"), report({bundle(0): throughput(1)}, cpu=10))
+    model.apply_report(broker("b"), report({bundle(1): throughput(2)}, cpu=20))
+    model.set_controls(Controls(draining={A: 0.0}))
+    whole = model.snapshot(1.0, 0.0)
+    assert whole.controls.draining == {A: 0.0}
+    left = restrain(whole)
+    assert left.brokers.ids == (B,)
+    assert left.top_bundles is not None
+    assert left.top_bundles.of_broker(0) == [(1, 4.0 * MIB)]
+    assert left.broker_load is not None
+    assert left.broker_load.weighted_max_ema.tolist() == pytest.approx([0.2])
+    assert left.bundles.names == whole.bundles.names
+    assert left.bundles.broker.max() <= 0
+
+
+def test_columns_of_some_brokers_keep_their_order() -> None:
+    top = TopBundles.of([(np.array([i], dtype=np.int32), np.array([float(i)])) for i in range(3)])
+    assert top.only(np.array([0, 2])).of_broker(1) == [(2, 2.0)]
+    percent, load = np.zeros((3, 5), dtype=np.float32), np.arange(12.0).reshape(3, 4)
+    published = BrokerLoad.of_first_reports(percent, load, 7, PUBLISHING)
+    assert published.only(np.array([2])).msg_throughput_in.tolist() == [10.0]
+
+
+def test_a_bundle_waits_for_a_broker_that_is_held_off_until_the_time_is_over_or_it_is_drained() -> None:
+    controls = Controls(held_off={A: 100.0, B: 100.0}, draining={B: 1.0})
+    assert controls.find_hold(A, 40.0) == 60.0
+    assert controls.find_hold(A, 100.0) is None
+    assert controls.find_hold(B, 40.0) is None
+    assert controls.find_hold(C, 40.0) is None
+
+
+def test_only_what_is_neither_pinned_nor_frozen_may_be_shed() -> None:
+    controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(1): "stay"}, draining={A: 0.0})
+    assert [controls.may_be_shed(bundle(i)) for i in range(3)] == [False, False, True]
+    assert [controls.takes_bundles(each) for each in (A, B)] == [False, True]
+
+
+def test_later_reports_are_taken_in_by_the_rules_that_were_set() -> None:
+    model = ClusterModel()
+    model.apply_report(broker("a"), report(cpu=10))
+    model.set_rules(replace(PUBLISHING, history=0.0))
+    model.apply_report(broker("a"), report(cpu=50, last_update_ms=1))
+    published = model.snapshot(0.001, 0.0).broker_load
+    assert published is not None
+    assert published.weighted_max_ema.tolist() == pytest.approx([0.5])
+
+
+def test_an_idle_excluded_broker_is_no_candidate_when_an_anti_affinity_group_is_compared() -> None:
+    policies = Policies((), {"tenant/ns": "g", "tenant/other": "g"})
+    carried = {bundle(0): throughput(60), bundle(1): throughput(20)}
+    reports = {
+        "a": report(carried, cpu=95),
+        "b": report({bundle(0, "tenant/other"): (0.0, 0.0, 1.0 * MIB, 0.0)}, cpu=10),
+        "c": report(cpu=1),
+    }
+    given = snapshot(reports, policies=policies)
+    assert set(moves(shed(given)).values()) == {C}
+    plan = shed(under(Controls(excluded=frozenset({C})), given))
+    assert plan.steps == ()
+    assert about(plan, bundle(0))[0].verdict is Reason.ANTI_AFFINITY_KEPT

@@ -1,0 +1,71 @@
+"""How far a broker is from being shed from: cases beside the property that holds for every strategy."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from support.builders import MIB, report, snapshot
+
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding import shedding_strategy
+from loadmanager.core.shedding.base import SheddingStrategy, State, least_points
+from loadmanager.core.snapshot import Snapshot
+
+DEFAULTS = PlannerSettings()
+
+
+def strategy_of(name: str, settings: PlannerSettings = DEFAULTS) -> SheddingStrategy:
+    return shedding_strategy(replace(settings, shedding_strategy=name))[1]
+
+
+def test_what_no_usage_reaches_has_no_margin() -> None:
+    assert least_points(lambda points: points < 0) == {}
+    assert least_points(lambda points: points >= 0) == {}
+
+
+def test_the_only_broker_is_never_above_the_average_nor_its_own_partner() -> None:
+    alone = snapshot({"a": report(cpu=10)})
+    for name in ("ThresholdShedder", "AvgShedder", "UniformLoadShedder"):
+        assert strategy_of(name).find_margin(alone, {}, 0) == {}
+
+
+def test_the_threshold_counts_the_average_that_the_raised_broker_takes_along() -> None:
+    given = snapshot({"a": report(cpu=20), "b": report(cpu=20)})
+    margin = strategy_of("ThresholdShedder").find_margin(given, {}, 0)
+    assert round(float(margin["usage_points"]), 2) == 20.0
+
+
+def test_the_margin_of_the_threshold_starts_from_the_moving_average() -> None:
+    given = snapshot({"a": report(cpu=50), "b": report(cpu=0)})
+    state: State = {"usage": {"a:8080": [1, 0.0], "b:8080": [1, 0.0]}}
+    margin = strategy_of("ThresholdShedder").find_margin(given, state, 0)
+    assert round(float(margin["usage_points"]), 2) == 15.0
+
+
+def test_brokers_that_are_far_apart_wait_for_fewer_rounds() -> None:
+    apart: dict[str, Snapshot] = {
+        "far": snapshot({"a": report(cpu=0), "b": report(cpu=80)}),
+        "less far": snapshot({"a": report(cpu=0), "b": report(cpu=30)}),
+    }
+    strategy = strategy_of("AvgShedder")
+    assert strategy.find_margin(apart["far"], {}, 1) == {"rounds": 2}
+    assert strategy.find_margin(apart["less far"], {}, 1) == {"rounds": 8}
+    assert strategy.find_margin(apart["less far"], {"hits": {"b:8080": [1, 5, 0]}}, 1) == {"rounds": 3}
+    assert strategy.find_margin(apart["less far"], {"hits": {"b:8080": [1, 99, 0]}}, 1) == {"rounds": 1}
+
+
+def test_the_transfer_shedder_has_no_margin_while_a_broker_cools_down() -> None:
+    strategy = strategy_of("TransferShedder")
+    given = snapshot({"a": report(cpu=10), "b": report(cpu=20)}, taken_at_s=1000.0)
+    assert set(strategy.find_margin(given, {}, 0)) == {"usage_points", "rounds"}
+    unloaded_s = np.array([999.0, np.nan])
+    cooling = replace(given, brokers=replace(given.brokers, last_unloaded_s=unloaded_s))
+    assert strategy.find_margin(cooling, {}, 0) == {}
+
+
+def test_a_rule_of_the_uniform_shedder_that_is_switched_off_has_no_margin() -> None:
+    given = snapshot({"a": report(load=(0, 10, 0, 0)), "b": report(load=(0, 9, 0, MIB))})
+    settings = replace(DEFAULTS, msg_rate_difference_shedder_threshold=0)
+    assert set(strategy_of("UniformLoadShedder").find_margin(given, {}, 0)) == {"msg_rate_per_s", "mib_per_s"}
+    assert set(strategy_of("UniformLoadShedder", settings).find_margin(given, {}, 0)) == {"mib_per_s"}

@@ -1,0 +1,103 @@
+"""Which neighbours are cold enough to be one bundle."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from support.builders import MIB, broker
+
+from loadmanager.core.merging import Merge, MergeCandidate, find_merges
+from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.settings import PlannerSettings
+
+A, B = broker("a"), broker("b")
+SETTINGS = PlannerSettings(auto_bundle_merge_enabled=True, namespace_minimum_bundles=2)
+HOUR_S = 3600.0
+
+
+def bundles(*changes: dict[str, object]) -> list[MergeCandidate]:
+    """Neighbours of owner A that carry next to nothing and have been so for long, but for the changes."""
+    calm = MergeCandidate("", A, topics=1, sessions=2, msg_rate=1.0, throughput=100.0, age_s=2 * HOUR_S)
+    return [replace(calm, name=f"t/ns/{number}", **change) for number, change in enumerate(changes)]  # type: ignore[arg-type]  # fields by name
+
+
+def found(*changes: dict[str, object], settings: PlannerSettings = SETTINGS) -> Merge | Verdict:
+    merges, verdicts = find_merges({"t/ns": bundles(*changes)}, settings)
+    assert len(merges) + len(verdicts) == 1
+    return merges[0] if merges else verdicts[0]
+
+
+def test_the_coldest_neighbours_of_a_namespace_become_one() -> None:
+    merge = found({"throughput": 5.0}, {}, {"throughput": 1.0}, {})
+    assert isinstance(merge, Merge)
+    assert (merge.lower, merge.upper) == ("t/ns/1", "t/ns/2")
+    assert merge.why.sentence() == (
+        "Merged with t/ns/2 because together their 2 topics (loadBalancerBundleMergeMaxTopics 100), 4 sessions"
+        " (loadBalancerBundleMergeMaxSessions 100), 2 messages/s (loadBalancerBundleMergeMaxMsgRate 1000) and 0 MiB/s"
+        " (loadBalancerBundleMergeMaxBandwidthMbytes 5) are cold"
+    )
+
+
+def test_of_equally_cold_neighbours_the_first_become_one() -> None:
+    merge = found({}, {}, {})
+    assert isinstance(merge, Merge)
+    assert merge.lower == "t/ns/0"
+
+
+@pytest.mark.parametrize(
+    ("change", "count"),
+    [
+        ({"owner": B}, "apart"),
+        ({"owner": None}, "apart"),
+        ({"age_s": HOUR_S - 1}, "young"),
+        ({"is_held": True}, "held"),
+        ({"topics": 100}, "warm"),
+        ({"sessions": 99}, "warm"),
+        ({"msg_rate": 999.5}, "warm"),
+        ({"throughput": 5.0 * MIB}, "warm"),
+    ],
+)
+def test_what_keeps_neighbours_apart_is_counted(change: dict[str, object], count: str) -> None:
+    verdict = found({}, change, {})
+    assert isinstance(verdict, Verdict)
+    assert verdict.verdict is Reason.NO_COLD_NEIGHBOURS
+    assert (verdict.why["pairs"], verdict.why[count]) == (2, 2)
+    assert verdict.sentence().startswith("No merge because of 2 pairs of neighbours")
+
+
+def test_two_free_bundles_are_left_alone() -> None:
+    assert isinstance(found({"owner": None}, {"owner": None}, {"owner": None}), Verdict)
+
+
+@pytest.mark.parametrize(
+    ("limit", "change"),
+    [
+        ({"namespace_bundle_max_topics": 10}, {"topics": 5}),
+        ({"namespace_bundle_max_sessions": 10}, {"sessions": 4}),
+        ({"namespace_bundle_max_msg_rate": 100}, {"msg_rate": 50.0}),
+        ({"namespace_bundle_max_bandwidth_mbytes": 2}, {"throughput": 1.0 * MIB}),
+    ],
+)
+def test_a_merged_bundle_has_to_double_before_it_is_split(limit: dict[str, int], change: dict[str, object]) -> None:
+    assert isinstance(found({}, change, {"owner": B}), Merge)
+    assert isinstance(found({}, change, {"owner": B}, settings=replace(SETTINGS, **limit)), Verdict)  # type: ignore[arg-type]  # fields by name
+
+
+def test_without_a_limit_on_sessions_for_splits_that_for_merges_holds_alone() -> None:
+    settings = replace(SETTINGS, namespace_bundle_max_sessions=0)
+    assert isinstance(found({"sessions": 98}, {}, {"owner": B}, settings=settings), Merge)
+    assert isinstance(found({"sessions": 99}, {}, {"owner": B}, settings=settings), Verdict)
+
+
+def test_a_namespace_keeps_its_minimum_of_bundles() -> None:
+    verdict = found({}, {})
+    assert isinstance(verdict, Verdict)
+    assert verdict.sentence() == "No merge because it has 2 bundles and loadBalancerNamespaceMinimumBundles 2"
+    assert isinstance(found({}, {}, {}), Merge)
+
+
+def test_each_namespace_loses_one_bundle_in_a_round_at_most() -> None:
+    merges, verdicts = find_merges({"t/b": bundles({}, {}, {}, {}, {}), "t/a": bundles({}, {}, {})}, SETTINGS)
+    assert len(merges) == 2
+    assert verdicts == []

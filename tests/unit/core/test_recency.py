@@ -1,0 +1,67 @@
+"""Which averages of usage a round of shedding begins anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from support.builders import broker, bundle, report, snapshot, throughput
+
+from loadmanager.core.plan import Assign, Plan, Reason, Unload
+from loadmanager.core.planner import PlannerSettings, State
+from loadmanager.core.recency import after_round, before_round
+from loadmanager.core.snapshot import Snapshot
+
+A, B, C = broker("a"), broker("b"), broker("c")
+SETTINGS = PlannerSettings(broker_overloaded_threshold_percentage=85)
+
+
+def a_cluster(cpu_of_a: float = 50.0, **changes: object) -> Snapshot:
+    reports = {"a": report({bundle(0): throughput(9)}, cpu=cpu_of_a), "b": report(cpu=20), "c": report(cpu=20)}
+    return snapshot(reports, **changes)  # type: ignore[arg-type]  # arguments of `snapshot`
+
+
+def remembered(*brokers: str) -> State:
+    return {"ThresholdShedder": {"usage": {f"{name}:8080": [1, 0.5] for name in brokers}}, "AvgShedder": {"hits": {}}}
+
+
+def a_plan(*steps: Assign | Unload) -> Plan:
+    return Plan(1, 0.0, steps, ())
+
+
+def test_what_an_overloaded_broker_used_before_is_forgotten_before_a_round() -> None:
+    assert before_round(remembered("a", "b"), a_cluster(90), SETTINGS) == remembered("b")
+
+
+def test_up_to_the_threshold_averages_go_on() -> None:
+    state = remembered("a", "b")
+    assert before_round(state, a_cluster(80), SETTINGS) is state
+
+
+def test_brokers_that_a_plan_takes_from_or_gives_to_begin_anew() -> None:
+    step = Unload(bundle(0), A, B, Reason.BROKER_ABOVE_AVERAGE)
+    assert after_round(remembered("a", "b", "c"), a_plan(step), a_cluster()) == remembered("c")
+
+
+def test_an_unload_without_a_destination_is_one_of_its_source() -> None:
+    step = Unload(bundle(0), A, None, Reason.BROKER_ABOVE_AVERAGE)
+    assert after_round(remembered("a", "b"), a_plan(step), a_cluster()) == remembered("b")
+
+
+def test_an_assignment_is_one_of_its_destination() -> None:
+    step = Assign(bundle(1), C, Reason.ROUND_ROBIN)
+    assert after_round(remembered("a", "c"), a_plan(step), a_cluster()) == remembered("a")
+
+
+def test_brokers_that_have_not_reported_since_load_came_or_went_begin_anew() -> None:
+    given = a_cluster(preallocated={bundle(7): "c"})
+    unsettled = given.brokers.settled.copy()
+    unsettled[0] = False
+    waiting = replace(given, brokers=given.brokers.with_bundles(given.bundles, unsettled), _derived={})
+    assert after_round(remembered("a", "b", "c"), a_plan(), waiting) == remembered("b")
+
+
+def test_other_strategies_remember_what_they_did() -> None:
+    state: State = {"AvgShedder": {"hits": {"a:8080": [1, 2, 3]}}}
+    step = Unload(bundle(0), A, B, Reason.BROKER_ABOVE_PARTNER)
+    assert before_round(state, a_cluster(90), SETTINGS) is state
+    assert after_round(state, a_plan(step), a_cluster()) is state
