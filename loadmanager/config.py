@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
@@ -29,13 +29,20 @@ from loadmanager.core.hashing import HashFunction
 from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import parse_broker_id
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
+from loadmanager.core.settings import (
+    SUPPORTED_SPLIT_ALGORITHMS,
+    PlannerSettings,
+    UnknownStrategyError,
+    get_by_name,
+)
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.core.splitting import SPLIT_ALGORITHMS
+from loadmanager.core.splitting import DEFAULT_KEY, SPLIT_ALGORITHMS, SUPPORTED_KEY, split_algorithm
 from loadmanager.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "LOADMANAGER_"
-_OTHER_VARIABLES = frozenset({"LOADMANAGER_JAVA", "LOADMANAGER_SHARED"})
+_NO_WIDTH = 10_000
+"""A line of YAML is never broken."""
+_OTHER_VARIABLES = frozenset({"LOADMANAGER_ADMIN_URL", "LOADMANAGER_JAVA", "LOADMANAGER_SHARED"})
 
 Percent = Annotated[int, Field(ge=0, le=100)]
 Weight = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
@@ -53,7 +60,11 @@ def _known_shedding(name: str) -> str:
 
 
 def _known_split_algorithm(name: str) -> str:
-    return _known("defaultNamespaceBundleSplitAlgorithm", name, SPLIT_ALGORITHMS)
+    return _known(DEFAULT_KEY, name, SPLIT_ALGORITHMS)
+
+
+def _known_split_algorithms(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(_known(SUPPORTED_KEY, name, SPLIT_ALGORITHMS) for name in names)
 
 
 def _known(key: str, name: str, strategies: Mapping[str, object]) -> str:
@@ -339,58 +350,105 @@ class Settings(StoreSettings, WeightSettings):
         0.0, description="TransferShedder: weight of heap memory in a broker's averaged usage."
     )
     load_balancer_auto_bundle_split_enabled: bool = Field(
-        True, description="Only `decide --split` uses it, no leader splits yet: off, no rule finds bundles to split."
+        True, description="The leader splits bundles that are above a limit; off: only by command."
+    )
+    load_balancer_auto_unload_split_bundles_enabled: bool = Field(
+        True, description="The parts of a bundle that the leader has split move to where placement would put them."
+    )
+    load_balancer_split_interval_minutes: Minutes = Field(
+        1, description="How often the leader looks for bundles to split and to merge, if brokers have reported since."
     )
     load_balancer_namespace_bundle_max_topics: int = Field(
-        1_000, ge=0, le=2**31 - 1, description="Only `decide --split` uses it: a bundle with more topics is split."
+        1_000, ge=0, le=2**31 - 1, description="A bundle with more topics is split."
     )
     load_balancer_namespace_bundle_max_sessions: int = Field(
         1_000,
         ge=-(2**31),
         le=2**31 - 1,
-        description="Only `decide --split` uses it: a bundle with more consumers and producers is split; 0 or less: no"
-        " limit.",
+        description="A bundle with more consumers and producers is split; 0 or less: no limit.",
     )
     load_balancer_namespace_bundle_max_msg_rate: int = Field(
         30_000,
         ge=0,
         le=2**31 - 1,
-        description="Only `decide --split` uses it: a bundle with more messages/s, in and out, is split.",
+        description="A bundle with more messages/s, in and out, is split.",
     )
     load_balancer_namespace_bundle_max_bandwidth_mbytes: int = Field(
         100,
         ge=0,
         le=2**31 - 1,
-        description="Only `decide --split` uses it: a bundle with more MiB/s, in and out, is split.",
+        description="A bundle with more MiB/s, in and out, is split.",
     )
     load_balancer_namespace_maximum_bundles: int = Field(
         128,
         ge=0,
         le=2**31 - 1,
-        description="Only `decide --split` uses it: with so many bundles a namespace gets no more by itself.",
+        description="With so many bundles a namespace gets no more by itself.",
     )
     default_namespace_bundle_split_algorithm: Annotated[str, AfterValidator(_known_split_algorithm)] = Field(
-        "range_equally_divide", description="Only `decide --split` uses it: where a bundle is cut."
+        "range_equally_divide", description="Where a bundle is cut, unless the command says otherwise."
+    )
+    supported_namespace_bundle_split_algorithms: Annotated[tuple[str, ...], AfterValidator(_known_split_algorithms)] = (
+        Field(
+            SUPPORTED_SPLIT_ALGORITHMS,
+            description="Split algorithms that may be asked for, the default one included.",
+        )
     )
     flow_or_qps_difference_threshold_percentage: int = Field(
         10,
         ge=0,
         le=2**31 - 1,
-        description="Only `decide --split` uses it: flow_or_qps_equally_divide cuts a bundle that is this many per cent"
-        " above a limit.",
+        description="flow_or_qps_equally_divide cuts a bundle that is this many per cent above a limit.",
     )
     load_balancer_max_number_of_bundles_to_split_per_cycle: int = Field(
         10,
         ge=1,
         le=2**31 - 1,
-        description="Only `decide --split` uses it, under ExtensibleLoadManagerImpl: splits of one broker at a time.",
+        description="ExtensibleLoadManagerImpl: splits of one broker at a time.",
     )
     load_balancer_namespace_bundle_split_condition_hit_count_threshold: int = Field(
         3,
         ge=0,
         le=2**31 - 1,
-        description="Only `decide --split` uses it, under ExtensibleLoadManagerImpl: a bundle is split when it has been"
-        " above a limit more often than this in succession.",
+        description="ExtensibleLoadManagerImpl: a bundle is split when it was above a limit more often than this in"
+        " succession.",
+    )
+    load_balancer_auto_bundle_merge_enabled: bool = Field(
+        False, description="The leader merges cold neighbours of one owner; off: only by command."
+    )
+    load_balancer_bundle_merge_max_topics: int = Field(
+        100,
+        ge=0,
+        le=2**31 - 1,
+        description="Neighbours are merged with at most so many topics together, and half of what is split.",
+    )
+    load_balancer_bundle_merge_max_sessions: int = Field(
+        100,
+        ge=0,
+        le=2**31 - 1,
+        description="Neighbours are merged with at most so many consumers and producers, and half of what is split.",
+    )
+    load_balancer_bundle_merge_max_msg_rate: int = Field(
+        1_000,
+        ge=0,
+        le=2**31 - 1,
+        description="Neighbours are merged with at most so many messages/s together, and half of what is split.",
+    )
+    load_balancer_bundle_merge_max_bandwidth_mbytes: int = Field(
+        5,
+        ge=0,
+        le=2**31 - 1,
+        description="Neighbours are merged with at most so many MiB/s together, and half of what is split.",
+    )
+    load_balancer_bundle_merge_min_age_minutes: float = Field(
+        60,
+        ge=0,
+        le=100_000,
+        allow_inf_nan=False,
+        description="Neighbours are merged only when neither has changed its owner or its shape for so long.",
+    )
+    load_balancer_namespace_minimum_bundles: int = Field(
+        4, ge=1, le=MAX_BUNDLES, description="With so few bundles a namespace gets no fewer by itself."
     )
     load_balancer_debug_mode_enabled: bool = Field(
         False, description="Understood for Pulsar's sake and without effect: every decision is explained anyway."
@@ -409,6 +467,57 @@ class Settings(StoreSettings, WeightSettings):
         10_000, description="How long one unload call to a broker may take before it is repeated."
     )
     max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Unloads that may be under way at a time.")
+    max_concurrent_unloads_per_broker: int = Field(
+        8, ge=1, le=10_000, description="Unloads that may be under way from one broker, and to one broker, at a time."
+    )
+    load_balancer_max_load_moved_per_cycle_percentage: float = Field(
+        50,
+        ge=0,
+        le=100,
+        allow_inf_nan=False,
+        description="Shedding moves at most this much of all load (bytes/s, in and out) in a round, or one bundle that"
+        " is heavier; 0: nothing, 100: no limit.",
+    )
+    load_balancer_max_load_moved_per_hour_percentage: float = Field(
+        100,
+        ge=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="Shedding moves at most this much of all load (bytes/s, in and out) within an hour.",
+    )
+    load_balancer_return_cool_down_minutes: float = Field(
+        60,
+        ge=0,
+        le=100_000,
+        allow_inf_nan=False,
+        description="Shedding does not return a bundle to a broker that it has left within this time; 0: it may.",
+    )
+    load_balancer_thrash_window_minutes: float = Field(
+        60,
+        ge=0,
+        le=100_000,
+        allow_inf_nan=False,
+        description="A bundle that shedding moves back to where it was within this time counts as returned.",
+    )
+    load_balancer_max_bundle_returns: int = Field(
+        2, ge=1, le=1_000_000, description="A bundle returned so often within the window is not shed for a time."
+    )
+    load_balancer_thrash_bundle_freeze_minutes: float = Field(
+        60, ge=0, le=100_000, allow_inf_nan=False, description="How long such a bundle is not shed."
+    )
+    load_balancer_thrash_threshold_percentage: float = Field(
+        20,
+        ge=0,
+        le=1_000_000,
+        allow_inf_nan=False,
+        description="When more than this much of all load was returned within the window, shedding stops for a time.",
+    )
+    load_balancer_thrash_shedding_stop_minutes: float = Field(
+        30, ge=0, le=100_000, allow_inf_nan=False, description="How long shedding stops then; an operator can lift it."
+    )
+    plans_kept: int = Field(
+        20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."
+    )
     load_balancer_resource_quota_update_interval_minutes: Minutes = Field(
         15, description="How often the leader writes the averages of bundles and brokers, if they changed."
     )
@@ -427,10 +536,44 @@ class Settings(StoreSettings, WeightSettings):
         le=1_000_000,
         description="Decisions and non-decisions kept in memory for /loadbalance/v1/decisions.",
     )
+    history_url: str = Field(
+        "",
+        description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"
+        " knows, such as s3://bucket/prefix; all nodes name the same one. Empty: nothing is recorded.",
+    )
+    history_flush_interval_s: float = Field(
+        60, ge=1, le=3_600, description="How long recorded rows wait in memory; a leader that dies loses these."
+    )
+    history_rows_per_file: int = Field(
+        250_000, ge=1_000, le=100_000_000, description="Recorded rows that are written at once, without waiting longer."
+    )
+    history_queue_rows: int = Field(
+        500_000,
+        ge=1_000,
+        le=100_000_000,
+        description="Recorded rows that wait in memory while they cannot be written; more are dropped, and a gap is"
+        " marked.",
+    )
+    history_checkpoint_interval_minutes: Minutes = Field(
+        60, description="How often all that decisions depend on is recorded; a replay begins at such a checkpoint."
+    )
+    history_retention_hours: float = Field(
+        168, ge=0, le=1_000_000, description="Recorded hours older than this are deleted; 0: never for their age."
+    )
+    history_max_bytes: int = Field(
+        10_737_418_240,
+        ge=0,
+        description="The oldest recorded hours are deleted while the history is larger; 0: however large it is.",
+    )
 
     @model_validator(mode="after")
     def _strategies_are_bound(self) -> Self:
         require_bound(self.planner_settings())
+        return self
+
+    @model_validator(mode="after")
+    def _split_algorithm_is_supported(self) -> Self:
+        split_algorithm(self.planner_settings())
         return self
 
     def planner_settings(self) -> PlannerSettings:
@@ -487,11 +630,27 @@ class Settings(StoreSettings, WeightSettings):
             namespace_bundle_max_bandwidth_mbytes=self.load_balancer_namespace_bundle_max_bandwidth_mbytes,
             namespace_maximum_bundles=self.load_balancer_namespace_maximum_bundles,
             namespace_bundle_split_algorithm=self.default_namespace_bundle_split_algorithm,
+            supported_split_algorithms=self.supported_namespace_bundle_split_algorithms,
             flow_or_qps_difference_threshold_percentage=self.flow_or_qps_difference_threshold_percentage,
             max_number_of_bundles_to_split_per_cycle=self.load_balancer_max_number_of_bundles_to_split_per_cycle,
             namespace_bundle_split_condition_hit_count_threshold=(
                 self.load_balancer_namespace_bundle_split_condition_hit_count_threshold
             ),
+            auto_bundle_merge_enabled=self.load_balancer_auto_bundle_merge_enabled,
+            bundle_merge_max_topics=self.load_balancer_bundle_merge_max_topics,
+            bundle_merge_max_sessions=self.load_balancer_bundle_merge_max_sessions,
+            bundle_merge_max_msg_rate=self.load_balancer_bundle_merge_max_msg_rate,
+            bundle_merge_max_bandwidth_mbytes=self.load_balancer_bundle_merge_max_bandwidth_mbytes,
+            bundle_merge_min_age_minutes=self.load_balancer_bundle_merge_min_age_minutes,
+            namespace_minimum_bundles=self.load_balancer_namespace_minimum_bundles,
+            max_load_moved_per_cycle_percentage=self.load_balancer_max_load_moved_per_cycle_percentage,
+            max_load_moved_per_hour_percentage=self.load_balancer_max_load_moved_per_hour_percentage,
+            return_cool_down_minutes=self.load_balancer_return_cool_down_minutes,
+            thrash_window_minutes=self.load_balancer_thrash_window_minutes,
+            max_bundle_returns=self.load_balancer_max_bundle_returns,
+            thrash_bundle_freeze_minutes=self.load_balancer_thrash_bundle_freeze_minutes,
+            thrash_threshold_percentage=self.load_balancer_thrash_threshold_percentage,
+            thrash_shedding_stop_minutes=self.load_balancer_thrash_shedding_stop_minutes,
             memory_resource_weight=self.load_balancer_memory_resource_weight,
             resource_weights=self.resource_weights,
         )
@@ -590,6 +749,75 @@ def settings_of(values: Mapping[str, Any], where: str) -> Settings:
         raise ConfigurationError(_faults(_SettingsAlone, error, where)) from None
 
 
+NEEDS_RESTART = frozenset(
+    {
+        *StoreSettings.model_fields,  # the session is opened once
+        "cluster_name",  # a label of every metric, and the cluster that admin paths name
+        "bind_address",
+        "web_service_port",
+        "advertised_address",  # the node is registered under it
+        "load_balancer_enabled",  # as in Pulsar
+        "load_balancer_load_placement_strategy",  # as in Pulsar
+        "load_balancer_placement_strategy",  # as in Pulsar
+        "load_balancer_broker_underloaded_threshold_percentage",  # as in Pulsar
+        "load_balancer_broker_comfort_load_level_percentage",  # as in Pulsar
+        "lower_boundary_shedding_enabled",  # as in Pulsar
+        "lookup_timeout_ms",  # how long nodes wait for each other goes by it
+        "leader_probe_interval_ms",  # standbys go by their own, whoever leads
+        "decisions_kept",  # the size of a buffer
+        "history_url",  # the history is opened once, and so for all about it
+        "history_flush_interval_s",
+        "history_rows_per_file",
+        "history_queue_rows",
+        "history_checkpoint_interval_minutes",
+        "history_retention_hours",
+        "history_max_bytes",
+    }
+)
+"""The settings of a node that are not dynamic: all others may be changed while it runs, on all nodes at once.
+
+Pulsar's dynamic keys are dynamic here too, and so are our own.
+"""
+
+
+def dynamic_keys() -> list[str]:
+    """The keys that may be changed while nodes run, sorted."""
+    return sorted(Settings.key(name) for name in Settings.model_fields.keys() - NEEDS_RESTART)
+
+
+def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Settings:
+    """`base` with other values for some keys, as text, lists with commas.
+
+    Raises `ConfigurationError` naming `where`, the key and what is allowed.
+    """
+    _refuse_unknown_keys(Settings, texts, where)
+    fields = {Settings.key(name): name for name in Settings.model_fields}
+    values = base.model_dump() | {fields[key]: _parse_text(fields[key], text) for key, text in texts.items()}
+    try:
+        return _SettingsAlone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(_said_by(_SettingsAlone, error, where)) from None
+
+
+def values_as_text(settings: Settings) -> dict[str, str]:
+    """All settings by key, as `with_overrides` reads them and a `broker.conf` has them."""
+    return {Settings.key(name): text_of(value) for name, value in settings.model_dump().items()}
+
+
+def text_of(value: object) -> str:
+    """A setting as a `broker.conf` has it."""
+    if isinstance(value, frozenset | list | tuple):
+        return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _parse_text(name: str, text: str) -> str | list[str]:
+    default = Settings.model_fields[name].default
+    if not isinstance(default, frozenset | tuple):
+        return text
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
 def render_yaml(model: type[_Settings]) -> str:
     """The model's defaults as a YAML file with a comment on every key."""
     lines = [f"# {model.title}: every key with its default. Pulsar's broker.conf keys keep their names.", ""]
@@ -603,6 +831,11 @@ def render_yaml(model: type[_Settings]) -> str:
         lines.append(f"{prefix}{model.key(name)}: {_yaml_value(value)}".rstrip())
         lines.append("")
     return "\n".join(lines)
+
+
+def render_fields(settings: _Settings, names: Iterable[str]) -> str:
+    """These fields as lines of YAML."""
+    return "".join(f"{settings.key(name)}: {_yaml_value(getattr(settings, name))}\n" for name in names)
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -660,6 +893,11 @@ def _faults(model: type[_Settings], error: ValidationError, where: str) -> str:
     return "; ".join(f"{source}: {'; '.join(faults)}" for source, faults in by_source.items())
 
 
+def _said_by(model: type[_Settings], error: ValidationError, where: str) -> str:
+    """What is wrong with values that no environment had a say in."""
+    return f"{where}: {'; '.join(_fault(model, dict(fault)) for fault in error.errors(include_url=False))}"
+
+
 def _find_variable(key: str) -> str | None:
     wanted = f"{ENVIRONMENT_PREFIX}{key}".lower()
     return next((variable for variable in os.environ if variable.lower() == wanted), None)
@@ -698,5 +936,5 @@ def _yaml_value(value: Any) -> str:  # noqa: ANN401 - whatever a field's default
         return '""' if value == "" else ""
     plain = sorted(value) if isinstance(value, frozenset) else list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(
-        str(plain) if isinstance(plain, HashFunction) else plain, default_flow_style=True
+        str(plain) if isinstance(plain, HashFunction) else plain, default_flow_style=True, width=_NO_WIDTH
     ).splitlines()[0]

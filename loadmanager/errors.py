@@ -49,6 +49,26 @@ class InvalidRecordError(LoadManagerError):
     """A znode or a request body holds something that cannot be used; the message names the place and the field."""
 
 
+class BadRequestError(LoadManagerError):
+    """A body or parameter of a request cannot be used; the message names it and what is allowed."""
+
+
+class NotFoundError(LoadManagerError):
+    """What the path names is not there."""
+
+
+class ConflictError(LoadManagerError):
+    """It would contradict what is there already; nothing was changed."""
+
+
+class NotDynamicError(LoadManagerError):
+    """The configuration has no such key, or one that takes a restart to change."""
+
+
+class ConcurrentModificationError(LoadManagerError):
+    """Others kept changing the same znode; nothing was written."""
+
+
 class NotLeaderError(LoadManagerError):
     """This node does not lead (any more); the caller may ask the leader."""
 
@@ -65,6 +85,14 @@ class NoBrokerAvailableError(LoadManagerError):
     """No registered broker may own the bundle; the message says why."""
 
 
+class HeldForOwnerError(NoBrokerAvailableError):
+    """The bundle waits for its broker, which an operator restarts; `retry_after_s` is for how long at most."""
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
 class NamespaceNotFoundError(LoadManagerError):
     """The namespace has no record."""
 
@@ -77,8 +105,68 @@ class BundleNotFoundError(LoadManagerError):
     """The range is not a current bundle of the namespace."""
 
 
+class BrokerNotFoundError(LoadManagerError):
+    """No broker of that id is registered."""
+
+
 class UnloadFailedError(LoadManagerError):
     """The owner did not release the bundle before the deadline; it still owns it."""
+
+
+class UnloadCancelledError(UnloadFailedError):
+    """An operator cancelled the unload; the owner keeps the bundle."""
+
+
+class NoUnloadError(ConflictError):
+    """No unload of the bundle is under way, or it was too late to cancel it."""
+
+
+class DestinationInactiveError(ConflictError):
+    """The broker that a bundle was to be given to is not registered, or may not own it; the message says which."""
+
+
+class PlanNotFoundError(NotFoundError):
+    """No such plan is kept by the leader; the message says why."""
+
+
+class PlanBusyError(ConflictError):
+    """The plan is being executed already."""
+
+
+class PlanDriftedError(ConflictError):
+    """The cluster is no longer as the plan took it to be; `report` says what became of each step."""
+
+    def __init__(self, message: str, report: dict[str, object]) -> None:
+        super().__init__(message)
+        self.report = report
+
+
+class OwnerSilentError(LoadManagerError):
+    """The agent of a bundle's owner did not say what was asked of it, or did not take what it was told."""
+
+
+class SplitRefusedError(LoadManagerError):
+    """A split that cannot be made as it was asked for, whatever the bundle holds; the message says what is allowed."""
+
+
+class HistoryError(LoadManagerError):
+    """The history cannot be read, written or imported into; the message names the place and what is wrong."""
+
+
+class HistoryFileError(HistoryError):
+    """A file of the history that cannot be used: damaged, or not ours; the message names it. The others still can."""
+
+
+class HistorySchemaError(HistoryFileError):
+    """A file of the history was written by a newer loadmanager than this one."""
+
+
+class ScenarioError(LoadManagerError):
+    """A scenario cannot be run; the message names the file, the key and what is allowed."""
+
+
+class PipelineError(LoadManagerError):
+    """The data pipeline cannot do what was asked; the message names the file, the table, the range or the setting."""
 
 
 class EmbeddedServerError(LoadManagerError):

@@ -12,7 +12,18 @@ BUNDLE_DATA = f"{ROOT}/bundle-data"
 BROKER_TIME_AVERAGE = f"{ROOT}/broker-time-average"
 STRATEGY_STATE = f"{ROOT}/strategy-state"
 
-PERSISTENT_PARENTS = (BROKERS, NODES, EPOCH, NAMESPACES, BUNDLE_DATA, BROKER_TIME_AVERAGE)
+POLICIES = f"{ROOT}/policies"
+ISOLATION = f"{POLICIES}/isolation"
+FAILURE_DOMAINS = f"{POLICIES}/failure-domains"
+ANTI_AFFINITY = f"{POLICIES}/anti-affinity"
+CONTROLS = f"{POLICIES}/controls"
+CONFIGURATION = f"{ROOT}/configuration"
+LEARNED = f"{ROOT}/learned"
+
+LAID_DOWN = (ISOLATION, FAILURE_DOMAINS, ANTI_AFFINITY, CONTROLS, LEARNED, CONFIGURATION)
+"""What operators lay down, or publish; each is there once somebody has."""
+
+PERSISTENT_PARENTS = (BROKERS, NODES, EPOCH, NAMESPACES, BUNDLE_DATA, BROKER_TIME_AVERAGE, POLICIES)
 """Created by every node at start, so that writers never meet a missing parent."""
 
 

@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BundleName, InvalidNameError
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, parse_json
+from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, MAX_TOPICS, parse_json
 
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
@@ -126,8 +126,12 @@ def encode_local_broker_data(record: LocalBrokerData) -> bytes:
     return _ADAPTER.dump_json(record)
 
 
-def report_of(record: LocalBrokerData, where: str, known_bundles: Container[str] = ()) -> BrokerReport:
+def report_of(
+    record: LocalBrokerData, where: str, known_bundles: Container[str] = (), read_at_ms: int = 0
+) -> BrokerReport:
     """The load in a record as columns, in the order of its `lastStats`; names in `known_bundles` are not checked.
+
+    A record without `lastUpdate` is from the moment it was read, as in Pulsar.
 
     A broker has as many bundles as its record names, whatever number stands beside the names, as in Pulsar's decisions.
     """
@@ -143,10 +147,10 @@ def report_of(record: LocalBrokerData, where: str, known_bundles: Container[str]
         num_producers=record.get("numProducers", 0),
         bundle_names=tuple(stats),
         bundle_load=np.ascontiguousarray(matrix[:, :_LOAD_COLUMNS]),
-        bundle_topics=matrix[:, _LOAD_COLUMNS].astype(np.int64),
+        bundle_topics=np.minimum(matrix[:, _LOAD_COLUMNS], MAX_TOPICS).astype(np.int64),
         bundle_sessions=matrix[:, _LOAD_COLUMNS + 1 : -1].sum(axis=1).astype(np.int64),
         bundle_cache_bytes=matrix[:, -1].astype(np.int64),
-        last_update_ms=record.get("lastUpdate", 0),
+        last_update_ms=record.get("lastUpdate", read_at_ms),
         start_timestamp_ms=record.get("startTimestamp", 0),
         version=record.get("brokerVersionString", ""),
         load_manager_class=record.get("loadManagerClassName", ""),

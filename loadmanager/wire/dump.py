@@ -27,27 +27,33 @@ from pydantic_core import ErrorDetails
 from typing_extensions import TypedDict
 
 from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.controls import ControlsData
+from loadmanager.wire.learned import LearnedData
+from loadmanager.wire.policies import FailureDomain, IsolationData
 
-_NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+NON_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""Numbers that JSON has not, by the texts that stand for them."""
+
 _STRICT = ConfigDict(extra="forbid", strict=True)
+_MAX_DIGITS = 309
 _SHOWN_FAULTS = 3
 _SHOWN_CHARACTERS = 60
 
 
 class _NotJson:
-    """A number as Python would read it and JSON has none: `NaN` without quotes, or one too large for a double."""
+    """A number that no record has room for: `NaN` without quotes, which JSON has not, or one beyond all bounds."""
 
     def __init__(self, text: str) -> None:
         self._text = text
 
     def __repr__(self) -> str:
-        return self._text
+        return _cut(self._text)
 
 
 def _unquoted(value: object) -> object:
     if isinstance(value, _NotJson):
         raise ValueError(f'not a number of JSON: one that is not finite has quotes, such as "NaN", not {value!r}')  # noqa: TRY004 - pydantic takes it for a fault of the value
-    return _NON_FINITE.get(value, value) if isinstance(value, str) else value
+    return NON_FINITE.get(value, value) if isinstance(value, str) else value
 
 
 def _not_negative(value: float) -> float:
@@ -224,28 +230,6 @@ class TopicLoad(TypedDict):
 
 
 @with_config(_STRICT)
-class FailoverPolicy(TypedDict, total=False):
-    policy_type: Annotated[str, Field(pattern="^min_available$")]
-    parameters: dict[str, Annotated[str, Field(pattern="^[0-9]{1,9}$")]]
-
-
-@with_config(_STRICT)
-class IsolationData(TypedDict, total=False):
-    """Pulsar's NamespaceIsolationData."""
-
-    namespaces: list[str]
-    primary: list[str]
-    secondary: list[str]
-    auto_failover_policy: FailoverPolicy
-    unload_scope: str
-
-
-@with_config(_STRICT)
-class FailureDomain(TypedDict, total=False):
-    brokers: list[Name]
-
-
-@with_config(_STRICT)
 class MovingAverages(TypedDict):
     """Per broker its incarnation and its averaged usage, a fraction."""
 
@@ -348,6 +332,8 @@ class DumpLine(TypedDict, total=False):
     topics: dict[Name, list[TopicLoad]]
     isolationPolicies: dict[Name, IsolationData]
     failureDomains: dict[Name, FailureDomain]
+    controls: ControlsData
+    learned: LearnedData
     candidates: list[Name]
     state: StrategyStates
     configuration: dict[Name, str]
@@ -364,7 +350,9 @@ _KEYS = frozenset(
 def decode_line(text: str, where: str) -> DumpLine:
     """The moment in one line; `InvalidRecordError` names `where` (the line), the faulty keys and what was expected."""
     try:
-        content = json.loads(text, object_pairs_hook=_object, parse_constant=_NotJson, parse_float=_parse_float)
+        content = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_NotJson, parse_float=_parse_float, parse_int=_parse_int
+        )
     except json.JSONDecodeError as error:
         raise InvalidRecordError(f"{where}: not one whole JSON object: {error.msg} at column {error.colno}") from None
     except ValueError as error:
@@ -412,6 +400,11 @@ def _parse_float(text: str) -> float | _NotJson:
     return number if math.isfinite(number) else _NotJson(text)
 
 
+def _parse_int(text: str) -> int | _NotJson:
+    """A whole number; one of more digits than any double has, likewise."""
+    return int(text) if len(text) <= _MAX_DIGITS else _NotJson(text)
+
+
 def _describe(error: ValidationError) -> str:
     """The first faults as `key: what is wrong`."""
     faults = error.errors(include_url=False)
@@ -432,4 +425,6 @@ def _fault(fault: ErrorDetails) -> str:
 
 
 def _cut(text: str) -> str:
+    """The beginning of a long text, with escapes for what would do something to a terminal."""
+    text = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text[: _SHOWN_CHARACTERS + 1])
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import StrEnum
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from loadmanager.core.hashing import HashFunction
-from loadmanager.wire.validation import WireModel
+from loadmanager.core.names import HASH_SPACE_END
+from loadmanager.wire.validation import MAX_AMOUNT, WireModel
+
+Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
 EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 OWNER_HEADER = "X-Loadmanager-Owner"
 INCARNATION_HEADER = "X-Loadmanager-Incarnation"
 """Whom an unload call is for: an agent that stands beside another broker, or another life of it, must refuse it."""
+
+HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
+"""The namespace's, with an unload call: it tells the topics of the bundle from others granted under a former range."""
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
@@ -23,6 +30,12 @@ LISTENER_HEADER = "X-Pulsar-ListenerName"
 
 NOT_LEADER_HEADER = "X-Loadmanager-Not-Leader"
 """Marks the answer of a node that was taken for the leader and is not: the request had no effect."""
+
+
+class Problem(WireModel):
+    """The body of every error."""
+
+    reason: str
 
 
 class LookupData(WireModel):
@@ -62,6 +75,104 @@ class NamespacePolicies(WireModel):
     hash_function: HashFunction | None = None
 
 
+class BrokerInfo(WireModel):
+    """Who leads, as `GET /admin/v2/brokers/leaderBroker` says it."""
+
+    service_url: str
+    broker_id: str
+
+
+class BrokerAssignment(StrEnum):
+    """What a broker is to a namespace by its isolation policy."""
+
+    PRIMARY = "primary"
+    SECONDARY = "secondary"
+    SHARED = "shared"
+
+
+class NamespaceOwnershipStatus(BaseModel):
+    """What a broker is to a bundle that it owns; Pulsar writes these names with underscores."""
+
+    broker_assignment: BrokerAssignment
+    is_controlled: bool
+    is_active: bool
+
+
+class MetricsAnswer(WireModel):
+    """One element of Pulsar's `GET /admin/v2/broker-stats/metrics`."""
+
+    metrics: dict[str, float]
+    dimensions: dict[str, str]
+
+
+class Health(WireModel):
+    """`GET /healthz`."""
+
+    node_id: str
+    leading: bool
+
+
+class Readiness(WireModel):
+    """`GET /readyz`; `faults` says what is wrong with a znode, by its path."""
+
+    epoch: int
+    faults: dict[str, str]
+
+
+class DecisionEntry(WireModel):
+    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row."""
+
+    sequence: int
+    at: int
+    epoch: int
+    kind: str
+    subject: str
+    reason: str
+    acted: bool
+    sentence: str
+    why: dict[str, Any]
+    source: str | None
+    destination: str | None
+    times: int
+    last_at: int
+
+
+class DecisionsAnswer(WireModel):
+    """`GET /loadbalance/v1/decisions`, newest first."""
+
+    epoch: int
+    decisions: list[DecisionEntry]
+
+
+class LeadingNode(WireModel):
+    """The node that leads, and where it answers."""
+
+    node_id: str
+    service_url: str
+
+
+class BrokerRow(WireModel):
+    """A broker's load: usage of CPU, memory, direct memory, bandwidth in and out in per cent, messages and bytes/s."""
+
+    broker_id: str
+    usage_percent: list[float]
+    msg_rate_in: float
+    msg_rate_out: float
+    msg_throughput_in: float
+    msg_throughput_out: float
+    topics: int
+    bundles: int
+
+
+class ClusterAnswer(WireModel):
+    """`GET /loadbalance/v1/cluster`."""
+
+    epoch: int
+    leader: LeadingNode | None
+    nodes: list[str]
+    brokers: list[BrokerRow]
+
+
 class OwnershipAnswer(WireModel):
     """`GET /loadbalance/v1/ownership/...`: what this node knows of a bundle. It never assigns anything."""
 
@@ -88,6 +199,24 @@ class OwnerAnswer(WireModel):
     bundle: str | None = None
     owner: str | None = None
     incarnation: int
+
+
+class OpenTopic(WireModel):
+    """A topic that may be open, its hash and its rates, in messages and bytes per second."""
+
+    topic: str
+    hash: Annotated[int, Field(ge=0, le=HASH_SPACE_END)]
+    msg_rate_in: Amount = 0.0
+    msg_rate_out: Amount = 0.0
+    msg_throughput_in: Amount = 0.0
+    msg_throughput_out: Amount = 0.0
+
+
+class TopicsAnswer(WireModel):
+    """`GET /loadmanager/v1/topics?bundle=` of an agent: the topics of a bundle that its broker may have open."""
+
+    bundle: str
+    topics: list[OpenTopic]
 
 
 class TopicStats(WireModel):

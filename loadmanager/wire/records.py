@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import numpy.typing as npt
+import orjson
 from pydantic import Field, TypeAdapter
 
 from loadmanager.core.bundles import NamespaceBundles
@@ -16,7 +17,7 @@ from loadmanager.core.load import BundleAverages
 from loadmanager.core.names import BrokerId, BundleRange, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, WireModel, parse_json, parse_model
+from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, MAX_TOPICS, WireModel, parse_json, parse_model
 
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
@@ -47,21 +48,6 @@ class OwnershipRecord(WireModel):
     since: Natural
     reason: str = ""
 
-    @classmethod
-    def of(cls, ownership: Ownership) -> OwnershipRecord:
-        owner, destination = ownership.owner, ownership.destination
-        return cls(
-            state=ownership.state,
-            owner=owner.broker if owner else None,
-            incarnation=owner.incarnation if owner else None,
-            destination=destination.broker if destination else None,
-            destination_incarnation=destination.incarnation if destination else None,
-            version=ownership.version,
-            epoch=ownership.epoch,
-            since=ownership.since_ms,
-            reason=ownership.reason,
-        )
-
     def value(self) -> Ownership:
         owner = _registration(self.owner, self.incarnation)
         if (owner is None) != (self.state is OwnershipState.FREE):
@@ -82,13 +68,27 @@ class NamespaceRecord(WireModel):
 
 
 def encode_namespace(state: NamespaceState) -> bytes:
-    ownership = {
-        str(state.bundles.range_at(i)): OwnershipRecord.of(entry)
-        for i, entry in enumerate(state.ownerships)
-        if entry.version
+    """A `NamespaceRecord`, without making one: each transition of a bundle writes the whole record."""
+    entries = zip(state.bundles.range_texts(), state.ownerships, strict=True)
+    record = {
+        "bundles": BundlesData.of(state.bundles).model_dump(by_alias=True),
+        "hashFunction": state.bundles.hash_function,
+        "ownership": {text: _entry(ownership) for text, ownership in entries if ownership.version},
     }
-    bundles = BundlesData.of(state.bundles)
-    return NamespaceRecord(bundles=bundles, hash_function=state.bundles.hash_function, ownership=ownership).to_json()
+    return orjson.dumps(record)
+
+
+def _entry(ownership: Ownership) -> dict[str, Any]:
+    """An `OwnershipRecord` as it is written, without null fields."""
+    entry: dict[str, Any] = {"state": ownership.state}
+    if ownership.owner is not None:
+        entry |= {"owner": ownership.owner.broker, "incarnation": ownership.owner.incarnation}
+    if ownership.destination is not None:
+        destination = ownership.destination
+        entry |= {"destination": destination.broker, "destinationIncarnation": destination.incarnation}
+    entry |= {"version": ownership.version, "epoch": ownership.epoch, "since": ownership.since_ms}
+    entry["reason"] = ownership.reason
+    return entry
 
 
 def decode_namespace(name: NamespaceName, data: bytes, where: str) -> NamespaceState:
@@ -134,6 +134,18 @@ class NodeRecord(WireModel):
     service_url: str
     version: str
     start_timestamp: Natural
+
+
+_CONFIGURATION = TypeAdapter(dict[str, str])
+
+
+def decode_configuration(data: bytes, where: str) -> dict[str, str]:
+    """`/loadbalance/configuration`: values by key, as text."""
+    return parse_json(_CONFIGURATION, data, where)
+
+
+def encode_configuration(overrides: Mapping[str, str]) -> bytes:
+    return _CONFIGURATION.dump_json(dict(sorted(overrides.items())))
 
 
 class TimeAverageMessageData(WireModel):
@@ -197,7 +209,7 @@ def decode_bundle_data(namespace: str, data: bytes, where: str) -> dict[str, Bun
             long=record.long_term_data.mean(),
             short_samples=min(record.short_term_data.num_samples, SHORT_TERM_SAMPLES),
             long_samples=min(record.long_term_data.num_samples, LONG_TERM_SAMPLES),
-            topics=record.topics,
+            topics=min(record.topics, MAX_TOPICS),
         )
         for text, record in parse_json(_BUNDLE_DATA, data, where).items()
     }

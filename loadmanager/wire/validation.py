@@ -16,6 +16,9 @@ MAX_AMOUNT = 1e18
 MAX_COUNT = 2**53
 """Counts beyond this are mistakes, and are not exact in JSON."""
 
+MAX_TOPICS = 2**31 - 1
+"""A bundle's history has no room for more topics, here as in Pulsar; more are as many."""
+
 _SHOWN_ERRORS = 3
 _SHOWN_CHARACTERS = 60
 
@@ -52,7 +55,8 @@ def describe(error: ValidationError) -> str:
     for fault in error.errors(include_url=False)[:_SHOWN_ERRORS]:
         field = ".".join(_cut(str(part)) for part in fault["loc"])
         got = _cut(repr(fault["input"]))
-        shown.append(f"{field}: {fault['msg']} (got {got})" if field else f"{fault['msg']} (got {got})")
+        message = fault["msg"].removeprefix("Value error, ")
+        shown.append(f"{field}: {message} (got {got})" if field else f"{message} (got {got})")
     more = error.error_count() - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
 

@@ -86,6 +86,11 @@ def test_an_empty_object_is_a_broker_that_does_nothing() -> None:
     assert (report.num_bundles, report.persistent_enabled) == (0, True)
 
 
+def test_a_record_without_a_time_is_from_the_moment_it_was_read() -> None:
+    assert report_of(decode("{}"), "/the/znode", read_at_ms=7).last_update_ms == 7
+    assert report_of(decode('{"lastUpdate":5}'), "/the/znode", read_at_ms=7).last_update_ms == 5
+
+
 def test_fields_nobody_knows_are_ignored_wherever_they_are() -> None:
     stats = {BUNDLE: {"msgRateIn": 1, "new": {}}}
     data = orjson.dumps({"lastStats": stats, "bundleStats": {}, "cpu": {"usage": 1, "limit": 2, "x": 3}})

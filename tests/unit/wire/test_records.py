@@ -155,6 +155,12 @@ def test_a_topic_count_beyond_all_reason_is_refused() -> None:
         decode_bundle_data("t/ns", data.replace(b'"HERE"', str(10**30).encode()), "/the/znode")
 
 
+def test_more_topics_than_a_history_has_room_for_are_as_many_as_it_has() -> None:
+    data = orjson.dumps({"0x00000000_0xffffffff": {"shortTermData": MEAN, "longTermData": MEAN, "topics": 2**40}})
+    (history,) = decode_bundle_data("t/ns", data, "/the/znode").values()
+    assert history.topics == 2**31 - 1
+
+
 def test_the_averages_of_a_broker_have_pulsars_keys() -> None:
     sums = np.array([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0]])
     assert orjson.loads(TimeAverageBrokerData.of(sums).to_json()) == {

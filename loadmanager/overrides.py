@@ -1,0 +1,73 @@
+"""Dynamic configuration: texts by key that override a node's own settings while it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from loadmanager.config import NEEDS_RESTART, Settings, StoreSettings, settings_of, with_overrides
+from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
+
+_FIELDS = {Settings.key(name): name for name in Settings.model_fields}
+_WHERE = "dynamic configuration"
+_RECORDED = "the recorded settings"
+_APART = {"cluster_name", "bind_address", "web_service_port", "advertised_address"}
+
+OF_THE_NODE = frozenset(
+    Settings.key(name)
+    for name in Settings.model_fields
+    if name in StoreSettings.model_fields or name in _APART or name.startswith("history_")
+)
+"""The keys that say where a node is, what it speaks to, and what it records: no decision goes by them."""
+
+
+def check_dynamic(key: str) -> None:
+    """Raise `NotDynamicError` unless the key is one that may be changed while nodes run."""
+    name = _FIELDS.get(key)
+    if name is None:
+        raise NotDynamicError(f"{key}: no such key")
+    if name in NEEDS_RESTART:
+        raise NotDynamicError(f"{key}: is not dynamic; change it where nodes are configured, and restart them")
+
+
+def settings_under(base: Settings, overrides: Mapping[str, str]) -> Settings:
+    """The settings under these overrides.
+
+    Raises `NotDynamicError` for a key that does not exist or takes a restart, `BadRequestError` for a value that cannot
+    be used, which says what is allowed.
+    """
+    for key in overrides:
+        check_dynamic(key)
+    try:
+        return with_overrides(base, overrides, _WHERE)
+    except ConfigurationError as error:
+        raise BadRequestError(str(error)) from None
+
+
+def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Settings, dict[str, str], list[str]]:
+    """The settings under those of the overrides that can be used, these overrides, and what is wrong with the others.
+
+    When all of them together cannot be used, those go that cannot be used alone; and if that is not enough, all.
+    """
+    faults: list[str] = []
+    usable = dict(overrides)
+    try:
+        return settings_under(base, usable), usable, faults
+    except (NotDynamicError, BadRequestError):
+        for key, text in overrides.items():
+            try:
+                settings_under(base, {key: text})
+            except (NotDynamicError, BadRequestError) as error:
+                faults.append(str(error))
+                del usable[key]
+    try:
+        return settings_under(base, usable), usable, faults
+    except BadRequestError as error:
+        return base, {}, [*faults, f"no override is in force: {error}"]
+
+
+def settings_recorded(texts: Mapping[str, str]) -> Settings:
+    """The settings that a history has, whatever the environment of this process says; keys that this version does not
+    know any more are left out.
+    """
+    known = {key: text for key, text in texts.items() if key in _FIELDS}
+    return with_overrides(settings_of({}, _RECORDED), known, _RECORDED)

@@ -1,0 +1,129 @@
+"""What operators lay down about who may own what, in Pulsar's JSON: isolation policies and failure domains.
+
+Kept in the metadata store as one znode of each kind (see `docs/znodes.md`), and part of a dump.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, NotRequired
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, with_config
+from typing_extensions import TypedDict
+
+from loadmanager.core.names import BrokerId, NamespaceName, parse_broker_id
+from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, Policies, domain_of_each_broker
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.validation import parse_json
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+_DEFAULT_MIN_LIMIT, _DEFAULT_USAGE_THRESHOLD = "1", "100"
+
+
+def _in_quotes(value: object) -> object:
+    """A whole number as text, as Pulsar's mapper reads it where it expects text."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _namespace(text: str) -> str:
+    return str(NamespaceName.parse(text))
+
+
+Name = Annotated[str, Field(min_length=1)]
+UnloadScope = Annotated[str, Field(pattern="^(changed|all_matching|none)$")]
+
+
+@with_config(_STRICT)
+class FailoverPolicy(TypedDict, total=False):
+    policy_type: Annotated[str, Field(pattern="^min_available$")]
+    parameters: dict[str, Annotated[str, BeforeValidator(_in_quotes), Field(pattern="^[0-9]{1,9}$")]]
+
+
+@with_config(_STRICT)
+class IsolationData(TypedDict, total=False):
+    """Pulsar's NamespaceIsolationData."""
+
+    namespaces: list[str]
+    primary: list[str]
+    secondary: list[str]
+    auto_failover_policy: FailoverPolicy
+    unload_scope: UnloadScope
+
+
+@with_config(_STRICT)
+class FailureDomain(TypedDict, total=False):
+    brokers: list[Annotated[str, AfterValidator(parse_broker_id)]]
+
+
+ISOLATION_DATA = TypeAdapter(IsolationData)
+FAILURE_DOMAIN = TypeAdapter(FailureDomain)
+_ISOLATION = TypeAdapter(dict[Name, IsolationData])
+_DOMAINS = TypeAdapter(dict[Name, FailureDomain])
+_GROUPS = TypeAdapter(dict[Annotated[str, AfterValidator(_namespace)], Name])
+
+
+def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:
+    """Raises `InvalidPolicyError`, which names the policy and the pattern."""
+    parameters = data.get("auto_failover_policy", {}).get("parameters", {})
+    return IsolationPolicy(
+        name,
+        tuple(data.get("namespaces", ())),
+        tuple(data.get("primary", ())),
+        tuple(data.get("secondary", ())),
+        int(parameters.get("min_limit", _DEFAULT_MIN_LIMIT)),
+        int(parameters.get("usage_threshold", _DEFAULT_USAGE_THRESHOLD)),
+    )
+
+
+def policies_of(
+    isolation: Mapping[str, IsolationData], domains: Mapping[str, FailureDomain], groups: Mapping[str, str]
+) -> Policies:
+    """All policies together; `groups` are the anti-affinity groups of namespaces. Raises `InvalidPolicyError`."""
+    brokers = {name: [BrokerId(broker) for broker in domain.get("brokers", ())] for name, domain in domains.items()}
+    return Policies(
+        tuple(isolation_policy(name, data) for name, data in isolation.items()),
+        groups,
+        domain_of_each_broker(brokers),
+    )
+
+
+def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
+    """The isolation policies of a znode by name; `InvalidRecordError` when one cannot be used."""
+    policies = parse_json(_ISOLATION, data, where)
+    try:
+        for name, policy in policies.items():
+            isolation_policy(name, policy)
+    except InvalidPolicyError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+    return policies
+
+
+def decode_domains(data: bytes, where: str) -> dict[str, FailureDomain]:
+    """The failure domains of a znode by name."""
+    return parse_json(_DOMAINS, data, where)
+
+
+def decode_groups(data: bytes, where: str) -> dict[str, str]:
+    """The anti-affinity group of each namespace that a znode gives one."""
+    return parse_json(_GROUPS, data, where)
+
+
+def encode_isolation(policies: Mapping[str, IsolationData]) -> bytes:
+    return _ISOLATION.dump_json(dict(sorted(policies.items())))
+
+
+def encode_domains(domains: Mapping[str, FailureDomain]) -> bytes:
+    return _DOMAINS.dump_json(dict(sorted(domains.items())))
+
+
+def encode_groups(groups: Mapping[str, str]) -> bytes:
+    return _GROUPS.dump_json(dict(sorted(groups.items())))
+
+
+class BrokerUnderPolicy(TypedDict):
+    """Pulsar's BrokerNamespaceIsolationData: a broker, and the policy that names it, if one does."""
+
+    brokerName: str
+    policyName: NotRequired[str]
+    primary: bool
+    namespaceRegex: NotRequired[list[str]]
