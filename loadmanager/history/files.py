@@ -1,0 +1,202 @@
+"""Where the files of the history are: their places and names, how one appears whole or not at all, and what is listed.
+
+`<root>/<table>/date=YYYY-MM-DD/hour=HH/<epoch>-<first>-<last>-<node>.parquet`, in UTC, by the time of the rows; first
+and last are sequences. A name that begins with a dot or an underscore is not a file of the history (yet).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from loadmanager.errors import HistoryError, HistoryFileError
+from loadmanager.history.schemas import TABLES
+
+HOUR_MS = 3_600_000
+TEMPORARY = ".tmp-"
+SINCE_KEY = b"loadmanager.since_ms"
+"""The key of a file's metadata under which the time stands from which on its process may not have written the rest."""
+
+_OBJECT_STORES = ("s3", "gcs", "abfs")
+"""Filesystems in which a file cannot be seen before it is closed, and where renaming would be copying."""
+
+_PARTITION = re.compile(r"date=(\d{4}-\d\d-\d\d)/hour=([01]\d|2[0-3])")
+_NAME = re.compile(r"(\d{10,})-(\d{12,})-(\d{12,})-([-.\w]*)\.parquet", re.ASCII)
+_UNUSABLE_IN_NAMES = re.compile(r"[^-.\w]", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryFile:
+    """What a file's place and name say of it; it holds rows of one epoch, and of the hour that begins at `hour_ms`."""
+
+    table: str
+    path: str
+    hour_ms: int
+    epoch: int
+    first: int
+    last: int
+    size_bytes: int
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        return self.epoch, self.first, self.last
+
+
+def partition_of(at_ms: int) -> str:
+    """The folder, inside that of its table, of a row of this time."""
+    return f"{datetime.fromtimestamp(at_ms // 1000, UTC):date=%Y-%m-%d/hour=%H}"
+
+
+def path_of(table: str, at_ms: int, epoch: int, sequences: tuple[int, int], node: str) -> str:
+    """Where a file goes, from the root on, that has these first and last sequences."""
+    first, last = sequences
+    name = f"{epoch:010d}-{first:012d}-{last:012d}-{_UNUSABLE_IN_NAMES.sub('_', node)}.parquet"
+    return f"{table}/{partition_of(at_ms)}/{name}"
+
+
+def pack(table: str, rows: pa.Table, since_ms: int) -> pa.Buffer:
+    """The bytes of a file with these rows; `since_ms` is the first time of all that is written together with them."""
+    sink = pa.BufferOutputStream()
+    metadata = {**rows.schema.metadata, SINCE_KEY: str(since_ms).encode()}
+    pq.write_table(rows.replace_schema_metadata(metadata), sink, **TABLES[table].write_options())
+    return sink.getvalue()
+
+
+class Directory:
+    """The root of a history in any filesystem of Arrow."""
+
+    def __init__(self, filesystem: fs.FileSystem, root: str) -> None:
+        root = root.rstrip("/")
+        while isinstance(filesystem, fs.SubTreeFileSystem):
+            root = f"{filesystem.base_path.rstrip('/')}/{root.lstrip('/')}".rstrip("/")
+            filesystem = filesystem.base_fs
+        self.filesystem = filesystem
+        self.root = root
+        self._is_local = isinstance(filesystem, fs.LocalFileSystem)
+
+    @classmethod
+    def of(cls, url: str) -> Directory:
+        """The directory at a path, or a URL of a filesystem that Arrow knows; `HistoryError` for any other."""
+        if "://" not in url:
+            return cls(fs.LocalFileSystem(), str(Path(url).absolute()))
+        try:
+            filesystem, root = fs.FileSystem.from_uri(url)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise HistoryError(
+                f"history {url}: {error}; expected a directory, or a URL such as file:///directory or s3://bucket/prefix"
+            ) from None
+        return cls(filesystem, root)
+
+    def __str__(self) -> str:
+        return self.root
+
+    def exists(self) -> bool:
+        """Whether it is there; an object store has no empty directories."""
+        found: bool = self.filesystem.get_file_info(self.root).type == fs.FileType.Directory
+        return found
+
+    def list_files(
+        self, table: str, from_ms: int | None = None, to_ms: int | None = None
+    ) -> tuple[list[HistoryFile], list[HistoryFileError]]:
+        """The files of a table that may have rows of that time, in their order, and what is there but is none."""
+        files, faults = [], []
+        for info in self._infos(table, from_ms, to_ms):
+            name = info.base_name
+            if info.type != fs.FileType.File or name.startswith((".", "_")):
+                continue
+            file = self._file(table, info)
+            if file is None:
+                faults.append(
+                    HistoryFileError(f"{info.path}: not a name of a file of the history; move it somewhere else")
+                )
+            elif (from_ms is None or file.hour_ms + HOUR_MS > from_ms) and (to_ms is None or file.hour_ms < to_ms):
+                files.append(file)
+        return sorted(files, key=lambda each: each.order), faults
+
+    def _infos(self, table: str, from_ms: int | None, to_ms: int | None) -> Iterable[fs.FileInfo]:
+        """Everything below a table, without the days that are out of the question."""
+        folder = f"{self.root}/{table}"
+        if from_ms is None and to_ms is None:
+            return self._list(folder, recursive=True)
+        first = "" if from_ms is None else partition_of(from_ms).partition("/")[0]
+        last = "date=~" if to_ms is None else partition_of(to_ms).partition("/")[0]
+        return [
+            info
+            for day in self._list(folder, recursive=False)
+            if not day.base_name.startswith("date=") or first <= day.base_name <= last
+            for info in (self._list(day.path, recursive=True) if day.type == fs.FileType.Directory else [day])
+        ]
+
+    def _list(self, folder: str, *, recursive: bool) -> list[fs.FileInfo]:
+        selector = fs.FileSelector(folder, recursive=recursive, allow_not_found=True)
+        infos: list[fs.FileInfo] = self.filesystem.get_file_info(selector)
+        return infos
+
+    def _file(self, table: str, info: fs.FileInfo) -> HistoryFile | None:
+        below = info.path.rpartition(f"{self.root.lstrip('/')}/{table}/")[2]
+        partition, _, name = below.rpartition("/")
+        place, parts = _PARTITION.fullmatch(partition), _NAME.fullmatch(name)
+        if place is None or parts is None:
+            return None
+        try:
+            hour = datetime.strptime(f"{place[1]} {place[2]} +0000", "%Y-%m-%d %H %z")
+        except ValueError:
+            return None
+        epoch, first, last, _ = parts.groups()
+        hour_ms = round(hour.timestamp()) * 1000
+        return HistoryFile(table, info.path, hour_ms, int(epoch), int(first), int(last), info.size or 0)
+
+    def write(self, path: str, data: pa.Buffer) -> None:
+        """Make `data` the file at `path`, from the root on: whole, or not at all. Raises `OSError`."""
+        target = f"{self.root}/{path}"
+        folder, _, name = target.rpartition("/")
+        if self.filesystem.type_name in _OBJECT_STORES:
+            with self.filesystem.open_output_stream(target) as stream:
+                stream.write(data)
+            return
+        self.filesystem.create_dir(folder, recursive=True)
+        temporary = f"{folder}/{TEMPORARY}{name}"
+        try:
+            with self.filesystem.open_output_stream(temporary) as stream:
+                stream.write(data)
+            self._sync(temporary)
+            self.filesystem.move(temporary, target)
+        except BaseException:
+            with suppress(OSError):
+                self.filesystem.delete_file(temporary)
+            raise
+        self._sync(folder)
+
+    def _sync(self, path: str) -> None:
+        """Have a file, or the names in a folder, outlive a crash of the machine."""
+        if not self._is_local:
+            return
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def open(self, path: str) -> pa.NativeFile:
+        return self.filesystem.open_input_file(path)
+
+    def temporary_files(self, table: str) -> list[fs.FileInfo]:
+        """Files that were never finished."""
+        return [info for info in self._infos(table, None, None) if info.base_name.startswith(TEMPORARY)]
+
+    def delete(self, path: str) -> None:
+        """Delete a file; on this machine also the folders of its hour and day, when nothing else is in them."""
+        self.filesystem.delete_file(path)
+        if self._is_local:
+            with suppress(OSError):
+                for folder in list(Path(path).parents)[:2]:
+                    folder.rmdir()

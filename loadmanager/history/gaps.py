@@ -1,0 +1,120 @@
+"""What is missing in a history: said by rows of the table of events, and by a term that was never ended.
+
+A leader's first row is `term_began`, its last one `term_ended`. In between, `gap` says that rows were dropped. Whoever
+begins a term looks at how the history ends, and says in `term_began` what may be missing before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+from loadmanager.errors import HistoryError, HistoryFileError
+from loadmanager.history.files import SINCE_KEY, HistoryFile
+from loadmanager.history.reader import History, OnFault
+from loadmanager.history.schemas import EVENTS, TABLES
+
+TERM_BEGAN, TERM_ENDED, GAP = "term_began", "term_ended", "gap"
+
+_NEXT_BUT_ONE = 2
+
+IMPORTED = 0
+"""The epoch of what was imported; a leader's epochs start at 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """From when to when rows may be missing, how many (None: not known), and why."""
+
+    epoch: int
+    from_ms: int
+    to_ms: int
+    rows: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a history ends: the newest place in it, and from when on rows may be missing, unless its term was ended."""
+
+    epoch: int
+    sequence: int
+    since_ms: int
+    ended: bool
+
+
+def find_gaps(history: History, on_fault: OnFault | None = None) -> list[Gap]:
+    """Every gap that is marked, in order, but for those that a late last file of a former leader has closed since."""
+    rows = [
+        (row["epoch"], row["kind"], row["body"])
+        for row in history.rows(EVENTS, columns=["epoch", "kind", "body"], on_fault=on_fault)
+        if row["kind"] in (TERM_BEGAN, TERM_ENDED, GAP)
+    ]
+    ended = {epoch for epoch, kind, _ in rows if kind == TERM_ENDED}
+    gaps = []
+    for epoch, kind, text in rows:
+        body = orjson.loads(text or "{}")
+        missing = body.get("gap") if kind == TERM_BEGAN else body if kind == GAP else None
+        previous = (body.get("previous") or {}).get("epoch")
+        if missing and not (previous == epoch - 1 and previous in ended):
+            gaps.append(Gap(epoch, missing["from_ms"], missing["to_ms"], missing.get("rows"), missing["why"]))
+    return gaps
+
+
+def find_end(history: History, epoch: int, at_ms: int) -> End | None:
+    """How what leaders recorded ends before the term of this epoch, which began then; None when there is nothing.
+
+    Raises `HistoryError` when the term has no place: its epoch is there already, or a later one was there before it.
+    """
+    files = [file for table in TABLES for file in history.files(table, on_fault=_ignore) if file.epoch != IMPORTED]
+    later = min((file for file in files if file.epoch >= epoch), key=lambda file: file.order, default=None)
+    if later is not None and (later.epoch == epoch or _since_ms(history, later) < at_ms):
+        raise HistoryError(
+            f"{history.directory}: has rows of epoch {later.epoch} already, and epoch {epoch} begins only now: it is"
+            " the history of another cluster, or of this one before its metadata were lost; move it, or use another"
+        )
+    newest = max((file for file in files if file.epoch < epoch), key=lambda file: (file.epoch, file.last), default=None)
+    if newest is None:
+        return None
+    return End(newest.epoch, newest.last, _since_ms(history, newest), _has_ended(history, newest))
+
+
+def missing_before(epoch: int, at_ms: int, end: End | None) -> dict[str, Any] | None:
+    """What may be missing between that end and a term that begins now; None when nothing is."""
+    if end is None or (end.ended and end.epoch == epoch - 1):
+        return None
+    if end.epoch == epoch - 1:
+        why = f"the leader of epoch {end.epoch} did not end its term: what it had not written yet is lost"
+    else:
+        between = (
+            f"epoch {epoch - 1}" if epoch - end.epoch == _NEXT_BUT_ONE else f"the epochs {end.epoch + 1} to {epoch - 1}"
+        )
+        why = f"of {between} nothing is here" + ("" if end.ended else f", and epoch {end.epoch} was not ended")
+    return {"from_ms": end.since_ms, "to_ms": at_ms, "rows": None, "why": why}
+
+
+def _since_ms(history: History, newest: HistoryFile) -> int:
+    try:
+        with history.open(newest) as parquet:
+            said = (parquet.schema_arrow.metadata or {}).get(SINCE_KEY, b"")
+    except (HistoryFileError, FileNotFoundError):
+        return newest.hour_ms
+    return int(said) if said.isdigit() else newest.hour_ms
+
+
+def _has_ended(history: History, newest: HistoryFile) -> bool:
+    """Whether the newest of all rows is the one that ends its term."""
+    if newest.table != EVENTS:
+        return False
+    try:
+        with history.open(newest) as parquet:
+            rows = parquet.read(columns=["sequence", "kind"]).to_pylist()
+    except (HistoryFileError, FileNotFoundError):
+        return False
+    return bool(rows) and rows[-1] == {"sequence": newest.last, "kind": TERM_ENDED}
+
+
+def _ignore(_: HistoryFileError) -> None:
+    """A file that cannot be used says nothing of how the history ends; reading it says what is wrong with it."""

@@ -1,0 +1,234 @@
+"""The tables of the history: their columns, the version of each, and how the columns are encoded in a file.
+
+A file names its table and the version it was written with in its metadata (`SCHEMA_KEY`). A column that came later than
+the version of a file is filled with nulls when the file is read; a file of a newer version is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from loadmanager.errors import HistoryError, HistoryFileError, HistorySchemaError
+
+SCHEMA_KEY = b"loadmanager.schema"
+"""The key of a Parquet file's metadata under which it says `table/version`."""
+
+BROKER_REPORTS = "broker_reports"
+BUNDLE_REPORTS = "bundle_reports"
+DECISIONS = "decisions"
+MOVES = "moves"
+EVENTS = "events"
+STRATEGY_STATES = "strategy_states"
+
+RATE = pa.decimal128(18, 3)
+"""Messages/s of a bundle, in thousandths."""
+
+NAME = pa.dictionary(pa.int32(), pa.string())
+"""Text of which a file holds few different values."""
+
+ORDER = ("epoch", "sequence")
+"""What orders everything: the leader's epoch, and its count of what it saw and did over all tables together."""
+
+KEYS = ("at_ms", *ORDER)
+"""The columns that every table has, in every version."""
+
+_ZSTD_LEVEL = 3
+_DELTA, _SPLIT = "DELTA_BINARY_PACKED", "BYTE_STREAM_SPLIT"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`since` is the version of its table that brought it; without `encoding` it has a dictionary, where one helps."""
+
+    name: str
+    type: pa.DataType
+    since: int = 1
+    encoding: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSchema:
+    name: str
+    version: int
+    columns: tuple[Column, ...]
+    schema: pa.Schema = field(init=False)
+
+    def __post_init__(self) -> None:
+        fields = [pa.field(each.name, each.type) for each in self.columns]
+        metadata = {SCHEMA_KEY: f"{self.name}/{self.version}".encode()}
+        object.__setattr__(self, "schema", pa.schema(fields, metadata=metadata))
+
+    @property
+    def names(self) -> list[str]:
+        return [each.name for each in self.columns]
+
+    def write_options(self) -> dict[str, Any]:
+        """How `pyarrow.parquet` is to write a file of this table."""
+        encodings = {each.name: each.encoding for each in self.columns if each.encoding}
+        nested = [each for each in self.columns if pa.types.is_nested(each.type)]
+        dictionary = [each.name for each in self.columns if not each.encoding and each not in nested]
+        dictionary += [f"{each.name}.list.element.{part.name}" for each in nested for part in each.type.value_type]
+        return {
+            "compression": "zstd",
+            "compression_level": _ZSTD_LEVEL,
+            "use_dictionary": dictionary,
+            "column_encoding": encodings or None,
+            "store_decimal_as_integer": True,
+        }
+
+    def conform(self, table: pa.Table, version: int, where: str) -> pa.Table:
+        """Some columns of a file of this version as they are now; `HistoryFileError` names what does not fit."""
+        arrays = []
+        for wanted in self.schema:
+            at = table.schema.get_field_index(wanted.name)
+            if at < 0:
+                if self._column(wanted.name).since <= version:
+                    raise HistoryFileError(f"{where}: has no column {wanted.name}: a damaged or foreign file")
+                arrays.append(pa.nulls(table.num_rows, wanted.type))
+                continue
+            arrays.append(_cast(table.column(at), wanted, where))
+        return pa.table(arrays, schema=self.schema)
+
+    def only(self, names: Sequence[str]) -> TableSchema:
+        """The same with these of its columns alone."""
+        return TableSchema(self.name, self.version, tuple(each for each in self.columns if each.name in names))
+
+    def _column(self, name: str) -> Column:
+        return next(each for each in self.columns if each.name == name)
+
+
+def _cast(column: pa.ChunkedArray, wanted: pa.Field, where: str) -> pa.ChunkedArray:
+    if column.type == wanted.type:
+        return column
+    try:
+        return column.cast(wanted.type)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise HistoryFileError(
+            f"{where}: column {wanted.name} is {column.type}, expected {wanted.type}: {error}"
+        ) from None
+
+
+def version_of(metadata: Mapping[bytes, bytes] | None, table: str, where: str) -> int:
+    """The version of the table that a file with this metadata was written with.
+
+    Raises `HistoryFileError` for a file that is not of this table, `HistorySchemaError` for one of a newer version.
+    """
+    known = TABLES[table].version
+    said = (metadata or {}).get(SCHEMA_KEY, b"").decode(errors="replace")
+    name, _, version = said.rpartition("/")
+    if name != table or not version.isascii() or not version.isdigit():
+        found = f"says it is {said!r}" if said else f"has no {SCHEMA_KEY.decode()} in its metadata"
+        raise HistoryFileError(f"{where}: not a file of {table}: it {found}; move it out of the history")
+    if int(version) > known:
+        raise HistorySchemaError(
+            f"{where}: written with version {version} of {table}, this loadmanager knows up to {known}:"
+            " read it with the loadmanager that wrote it, or a newer one"
+        )
+    return int(version)
+
+
+def wanted_columns(table: str, names: Sequence[str] | None) -> TableSchema:
+    """The table with these of its columns, or all; `HistoryError` says what there is instead of what there is not."""
+    if table not in TABLES:
+        raise HistoryError(f"table {table}: unknown; there are {', '.join(TABLES)}")
+    schema = TABLES[table]
+    if names is None:
+        return schema
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise HistoryError(f"columns {', '.join(unknown)}: not in {table}; it has {', '.join(schema.names)}")
+    return schema.only(names)
+
+
+def _keys() -> tuple[Column, ...]:
+    return tuple(Column(name, pa.int64(), since=0, encoding=_DELTA) for name in KEYS)
+
+
+def _plain(kind: pa.DataType, *names: str) -> tuple[Column, ...]:
+    return tuple(Column(name, kind) for name in names)
+
+
+_RESOURCES = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
+RESOURCE_COLUMNS = tuple(f"{name}_{part}" for name in _RESOURCES for part in ("usage", "limit"))
+LOAD_COLUMNS = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
+
+STEP = pa.struct(
+    [
+        ("kind", pa.string()),
+        ("bundle", pa.string()),
+        ("source", pa.string()),
+        ("source_incarnation", pa.int64()),
+        ("destination", pa.string()),
+        ("destination_incarnation", pa.int64()),
+        ("reason", pa.string()),
+        ("detail", pa.string()),
+    ]
+)
+VERDICT = pa.struct([("subject", pa.string()), ("reason", pa.string()), ("acted", pa.bool_()), ("why", pa.string())])
+
+TABLES: dict[str, TableSchema] = {
+    each.name: each
+    for each in (
+        TableSchema(
+            BROKER_REPORTS,
+            1,
+            (
+                *_keys(),
+                Column("broker", NAME),
+                Column("incarnation", pa.int64()),
+                *_plain(pa.float64(), *RESOURCE_COLUMNS, *LOAD_COLUMNS),
+                *_plain(pa.int64(), "topics", "bundles", "consumers", "producers"),
+                *_plain(pa.int64(), "last_update_ms", "start_timestamp_ms"),
+                *_plain(NAME, "version", "load_manager_class"),
+                *_plain(pa.bool_(), "persistent_enabled", "non_persistent_enabled"),
+            ),
+        ),
+        TableSchema(
+            BUNDLE_REPORTS,
+            1,
+            (
+                *_keys(),
+                *_plain(NAME, "broker", "namespace"),
+                *_plain(pa.int64(), "range_lower", "range_upper"),
+                *(Column(name, RATE, encoding=_SPLIT) for name in LOAD_COLUMNS[:2]),
+                *(Column(name, pa.int64(), encoding=_SPLIT) for name in LOAD_COLUMNS[2:]),
+                *_plain(pa.int64(), "topics", "sessions"),
+                Column("cache_bytes", pa.int64(), encoding=_SPLIT),
+            ),
+        ),
+        TableSchema(
+            DECISIONS,
+            1,
+            (
+                *_keys(),
+                Column("kind", NAME),
+                Column("cycle", pa.int64()),
+                *_plain(pa.string(), "settings_id", "rng_state", "state_hash"),
+                Column("steps", pa.list_(STEP)),
+                Column("verdicts", pa.list_(VERDICT)),
+                Column("duration_ms", pa.float64()),
+                Column("detail", pa.string()),
+            ),
+        ),
+        TableSchema(
+            MOVES,
+            1,
+            (
+                *_keys(),
+                Column("kind", NAME),
+                Column("move", pa.int64()),
+                Column("bundle", pa.string()),
+                *_plain(NAME, "source", "destination", "reason", "outcome"),
+                *_plain(pa.float64(), *LOAD_COLUMNS, "imbalance_before", "imbalance_after"),
+                *_plain(pa.int64(), "started_ms", "ended_ms"),
+                Column("detail", pa.string()),
+            ),
+        ),
+        TableSchema(EVENTS, 1, (*_keys(), Column("kind", NAME), *_plain(pa.string(), "subject", "body"))),
+        TableSchema(STRATEGY_STATES, 1, (*_keys(), Column("name", NAME), Column("state", pa.string()))),
+    )
+}

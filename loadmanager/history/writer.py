@@ -1,0 +1,351 @@
+"""Writing the history: the event loop hands over references, a thread of its own makes files of them.
+
+The queue is bounded, by rows and by bytes: what does not fit is dropped and counted, and a `gap` says so as soon as
+there is room again. While the disk fails, what was taken is kept and tried again. Nobody ever waits, and nothing is
+raised.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby
+
+import pyarrow as pa
+import structlog
+
+from loadmanager.errors import HistoryError
+from loadmanager.history.files import Directory
+from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_end, missing_before
+from loadmanager.history.packing import PackedFile, pack_entries
+from loadmanager.history.reader import History
+from loadmanager.history.retention import Retention
+from loadmanager.history.rows import Entry, Event, Placed
+
+log = structlog.get_logger(__name__)
+
+NOT_RECORDED = -1
+"""The sequence of what was put while there is no term."""
+
+_RETENTION_INTERVAL_S = 600.0
+_LONGEST_RETRY_S = 30.0
+_FAILURES = (OSError, pa.ArrowException, HistoryError)
+_FULL = "the queue was full: written too slowly, or not at all"
+
+
+@dataclass(frozen=True, slots=True)
+class WriterLimits:
+    """How much may wait in memory, and after how many rows or seconds a file is written.
+
+    `flush_interval_s` is what a crash may lose; after a failure the next attempt is made `retry_s`
+    later, then twice that, and so on.
+    """
+
+    queue_rows: int = 500_000
+    queue_bytes: int = 256 * 1024 * 1024
+    rows_per_file: int = 250_000
+    flush_interval_s: float = 60.0
+    retry_s: float = 1.0
+
+
+@dataclass(slots=True)
+class WriterFigures:
+    """Counts since the start, but for what is in the queue now; `last_error` is empty while writing works."""
+
+    rows_written: int = 0
+    rows_lost: int = 0
+    files_written: int = 0
+    bytes_written: int = 0
+    write_failures: int = 0
+    files_deleted: int = 0
+    queue_rows: int = 0
+    queue_bytes: int = 0
+    last_error: str = ""
+
+
+@dataclass(slots=True)
+class _Lost:
+    """Rows that were dropped since the last gap was marked."""
+
+    from_ms: int
+    to_ms: int
+    first: int
+    last: int
+    rows: int
+    why: str
+
+    def event(self) -> Event:
+        body = {"from_ms": self.from_ms, "to_ms": self.to_ms, "rows": self.rows, "why": self.why}
+        return Event(GAP, "", body | {"first_sequence": self.first, "last_sequence": self.last})
+
+
+@dataclass(slots=True)
+class _Batch:
+    """What is being written: entries by term, then the files made of those of a term. Its rows leave the queue last."""
+
+    terms: deque[list[Placed]]
+    rows: int
+    size_bytes: int
+    files: deque[PackedFile] = field(default_factory=deque)
+
+
+@dataclass(slots=True)
+class _Queue:
+    """What is shared between the event loop and the thread; only touched under the condition."""
+
+    entries: list[Placed] = field(default_factory=list)
+    rows: int = 0
+    size_bytes: int = 0
+    waits_since_s: float | None = None
+    flush: bool = False
+    stop: bool = False
+
+
+class HistoryWriter:
+    """Appends to a history. All but `flush` and `close` return at once, and are for one thread only."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        node: str,
+        limits: WriterLimits | None = None,
+        retention: Retention | None = None,
+    ) -> None:
+        self.directory = directory
+        self._node = node
+        self._limits = limits or WriterLimits()
+        self._retention = retention
+        self._condition = threading.Condition()
+        self._queue = _Queue()
+        self._figures = WriterFigures()
+        self._lost: _Lost | None = None
+        self._epoch: int | None = None
+        self._sequence = 0
+        self._thread: threading.Thread | None = None
+        self._swept_at_s = -_RETENTION_INTERVAL_S
+
+    @property
+    def figures(self) -> WriterFigures:
+        """A copy of the figures of this moment."""
+        with self._condition:
+            return replace(self._figures)
+
+    def start(self) -> None:
+        """Start the thread that writes."""
+        self._thread = threading.Thread(target=self._run, name="history", daemon=True)
+        self._thread.start()
+
+    def begin_term(self, epoch: int, at_ms: int) -> None:
+        """From here on what is put is recorded, under this epoch."""
+        self.end_term(at_ms)
+        self._epoch, self._sequence = epoch, 0
+        with self._condition:
+            self._append(at_ms, Event(TERM_BEGAN, str(epoch)))
+
+    def end_term(self, at_ms: int) -> None:
+        """Nothing is recorded any more until the next term begins."""
+        if self._epoch is None:
+            return
+        with self._condition:
+            self._mark_gap(at_ms)
+            self._append(at_ms, Event(TERM_ENDED, str(self._epoch)))
+            self._queue.flush = True
+            self._condition.notify_all()
+        self._epoch = None
+
+    def put(self, at_ms: int, entry: Entry) -> int:
+        """Record it, if a term has begun: the place in the order that it got."""
+        if self._epoch is None:
+            return NOT_RECORDED
+        limits, figures = self._limits, self._figures
+        with self._condition:
+            if (
+                figures.queue_rows + entry.rows > limits.queue_rows
+                or figures.queue_bytes + entry.size_bytes > limits.queue_bytes
+            ):
+                return self._drop(at_ms, entry.rows)
+            self._mark_gap(at_ms)
+            sequence = self._append(at_ms, entry)
+            if self._queue.rows >= limits.rows_per_file:
+                self._condition.notify_all()
+        return sequence
+
+    def flush(self, timeout_s: float) -> bool:
+        """Have everything written that was put so far; whether it was, within that time."""
+        with self._condition:
+            self._queue.flush = True
+            self._condition.notify_all()
+            return self._condition.wait_for(lambda: not self._figures.queue_rows, timeout_s)
+
+    def close(self, at_ms: int | None = None, timeout_s: float = 10.0) -> bool:
+        """End the term and the thread; whether everything could be written within that time."""
+        self.end_term(time.time_ns() // 1_000_000 if at_ms is None else at_ms)
+        is_written = self.flush(timeout_s)
+        with self._condition:
+            self._queue.stop = True
+            self._condition.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+        if not is_written:
+            log.warning("recording_not_finished", rows=self._figures.queue_rows, error=self._figures.last_error)
+        return is_written
+
+    def _append(self, at_ms: int, entry: Entry) -> int:
+        assert self._epoch is not None, "there is a term"
+        sequence = self._sequence
+        self._sequence += 1
+        queue, figures = self._queue, self._figures
+        queue.entries.append(Placed(at_ms, self._epoch, sequence, entry))
+        rows, size_bytes = entry.rows, entry.size_bytes
+        queue.rows += rows
+        queue.size_bytes += size_bytes
+        figures.queue_rows += rows
+        figures.queue_bytes += size_bytes
+        if queue.waits_since_s is None:
+            queue.waits_since_s = time.monotonic()
+            self._condition.notify_all()  # the thread may be waiting without end
+        return sequence
+
+    def _drop(self, at_ms: int, rows: int) -> int:
+        sequence = self._sequence
+        self._sequence += 1
+        self._lose(_Lost(at_ms, at_ms, sequence, sequence, rows, _FULL))
+        return sequence
+
+    def _lose(self, lost: _Lost) -> None:
+        self._figures.rows_lost += lost.rows
+        known = self._lost
+        if known is None:
+            self._lost = lost
+            log.warning("recording_rows_lost", why=lost.why, error=self._figures.last_error)
+            return
+        known.from_ms, known.to_ms = min(known.from_ms, lost.from_ms), max(known.to_ms, lost.to_ms)
+        known.first, known.last = min(known.first, lost.first), max(known.last, lost.last)
+        known.rows += lost.rows
+        if lost.why not in known.why:
+            known.why += f"; {lost.why}"
+
+    def _mark_gap(self, at_ms: int) -> None:
+        if self._lost is not None:
+            lost, self._lost = self._lost, None
+            self._append(at_ms, lost.event())
+
+    def _run(self) -> None:
+        while True:
+            batch = self._next_batch()
+            if batch is None:
+                return
+            pause_s = self._limits.retry_s
+            while not self._try_to_write(batch):
+                with self._condition:
+                    self._condition.wait_for(lambda: self._queue.stop, pause_s)
+                    if self._queue.stop:
+                        return
+                pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+            self._written(batch)
+            self._sweep()
+
+    def _next_batch(self) -> _Batch | None:
+        """What is to be written next, once there are enough rows, or it is time; None at the end."""
+        queue = self._queue
+        with self._condition:
+            while not queue.stop:
+                wait_s = self._wait_s()
+                if wait_s is not None and wait_s <= 0:
+                    entries, rows, size_bytes = queue.entries, queue.rows, queue.size_bytes
+                    queue.entries, queue.rows, queue.size_bytes = [], 0, 0
+                    queue.waits_since_s, queue.flush = None, False
+                    break
+                self._condition.wait(wait_s)
+            else:
+                return None
+        return _Batch(_terms(entries), rows, size_bytes)
+
+    def _wait_s(self) -> float | None:
+        """How long until the queue is to be written; None: while it is empty."""
+        queue = self._queue
+        if queue.waits_since_s is None:
+            return None
+        if queue.flush or queue.rows >= self._limits.rows_per_file:
+            return 0.0
+        return queue.waits_since_s + self._limits.flush_interval_s - time.monotonic()
+
+    def _try_to_write(self, batch: _Batch) -> bool:
+        """Write what is left of the batch; False when the filesystem failed."""
+        try:
+            while batch.terms or batch.files:
+                if not batch.files:
+                    batch.files = deque(pack_entries(self._introduced(batch.terms[0]), self._node, self._refused))
+                    batch.terms.popleft()
+                while batch.files:
+                    self.directory.write(batch.files[0].path, batch.files[0].data)
+                    self._count(batch.files.popleft())
+        except _FAILURES as error:
+            self._failed(error)
+            return False
+        return True
+
+    def _introduced(self, entries: list[Placed]) -> list[Placed]:
+        """The entries; the first of a term says how the history ended before it, and what may be missing."""
+        began = entries[0]
+        if began.sequence or not isinstance(began.entry, Event):
+            return entries
+        end = find_end(History(self.directory), began.epoch, began.at_ms)
+        body = {
+            "node": self._node,
+            "previous": None if end is None else {"epoch": end.epoch, "sequence": end.sequence, "ended": end.ended},
+            "gap": missing_before(began.epoch, began.at_ms, end),
+        }
+        return [replace(began, entry=replace(began.entry, body=body)), *entries[1:]]
+
+    def _refused(self, placed: Placed, error: Exception) -> None:
+        """An entry that cannot be brought into the form of its table: a mistake of whoever put it."""
+        why = f"not fit to be recorded: {error}"
+        log.error(
+            "recording_entry_refused", kind=type(placed.entry).__name__, sequence=placed.sequence, error=repr(error)
+        )
+        lost = _Lost(placed.at_ms, placed.at_ms, placed.sequence, placed.sequence, placed.entry.rows, why)
+        with self._condition:
+            self._lose(lost)
+
+    def _count(self, file: PackedFile) -> None:
+        with self._condition:
+            self._figures.files_written += 1
+            self._figures.rows_written += file.rows
+            self._figures.bytes_written += file.data.size
+            self._figures.last_error = ""
+
+    def _failed(self, error: Exception) -> None:
+        with self._condition:
+            self._figures.write_failures += 1
+            is_new = not self._figures.last_error
+            self._figures.last_error = f"{self.directory}: {error}"
+        if is_new:
+            log.warning("recording_failed", directory=str(self.directory), error=str(error))
+
+    def _written(self, batch: _Batch) -> None:
+        with self._condition:
+            self._figures.queue_rows -= batch.rows
+            self._figures.queue_bytes -= batch.size_bytes
+            self._condition.notify_all()
+
+    def _sweep(self) -> None:
+        now_s = time.monotonic()
+        if self._retention is None or now_s - self._swept_at_s < _RETENTION_INTERVAL_S:
+            return
+        self._swept_at_s = now_s
+        try:
+            deleted = self._retention.apply(self.directory, time.time_ns() // 1_000_000)
+        except _FAILURES as error:
+            self._failed(error)
+            return
+        with self._condition:
+            self._figures.files_deleted += deleted
+
+
+def _terms(entries: Sequence[Placed]) -> deque[list[Placed]]:
+    """The entries, by epoch."""
+    return deque(list(term) for _, term in groupby(entries, key=lambda each: each.epoch))

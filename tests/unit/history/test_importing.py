@@ -1,0 +1,231 @@
+"""Load from elsewhere: reports in files, and series turned into bundles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from support.recorded import NOON_MS, Disk, kinds
+
+from loadmanager.errors import HistoryError, HistoryFileError
+from loadmanager.history.files import Directory
+from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED, find_gaps
+from loadmanager.history.importing import Importer, import_reports
+from loadmanager.history.reader import History
+from loadmanager.history.rows import Event
+from loadmanager.history.series import Fleet, Series, import_series, read_series
+
+BUNDLE = "t/ns/0x00000000_0xffffffff"
+
+
+def quietly(_: int, __: int) -> None:
+    """No progress to be seen."""
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory.of(str(tmp_path / "history"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "reports"
+    folder.mkdir()
+    return folder
+
+
+def a_file(folder: Path, file: str, **fields: object) -> Path:
+    path = folder / file
+    path.write_bytes(orjson.dumps(fields))
+    return path
+
+
+def bring_in(directory: Directory, folder: Path) -> None:
+    importer = Importer(directory, "test", NOON_MS)
+    import_reports(importer, folder, quietly)
+    importer.finish(NOON_MS)
+
+
+def csv_of(path: Path, rows: list[str], header: str = "timestamp,value") -> Path:
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def minutes(values: list[float]) -> list[str]:
+    return [f"2026-01-01 12:{minute:02d}:00,{value}" for minute, value in enumerate(values)]
+
+
+def test_reports_come_in_the_order_of_their_times_from_the_broker_they_name(directory: Directory, folder: Path) -> None:
+    a_file(folder, "a.json", brokerId="b1:8080", lastUpdate=NOON_MS + 5, startTimestamp=NOON_MS)
+    a_file(folder, "b2:8080.json", lastUpdate=NOON_MS + 1, lastStats={BUNDLE: {"msgRateIn": 1.23456}})
+    bring_in(directory, folder)
+    first, second = History(directory).reports()
+    assert [(each.at_ms, each.registration.broker, each.registration.incarnation) for each in (first, second)] == [
+        (NOON_MS + 1, "b2:8080", 0),
+        (NOON_MS + 5, "b1:8080", NOON_MS),
+    ]
+    assert first.report.bundle_load.tolist() == [[1.235, 0.0, 0.0, 0.0]]
+
+
+def test_a_report_of_the_simple_load_manager_is_read_too(directory: Directory, folder: Path) -> None:
+    stats = {BUNDLE: {"msgRateIn": 3.0, "topics": 2}}
+    a_file(folder, "x.json", name="b1:8080", loadReportType="LoadReport", timestamp=NOON_MS, bundleStats=stats)
+    bring_in(directory, folder)
+    (report,) = History(directory).reports()
+    assert (report.registration.broker, report.report.bundle_names) == ("b1:8080", (BUNDLE,))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("b2:1.json", b"{x", "Invalid JSON"),
+        ("b2:1.json", b'{"cpu": {"usage": -1e99, "limit": 1}}', "cpu.usage: "),
+        ("b2:1.json", b'{"lastStats": {"nonsense": {}}}', "lastStats: bundle 'nonsense'"),
+        ("nobody.json", b"{}", "broker id 'nobody': expected 'host:port', as brokerId or as the name of the file"),
+    ],
+)
+def test_one_report_that_cannot_be_used_is_named_and_nothing_is_imported(
+    directory: Directory, folder: Path, name: str, data: bytes, message: str
+) -> None:
+    a_file(folder, "b1:8080.json", lastUpdate=NOON_MS)
+    (folder / name).write_bytes(data)
+    with pytest.raises(HistoryFileError) as caught:
+        bring_in(directory, folder)
+    assert str(caught.value).startswith(str(folder / name))
+    assert message in str(caught.value)
+    assert not Path(directory.root).exists()
+
+
+def test_a_folder_without_reports_is_an_error(directory: Directory, folder: Path) -> None:
+    with pytest.raises(HistoryError, match=r"no \*.json in it"):
+        bring_in(directory, folder)
+
+
+def test_each_import_stands_behind_the_one_before_and_before_what_leaders_record(
+    directory: Directory, folder: Path
+) -> None:
+    a_file(folder, "b1:8080.json", lastUpdate=NOON_MS)
+    bring_in(directory, folder)
+    bring_in(directory, folder)
+    history = History(directory)
+    assert kinds(history) == [(0, 0, TERM_BEGAN), (0, 2, TERM_ENDED), (0, 3, TERM_BEGAN), (0, 5, TERM_ENDED)]
+    assert [each.sequence for each in history.reports()] == [1, 4]
+    assert find_gaps(history) == []
+
+
+def test_a_full_disk_is_an_error_and_what_was_imported_before_stays(tmp_path: Path) -> None:
+    disk = Disk()
+    directory = disk.directory(tmp_path / "history")
+    importer = Importer(directory, "test", NOON_MS)
+    importer.flush()
+    disk.is_full = True
+    importer.add(NOON_MS, Event("x"))
+    with pytest.raises(HistoryError, match=r"cannot be written: .*No space left on device"):
+        importer.finish(NOON_MS)
+    assert len(kinds(History(directory))) == 1
+
+
+def test_a_file_is_one_series_or_names_one_in_each_row(tmp_path: Path) -> None:
+    one = csv_of(tmp_path / "one.csv", minutes([1, 2, 3]))
+    rows = [f"{60 * step},{name},{step}" for step in range(3) for name in ("a", "b")]
+    many = csv_of(tmp_path / "many.csv", rows, "timestamp,series,value")
+    series = read_series([one, many])
+    assert [(each.name, each.step_ms, each.values.tolist()) for each in series] == [
+        ("one", 60_000, [1, 2, 3]),
+        ("a", 60_000, [0, 1, 2]),
+        ("b", 60_000, [0, 1, 2]),
+    ]
+    assert (series[0].start_ms, series[1].start_ms) == (1_767_268_800_000, 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        (["2026-01-01 12:00:00,1", "noon,2"], "row 3, column timestamp: 'noon': expected a time such as"),
+        (["2026-01-01 12:00:00,1", "2026-01-01 12:01:00,-2"], "row 3, column value: '-2': expected a number of 0 or"),
+        (["2026-01-01 12:00:00,1", "2026-01-01 12:01:00,nan"], "row 3, column value: 'nan'"),
+        (["2026-01-01 12:00:00,1", "2026-01-01 12:01:00,"], "row 3, column value: ''"),
+        (["2026-01-01 12:00:00,1", "2026-01-01 12:01:00,1,1"], "row 3: 3 columns: expected 2"),
+        ([*minutes([1, 2, 3]), "2026-01-01 12:05:00,1"], "row 5, column timestamp: 2 missing before it in series"),
+        ([*minutes([1, 2, 3]), "2026-01-01 12:02:30,1"], "row 5, column timestamp: 30 s after the row before"),
+        ([*minutes([1, 2, 3]), "2026-01-01 12:00:00,1"], "row 5, column timestamp: not later than the row before"),
+        (minutes([1]), "series 'x' has one row only"),
+        ([], "no rows below the header"),
+    ],
+)
+def test_a_series_that_cannot_be_used_is_refused_with_file_row_and_column(
+    tmp_path: Path, rows: list[str], message: str
+) -> None:
+    path = csv_of(tmp_path / "x.csv", rows)
+    with pytest.raises(HistoryFileError) as caught:
+        read_series([path])
+    assert str(caught.value).startswith(str(path))
+    assert message in str(caught.value)
+
+
+def test_other_headers_files_and_steps_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(HistoryFileError, match=r"row 1: 'time,value': expected timestamp,value or timestamp,series,"):
+        read_series([csv_of(tmp_path / "x.csv", minutes([1]), "time,value")])
+    with pytest.raises(HistoryFileError, match=r"missing\.csv: No such file or directory"):
+        read_series([tmp_path / "missing.csv"])
+    (tmp_path / "bytes.csv").write_bytes(b"timestamp,value\n\xff,1\n")
+    with pytest.raises(HistoryFileError, match="not a CSV file in UTF-8"):
+        read_series([tmp_path / "bytes.csv"])
+    other = csv_of(tmp_path / "other.csv", ["0,1", "300,1"])
+    with pytest.raises(HistoryFileError, match=r"other\.csv: a value every 300 s, but .*x\.csv has one every 60 s"):
+        read_series([csv_of(tmp_path / "x.csv", minutes([1, 2])), other])
+    (tmp_path / "again").mkdir()
+    with pytest.raises(HistoryFileError, match=r"series 'x' is in .* already"):
+        read_series([tmp_path / "x.csv", csv_of(tmp_path / "again" / "x.csv", minutes([1, 2]))])
+
+
+def test_missing_values_may_be_taken_for_the_last_one(tmp_path: Path) -> None:
+    rows = [*minutes([1, 2, 3]), "2026-01-01 12:05:00,9"]
+    (series,) = read_series([csv_of(tmp_path / "x.csv", rows)], max_missing=2)
+    assert series.values.tolist() == [1, 2, 3, 3, 3, 9]
+
+
+def loads(directory: Directory, fleet: Fleet, values: list[float]) -> dict[str, list[list[float]]]:
+    """What is imported: of each bundle its load at each step."""
+    series = [Series("made", "made.csv", NOON_MS, 60_000, np.array(values))]
+    importer = Importer(directory, "test", NOON_MS)
+    import_series(importer, series, fleet, quietly)
+    importer.finish(NOON_MS)
+    found: dict[str, list[list[float]]] = {}
+    for report in History(directory).reports():
+        for name, load in zip(report.report.bundle_names, report.report.bundle_load.tolist(), strict=True):
+            found.setdefault(name, []).append(load)
+    return found
+
+
+def test_each_bundle_has_the_series_shifted_in_time_and_scaled(directory: Directory) -> None:
+    found = loads(directory, Fleet(bundles=50, brokers=3, seed=1), [1, 2, 3, 4])
+    assert len(found) == 50
+    firsts = set()
+    for steps in found.values():
+        rates = np.array(steps)[:, 0]
+        shape = np.rint(4 * rates / rates.max()).tolist()
+        at = shape.index(1)
+        assert shape[at:] + shape[:at] == [1, 2, 3, 4]
+        firsts.add(shape[0])
+    assert firsts == {1, 2, 3, 4}
+    means = sorted(np.array(steps)[:, 0].mean() for steps in found.values())
+    assert means[-1] > 10 * means[0]
+
+
+def test_equal_seeds_make_equal_bundles_and_others_do_not(tmp_path: Path) -> None:
+    made = [
+        loads(Directory.of(str(tmp_path / str(number))), Fleet(20, 2, seed), [1, 2, 3])
+        for number, seed in enumerate((1, 1, 2))
+    ]
+    assert made[0] == made[1]
+    assert made[0] != made[2]
+
+
+def test_the_mean_load_is_the_one_asked_for_and_zeros_stay_zeros(directory: Directory, tmp_path: Path) -> None:
+    fleet = Fleet(bundles=2000, brokers=2, seed=3, messages_per_s=50.0, duration_s=120)
+    rates = np.array([steps[0][0] for steps in loads(directory, fleet, [7.0, 7.0]).values()])
+    assert 25 < rates.mean() < 100
+    assert {len(steps) for steps in loads(Directory.of(str(tmp_path / "z")), fleet, [0.0, 0.0]).values()} == {2}

@@ -1,0 +1,80 @@
+"""What is deleted when the history gets too old or too large, and what never is."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from support.recorded import NOON_MS, kinds, put_file, record
+
+from loadmanager.history.files import HOUR_MS, Directory
+from loadmanager.history.reader import History
+from loadmanager.history.retention import Retention
+from loadmanager.history.schemas import TABLES
+
+HOURS = 5
+NOW_MS = NOON_MS + HOURS * HOUR_MS
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    directory = Directory.of(str(tmp_path / "history"))
+    for hour in range(HOURS):
+        record(directory, hour + 1, "x", at_ms=NOON_MS + hour * HOUR_MS)
+    return directory
+
+
+def epochs(directory: Directory) -> list[int]:
+    return sorted({epoch for epoch, _, _ in kinds(History(directory))})
+
+
+def size_of(directory: Directory) -> int:
+    return sum(file.size_bytes for table in TABLES for file in directory.list_files(table)[0])
+
+
+def test_hours_that_ended_too_long_ago_are_deleted_with_their_folders(directory: Directory) -> None:
+    assert Retention(max_age_s=2 * 3600).apply(directory, NOW_MS) == 2
+    assert epochs(directory) == [3, 4, 5]
+    assert sorted(path.name for path in Path(directory.root).rglob("hour=*")) == ["hour=14", "hour=15", "hour=16"]
+
+
+def test_the_oldest_hours_are_deleted_until_it_is_small_enough(directory: Directory) -> None:
+    limit = size_of(directory) // 2
+    assert Retention(max_bytes=limit).apply(directory, NOW_MS) == 3
+    assert epochs(directory) == [4, 5]
+    assert size_of(directory) <= limit
+
+
+def test_the_newest_hour_is_never_deleted(directory: Directory) -> None:
+    Retention(max_age_s=0, max_bytes=0).apply(directory, NOW_MS + 1000 * HOUR_MS)
+    assert epochs(directory) == [5]
+
+
+def test_without_limits_nothing_is_deleted(directory: Directory) -> None:
+    assert Retention().apply(directory, NOW_MS + 1000 * HOUR_MS) == 0
+
+
+def test_files_that_are_not_ours_by_place_and_name_are_left_alone(directory: Directory) -> None:
+    folder = put_file(Path(directory.root), b"damaged", hour=12).parent
+    theirs = [folder / "notes.txt", Path(directory.root) / "other" / "0000000001-x.parquet", folder / ".hidden"]
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("theirs", encoding="utf-8")
+    Retention(max_bytes=0).apply(directory, NOW_MS)
+    assert all(path.exists() for path in theirs)
+    assert epochs_left(directory) == [5]
+
+
+def epochs_left(directory: Directory) -> list[int]:
+    return [file.epoch for file in directory.list_files("events")[0]]
+
+
+def test_files_never_finished_are_deleted_once_nobody_can_be_writing_them(directory: Directory) -> None:
+    folder = next(Path(directory.root).rglob("hour=16"))
+    old, new = folder / ".tmp-old", folder / ".tmp-new"
+    for path, age_s in ((old, 2 * 3600), (new, 60)):
+        path.write_bytes(b"half")
+        os.utime(path, ns=((NOW_MS - age_s * 1000) * 1_000_000,) * 2)
+    assert Retention().apply(directory, NOW_MS) == 1
+    assert (old.exists(), new.exists()) == (False, True)

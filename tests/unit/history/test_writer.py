@@ -1,0 +1,310 @@
+"""Recording: nothing is lost unmarked, nobody waits, and no reader ever sees half a file."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from pyarrow import fs
+from support.recorded import FLUSH_S, NEVER, NOON_MS, SOON, Disk, a_report, a_writer, abandon, kinds, record, same
+from support.waiting import eventually_sync
+
+from loadmanager.history.files import HOUR_MS, Directory
+from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
+from loadmanager.history.reader import History
+from loadmanager.history.retention import Retention
+from loadmanager.history.rows import Event, StrategyState
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS, STRATEGY_STATES
+from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterLimits
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Directory:
+    return Directory.of(str(tmp_path / "history"))
+
+
+def files_below(directory: Directory) -> list[Path]:
+    return sorted(path for path in Path(directory.root).rglob("*") if path.is_file())
+
+
+def test_what_is_put_is_read_back_bit_for_bit_and_in_order(directory: Directory) -> None:
+    reports = [a_report(number, bundles=number) for number in range(5)]
+    with a_writer(directory) as writer:
+        writer.begin_term(3, NOON_MS)
+        sequences = [writer.put(NOON_MS + number, report) for number, report in enumerate(reports)]
+        sequences.append(writer.put(NOON_MS, StrategyState("ThresholdShedder", {"usage": {"b": [1, 0.5]}})))
+        assert writer.flush(FLUSH_S)
+    assert sequences == [1, 2, 3, 4, 5, 6]
+    read = list(History(directory).reports())
+    assert [(each.epoch, each.sequence, each.at_ms) for each in read] == [
+        (3, number + 1, NOON_MS + number) for number in range(5)
+    ]
+    assert all(same(one, other) for one, other in zip(read, reports, strict=True))
+    assert [row["state"] for row in History(directory).rows(STRATEGY_STATES)] == ['{"usage":{"b":[1,0.5]}}']
+
+
+def test_outside_a_term_nothing_is_recorded(directory: Directory) -> None:
+    with a_writer(directory) as writer:
+        assert writer.put(NOON_MS, Event("early")) == NOT_RECORDED
+        writer.begin_term(1, NOON_MS)
+        writer.end_term(NOON_MS)
+        assert writer.put(NOON_MS, Event("late")) == NOT_RECORDED
+        assert writer.flush(FLUSH_S)
+    assert kinds(History(directory)) == [(1, 0, TERM_BEGAN), (1, 1, TERM_ENDED)]
+
+
+def test_a_file_is_written_after_the_interval_without_being_asked(directory: Directory) -> None:
+    with a_writer(directory, SOON) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, Event("x"))
+        eventually_sync(lambda: writer.figures.rows_written == 2, timeout_s=FLUSH_S)
+
+
+def test_a_file_is_written_as_soon_as_there_are_enough_rows(directory: Directory) -> None:
+    with a_writer(directory, WriterLimits(rows_per_file=4, flush_interval_s=1e6)) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, a_report(bundles=3))
+        eventually_sync(lambda: writer.figures.queue_rows == 0, timeout_s=FLUSH_S)
+        assert writer.figures.files_written == 3
+
+
+def test_a_new_leader_continues_behind_one_that_ended_its_term_without_a_gap(directory: Directory) -> None:
+    record(directory, 1, "a", "b")
+    record(directory, 2, "c", at_ms=NOON_MS + 60_000)
+    history = History(directory)
+    assert [kind for _, _, kind in kinds(history)] == [TERM_BEGAN, "a", "b", TERM_ENDED, TERM_BEGAN, "c", TERM_ENDED]
+    assert find_gaps(history) == []
+
+
+def test_what_a_crashed_leader_may_have_lost_is_marked_from_its_last_file_on(directory: Directory) -> None:
+    writer = HistoryWriter(directory, "node-1:8080", NEVER)
+    writer.start()
+    writer.begin_term(1, NOON_MS)
+    assert writer.flush(FLUSH_S)
+    writer.put(NOON_MS + 1000, Event("written"))
+    assert writer.flush(FLUSH_S)
+    writer.put(NOON_MS + 2000, Event("lost"))
+    abandon(writer)
+    record(directory, 2, "after", at_ms=NOON_MS + 5000)
+    history = History(directory)
+    assert [kind for _, _, kind in kinds(history)] == [TERM_BEGAN, "written", TERM_BEGAN, "after", TERM_ENDED]
+    (gap,) = find_gaps(history)
+    assert (gap.epoch, gap.from_ms, gap.to_ms, gap.rows) == (2, NOON_MS + 1000, NOON_MS + 5000, None)
+    assert "epoch 1 did not end its term" in gap.why
+
+
+def test_terms_that_were_recorded_elsewhere_are_a_gap(directory: Directory) -> None:
+    record(directory, 1, "a")
+    record(directory, 4, "b", at_ms=NOON_MS + 60_000)
+    record(directory, 6, "c", at_ms=NOON_MS + 90_000)
+    assert [gap.why for gap in find_gaps(History(directory))] == [
+        "of the epochs 2 to 3 nothing is here",
+        "of epoch 5 nothing is here",
+    ]
+
+
+def test_a_former_leader_that_ends_its_term_late_closes_the_gap(directory: Directory) -> None:
+    with a_writer(directory) as slow:
+        slow.begin_term(1, NOON_MS)
+        assert slow.flush(FLUSH_S)
+        slow.put(NOON_MS + 1, Event("late"))
+        record(directory, 2, at_ms=NOON_MS + 60_000)
+        assert len(find_gaps(History(directory))) == 1
+        slow.end_term(NOON_MS + 2)
+        assert slow.flush(FLUSH_S)
+    assert find_gaps(History(directory)) == []
+
+
+def test_a_term_that_is_written_only_after_the_next_one_keeps_its_place(directory: Directory) -> None:
+    with a_writer(directory) as slow:
+        slow.begin_term(1, NOON_MS)
+        record(directory, 2, at_ms=NOON_MS + 60_000)
+        slow.end_term(NOON_MS + 1)
+        assert slow.flush(FLUSH_S)
+    assert [epoch for epoch, _, _ in kinds(History(directory))] == [1, 1, 2, 2]
+
+
+@pytest.mark.parametrize("epoch", [1, 5])
+def test_the_history_of_another_cluster_is_not_mixed_with_ours(directory: Directory, epoch: int) -> None:
+    record(directory, 5, "theirs")
+    before = {path: path.read_bytes() for path in files_below(directory)}
+    with a_writer(directory) as writer:
+        writer.begin_term(epoch, NOON_MS + 60_000)
+        assert not writer.flush(0.1)
+        assert "has rows of epoch 5 already" in writer.figures.last_error
+        assert {path: path.read_bytes() for path in files_below(directory)} == before
+
+
+def test_rows_that_do_not_fit_into_the_queue_are_counted_and_marked_once_there_is_room(directory: Directory) -> None:
+    with a_writer(directory, WriterLimits(queue_rows=3, flush_interval_s=1e6)) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS + 1, Event("a"))
+        writer.put(NOON_MS + 2, a_report(bundles=3))
+        writer.put(NOON_MS + 3, a_report(bundles=4))
+        assert writer.figures.rows_lost == 9
+        assert writer.flush(FLUSH_S)
+        writer.put(NOON_MS + 4, Event("b"))
+        assert writer.flush(FLUSH_S)
+    history = History(directory)
+    assert kinds(history)[:4] == [(1, 0, TERM_BEGAN), (1, 1, "a"), (1, 4, GAP), (1, 5, "b")]
+    (gap,) = find_gaps(history)
+    assert (gap.from_ms, gap.to_ms, gap.rows) == (NOON_MS + 2, NOON_MS + 3, 9)
+
+
+def test_the_queue_is_bounded_by_bytes_too(directory: Directory) -> None:
+    with a_writer(directory, WriterLimits(queue_bytes=50_000, flush_interval_s=1e6)) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, StrategyState("x", "1" * 60_000))
+        assert writer.figures.rows_lost == 1
+
+
+def test_rows_lost_at_the_very_end_are_marked_by_the_end_of_the_term(directory: Directory) -> None:
+    with a_writer(directory, WriterLimits(queue_rows=1, flush_interval_s=1e6)) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, Event("lost"))
+        writer.end_term(NOON_MS + 1)
+        assert writer.flush(FLUSH_S)
+    assert [kind for _, _, kind in kinds(History(directory))] == [TERM_BEGAN, GAP, TERM_ENDED]
+
+
+def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_path: Path) -> None:
+    disk = Disk()
+    directory = disk.directory(tmp_path / "history")
+    limits = WriterLimits(queue_rows=20, rows_per_file=5, flush_interval_s=0.01, retry_s=0.01)
+    with a_writer(directory, limits) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, Event("before"))
+        assert writer.flush(FLUSH_S)
+        disk.is_full = True
+        started_s = time.monotonic()
+        for number in range(100):
+            writer.put(NOON_MS + number, Event("during"))
+        assert time.monotonic() - started_s < 1
+        eventually_sync(lambda: writer.figures.write_failures > 1, timeout_s=FLUSH_S)
+        figures = writer.figures
+        assert (figures.rows_lost, figures.queue_rows) == (80, 20)
+        assert "No space left on device" in figures.last_error
+        assert [kind for _, _, kind in kinds(History(directory))] == [TERM_BEGAN, "before"]
+        disk.is_full = False
+        assert writer.flush(FLUSH_S)
+        assert writer.figures.last_error == ""
+        writer.put(NOON_MS + 1000, Event("after"))
+        assert writer.flush(FLUSH_S)
+    read = [kind for _, _, kind in kinds(History(directory))]
+    assert read == [TERM_BEGAN, "before", *["during"] * 20, GAP, "after", TERM_ENDED]
+    assert [(gap.rows, gap.to_ms) for gap in find_gaps(History(directory))] == [(80, NOON_MS + 99)]
+    assert not [path for path in files_below(directory) if path.name.startswith(".")]
+
+
+def test_a_crash_between_the_files_of_one_flush_is_a_gap_from_its_first_row_on(tmp_path: Path) -> None:
+    disk = Disk()
+    directory = disk.directory(tmp_path / "history")
+    writer = HistoryWriter(directory, "node-1:8080", NEVER)
+    writer.start()
+    writer.begin_term(1, NOON_MS)
+    assert writer.flush(FLUSH_S)
+    writer.put(NOON_MS + 1000, a_report())
+    writer.put(NOON_MS + 9000, Event("x"))
+    disk.left = 1
+    assert not writer.flush(0.2)
+    abandon(writer)
+    disk.left = None
+    record(directory, 2, at_ms=NOON_MS + 60_000)
+    assert [gap.from_ms for gap in find_gaps(History(directory))] == [NOON_MS + 1000]
+
+
+def test_a_file_in_the_making_is_not_seen_by_a_reader(directory: Directory) -> None:
+    record(directory, 1, "a")
+    (path, *_) = [path for path in files_below(directory) if "events" in path.parts]
+    path.with_name(f".tmp-{path.name}").write_bytes(b"half a fi")
+    path.with_name("_SUCCESS").write_bytes(b"")
+    assert len(kinds(History(directory))) == 3
+
+
+def test_an_entry_that_cannot_be_written_costs_only_itself_and_is_marked(directory: Directory) -> None:
+    with a_writer(directory) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, Event("a"))
+        writer.put(NOON_MS + 1, Event("bad", "", {"x": object()}))
+        writer.put(NOON_MS + 2, Event("b"))
+        assert writer.flush(FLUSH_S)
+        writer.end_term(NOON_MS + 3)
+        assert writer.flush(FLUSH_S)
+    history = History(directory)
+    assert [kind for _, _, kind in kinds(history)] == [TERM_BEGAN, "a", "b", GAP, TERM_ENDED]
+    assert [(gap.from_ms, gap.rows) for gap in find_gaps(history)] == [(NOON_MS + 1, 1)]
+
+
+def test_rows_lie_in_the_hour_of_their_time(directory: Directory) -> None:
+    with a_writer(directory) as writer:
+        writer.begin_term(1, NOON_MS)
+        for hour in (0, 1, 1, 13):
+            writer.put(NOON_MS + hour * HOUR_MS, a_report(hour + 1))
+        assert writer.flush(FLUSH_S)
+    hours = [path.parent.name for path in files_below(directory) if BROKER_REPORTS in path.parts]
+    assert hours == ["hour=12", "hour=13", "hour=01"]
+
+
+def test_a_clock_that_is_set_back_does_not_change_the_order(directory: Directory) -> None:
+    with a_writer(directory) as writer:
+        writer.begin_term(1, NOON_MS)
+        for number, hour in enumerate((1, 0, 1, 0)):
+            writer.put(NOON_MS + hour * HOUR_MS, a_report(number))
+        assert writer.flush(FLUSH_S)
+    read = list(History(directory).reports())
+    assert [each.sequence for each in read] == [1, 2, 3, 4]
+    assert all(same(each, a_report(number)) for number, each in enumerate(read))
+
+
+def test_one_node_that_leads_twice_writes_both_terms(directory: Directory) -> None:
+    with a_writer(directory) as writer:
+        for epoch in (1, 2):
+            writer.begin_term(epoch, NOON_MS + epoch)
+            writer.put(NOON_MS + epoch, Event("x"))
+        assert writer.flush(FLUSH_S)
+    assert find_gaps(History(directory)) == []
+    assert [epoch for epoch, _, _ in kinds(History(directory))] == [1, 1, 1, 2, 2, 2]
+
+
+def test_old_hours_are_deleted_after_a_flush(directory: Directory) -> None:
+    record(directory, 1, "old", at_ms=NOON_MS)
+    now_ms = time.time_ns() // 1_000_000
+    writer = HistoryWriter(directory, "node-1:8080", SOON, Retention(max_age_s=7200))
+    writer.start()
+    writer.begin_term(2, now_ms)
+    eventually_sync(lambda: writer.figures.files_deleted > 0, timeout_s=FLUSH_S)
+    assert writer.close(now_ms)
+    assert {epoch for epoch, _, _ in kinds(History(directory))} == {2}
+
+
+def test_closing_while_the_disk_is_full_ends_in_time_and_says_that_rows_are_missing(tmp_path: Path) -> None:
+    disk = Disk()
+    disk.is_full = True
+    writer = HistoryWriter(disk.directory(tmp_path), "node-1:8080", SOON)
+    writer.start()
+    writer.begin_term(1, NOON_MS)
+    assert not writer.close(NOON_MS, timeout_s=0.1)
+    assert writer.figures.queue_rows == 2
+
+
+@pytest.mark.parametrize("kind", ["memory", "subtree", "file url"])
+def test_any_filesystem_of_arrow_will_do(tmp_path: Path, kind: str) -> None:
+    local = fs.LocalFileSystem()
+    made = {
+        "memory": lambda: Directory(fs._MockFileSystem(), "root/history"),
+        "subtree": lambda: Directory(fs.SubTreeFileSystem(str(tmp_path), local), "history"),
+        "file url": lambda: Directory.of(f"file://{tmp_path}/history"),
+    }
+    directory = made[kind]()
+    with a_writer(directory) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, a_report(1))
+        assert writer.flush(FLUSH_S)
+    record(directory, 2, at_ms=NOON_MS + 1)
+    history = History(directory)
+    assert [same(each, a_report(1)) for each in history.reports()] == [True]
+    assert history.info(BUNDLE_REPORTS).rows == 3
+    assert len(kinds(history, from_ms=NOON_MS, to_ms=NOON_MS + 1)) == len(kinds(history)) - 2
+    assert Retention(max_bytes=0).apply(directory, NOON_MS) == 0
+    assert (kind == "memory") != (tmp_path / "history" / EVENTS).is_dir()
