@@ -21,6 +21,9 @@ A passive machine: events in, verdicts out, no clock and no I/O.
     closed(revocation)   -                                                  -                its topics are forgotten,
                                                                                              unless granted since
 
+The topics of a revocation are those granted in an overlapping bundle, less those whose hash lies outside the revoked
+range where the caller says how the namespace hashes: a part of a split bundle is closed without the other parts.
+
 Why bundles that *overlap*, and not only the one that is named: boundaries change when bundles are split or merged. For
 each point of the hash space the version only grows, whichever bundle holds the point. So an answer about a bundle is
 out of date as soon as any point of it was revoked at its version or a later one, under any bundle's name.
@@ -35,6 +38,7 @@ import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import OwnershipState, Registration
 
@@ -116,8 +120,8 @@ class _Namespace:
     def fences_over(self, bundle_range: BundleRange) -> Iterator[_Fence]:
         return (fence for fence in self.fences if _overlap(fence.range, bundle_range))
 
-    def grants_over(self, bundle_range: BundleRange) -> Iterator[dict[str, _Grant]]:
-        return (grants for held, grants in self.grants.items() if _overlap(held, bundle_range))
+    def grants_over(self, bundle_range: BundleRange) -> Iterator[tuple[BundleRange, dict[str, _Grant]]]:
+        return ((held, grants) for held, grants in self.grants.items() if _overlap(held, bundle_range))
 
 
 class Grants:
@@ -175,7 +179,14 @@ class Grants:
         self._grant(str(question.topic), claim)
         return Verdict.GRANTED
 
-    def revoke(self, bundle: BundleName, owner: Registration, epoch: int, version: int) -> Revocation | Refusal:
+    def revoke(
+        self,
+        bundle: BundleName,
+        owner: Registration,
+        epoch: int,
+        version: int,
+        hash_function: HashFunction | None = None,
+    ) -> Revocation | Refusal:
         """Take the bundle away from `owner`: from here on nothing in it is granted at `version` or below.
 
         A call that is meant for another broker, or for another life of this one, has been misled: to confirm it would
@@ -190,11 +201,16 @@ class Grants:
         self._highest_epoch = epoch
         namespace = self._namespaces.setdefault(bundle.namespace, _Namespace())
         overlapping = list(namespace.grants_over(bundle.range))
-        if any(grant.version > version for grants in overlapping for grant in grants.values()):
+        if any(grant.version > version for _, grants in overlapping for grant in grants.values()):
             return Refusal.STALE_VERSION
         self._unloads += 1
         self._raise_fence(namespace, bundle.range, version)
-        topics = frozenset(topic for grants in overlapping for topic in grants)
+        topics = frozenset(
+            topic
+            for held, grants in overlapping
+            for topic in grants
+            if hash_function is None or _concerns(bundle.range, held, topic_hash(topic, hash_function))
+        )
         return Revocation(bundle, version, self._unloads, topics)
 
     def closed(self, revocation: Revocation) -> None:
@@ -252,6 +268,11 @@ class Grants:
 def _overlap(one: BundleRange, other: BundleRange) -> bool:
     """Whether a hash lies in both. The closed end 0xffffffff belongs to one range only, the highest."""
     return one.lower < other.upper and other.lower < one.upper
+
+
+def _concerns(revoked: BundleRange, held: BundleRange, value: int) -> bool:
+    """Whether a topic granted in `held` is revoked; one that cannot be in there was hashed wrongly, so it is too."""
+    return value in revoked or value not in held
 
 
 def _covers(fence: _Fence, other: _Fence) -> bool:

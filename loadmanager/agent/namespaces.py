@@ -16,13 +16,15 @@ from loadmanager.core.names import BundleName, NamespaceName, TopicName
 log = structlog.get_logger(__name__)
 
 _KEPT_S = 60.0
-"""Boundaries change without a question being asked when a bundle is split that stays where it is."""
+"""The leader tells an agent of new boundaries, but it may die before it does, or not reach it."""
+_KEPT_WHEN_NEW_S = 5.0
+"""Boundaries that have just changed may be the word of a node that lags behind."""
 
 
 @dataclass(slots=True)
 class _Known:
     bundles: NamespaceBundles
-    read_at_s: float
+    until_s: float
 
 
 class NamespaceCache:
@@ -40,6 +42,23 @@ class NamespaceCache:
         known = self._known.get(bundle.namespace)
         if known is None or known.bundles.find_index(bundle.range) is None:
             self._outdated.add(bundle.namespace)
+
+    def take(self, namespace: NamespaceName, bundles: NamespaceBundles) -> None:
+        """Boundaries that the leader has told of, or a node has answered."""
+        known = self._known.get(namespace)
+        changed = known is not None and known.bundles != bundles
+        self._outdated.discard(namespace)
+        self._known[namespace] = _Known(bundles, self._clock() + (_KEPT_WHEN_NEW_S if changed else _KEPT_S))
+
+    async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
+        """The boundaries in hand, else those that a node names; None for an unknown namespace.
+
+        `PeerUnavailableError` when no node answers.
+        """
+        if namespace not in self._known:
+            await self._read(namespace)
+        known = self._known.get(namespace)
+        return known.bundles if known else None
 
     async def refresh(self, topics: Iterable[str]) -> None:
         """Read the boundaries that these topics need and that are missing or old, as far as a node answers."""
@@ -65,7 +84,7 @@ class NamespaceCache:
 
     def _is_current(self, namespace: NamespaceName) -> bool:
         known = self._known.get(namespace)
-        is_young = known is not None and self._clock() - known.read_at_s < _KEPT_S
+        is_young = known is not None and self._clock() < known.until_s
         return is_young and namespace not in self._outdated
 
     async def _read(self, namespace: NamespaceName) -> None:
@@ -74,4 +93,4 @@ class NamespaceCache:
         if bundles is None:
             self._known.pop(namespace, None)
         else:
-            self._known[namespace] = _Known(bundles, self._clock())
+            self.take(namespace, bundles)

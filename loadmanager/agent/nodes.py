@@ -111,7 +111,11 @@ def _claim(body: bytes, where: str) -> Claim:
 
 
 def _bundles(body: bytes, where: str) -> NamespaceBundles:
-    policies = parse_model(NamespacePolicies, body, where)
+    return bundles_of(parse_model(NamespacePolicies, body, where), where)
+
+
+def bundles_of(policies: NamespacePolicies, where: str) -> NamespaceBundles:
+    """The bundles of a namespace as a node tells of them; `InvalidRecordError` when they are not all there."""
     if policies.bundles is None or policies.bundles.boundaries is None:
         raise InvalidRecordError(f"{where}: bundles.boundaries: missing")
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -103,8 +104,8 @@ def build_report(identity: Identity, now: Situation, written: LocalBrokerData | 
 
 
 class Reporter:
-    """Writes the report whenever `report_due` says so, when it has other bundles, and once everything in it was
-    measured after an unload: until then the leader takes nothing more from this broker.
+    """Writes the report whenever `report_due` says so, when it has other bundles or limits, and once everything in it
+    was measured after an unload: until then the leader takes nothing more from this broker.
 
     `host_usage()` is the last one measured, at `measured_at_s()`.
     """
@@ -130,6 +131,7 @@ class Reporter:
         self._host_usage = host_usage
         self._measured_at_s = measured_at_s
         self._unloaded_at_s: float | None = None
+        self._wake = asyncio.Event()
         self._metrics = metrics
         self._clock = clock
         self._started_ms = _now_ms()
@@ -146,9 +148,17 @@ class Reporter:
         """The broker has just closed a bundle: what it reported last is no longer its load."""
         self._unloaded_at_s = self._clock()
 
+    def bundles_changed(self) -> None:
+        """The broker's topics lie in other bundles than before: what it reported is of bundles that are no more."""
+        self._wake.set()
+
     async def run(self, registration: Registration) -> None:
         while True:
-            await asyncio.sleep(self._interval_s)
+            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._wake.wait()
+            self._wake.clear()
             await self.tick(registration)
 
     async def tick(self, registration: Registration) -> None:
@@ -165,6 +175,7 @@ class Reporter:
             self._unload_reported()
             or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
             or self._other_bundles(report)
+            or self._other_limits(report)
             or (ReportDue(Reason.RECORD_OVERWRITTEN, "", 0.0) if registration.overwritten else None)
         )
         if due is not None:
@@ -181,6 +192,12 @@ class Reporter:
         if self._written is None or self._written.record["bundles"] == report.record["bundles"]:
             return None
         return ReportDue(Reason.LOAD_CHANGED, "bundles", 0.0)
+
+    def _other_limits(self, report: _Report) -> ReportDue | None:
+        """Due for other limits: the first report is written before anything is measured, and knows none of them."""
+        if self._written is None or _limits(self._written.record) == _limits(report.record):
+            return None
+        return ReportDue(Reason.LOAD_CHANGED, "limits", 0.0)
 
     async def _write(self, registration: Registration, report: _Report, due: ReportDue) -> None:
         try:
@@ -216,6 +233,11 @@ class Reporter:
 
 def _wire(resource: Resource) -> ResourceUsage:
     return ResourceUsage(usage=resource.usage, limit=resource.limit)
+
+
+def _limits(record: LocalBrokerData) -> list[float]:
+    resources = (record[name] for name in ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut"))
+    return [resource["limit"] for resource in resources]
 
 
 def _add_sums(record: LocalBrokerData, stats: Collection[NamespaceBundleStats]) -> None:

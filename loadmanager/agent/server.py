@@ -1,4 +1,4 @@
-"""The agent's HTTP interface: for its broker (lease, owner), the leader (unload) and operators (healthz, metrics)."""
+"""The agent's HTTP interface: for its broker (lease, owner), the leader (unload, topics, bundles) and operators."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from loadmanager.agent.grants import Refusal
+from loadmanager.agent.nodes import bundles_of
+from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import NotRegisteredError
 from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import (
     BrokerId,
     BundleName,
@@ -28,11 +31,14 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
+    HASH_FUNCTION_HEADER,
     INCARNATION_HEADER,
     OWNER_HEADER,
     LeaseAnswer,
+    NamespacePolicies,
     OwnerAnswer,
 )
+from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
 
@@ -61,7 +67,8 @@ class AgentServer:
         *,
         grant_lease: Callable[[], LeaseAnswer | None],
         ask_owner: Callable[[TopicName], Awaitable[OwnerAnswer]],
-        unload: Callable[[BundleName, Registration, int, int], Awaitable[Refusal | None]],
+        unload: Callable[[BundleName, Registration, int, int, HashFunction | None], Awaitable[Refusal | None]],
+        topics: OpenTopics,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
     ) -> None:
@@ -69,6 +76,7 @@ class AgentServer:
         self._grant_lease = grant_lease
         self._ask_owner = ask_owner
         self._unload = unload
+        self._topics = topics
         self._health = health
         self._registry = registry
 
@@ -78,6 +86,8 @@ class AgentServer:
             [
                 web.get("/loadmanager/v1/lease", self._lease),
                 web.get("/loadmanager/v1/owner", self._owner),
+                web.get("/loadmanager/v1/topics", self._get_topics),
+                web.put("/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles", self._put_bundles),
                 web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._put_unload),
                 web.get("/healthz", self._healthz),
                 web.get("/metrics", self._metrics),
@@ -104,9 +114,26 @@ class AgentServer:
         bundle = BundleName(namespace, BundleRange.parse(match["range"]))
         epoch, version = _natural(request, EPOCH_HEADER), _natural(request, BUNDLE_VERSION_HEADER)
         owner = Registration(parse_broker_id(_header(request, OWNER_HEADER)), _natural(request, INCARNATION_HEADER))
-        refusal = await self._unload(bundle, owner, epoch, version)
+        refusal = await self._unload(bundle, owner, epoch, version, _hash_function(request))
         if refusal is not None:
             return _problem(_STATUS_OF_REFUSAL[refusal], f"{bundle}: {_REASON_OF_REFUSAL[refusal]}")
+        return web.Response(status=HTTPStatus.NO_CONTENT)
+
+    async def _get_topics(self, request: web.Request) -> web.Response:
+        text = request.query.get("bundle")
+        if text is None:
+            raise InvalidNameError("query parameter bundle: missing; expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
+        answer = await self._topics.of_bundle(BundleName.parse(text))
+        return _json(answer.to_json())
+
+    async def _put_bundles(self, request: web.Request) -> web.Response:
+        """Pulsar's Policies, of which only what concerns bundles is used: as a node answers for the namespace."""
+        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+        try:
+            bundles = bundles_of(parse_model(NamespacePolicies, await request.read(), request.path), request.path)
+        except InvalidRecordError as error:
+            return _problem(HTTPStatus.BAD_REQUEST, str(error))
+        self._topics.take_boundaries(namespace, bundles)
         return web.Response(status=HTTPStatus.NO_CONTENT)
 
     async def _healthz(self, _request: web.Request) -> web.Response:
@@ -144,6 +171,16 @@ def _natural(request: web.Request, header: str) -> int:
     if not _NATURAL.fullmatch(text):
         raise InvalidNameError(f"header {header}: {text[:40]!r}: expected a whole number")
     return int(text)
+
+
+def _hash_function(request: web.Request) -> HashFunction | None:
+    """Absent from the call of a leader that does not say; then the whole of what overlaps is closed."""
+    text = request.headers.get(HASH_FUNCTION_HEADER)
+    try:
+        return None if text is None else HashFunction(text)
+    except ValueError:
+        known = ", ".join(HashFunction)
+        raise InvalidNameError(f"header {HASH_FUNCTION_HEADER}: {text!r:.40}: expected one of {known}") from None
 
 
 def _problem(status: int, reason: str) -> web.Response:

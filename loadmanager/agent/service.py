@@ -18,6 +18,7 @@ from loadmanager.agent.lease import Leases
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
+from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import OwnershipQuestions
 from loadmanager.agent.registration import Phase, Registration
 from loadmanager.agent.reporter import Identity, Reporter
@@ -102,6 +103,9 @@ class Agent:
         self._questions = OwnershipQuestions(
             self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain
         )
+        self._topics = OpenTopics(
+            self.namespaces, self.unloads.topics_of, lambda: self.watch.loads, self.reporter.bundles_changed
+        )
         self._show_state()
 
     def app(self) -> web.Application:
@@ -111,6 +115,7 @@ class Agent:
             grant_lease=self.grant_lease,
             ask_owner=self._questions.ask,
             unload=self.unloads.unload,
+            topics=self._topics,
             health=self.health,
             registry=self.metrics.registry,
         )

@@ -12,7 +12,8 @@ from loadmanager.agent.grants import Grants, Refusal, Revocation
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.peers import PeerUnavailableError
-from loadmanager.core.names import BundleName
+from loadmanager.core.hashing import HashFunction, topic_hash
+from loadmanager.core.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import InvalidRecordError
 
@@ -40,18 +41,26 @@ class Unloads:
         self._open_topics = open_topics
         self._on_unloaded = on_unloaded
 
-    async def unload(self, bundle: BundleName, owner: Registration, epoch: int, version: int) -> Refusal | None:
+    async def unload(
+        self,
+        bundle: BundleName,
+        owner: Registration,
+        epoch: int,
+        version: int,
+        hash_function: HashFunction | None = None,
+    ) -> Refusal | None:
         """None once the broker has closed the bundle's topics; `PeerUnavailableError` when it does not say so.
 
-        Repeating it is harmless. From the first word of it on, nothing in the bundle is granted any more.
+        Repeating it is harmless. From the first word of it on, nothing in the bundle is granted any more. Without the
+        namespace's `hash_function` everything is closed that was granted in a bundle which overlaps with this one.
         """
-        revocation = self._grants.revoke(bundle, owner, epoch, version)
+        revocation = self._grants.revoke(bundle, owner, epoch, version, hash_function)
         if isinstance(revocation, Refusal):
             self._metrics.unloads.labels(revocation).inc()
             log.warning("unload_refused", bundle=str(bundle), epoch=epoch, version=version, reason=revocation)
             return revocation
         try:
-            await self._broker.unload(str(bundle), self._topics(revocation))
+            await self._broker.unload(str(bundle), self._topics(revocation, hash_function))
         except (PeerUnavailableError, InvalidRecordError) as error:
             self._metrics.unloads.labels("broker_unavailable").inc()
             log.warning("unload_failed", bundle=str(bundle), epoch=epoch, version=version, error=str(error))
@@ -61,6 +70,12 @@ class Unloads:
         self._metrics.unloads.labels("done").inc()
         log.info("unloaded", bundle=str(bundle), epoch=epoch, version=version, topics=len(revocation.topics))
         return None
+
+    def topics_of(self, namespace: NamespaceName) -> set[str]:
+        """The topics of a namespace that may be open: all that were granted, and what the broker says is open."""
+        granted = self._grants.topics_by_bundle()
+        found = {topic for bundle in granted if bundle.namespace == namespace for topic in granted[bundle]}
+        return found.union(topic for topic in self._open_topics() if TopicName.parse(topic).namespace == namespace)
 
     def everything_open(self) -> dict[BundleName, list[str]]:
         """Topics by bundle: all that were granted, and what the broker says is open, where its bundle is known."""
@@ -86,7 +101,15 @@ class Unloads:
 
         return all(await asyncio.gather(*(close_one(*entry) for entry in topics_by_bundle.items())))
 
-    def _topics(self, revocation: Revocation) -> list[str]:
+    def _topics(self, revocation: Revocation, hash_function: HashFunction | None) -> list[str]:
         """Everything granted, and what the broker itself says is open in the bundle."""
-        open_here = (topic for topic in self._open_topics() if self._namespaces.find_bundle(topic) == revocation.bundle)
-        return sorted(revocation.topics.union(open_here))
+        bundle = revocation.bundle
+
+        def is_here(topic: str) -> bool:
+            if hash_function is None:
+                return self._namespaces.find_bundle(topic) == bundle
+            return TopicName.parse(topic).namespace == bundle.namespace and (
+                topic_hash(topic, hash_function) in bundle.range
+            )
+
+        return sorted(revocation.topics.union(filter(is_here, self._open_topics())))

@@ -29,6 +29,7 @@ _READY_TIMEOUT_S = 60.0
 _POLL_S = 0.05
 _LINES_OF_LOG = 15
 _HOT_SPOT_FILE = "hot-spot.json"
+_HISTORY = "history"
 _LOADMANAGER = ("-c", "from loadmanager.cli import main; main()")
 _WORKING_FOLDER = Path(loadmanager.__file__).parent.parent
 """Where `python -m loadmanager...` finds the package even when it is not installed."""
@@ -60,8 +61,9 @@ class BrokerProcess:
 class DemoCluster:
     """Starts, kills and watches the processes; everything they write is in `folder`."""
 
-    def __init__(self, settings: DemoSettings, processes: ServerProcesses, folder: Path) -> None:
+    def __init__(self, settings: DemoSettings, processes: ServerProcesses, folder: Path, history: Path) -> None:
         self.folder = folder
+        self.history = history
         self.nodes: dict[str, NodeProcess] = {}
         self.brokers: dict[str, BrokerProcess] = {}
         self.clients: dict[str, int] = {}
@@ -76,11 +78,17 @@ class DemoCluster:
 
     @classmethod
     @asynccontextmanager
-    async def started(cls, settings: DemoSettings, folder: Path | None) -> AsyncIterator[DemoCluster]:
-        """ZooKeeper, nodes and brokers, all answering; ended on exit. A given `folder` is kept."""
+    async def started(
+        cls, settings: DemoSettings, folder: Path | None, history: Path | None = None
+    ) -> AsyncIterator[DemoCluster]:
+        """ZooKeeper, nodes and brokers, all answering; ended on exit. A given `folder` is kept.
+
+        What leaders record goes to `history`, by default in that folder.
+        """
         # The guardian of a temporary folder ends its processes at once: the demo has nothing to save, even in `folder`.
         processes = ServerProcesses(_TEMPORARY_PREFIX)
-        cluster = cls(settings, processes, _home(folder or processes.folder))
+        home = _home(folder or processes.folder)
+        cluster = cls(settings, processes, home, (history or home / _HISTORY).absolute())
         try:
             await asyncio.to_thread(cluster._zookeeper.start)
             await asyncio.gather(*(cluster.start_node(f"node-{i + 1}") for i in range(settings.nodes)))
@@ -101,7 +109,8 @@ class DemoCluster:
         return [self._zookeeper.pid, *nodes, *brokers, *self.clients.values()]
 
     async def start_node(self, name: str) -> None:
-        configuration = self._write(f"{name}.yaml", node_configuration(self._settings, self._zookeeper.connect_string))
+        content = node_configuration(self._settings, self._zookeeper.connect_string, self.history)
+        configuration = self._write(f"{name}.yaml", content)
         ready = await self._start_loadmanager(name, "serve", configuration)
         self.nodes[name] = NodeProcess(name, ready["url"], ready["pid"])
 

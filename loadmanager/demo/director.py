@@ -232,10 +232,16 @@ def _bundles_moved(serving_records: Iterable[dict[str, Any]]) -> int:
 
 
 async def run_demo(
-    settings: DemoSettings, state: DemoState, stopped: asyncio.Event, *, folder: Path | None, forever: bool
+    settings: DemoSettings,
+    state: DemoState,
+    stopped: asyncio.Event,
+    *,
+    folder: Path | None,
+    forever: bool,
+    history: Path | None = None,
 ) -> DemoSummary:
     """Start everything, play the script, end everything; what it amounts to."""
     state.add_event("starting ZooKeeper, load-manager nodes, brokers and their agents")
-    async with DemoCluster.started(settings, folder) as cluster, aiohttp.ClientSession() as session:
+    async with DemoCluster.started(settings, folder, history) as cluster, aiohttp.ClientSession() as session:
         state.add_event(f"everything runs, in {cluster.folder}")
         return await Director(settings, cluster, state, session).run(stopped, forever=forever)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from loadmanager.demo.workload import Workload
@@ -39,11 +40,13 @@ class DemoSettings:
         return self.duration_s / 6
 
 
-def node_configuration(settings: DemoSettings, connect_string: str) -> dict[str, Any]:
+def node_configuration(settings: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
     return {
         **_store(connect_string),
         **_weights(),
         "clusterName": "demo",
+        "historyUrl": str(history),
+        "historyFlushIntervalS": 5,
         "bindAddress": "127.0.0.1",
         "advertisedAddress": "127.0.0.1",
         "webServicePort": 0,

@@ -1,4 +1,4 @@
-"""Pulsar's admin paths for namespaces, bundles and brokers."""
+"""Pulsar's admin paths for namespaces and bundles."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from loadmanager.core.bundles import MAX_BUNDLES, NamespaceBundles, equal_bounda
 from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Reason
+from loadmanager.errors import BadRequestError
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.responses import guarded, json_response, problem
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import NamespacePolicies
 from loadmanager.wire.records import BundlesData, parse_boundaries
@@ -20,14 +22,8 @@ from loadmanager.wire.validation import describe
 
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _BUNDLE = _NAMESPACE + "/{range}"
-_CLUSTER = "{cluster:(?!(?:health|ready|version|configuration|internal-configuration)$)[^/]+}"
-"""Any name but those that mean something else to Pulsar, and nothing here."""
 
 _MARGIN_S = 5.0
-
-
-class BadRequestError(Exception):
-    """A body or parameter that cannot be used; answered with 400."""
 
 
 class AdminHandlers:
@@ -37,20 +33,64 @@ class AdminHandlers:
         self._node = node
         self._forwarder = forwarder
         self._short_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
-        self._long_s = node.settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
 
-    def routes(self) -> list[web.RouteDef]:
+    def operations(self) -> list[Operation]:
+        destination = Parameter(
+            "destinationBroker", "the broker that shall own it next; none: placed at the next lookup"
+        )
         return [
-            web.get("/admin/v2/namespaces/{tenant}", guarded(self.list_namespaces)),
-            web.put(_NAMESPACE, guarded(self.create_namespace)),
-            web.get(_NAMESPACE, guarded(self.get_policies)),
-            web.get(f"{_NAMESPACE}/bundles", guarded(self.get_bundles)),
-            web.put(f"{_NAMESPACE}/unload", guarded(self.unload_namespace)),
-            web.put(f"{_BUNDLE}/unload", guarded(self.unload_bundle)),
-            web.get("/admin/v2/brokers", guarded(self.list_brokers)),
-            web.get("/admin/v2/brokers/leaderBroker", guarded(self.leader)),
-            web.get(f"/admin/v2/brokers/{_CLUSTER}", guarded(self.list_brokers)),
+            Operation(
+                "GET",
+                "/admin/v2/namespaces/{tenant}",
+                "the namespaces of a tenant",
+                self.list_namespaces,
+                response_model=list[str],
+            ),
+            Operation(
+                "PUT",
+                _NAMESPACE,
+                "create a namespace; of Pulsar's policies only what concerns bundles is used",
+                self.create_namespace,
+                body_model=NamespacePolicies,
+                body_required=False,
+                statuses=(204, 409, 412),
+            ),
+            Operation(
+                "GET",
+                _NAMESPACE,
+                "the namespace's policies",
+                self.get_policies,
+                response_model=NamespacePolicies,
+                statuses=(200, 404, 412),
+            ),
+            Operation(
+                "GET",
+                f"{_NAMESPACE}/bundles",
+                "the boundaries of its bundles",
+                self.get_bundles,
+                response_model=BundlesData,
+                statuses=(200, 404, 412),
+            ),
+            Operation(
+                "PUT",
+                f"{_NAMESPACE}/unload",
+                "release every bundle; 504 when an owner did not do so in time",
+                self.unload_namespace,
+                statuses=(204, 404, 409, 412, 504),
+            ),
+            Operation(
+                "PUT",
+                f"{_BUNDLE}/unload",
+                "release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it",
+                self.unload_bundle,
+                (destination,),
+                statuses=(204, 404, 409, 412, 504),
+            ),
         ]
+
+    @property
+    def _long_s(self) -> float:
+        return self._node.live.current.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
 
     async def list_namespaces(self, request: web.Request) -> web.Response:
         prefix = f"{request.match_info['tenant']}/"
@@ -59,10 +99,7 @@ class AdminHandlers:
     async def create_namespace(self, request: web.Request) -> web.Response:
         """`PUT`: 204; 409 when it exists; 400 for a body that cannot be used; 412 for a bad name."""
         name = _namespace_of(request)
-        try:
-            bundles = self._wanted_bundles(await request.read())
-        except BadRequestError as error:
-            return problem(HTTPStatus.BAD_REQUEST, str(error))
+        bundles = self._wanted_bundles(await request.read())
 
         async def act() -> web.Response:
             await self._node.create_namespace(name, bundles)
@@ -71,7 +108,7 @@ class AdminHandlers:
         return await self._forwarder.on_leader(request, act, self._short_s)
 
     def _wanted_bundles(self, body: bytes) -> NamespaceBundles:
-        settings = self._node.settings
+        settings = self._node.live.current
         try:
             policies = NamespacePolicies.model_validate_json(body) if body.strip() else NamespacePolicies()
             wanted = policies.bundles
@@ -144,18 +181,6 @@ class AdminHandlers:
             if registered == broker_id:
                 return entry.registration
         return None
-
-    async def list_brokers(self, request: web.Request) -> web.Response:
-        del request
-        return json_response(sorted(self._node.view.brokers))
-
-    async def leader(self, request: web.Request) -> web.Response:
-        """`GET /admin/v2/brokers/leaderBroker`: the node that leads; 404 when none does."""
-        del request
-        leader = self._node.view.leader
-        if leader is None:
-            return problem(HTTPStatus.NOT_FOUND, "no node leads at the moment")
-        return json_response({"serviceUrl": leader.service_url, "brokerId": leader.node_id})
 
 
 def _namespace_of(request: web.Request) -> NamespaceName:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from http import HTTPStatus
-
 from aiohttp import web
 
+from loadmanager.http.bodies import number_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.lookup import topic_of
-from loadmanager.http.responses import guarded, json_bytes, json_response, problem
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.responses import json_bytes, json_response
 from loadmanager.leader.service import Node
-from loadmanager.wire.http import OwnershipAnswer
+from loadmanager.wire.http import ClusterAnswer, DecisionsAnswer, OwnershipAnswer
 
 _DEFAULT_LIMIT = 100
-_NUMBER = re.compile(r"[0-9]{1,9}")
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 
 
@@ -26,12 +24,33 @@ class LoadBalanceHandlers:
         self._forwarder = forwarder
         self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
-    def routes(self) -> list[web.RouteDef]:
-        topic = "{domain}/{tenant}/{namespace}/{topic}"
+    def operations(self) -> list[Operation]:
+        limit: dict[str, object] = {"type": "integer", "minimum": 1, "default": _DEFAULT_LIMIT}
         return [
-            web.get(f"/loadbalance/v1/ownership/{topic}", guarded(self.ownership)),
-            web.get("/loadbalance/v1/decisions", guarded(self.decisions)),
-            web.get("/loadbalance/v1/cluster", guarded(self.cluster)),
+            Operation(
+                "GET",
+                "/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}",
+                "who owns the topic's bundle, as this node knows it; nothing is assigned",
+                self.ownership,
+                response_model=OwnershipAnswer,
+                statuses=(200, 404, 412),
+            ),
+            Operation(
+                "GET",
+                "/loadbalance/v1/decisions",
+                "the leader's recent decisions and non-decisions, newest first",
+                self.decisions,
+                (Parameter("limit", "how many at most", limit), Parameter("subject", "only of this bundle or broker")),
+                response_model=DecisionsAnswer,
+                statuses=(200, 400),
+            ),
+            Operation(
+                "GET",
+                "/loadbalance/v1/cluster",
+                "who leads, and each broker's usage, load and number of bundles",
+                self.cluster,
+                response_model=ClusterAnswer,
+            ),
         ]
 
     async def ownership(self, request: web.Request) -> web.Response:
@@ -51,14 +70,11 @@ class LoadBalanceHandlers:
 
     async def decisions(self, request: web.Request) -> web.Response:
         """`?limit=&subject=`: the leader's recent decisions and non-decisions, newest first."""
-        text = request.query.get("limit", str(_DEFAULT_LIMIT))
-        kept = self._node.settings.decisions_kept
-        if not _NUMBER.fullmatch(text) or not 1 <= int(text) <= 2 * kept:
-            return problem(HTTPStatus.BAD_REQUEST, f"limit {text[:40]!r}: expected a number from 1 to {2 * kept}")
+        limit = number_of(request, "limit", _DEFAULT_LIMIT, 1, 2 * self._node.settings.decisions_kept)
 
         async def act() -> web.Response:
             term = self._node.election.get_term()
-            recent = self._node.journal.recent(int(text), request.query.get("subject"))
+            recent = self._node.journal.recent(limit, request.query.get("subject"))
             return json_response({"epoch": term.epoch, "decisions": recent})
 
         return await self._forwarder.on_leader(request, act, self._timeout_s)

@@ -12,10 +12,11 @@ from multidict import istr
 from loadmanager.core.names import TopicName
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.metrics import LookupMetrics
-from loadmanager.http.responses import guarded, json_bytes, problem, problem_of
+from loadmanager.http.openapi import JSON, Operation, Parameter
+from loadmanager.http.responses import json_bytes, problem, problem_of
 from loadmanager.leader.service import Node
 from loadmanager.leader.view import BrokerEntry, lookup_answer
-from loadmanager.wire.http import LISTENER_HEADER, PartitionedTopicMetadata
+from loadmanager.wire.http import LISTENER_HEADER, LookupData, PartitionedTopicMetadata
 
 _TOPIC = "{domain}/{tenant}/{namespace}/{topic}"
 _TOPICS_KEPT = 16_384
@@ -42,11 +43,35 @@ class LookupHandlers:
         self._metrics = metrics
         self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
-    def routes(self) -> list[web.RouteDef]:
+    def operations(self) -> list[Operation]:
+        listener = Parameter("listenerName", f"which advertised listener; the header {LISTENER_HEADER} says it too")
         return [
-            web.get(f"/lookup/v2/topic/{_TOPIC}", self.lookup),
-            web.get(f"/lookup/v2/topic/{_TOPIC}/bundle", guarded(self.bundle)),
-            web.get(f"/admin/v2/{_TOPIC}/partitions", guarded(self.partitions)),
+            Operation(
+                "GET",
+                f"/lookup/v2/topic/{_TOPIC}",
+                "where the owner of the topic listens; it is chosen now if there is none",
+                self.lookup,
+                (listener,),
+                response_model=LookupData,
+                statuses=(200, 404, 412, 500),
+                guards_itself=True,
+            ),
+            Operation(
+                "GET",
+                f"/lookup/v2/topic/{_TOPIC}/bundle",
+                "the range of the topic's bundle, as bare text although it is typed as JSON",
+                self.bundle,
+                statuses=(200, 404, 412),
+                media_type=JSON,
+            ),
+            Operation(
+                "GET",
+                f"/admin/v2/{_TOPIC}/partitions",
+                "how the topic is partitioned: it is not",
+                self.partitions,
+                response_model=PartitionedTopicMetadata,
+                statuses=(200, 404, 412),
+            ),
         ]
 
     async def lookup(self, request: web.Request) -> web.Response:

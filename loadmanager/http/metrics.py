@@ -17,7 +17,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from loadmanager.core.names import BrokerId
+from loadmanager.core.plan import Reason
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.splitting import PULSAR_REASONS
 from loadmanager.leader.service import Node
 
 _USAGE = (
@@ -27,6 +30,8 @@ _USAGE = (
     "pulsar_lb_bandwidth_in_usage",
     "pulsar_lb_bandwidth_out_usage",
 )
+_SPLIT_REASONS = {**PULSAR_REASONS, Reason.ADMIN_SPLIT: "Admin"}
+_MERGE_REASONS = (Reason.COLD_NEIGHBOURS, Reason.ADMIN_MERGE)
 _BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 
@@ -58,15 +63,22 @@ class LookupMetrics(Collector):
         yield seconds
 
 
+_Sample = tuple[str, str, dict[str, str], float]
+"""A metric's name and meaning, its labels, and its value."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Figures:
     """What a scrape shows, copied on the event loop so that another thread can render it."""
 
     snapshot: Snapshot
-    counters: list[tuple[str, str, dict[str, str], float]]
-    gauges: list[tuple[str, str, dict[str, str], float]]
+    counters: list[_Sample]
+    gauges: list[_Sample]
     decisions: dict[tuple[str, str, bool], int]
     strategy: Mapping[str, float]
+    splits: Mapping[tuple[str, str], int]
+    merges: Mapping[str, int]
+    drains: Mapping[BrokerId, int]
 
 
 class NodeCollector(Collector):
@@ -92,7 +104,34 @@ class NodeCollector(Collector):
         for (kind, reason, acted), count in self._figures.decisions.items():
             decisions.add_metric([self._cluster, kind, reason, str(acted).lower()], count)
         yield decisions
+        yield from self._reshaping()
+        yield self._drains()
         yield from self._strategy()
+
+    def _reshaping(self) -> Iterator[Metric]:
+        """Splits under Pulsar's names of results and reasons, and merges under ours."""
+        splits = CounterMetricFamily(
+            "pulsar_lb_bundles_split_breakdown",
+            "Splits by what came of them and why, those of operators included.",
+            labels=["cluster", "metric", "result", "reason"],
+        )
+        for (result, reason), count in self._figures.splits.items():
+            splits.add_metric([self._cluster, "bundlesSplit", result, reason], count)
+        yield splits
+        merges = CounterMetricFamily("loadmanager_bundle_merges", "Merges of bundles.", labels=["cluster", "reason"])
+        for reason, count in self._figures.merges.items():
+            merges.add_metric([self._cluster, reason], count)
+        yield merges
+
+    def _drains(self) -> Metric:
+        left = GaugeMetricFamily(
+            "loadmanager_drain_bundles_left",
+            "Bundles that a draining broker still owns.",
+            labels=["cluster", "broker"],
+        )
+        for broker, bundles in self._figures.drains.items():
+            left.add_metric([self._cluster, broker], bundles)
+        return left
 
     def _strategy(self) -> Iterator[Metric]:
         """TransferShedder's figures under Pulsar's names: `avg` and `std`, and counters named `Result/Reason`."""
@@ -139,6 +178,20 @@ def figures_of(node: Node) -> _Figures:
             node.executor.unloads_failed,
         ),
         ("loadmanager_stale_steps", "Steps of plans refused as out of date.", none, node.executor.stale_steps),
+        (
+            "pulsar_lb_bundles_split",
+            "Bundles that the leader has split by itself.",
+            {"metric": "bundlesSplit"},
+            node.splitter.automatic_splits,
+        ),
+        (
+            "loadmanager_bundles_ignored",
+            "Bundles in reports that the record of their namespace does not have.",
+            none,
+            node.view.model.bundles_ignored,
+        ),
+        ("loadmanager_reshaping_rounds", "Looks for bundles to split or merge.", none, node.reshaping.rounds),
+        ("loadmanager_reshaping_rounds_failed", "Looks that ended in an error.", none, node.reshaping.rounds_failed),
         ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
         ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
         ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
@@ -155,16 +208,103 @@ def figures_of(node: Node) -> _Figures:
         ("loadmanager_view_fresh", "1 while the view was read since the last reconnection.", none, node.view.is_fresh),
         ("loadmanager_faulty_znodes", "Znodes that cannot be read at the moment.", none, len(node.view.faults)),
         ("loadmanager_brokers", "Registered brokers.", none, len(node.view.registrations)),
+        (
+            "loadmanager_brokers_quarantined",
+            "Brokers whose reports are not believed, so that shedding leaves them alone.",
+            none,
+            len(node.desk.snapshot().doubts.quarantined),
+        ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
     ]
     return _Figures(
         node.desk.snapshot(),
-        [(name, text, labels, float(value)) for name, text, labels, value in counters],
-        [(name, text, labels, float(value)) for name, text, labels, value in gauges],
+        _as_floats(counters, _churn_counters(node), _recording_counters(node)),
+        _as_floats(gauges, _churn_gauges(node), _recording_gauges(node)),
         dict(node.journal.counts),
         dict(node.shedding.strategy_metrics),
+        _splits(node),
+        {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS},
+        node.drains.bundles_left(),
     )
+
+
+def _as_floats(*groups: Iterable[_Sample]) -> list[_Sample]:
+    return [(name, text, labels, float(value)) for group in groups for name, text, labels, value in group]
+
+
+def _recording_counters(node: Node) -> list[_Sample]:
+    """What was written into the recorded history, and what was lost; all 0 on a node that records nothing."""
+    figures, none = node.recorder.figures, dict[str, str]()
+    return [
+        ("loadmanager_recorded_rows", "Rows written into the recorded history.", none, figures.rows_written),
+        ("loadmanager_recorded_rows_lost", "Rows that could not be kept or written.", none, figures.rows_lost),
+        ("loadmanager_recorded_bytes", "Bytes written into the recorded history.", none, figures.bytes_written),
+        ("loadmanager_recorded_files", "Files written into the recorded history.", none, figures.files_written),
+        ("loadmanager_recording_failures", "Attempts to write that failed.", none, figures.write_failures),
+    ]
+
+
+def _recording_gauges(node: Node) -> list[_Sample]:
+    figures, none = node.recorder.figures, dict[str, str]()
+    return [
+        ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", none, figures.queue_rows),
+        ("loadmanager_recording_queue_bytes", "About what they take in memory.", none, figures.queue_bytes),
+        ("loadmanager_recording", "1 while this node leads and records.", none, node.recorder.is_recording),
+    ]
+
+
+def _churn_counters(node: Node) -> list[_Sample]:
+    """What was moved, by whomever, and how often the breaker tripped."""
+    churn, none = node.desk.churn, dict[str, str]()
+    return [
+        ("loadmanager_moves", "Unloads completed, at an operator's word too.", none, churn.moves),
+        ("loadmanager_load_moved_bytes_per_second", "Load of the bundles moved, added up.", none, churn.load_moved),
+        ("loadmanager_breaker_trips", "Bundles or shedding stopped for thrashing.", none, churn.trips),
+        ("loadmanager_unloads_cancelled", "Unloads cancelled by operators.", none, node.executor.unloads_cancelled),
+        ("loadmanager_drain_bundles_moved", "Bundles moved by drains and pins.", none, node.drains.bundles_moved),
+        ("loadmanager_plans_executed", "Plans executed to the end.", none, node.plans.executed),
+        ("loadmanager_plans_stopped", "Plans stopped because the cluster had drifted.", none, node.plans.stopped),
+    ]
+
+
+def _churn_gauges(node: Node) -> list[_Sample]:
+    """What the limits on churn go by, and what the breaker has stopped; all 0 on a node that does not lead."""
+    figures, none = node.desk.churn.figures(), dict[str, str]()
+    leads = node.leading.is_set()
+    return [
+        (
+            "loadmanager_thrash_ratio",
+            "Part of all load that shedding returned within the window.",
+            none,
+            leads * figures.thrash,
+        ),
+        (
+            "loadmanager_moved_per_hour_ratio",
+            "Part of all load that shedding moved within the hour.",
+            none,
+            leads * figures.moved_within_hour,
+        ),
+        (
+            "loadmanager_shedding_stopped",
+            "1 while the breaker has stopped shedding.",
+            none,
+            leads * (figures.shedding_stopped_for_s > 0),
+        ),
+        (
+            "loadmanager_bundles_frozen_by_breaker",
+            "Bundles that are not shed as they kept returning.",
+            none,
+            leads * len(figures.frozen_for_s),
+        ),
+        ("loadmanager_draining_brokers", "Brokers being drained.", none, len(node.view.laid_down.controls.draining)),
+    ]
+
+
+def _splits(node: Node) -> dict[tuple[str, str], int]:
+    """By result and reason, as Pulsar names them."""
+    done = {("Success", label): node.reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
+    return {**done, ("Failure", "Unknown"): node.reshaper.splits_failed}
 
 
 def render(figures: _Figures, cluster: str, lookups: CollectorRegistry) -> bytes:

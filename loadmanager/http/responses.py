@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 
 import orjson
@@ -9,18 +10,29 @@ import structlog
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.names import InvalidNameError
 from loadmanager.core.ownership import IllegalTransitionError
 from loadmanager.errors import (
+    BadRequestError,
+    BrokerNotFoundError,
     BundleNotFoundError,
+    ConcurrentModificationError,
+    ConflictError,
+    HeldForOwnerError,
     InvalidRecordError,
     LoadManagerError,
     NamespaceExistsError,
     NamespaceNotFoundError,
     NoBrokerAvailableError,
     NoLeaderError,
+    NotDynamicError,
+    NotFoundError,
     NotLeaderError,
+    OwnerSilentError,
+    SplitRefusedError,
     StoreError,
+    UnloadCancelledError,
     UnloadFailedError,
     ZnodeTooLargeError,
 )
@@ -29,14 +41,25 @@ from loadmanager.wire.http import NOT_LEADER_HEADER
 log = structlog.get_logger(__name__)
 
 RETRY_AFTER_S = 1
+MAX_BODY_BYTES = 8 * 1024 * 1024
 _SHOWN_CHARACTERS = 200
 
 _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+    (BadRequestError, HTTPStatus.BAD_REQUEST),
+    (BoundariesError, HTTPStatus.BAD_REQUEST),
     (InvalidNameError, HTTPStatus.PRECONDITION_FAILED),
+    (SplitRefusedError, HTTPStatus.PRECONDITION_FAILED),
+    (OwnerSilentError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (BrokerNotFoundError, HTTPStatus.NOT_FOUND),
+    (NotFoundError, HTTPStatus.NOT_FOUND),
+    (ConflictError, HTTPStatus.CONFLICT),
+    (ConcurrentModificationError, HTTPStatus.CONFLICT),
+    (NotDynamicError, HTTPStatus.PRECONDITION_FAILED),
     (NamespaceNotFoundError, HTTPStatus.NOT_FOUND),
     (NamespaceExistsError, HTTPStatus.CONFLICT),
     (BundleNotFoundError, HTTPStatus.PRECONDITION_FAILED),
     (IllegalTransitionError, HTTPStatus.CONFLICT),
+    (UnloadCancelledError, HTTPStatus.CONFLICT),
     (UnloadFailedError, HTTPStatus.GATEWAY_TIMEOUT),
     (ZnodeTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (NoBrokerAvailableError, HTTPStatus.SERVICE_UNAVAILABLE),
@@ -69,6 +92,8 @@ def response_of(error: LoadManagerError | InvalidNameError | IllegalTransitionEr
     response = problem(status, str(error))
     if isinstance(error, NotLeaderError | NoLeaderError):
         response.headers[NOT_LEADER_HEADER] = "true"
+    if isinstance(error, HeldForOwnerError):
+        response.headers["Retry-After"] = str(math.ceil(error.retry_after_s))
     return response
 
 
@@ -91,6 +116,8 @@ def problem_of(request: web.Request, error: Exception) -> web.Response:
     """The answer to a request that ended in `error`."""
     if isinstance(error, LoadManagerError | InvalidNameError | IllegalTransitionError):
         return response_of(error)
+    if isinstance(error, web.HTTPRequestEntityTooLarge):
+        return problem(error.status, f"body: larger than {MAX_BODY_BYTES} bytes")
     if isinstance(error, web.HTTPException):
         return problem(error.status, f"{request.method} {request.path[:_SHOWN_CHARACTERS]}: {error.reason}")
     log.error("request_failed", method=request.method, path=request.path, exc_info=error)

@@ -2,7 +2,7 @@
 
     release committed ──▶ owner asked ──▶ 204, or the owner's registration has ended ──▶ destination committed
                              │  no answer, 5xx: asked again with growing pauses
-                             └─ deadline ──▶ abandoned: the owner keeps the bundle, at a higher version
+                             └─ deadline, or cancelled ──▶ abandoned: the owner keeps the bundle, at a higher version
 
 The record is the truth at every step, so that whoever leads next finishes what it finds in state Releasing.
 """
@@ -10,10 +10,12 @@ The record is the truth at every step, so that whoever leads next finishes what 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Protocol
 
 import aiohttp
 import structlog
@@ -31,45 +33,109 @@ from loadmanager.core.ownership import (
     retarget,
 )
 from loadmanager.core.plan import Reason, Unload, Verdict
-from loadmanager.errors import LoadManagerError, NotLeaderError, UnloadFailedError
+from loadmanager.errors import (
+    LoadManagerError,
+    NotLeaderError,
+    NoUnloadError,
+    UnloadCancelledError,
+    UnloadFailedError,
+)
 from loadmanager.leader.election import Election
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.ledger import Ledger
+from loadmanager.leader.slots import Slots
 from loadmanager.leader.view import ClusterView
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
+from loadmanager.wire.http import (
+    BUNDLE_VERSION_HEADER,
+    EPOCH_HEADER,
+    HASH_FUNCTION_HEADER,
+    INCARNATION_HEADER,
+    OWNER_HEADER,
+)
 
 log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
 _SHOWN_BYTES = 200
+_LOOK_AHEAD = 256
+"""Steps of a plan that wait for their turn at a time: more than run at once, so that a busy broker stops no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """Limits on unloads: the deadline of one, the time-out of one call, and how many at a time."""
+    """Limits on unloads: the deadline of one, the time-out of one call, how many at a time, and how many per broker."""
 
     deadline_s: float
     attempt_timeout_s: float
     concurrency: int
+    concurrency_per_broker: int
+
+
+class StaleStepError(IllegalTransitionError):
+    """The bundle is no longer as whoever planned the step took it to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a step was planned on: who owns the bundle, and at which version unless that does not matter."""
+
+    owner: Registration
+    version: int | None = None
+
+    def check(self, current: Ownership) -> None:
+        """Raise `StaleStepError` unless it still is so."""
+        if current.state is not OwnershipState.OWNED or current.owner != self.owner:
+            raise StaleStepError(f"it is {current}, and not owned by {self.owner}")
+        if self.version not in (None, current.version):
+            raise StaleStepError(f"it is at version {current.version}, and not at {self.version}")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Following:
+    """A release that is seen through, and the wish to cancel it."""
+
+    task: asyncio.Task[Ownership]
+    cancelled: asyncio.Event
+
+
+class Followed(Protocol):
+    """Who is told of each unload: of the bundle and its ownership while it was released."""
+
+    def began(self, name: BundleName, released: Ownership) -> None: ...
+
+    def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None: ...
+
+    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> None: ...
 
 
 class Executor:
-    """Runs unloads of the current leader. `failures` counts unloads that were abandoned, `refusals` stale steps."""
+    """Runs unloads of the current leader. `settings` are asked anew for each unload and each call.
+
+    `followed_by` is told when an unload has begun, and how it ended.
+    """
 
     def __init__(
-        self, view: ClusterView, ledger: Ledger, election: Election, journal: Journal, settings: ExecutorSettings
+        self,
+        view: ClusterView,
+        ledger: Ledger,
+        election: Election,
+        journal: Journal,
+        settings: Callable[[], ExecutorSettings],
+        followed_by: Followed,
     ) -> None:
         self._view = view
         self._ledger = ledger
         self._election = election
         self._journal = journal
         self._settings = settings
-        self._slots = asyncio.Semaphore(settings.concurrency)
+        self._followed_by = followed_by
+        self._slots = Slots(lambda: (settings().concurrency, settings().concurrency_per_broker))
         self._http: aiohttp.ClientSession | None = None
-        self._finishing: dict[str, asyncio.Task[Ownership]] = {}
+        self._finishing: dict[str, _Following] = {}
         self.unloads_completed = 0
         self.unloads_failed = 0
+        self.unloads_cancelled = 0
         self.stale_steps = 0
 
     async def start(self) -> None:
@@ -82,13 +148,13 @@ class Executor:
 
     async def abort(self) -> None:
         """Stop following the unloads under way: their records say what the next leader has to finish."""
-        tasks = list(self._finishing.values())
+        tasks = [following.task for following in self._finishing.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]]) -> None:
-        """Carry out the steps of a plan in their order, so many at a time as the limit allows."""
+        """Carry out the steps of a plan in their order, as far as the limits allow."""
         remaining = iter(steps)
 
         async def work() -> None:
@@ -96,38 +162,55 @@ class Executor:
                 await self.execute(step, because)
                 await asyncio.sleep(0)  # refusing a step waits for nothing
 
-        await asyncio.gather(*(work() for _ in range(self._settings.concurrency)))
+        await asyncio.gather(*(work() for _ in range(_LOOK_AHEAD)))
 
     async def execute(self, step: Unload, because: Sequence[Verdict] = ()) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
-        name = BundleName.parse(step.bundle)
+        name, expected = BundleName.parse(step.bundle), Expected(step.source)
         try:
             entry, index = self._view.bundle(name)
-            current = entry.state.ownerships[index]
-            if current.state is not OwnershipState.OWNED or current.owner != step.source:
-                self.stale_steps += 1
-                log.info("stale_step_refused", bundle=step.bundle, expected=step.source.broker, state=current.state)
-                return
-            await self.unload(name, step.destination, step.reason, because)
+            expected.check(entry.state.ownerships[index])
+            await self.unload(name, step.destination, step.reason, because, expected.check)
+        except StaleStepError as error:
+            self.stale_steps += 1
+            log.info("stale_step_refused", bundle=step.bundle, error=str(error))
         except UnloadFailedError as error:
             log.warning("unload_failed", bundle=step.bundle, error=str(error))
         except (LoadManagerError, IllegalTransitionError) as error:
             log.info("unload_not_done", bundle=step.bundle, error=str(error))
 
     async def unload(
-        self, name: BundleName, destination: Registration | None, reason: Reason, because: Sequence[Verdict] = ()
+        self,
+        name: BundleName,
+        destination: Registration | None,
+        reason: Reason,
+        because: Sequence[Verdict] = (),
+        check: Callable[[Ownership], None] | None = None,
     ) -> Ownership:
-        """Take an owned bundle from its owner; the ownership afterwards.
+        """Take an owned bundle from its owner when its turn has come; the ownership afterwards.
 
-        Raises `UnloadFailedError` when the owner did not let go in time and keeps it, `IllegalTransitionError` when
-        the bundle is not owned, `NotLeaderError`, or a `StoreError`.
+        `check` is given the bundle's ownership as its release is about to be written, and may raise `StaleStepError`.
+        Besides this raises `UnloadFailedError` when the owner did not let go in time and keeps it, or
+        `UnloadCancelledError`; `IllegalTransitionError` when the bundle is not owned or the destination has left;
+        `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`.
         """
-        async with self._slots:
 
-            def begin(current: Ownership, stamp: Stamp) -> Ownership:
-                return release(current, destination, stamp)
+        def begin(current: Ownership, stamp: Stamp) -> Ownership:
+            if check is not None:
+                check(current)
+            if destination is not None and not self._view.is_registered(destination):
+                raise IllegalTransitionError(f"{destination} left while {name} waited to be moved to it")
+            if destination is not None and destination == current.owner:
+                raise IllegalTransitionError(f"{name} belongs to {destination} already")
+            return release(current, destination, stamp)
 
+        entry, index = self._view.bundle(name)
+        owner = entry.state.ownerships[index].owner
+        async with self._slots.turn(
+            str(name), owner.broker if owner else None, destination.broker if destination else None
+        ):
             released = await self._ledger.apply(str(name.namespace), name.range, begin, reason.value)
+            self._followed_by.began(name, released)
             self._journal.moved(
                 "unload",
                 str(name),
@@ -137,7 +220,31 @@ class Executor:
                 destination=destination,
                 because=because,
             )
-            return await self._outcome(self._finish(name, released))
+            return await self._outcome(self._follow(name, released).task)
+
+    def withdraw(self, bundle: str) -> bool:
+        """Cancel the unload of a bundle if it still waits for its turn, and say whether it did."""
+        return self._slots.cancel(bundle)
+
+    async def cancel(self, name: BundleName) -> None:
+        """Give up the unload of a bundle: its owner keeps it, at a higher version if the unload had begun.
+
+        Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
+        `NotLeaderError`, or a `StoreError`.
+        """
+        entry, index = self._view.bundle(name)
+        current = entry.state.ownerships[index]
+        if current.state is not OwnershipState.RELEASING:
+            if not self.withdraw(str(name)):
+                raise NoUnloadError(f"no unload of {name} is under way: it is {current.state}")
+            return
+        following = self._follow(name, current)
+        following.cancelled.set()
+        try:
+            done = await self._outcome(following.task)
+        except UnloadFailedError:
+            return
+        raise NoUnloadError(f"too late: {name} is released already, and now {done.state} by {done.owner}")
 
     async def _outcome(self, task: asyncio.Task[Ownership]) -> Ownership:
         """The result of a task that others may await too; if it ends with the term, this caller is not cancelled."""
@@ -150,46 +257,68 @@ class Executor:
 
     def resume(self, name: BundleName, released: Ownership) -> None:
         """Finish a release found in the records, unless it is being followed already."""
-        self._finish(name, released).add_done_callback(self._resumed_ended)
+        self._follow(name, released).task.add_done_callback(self._resumed_ended)
 
     async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
         """The end of a release under way; raises as `unload` does."""
-        return await self._outcome(self._finish(name, released))
+        return await self._outcome(self._follow(name, released).task)
 
     def is_following(self, name: BundleName) -> bool:
         return str(name) in self._finishing
 
-    def _finish(self, name: BundleName, released: Ownership) -> asyncio.Task[Ownership]:
+    def _follow(self, name: BundleName, released: Ownership) -> _Following:
         key = str(name)
-        task = self._finishing.get(key)
-        if task is None or task.done():
-            task = asyncio.create_task(self._see_through(name, released), name=f"unload {key}")
-            self._finishing[key] = task
+        following = self._finishing.get(key)
+        if following is None or following.task.done():
+            cancelled = asyncio.Event()
+            task = asyncio.create_task(self._see_through(name, released, cancelled), name=f"unload {key}")
+            following = self._finishing[key] = _Following(task, cancelled)
             task.add_done_callback(lambda ended: self._ended(key, ended))
-        return task
+        return following
 
     def _ended(self, key: str, task: asyncio.Task[Ownership]) -> None:
-        if self._finishing.get(key) is task:
+        following = self._finishing.get(key)
+        if following is not None and following.task is task:
             del self._finishing[key]
+        if not task.cancelled():
+            task.exception()  # whoever waited may be gone: that is no reason for a warning
 
     def _resumed_ended(self, task: asyncio.Task[Ownership]) -> None:
         error = None if task.cancelled() else task.exception()
         if error is not None:
             log.warning("resumed_unload_ended", task=task.get_name(), error=str(error))
 
-    async def _see_through(self, name: BundleName, released: Ownership) -> Ownership:
-        deadline_s = time.monotonic() + self._settings.deadline_s
+    async def _see_through(self, name: BundleName, released: Ownership, cancelled: asyncio.Event) -> Ownership:
+        deadline_s = time.monotonic() + self._settings().deadline_s
         pause_s = _FIRST_PAUSE_S
-        refusal: str | None = ""
         while self._view.is_registered(released.owner):
-            refusal = await self._ask(name, released, deadline_s - time.monotonic())
-            if refusal is None:
+            refusal = await self._ask_unless(cancelled, name, released, deadline_s - time.monotonic())
+            if refusal is None or not self._view.is_registered(released.owner):
                 break
+            if cancelled.is_set():
+                return await self._cancelled(name, released)
             if time.monotonic() + pause_s > deadline_s:
                 return await self._give_up(name, released, refusal)
-            await asyncio.sleep(pause_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await cancelled.wait()
             pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
         return await self._complete(name, released)
+
+    async def _ask_unless(
+        self, cancelled: asyncio.Event, name: BundleName, released: Ownership, patience_s: float
+    ) -> str | None:
+        """`_ask`, but not once it is cancelled; an answer that is there already counts."""
+        if cancelled.is_set():
+            return "cancelled"
+        asking = asyncio.ensure_future(self._ask(name, released, patience_s))
+        waiting = asyncio.ensure_future(cancelled.wait())
+        try:
+            await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            return asking.result() if asking.done() else "cancelled"
+        finally:
+            asking.cancel()
+            waiting.cancel()
 
     async def _ask(self, name: BundleName, released: Ownership, patience_s: float) -> str | None:
         """One unload call: None when the owner has let go, else what went wrong."""
@@ -205,9 +334,10 @@ class Executor:
             BUNDLE_VERSION_HEADER: str(released.version),
             OWNER_HEADER: owner.broker,
             INCARNATION_HEADER: str(owner.incarnation),
+            HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
         }
         # Never 0 or less, which would mean "without limit" to aiohttp.
-        timeout = aiohttp.ClientTimeout(total=min(self._settings.attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S)))
+        timeout = aiohttp.ClientTimeout(total=min(self._settings().attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S)))
         try:
             async with self._http.put(url, headers=headers, timeout=timeout) as answer:
                 if answer.status == HTTPStatus.NO_CONTENT:
@@ -228,6 +358,7 @@ class Executor:
         source = released.owner.broker if released.owner else None
         self._view.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
+        self._followed_by.moved(name, released, done)
         self._journal.moved(
             "unloaded",
             str(name),
@@ -240,17 +371,28 @@ class Executor:
         return done
 
     async def _give_up(self, name: BundleName, released: Ownership, refusal: str) -> Ownership:
+        kept = await self._abandon(name, released, Reason.UNLOAD_FAILED, refusal)
+        self.unloads_failed += 1
+        raise UnloadFailedError(f"{name} stays with {kept.owner.broker if kept.owner else None}: {refusal}")
+
+    async def _cancelled(self, name: BundleName, released: Ownership) -> Ownership:
+        kept = await self._abandon(name, released, Reason.UNLOAD_CANCELLED, "cancelled by an operator")
+        self.unloads_cancelled += 1
+        log.info("unload_cancelled", bundle=str(name), owner=str(kept.owner), version=kept.version)
+        raise UnloadCancelledError(f"{name} stays with {kept.owner.broker if kept.owner else None}: it was cancelled")
+
+    async def _abandon(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> Ownership:
+        """Commit that the owner keeps the bundle, at a higher version than it was asked to release."""
+
         def keep(current: Ownership, stamp: Stamp) -> Ownership:
             _must_be(current, released)
             return abandon(current, stamp)
 
-        kept = await self._ledger.apply(str(name.namespace), name.range, keep, Reason.UNLOAD_FAILED.value)
-        self.unloads_failed += 1
-        why = Verdict(str(name), Reason.UNLOAD_FAILED, acted=True, why={"error": refusal})
-        self._journal.moved(
-            "unload_failed", str(name), Reason.UNLOAD_FAILED, epoch=kept.epoch, source=kept.owner, because=[why]
-        )
-        raise UnloadFailedError(f"{name} stays with {kept.owner.broker if kept.owner else None}: {refusal}")
+        kept = await self._ledger.apply(str(name.namespace), name.range, keep, reason.value)
+        self._followed_by.kept(name, released, reason, error)
+        why = Verdict(str(name), reason, acted=True, why={"error": error})
+        self._journal.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
+        return kept
 
 
 def _must_be(current: Ownership, expected: Ownership) -> None:

@@ -8,21 +8,34 @@ done the view is not fresh: a notification may have been missed while nobody was
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 
 import structlog
 
+from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
 from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.ownership import Registration
+from loadmanager.core.recordable import recordable
 from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.store.codec import decode
 from loadmanager.wire.broker_data import report_of
+from loadmanager.wire.controls import decode_controls
+from loadmanager.wire.learned import decode_learned, learned_of
 from loadmanager.wire.load_report import decode_broker_record
-from loadmanager.wire.records import LeaderRecord, NodeRecord, decode_bundle_data, decode_namespace
+from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation, policies_of
+from loadmanager.wire.records import (
+    LeaderRecord,
+    NodeRecord,
+    decode_bundle_data,
+    decode_configuration,
+    decode_namespace,
+)
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
@@ -31,14 +44,23 @@ _RETRY_S = 0.2
 _DEBOUNCE_S = 0.002
 _ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
 _ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
+_POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
+    paths.ISOLATION: ("isolation", decode_isolation),
+    paths.FAILURE_DOMAINS: ("failure_domains", decode_domains),
+    paths.ANTI_AFFINITY: ("anti_affinity", decode_groups),
+}
+"""Of each znode of policies: what it is in the view, and how it is read."""
 
 
 class Intake:
     """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch."""
 
-    def __init__(self, store: MetadataStore, view: ClusterView, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, store: MetadataStore, view: ClusterView, live: LiveSettings, on_change: Callable[[], None]
+    ) -> None:
         self._store = store
         self._view = view
+        self._live = live
         self._on_change = on_change
         self._dirty: set[str] = set()
         self._wake = asyncio.Event()
@@ -46,6 +68,14 @@ class Intake:
         self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
         self._marks_applied = 0
         self._settled = asyncio.Condition()
+        self._apply_by_kind = {
+            "brokers": self._apply_broker,
+            "namespaces": self._apply_namespace,
+            "nodes": self._apply_node,
+            "policies": self._apply_laid_down,
+            "configuration": self._apply_configuration,
+            "learned": self._apply_learned,
+        }
         self.reports_applied = 0
         self.records_rejected = 0
 
@@ -100,6 +130,8 @@ class Intake:
                 break
         for broker_id in {*registered, *self._view.registrations}:
             self.mark_dirty(paths.broker(broker_id))
+        for path in paths.LAID_DOWN:
+            self.mark_dirty(path)
         await self.settled()
 
     def _session_changed(self, state: SessionState) -> None:
@@ -139,14 +171,25 @@ class Intake:
         self._apply_election(read)
         for path, znode in read.items():
             self._apply(path, znode)
+        await self._take_divided(batch)
         if everything and self._is_watching and paths.ROOT not in self._dirty:
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
+            self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
+
+    async def _take_divided(self, batch: set[str]) -> None:
+        """Read what the leader has written of the history of new bundles, which it divides better than this node."""
+        prefix, model = f"{paths.BUNDLE_DATA}/", self._view.model
+        awaited = [p for p in batch if p.startswith(prefix) and model.awaits_division(p.removeprefix(prefix))]
+        for path, znode in zip(awaited, await self._store.get_many(awaited), strict=True):
+            if znode is not None:
+                self._seed(path, znode)
 
     async def _all_paths(self) -> list[str]:
         brokers = await self._store.children(paths.BROKERS)
         nodes = await self._store.children(paths.NODES)
         return [
             *_ELECTION_PATHS,
+            *paths.LAID_DOWN,
             *(paths.broker(name) for name in brokers),
             *(paths.node(name) for name in nodes),
             *[path async for path in _grandchildren(self._store, paths.NAMESPACES)],
@@ -164,9 +207,7 @@ class Intake:
 
     def _apply(self, path: str, znode: Znode | None) -> None:
         kind, _, name = path.removeprefix(f"{paths.ROOT}/").partition("/")
-        apply = {"brokers": self._apply_broker, "namespaces": self._apply_namespace, "nodes": self._apply_node}.get(
-            kind
-        )
+        apply = self._apply_by_kind.get(kind)
         if apply is None:
             return
         try:
@@ -211,18 +252,33 @@ class Intake:
         registration = Registration(parse_broker_id(name), znode.czxid)
         known = self._view.brokers.get(broker_id)
         if known is not None and known.registration == registration and known.znode_version == znode.version:
+            self._raise_doubt(broker_id)
             return
         if self._view.registrations.get(broker_id) != registration:
             self._view.drop_broker(broker_id)
             self._view.registrations[broker_id] = registration
+            at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
+            if at_once or broker_id in self._view.laid_down.controls.held_off:
+                self._view.unsettled += 1  # bundles may have waited for it
         where = paths.broker(name)
         record = decode_broker_record(decode(znode.data, where), where)
         if not any(record.get(key) for key in _ADDRESSES):
             raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
-        report = report_of(record, where, self._view.model.known_bundles)
+        read_at_ms = time.time_ns() // 1_000_000
+        report = recordable(report_of(record, where, self._view.model.known_bundles, read_at_ms))
         self._view.put_broker(registration, znode.version, record)
-        self._view.model.apply_report(registration, report)
-        self.reports_applied += 1
+        most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
+        judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
+        if judged.counts:
+            self._view.model.apply_report(registration, judged.report)
+            self.reports_applied += 1
+        self._raise_doubt(broker_id)
+
+    def _raise_doubt(self, broker: BrokerId) -> None:
+        """Raise `InvalidRecordError` when the last report of a broker is not to be believed: then it is listed."""
+        doubt = self._view.gate.find_doubt(broker)
+        if doubt is not None:
+            raise InvalidRecordError(f"{paths.broker(broker)}: the report is not to be believed: {doubt}")
 
     def _apply_namespace(self, name: str, znode: Znode | None) -> None:
         if znode is None:
@@ -250,6 +306,41 @@ class Intake:
         where = paths.node(name)
         self._view.nodes[name] = parse_model(NodeRecord, decode(znode.data, where), where)
 
+    def _apply_laid_down(self, name: str, znode: Znode | None) -> None:
+        """Policies and controls; one that cannot be read leaves the last good one in force."""
+        where = f"{paths.POLICIES}/{name}"
+        data = b"{}" if znode is None else decode(znode.data, where)
+        laid_down, model = self._view.laid_down, self._view.model
+        if where == paths.CONTROLS:
+            controls = decode_controls(data, where)
+            if controls != laid_down.controls:
+                laid_down.controls = controls
+                model.set_controls(controls)
+                self._view.unsettled += 1
+            return
+        attribute, read = _POLICIES[where]
+        policies = read(data, where)
+        if policies != getattr(laid_down, attribute):
+            setattr(laid_down, attribute, policies)
+            model.set_policies(policies_of(laid_down.isolation, laid_down.failure_domains, laid_down.anti_affinity))
+
+    def _apply_learned(self, _: str, znode: Znode | None) -> None:
+        """What bundles without any history are taken to carry; if it cannot be read, the last good one holds."""
+        data = b"{}" if znode is None else decode(znode.data, paths.LEARNED)
+        learned = decode_learned(data, paths.LEARNED)
+        if learned != self._view.laid_down.learned:
+            self._view.laid_down.learned = learned
+            self._view.model.set_learned(learned_of(learned))
+
+    def _apply_configuration(self, _: str, znode: Znode | None) -> None:
+        """Dynamic configuration; overrides that cannot be used are left out, and said."""
+        where = paths.CONFIGURATION
+        overrides = {} if znode is None else decode_configuration(decode(znode.data, where), where)
+        faults = self._live.apply(overrides)
+        self._view.model.set_rules(ReportRules.of(self._live.planner))
+        if faults:
+            raise InvalidRecordError(f"{where}: {'; '.join(faults)}")
+
     async def load_history(self) -> None:
         """Seed the model with the averages a former leader wrote."""
         ordered = sorted([path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)])
@@ -271,8 +362,17 @@ class Intake:
 def _is_record(path: str) -> bool:
     """Whether a path holds a record of ours, rather than being a folder of them or somebody else's."""
     parts = path.removeprefix(f"{paths.ROOT}/").split("/")
-    depth = {"brokers": 2, "nodes": 2, "namespaces": 3, "epoch": 1, "leader": 1}.get(parts[0])
-    return len(parts) == depth
+    depth = {
+        "brokers": 2,
+        "nodes": 2,
+        "namespaces": 3,
+        "epoch": 1,
+        "leader": 1,
+        "policies": 2,
+        "configuration": 1,
+        "learned": 1,
+    }.get(parts[0])
+    return len(parts) == depth and (parts[0] != "policies" or path in paths.LAID_DOWN)
 
 
 async def _grandchildren(store: MetadataStore, root: str) -> AsyncIterator[str]:

@@ -79,6 +79,24 @@ class Journal:
         entry.because = because
         self._decisions.append(entry)
 
+    def would_move(
+        self,
+        kind: str,
+        bundle: str,
+        reason: Reason,
+        *,
+        epoch: int,
+        source: Registration,
+        destination: Registration | None,
+        because: Sequence[Verdict],
+    ) -> None:
+        """In a dry run: what would have been done, and was not."""
+        entry = self._entry(kind, bundle, reason, epoch=epoch, acted=False)
+        entry.source = source.broker
+        entry.destination = destination.broker if destination else None
+        entry.because = because
+        self._decisions.append(entry)
+
     def judged(self, kind: str, verdict: Verdict, *, epoch: int) -> None:
         """A cycle looked at something and said why it acted on it, or did not."""
         key = (kind, verdict.subject)

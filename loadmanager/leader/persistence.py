@@ -6,7 +6,7 @@ Written now and then, and only what changed since: a cluster in which nothing ha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -14,7 +14,8 @@ from loadmanager.core.names import BrokerId
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, TransactionFailedError
 from loadmanager.leader.election import Election
 from loadmanager.leader.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
-from loadmanager.leader.planning import Desk
+from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.planning import MINUTE_S, Desk
 from loadmanager.leader.view import ClusterView
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
@@ -24,6 +25,8 @@ from loadmanager.wire.strategy_state import StrategyStateRecord
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
+
+_SOON_S = 0.5
 
 
 class Persistence:
@@ -36,14 +39,17 @@ class Persistence:
         election: Election,
         desk: Desk,
         reject: Callable[[str, Exception], None],
-        interval_s: float,
+        live: LiveSettings,
     ) -> None:
         self._store = store
         self._view = view
         self._election = election
         self._desk = desk
         self._reject = reject
-        self._interval_s = interval_s
+        self._live = live
+        self._writing = asyncio.Lock()
+        self._reshaped: set[str] = set()
+        self._reshaped_wake = asyncio.Event()
         self.existing: set[str] = set()
         self._written: dict[str, bytes] = {}
         self._flushed_revision = 0
@@ -52,15 +58,42 @@ class Persistence:
     async def run(self) -> None:
         """Flush every interval for as long as the term lasts."""
         while True:
-            await asyncio.sleep(self._interval_s)
-            try:
-                await self.flush()
-            except StoreError as error:
-                log.warning("history_not_written", error=str(error))
-            except NotLeaderError:
-                raise
-            except Exception:  # history is worth less than the leader's other work
-                log.exception("history_not_written")
+            await self._live.pause(
+                lambda settings: settings.load_balancer_resource_quota_update_interval_minutes * MINUTE_S
+            )
+            await self._try(self.flush)
+
+    async def run_memory(self) -> None:
+        """Write what is remembered soon after it has become worth it, for as long as the term lasts."""
+        changed = self._desk.churn.memory_changed
+        while True:
+            await changed.wait()
+            changed.clear()
+            await self._try(self.flush_memory)
+
+    async def run_reshaped(self) -> None:
+        """Write the history of namespaces soon after their bundles have changed, for as long as the term lasts."""
+        while True:
+            await self._reshaped_wake.wait()
+            await asyncio.sleep(_SOON_S)
+            self._reshaped_wake.clear()
+            await self._try(self.flush_reshaped)
+
+    def reshaped(self, namespace: str) -> None:
+        """Have the history of a namespace written soon: that of bundles which are no more goes by it."""
+        self._reshaped.add(namespace)
+        self._reshaped_wake.set()
+
+    async def _try(self, write: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with self._writing:
+                await write()
+        except StoreError as error:
+            log.warning("history_not_written", error=str(error))
+        except NotLeaderError:
+            raise
+        except Exception:  # history is worth less than the leader's other work
+            log.exception("history_not_written")
 
     async def take_over(self) -> None:
         """Begin where the last leader stopped: what strategies remember, and which records there are to replace."""
@@ -77,7 +110,7 @@ class Persistence:
         except InvalidRecordError as error:
             self._reject(where, error)
             return
-        self._desk.state = record.states
+        self._desk.restore(record.states)
         sources = {BrokerId(broker): at_s for broker, at_s in record.last_unloaded.items()}
         self._view.model.restore_unloaded(record.recently_unloaded, sources)
 
@@ -106,10 +139,31 @@ class Persistence:
         await self._write(changed, self._stale_averages())
         self._flushed_revision = revision
 
+    async def flush_reshaped(self) -> None:
+        """Write only the history of namespaces that were reshaped; `StoreError` when the store did not take it."""
+        namespaces, self._reshaped = self._reshaped, set()
+        try:
+            await self._write_history(namespaces)
+        except StoreError:
+            for namespace in namespaces:
+                self.reshaped(namespace)
+            raise
+
+    async def _write_history(self, namespaces: set[str]) -> None:
+        averages = {name: self._view.model.bundle_averages(name) for name in sorted(namespaces)}
+        records = {paths.bundle_data(name): pack(encode_bundle_data(found)) for name, found in averages.items()}
+        await self._write({path: data for path, data in records.items() if self._written.get(path) != data}, [])
+
+    async def flush_memory(self) -> None:
+        """Write only what strategies and the limits on churn remember; `StoreError` when the store did not take it."""
+        data = await asyncio.to_thread(pack_within_limit, self._strategy_state())
+        if self._written.get(paths.STRATEGY_STATE) != data:
+            await self._write({paths.STRATEGY_STATE: data}, [])
+
     def _strategy_state(self) -> StrategyStateRecord:
         model = self._view.model
         return StrategyStateRecord(
-            states=self._desk.state,
+            states=self._desk.memory,
             recently_unloaded=model.recently_unloaded(),
             last_unloaded={str(broker): at_s for broker, at_s in model.last_unloaded().items()},
         )

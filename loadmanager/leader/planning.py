@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Mapping
+from itertools import islice
+from typing import Any, TypeVar
 
 import numpy as np
 import structlog
 
-from loadmanager.core import planner
-from loadmanager.core.names import BundleName
+from loadmanager.core import churn, planner, recency
+from loadmanager.core.explain import Situation
+from loadmanager.core.names import BrokerId, BundleName, BundleRange, namespace_of
 from loadmanager.core.ownership import (
     FREE,
     IllegalTransitionError,
@@ -28,64 +33,228 @@ from loadmanager.core.ownership import (
 from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
-from loadmanager.errors import LoadManagerError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.leader.churn import Churn
 from loadmanager.leader.election import Election
 from loadmanager.leader.executor import Executor
 from loadmanager.leader.journal import Journal
-from loadmanager.leader.ledger import Ledger
+from loadmanager.leader.ledger import Ledger, Transition
+from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.moving import Moves
+from loadmanager.leader.recorded_model import RecordedModel
+from loadmanager.leader.recording import Asked, Memory, Recorder
 from loadmanager.leader.view import ClusterView
 
 log = structlog.get_logger(__name__)
 
+MINUTE_S = 60.0
+SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
+"""Pulsar's name for the extensible rule of splitting, among the names of strategies."""
+_Decided = TypeVar("_Decided")
+
 _SWEEP_INTERVAL_S = 30.0
+_SOON_S = 0.05
+_BATCH = 1_000
+"""Bundles placed together at most: a lookup waits for the batch under way and is in the next one."""
+
 _SLICE = 200
 """Bundles looked at before others get their turn on the event loop."""
 
 
 class Desk:
-    """What every decision needs: the snapshot of the moment, the settings, what strategies remember, and chance."""
+    """What every decision needs: the snapshot of the moment, the settings, what strategies remember, and chance.
 
-    def __init__(self, view: ClusterView, settings: PlannerSettings, grace_period_s: float, seed: int) -> None:
+    Each decision is recorded with all that it was taken with.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        live: LiveSettings,
+        journal: Journal,
+        seed: int,
+        recorder: Recorder | None = None,
+        moves: Moves | None = None,
+    ) -> None:
         self.state: planner.State = {}
+        self.split_state: planner.State = {}
+        """What the extensible rule of splitting remembers: it is asked apart from all the others."""
+        self.recorder = recorder or Recorder()
+        self.churn = Churn(view, live, journal, self._recent_snapshot, self.recorder, moves or Moves(self.recorder))
         self._view = view
-        self._settings = settings
-        self._grace_period_s = grace_period_s
+        self._live = live
         self._rng = np.random.default_rng(seed)
         self._snapshot: Snapshot | None = None
         self._lock = asyncio.Lock()
 
-    async def shed(self) -> Plan:
-        """One round of shedding; nothing is carried out."""
+    @property
+    def memory(self) -> planner.State:
+        """What is remembered for the next leader, of strategies, of splitting and of churn."""
+        return {**self.state, **self.churn.state, **({SPLIT_STRATEGY: self.split_state} if self.split_state else {})}
+
+    def memory_now(self) -> Memory:
+        """What is remembered, for a checkpoint; the next decision is made on a new snapshot."""
+        self._snapshot = None
+        return Memory(self.state, self.split_state, self.churn.state, self._rng.bit_generator.state)
+
+    def restore(self, memory: planner.State) -> None:
+        """Begin with what a former leader remembered."""
+        self.state = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
+        self.split_state = memory.get(SPLIT_STRATEGY, {})
+        self.churn.state = {name: state for name, state in memory.items() if name == churn.KEY}
+
+    def begin_term(self) -> None:
+        """Draw from a generator of this term's own: a decision that was cut off may still draw from the last one."""
+        (self._rng,) = self._rng.spawn(1)
+
+    async def checkpoint(self, model: RecordedModel) -> None:
+        """Record all that decisions depend on, between two of them."""
         async with self._lock:
-            self._snapshot = None  # of this moment: which bundles moved recently depends on the time
+            self.recorder.checkpoint(model, self)
+
+    async def shed(self) -> Plan:
+        """One round of shedding, within the limits on churn; nothing is carried out."""
+        async with self._lock:
+            snapshot, settings = self._new_snapshot(), self._live.planner
+            asked = self.recorder.ask("shed")
             try:
-                plan, self.state = await asyncio.to_thread(
-                    planner.plan_shedding, self.snapshot(), self._settings, self.state, self._rng
-                )
+                plan, state = await self._decide(asked, _plan_round, snapshot, settings, self.state, self._rng)
             except Exception:
                 self.state = {}  # what was remembered may be the cause; the next round starts without it
                 raise
+            limited = self.churn.limit(plan, snapshot, settings)
+            self.state = recency.after_round(state, limited, snapshot)
+            self.recorder.decided(asked, limited.steps, limited.verdicts, self.state, self._rng)
+            self.recorder.remembered({**self.state, **self.churn.state})
+            return limited
+
+    async def preview_shed(self) -> tuple[Plan, Snapshot]:
+        """What `shed` would decide now, and on which snapshot. Nothing is remembered of it."""
+        async with self._lock:
+            snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._rng)
+            asked = self.recorder.ask("preview_shed")
+            plan, _ = await asyncio.to_thread(_plan_round, snapshot, settings, self.state, rng)
+            limited = churn.limit(plan, snapshot, settings, self.churn.state)[0]
+            self.recorder.decided(asked, limited.steps, limited.verdicts)
+            return limited, snapshot
+
+    async def look(self) -> Situation:
+        """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
+        async with self._lock:
+            snapshot, settings = self._new_snapshot(), self._live.planner
+            state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
+            return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
+
+    async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:
+        """Where the next `most` bundles of these brokers go, but not those to `leave`; nothing is carried out."""
+        async with self._lock:
+            snapshot, asked = self.snapshot(), self.recorder.ask("drain")
+            plan, self.state = await self._decide(
+                asked, planner.plan_drain, snapshot, brokers, self._live.planner, self.state, self._rng, most, leave
+            )
+            if plan.steps or plan.verdicts:
+                detail = {"brokers": sorted(brokers), "most": most, "leave": sorted(leave)}
+                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, self._rng, **detail)
             return plan
+
+    async def preview_drain(self, broker: BrokerId) -> tuple[Plan, Snapshot]:
+        """Where all bundles of the broker would go now, and on which snapshot. Nothing is remembered of it."""
+        async with self._lock:
+            snapshot, rng = self._new_snapshot(), copy.deepcopy(self._rng)
+            asked = self.recorder.ask("preview_drain")
+            plan, _ = await asyncio.to_thread(
+                planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng
+            )
+            self.recorder.decided(asked, plan.steps, plan.verdicts, brokers=[broker], most=None, leave=[])
+            return plan, snapshot
+
+    def bring_home(self, leave: Collection[str]) -> Plan:
+        """The way home for pinned bundles that another broker owns, but not for those to `leave`."""
+        snapshot, asked = self.snapshot(), self.recorder.ask("bring_home")
+        plan = planner.plan_pins(snapshot, self._live.planner, leave)
+        self.recorder.decided(asked, plan.steps, plan.verdicts, leave=sorted(leave))
+        return plan
+
+    def find_move_refusal(self, bundle: str, destination: BrokerId) -> Verdict | None:
+        """Why that broker may not be given the bundle even at an operator's word, None if it may."""
+        snapshot = self._recent_snapshot()
+        if not self._view.model.is_laid_down_in(snapshot) or snapshot.brokers.find_row(destination) is None:
+            snapshot = self.snapshot()
+        return planner.find_move_refusal(snapshot, bundle, destination, self._live.planner)
+
+    def find_excess(self, step: Unload) -> Verdict | None:
+        """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
+        snapshot = self.snapshot()
+        plan = Plan(snapshot.revision, snapshot.taken_at_s, (step,), ())
+        limited, _ = churn.limit(plan, snapshot, self._live.planner, self.churn.state)
+        return None if limited.steps else limited.verdicts[0]
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
         """Owners for free bundles, decided as one batch; `non_persistent` are those asked for by such a topic."""
         async with self._lock:
-            snapshot = self.snapshot()
-            plan, self.state = await asyncio.to_thread(
-                planner.plan_assignments, snapshot, bundles, self._settings, self.state, self._rng, non_persistent
+            snapshot, asked = self.snapshot(), self.recorder.ask("place")
+            settings = self._live.planner
+            plan, self.state = await self._decide(
+                asked, planner.plan_assignments, snapshot, bundles, settings, self.state, self._rng, non_persistent
             )
+            detail = {"bundles": bundles, "nonPersistent": list(non_persistent)}
+            self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, self._rng, **detail)
             return plan
+
+    async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
+        """Where placement would put a bundle now, whoever owns it."""
+        async with self._lock:
+            snapshot, asked = self.snapshot(), self.recorder.ask("choose")
+            chosen, verdict, self.state = await self._decide(
+                asked, planner.choose_destination, snapshot, bundle, None, self._live.planner, self.state, self._rng
+            )
+            steps = [] if chosen is None else [Assign(bundle, chosen, verdict.verdict)]
+            self.recorder.decided(asked, steps, [verdict], self.state, self._rng, bundle=bundle)
+            return chosen, verdict
+
+    async def _decide(self, asked: Asked, decide: Callable[..., _Decided], *given: Any) -> _Decided:  # noqa: ANN401 - what `decide` takes
+        """Have it decided in a worker thread, and record it when that fails."""
+        try:
+            return await asyncio.to_thread(decide, *given)
+        except Exception as error:
+            self.recorder.failed(asked, error, self._rng)
+            raise
 
     def snapshot(self) -> Snapshot:
         """The cluster now; taken anew only when something has changed."""
         model = self._view.model
         if self._snapshot is None or self._snapshot.revision != model.revision:
-            self._snapshot = model.snapshot(time.time(), self._grace_period_s)
+            taken_at_s = time.time()
+            grace_period_s = self._live.current.load_balancer_shedding_grace_period_minutes * MINUTE_S
+            self._snapshot = model.snapshot(taken_at_s, grace_period_s)
+            self.recorder.snapshot_taken(taken_at_s, grace_period_s)
         return self._snapshot
+
+    def _new_snapshot(self) -> Snapshot:
+        """Of this very moment: which bundles moved recently depends on the time, and who has long been silent."""
+        settings = self._live.planner
+        age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
+        self._view.model.set_doubts(self._view.gate.doubts(time.time(), age_s, weights))
+        self._snapshot = None
+        return self.snapshot()
+
+    def _recent_snapshot(self) -> Snapshot:
+        """The last one that was taken, or a new one if there is none."""
+        return self._snapshot or self.snapshot()
+
+
+def _plan_round(
+    snapshot: Snapshot, settings: PlannerSettings, state: planner.State, rng: np.random.Generator
+) -> tuple[Plan, planner.State]:
+    """A round of shedding, which forgets the averages that would mislead it."""
+    return planner.plan_shedding(snapshot, settings, recency.before_round(state, snapshot, settings), rng)
 
 
 class Assigner:
-    """Gives free bundles an owner: lookups of one bundle share one decision, and a burst shares one batch."""
+    """Gives free bundles an owner: lookups of one bundle share one decision, and a burst shares one batch.
+
+    Bundles that nobody asks for take the places that lookups leave in a batch.
+    """
 
     def __init__(self, desk: Desk, view: ClusterView, ledger: Ledger, journal: Journal) -> None:
         self._desk = desk
@@ -94,6 +263,7 @@ class Assigner:
         self._journal = journal
         self._waiting: dict[str, asyncio.Future[Ownership]] = {}
         self._queue: list[str] = []
+        self._backlog: dict[str, None] = {}
         self._non_persistent: set[str] = set()
         self._wake = asyncio.Event()
         self.assignments = 0
@@ -106,13 +276,23 @@ class Assigner:
         """
         future = self._waiting.get(bundle)
         if future is None:
-            future = asyncio.get_running_loop().create_future()
-            future.add_done_callback(_retrieve)
-            self._waiting[bundle] = future
+            future = self._begin(bundle)
+            self._backlog.pop(bundle, None)
             self._queue.append(bundle)
             if non_persistent:
                 self._non_persistent.add(bundle)
             self._wake.set()
+        return future
+
+    def place_soon(self, bundles: Iterable[str]) -> None:
+        """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
+        self._backlog.update(dict.fromkeys(bundle for bundle in bundles if bundle not in self._waiting))
+        self._wake.set()
+
+    def _begin(self, bundle: str) -> asyncio.Future[Ownership]:
+        future = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        self._waiting[bundle] = future
         return future
 
     async def run(self) -> None:
@@ -120,19 +300,32 @@ class Assigner:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            batch, self._queue = self._queue, []
-            non_persistent, self._non_persistent = self._non_persistent, set()
-            if batch:
+            while batch := self._next_batch():
+                non_persistent = self._non_persistent.intersection(batch)
+                self._non_persistent -= non_persistent
                 await self._assign(batch, non_persistent)
+
+    def _next_batch(self) -> list[str]:
+        """Those that somebody waits for, then the others, each in their order."""
+        batch, self._queue = self._queue[:_BATCH], self._queue[_BATCH:]
+        others = list(islice(self._backlog, _BATCH - len(batch)))
+        for bundle in others:
+            del self._backlog[bundle]
+            self._begin(bundle)
+        return batch + others
 
     def fail_waiting(self, error: Exception) -> None:
         """Give every waiting lookup `error`: the term is over."""
         self._queue.clear()
+        self._backlog.clear()
         self._non_persistent.clear()
         for bundle in list(self._waiting):
             self._resolve(bundle, error)
 
     async def _assign(self, batch: list[str], non_persistent: set[str]) -> None:
+        batch = await self._give_back(batch)
+        if not batch:
+            return
         try:
             plan = await self._desk.place(batch, non_persistent)
         except Exception as error:
@@ -142,28 +335,72 @@ class Assigner:
             return
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         steps = [step for step in plan.steps if isinstance(step, Assign)]
-        await asyncio.gather(*(self._commit(step, _about(verdicts, step.bundle)) for step in steps))
+        await self._commit([(step, _about(verdicts, step.bundle)) for step in steps])
         for bundle in set(batch) - {step.bundle for step in steps}:
             self._resolve(bundle, self._why_not(bundle, verdicts.get(bundle)))
 
-    async def _commit(self, step: Assign, because: list[Verdict]) -> None:
-        name = BundleName.parse(step.bundle)
+    async def _give_back(self, batch: list[str]) -> list[str]:
+        """Bundles that wait for their broker go to it if it is back, else to nobody; the others are returned."""
+        if not self._view.laid_down.controls.held_off:
+            return batch
+        others: list[str] = []
+        returning: list[tuple[Assign, list[Verdict]]] = []
+        for bundle in batch:
+            held = self._find_hold(bundle)
+            if held is None:
+                others.append(bundle)
+            elif isinstance(held, HeldForOwnerError):
+                self._resolve(bundle, held)
+            else:
+                why = Verdict(bundle, Reason.HELD_FOR_OWNER, acted=True, why={"broker": held.broker})
+                returning.append((Assign(bundle, held, Reason.HELD_FOR_OWNER), [why]))
+        await self._commit(returning)
+        return others
 
+    def _find_hold(self, bundle: str) -> Registration | HeldForOwnerError | None:
+        """The broker that a bundle waits for, or that it has to wait; None when it does not."""
+        try:
+            entry, index = self._view.bundle(BundleName.parse(bundle))
+        except LoadManagerError:
+            return None  # placing it says the same
+        ownership = entry.state.ownerships[index]
+        left_s = self._view.find_hold(ownership)
+        if ownership.owner is None or left_s is None:
+            return None
+        broker = ownership.owner.broker
+        return self._view.registrations.get(broker) or HeldForOwnerError(
+            f"bundle {bundle} waits for {broker}, which is held off, for {left_s:.0f} s at most", left_s
+        )
+
+    async def _commit(self, steps: Iterable[tuple[Assign, list[Verdict]]]) -> None:
+        by_namespace: dict[str, list[tuple[Assign, list[Verdict]]]] = defaultdict(list)
+        for step, because in steps:
+            by_namespace[namespace_of(step.bundle)].append((step, because))
+        await asyncio.gather(*(self._commit_in(*each) for each in by_namespace.items()))
+
+    async def _commit_in(self, namespace: str, steps: list[tuple[Assign, list[Verdict]]]) -> None:
+        ranges = [BundleRange.parse(step.bundle.rpartition("/")[2]) for step, _ in steps]
+        transitions = {own: self._giving(step) for own, (step, _) in zip(ranges, steps, strict=True)}
+        try:
+            made = await self._ledger.apply_all(namespace, transitions, Reason.LOOKUP.value)
+        except (LoadManagerError, IllegalTransitionError) as error:
+            made = dict.fromkeys(ranges, error)
+        for own, (step, because) in zip(ranges, steps, strict=True):
+            done = made[own]
+            if isinstance(done, Ownership):
+                self.assignments += 1
+                self._journal.moved(
+                    "assign", step.bundle, step.reason, epoch=done.epoch, destination=step.destination, because=because
+                )
+            self._resolve(step.bundle, done)
+
+    def _giving(self, step: Assign) -> Transition:
         def give(current: Ownership, stamp: Stamp) -> Ownership:
             if not self._view.is_registered(step.destination):
                 raise IllegalTransitionError(f"{step.destination} left while {step.bundle} was being placed on it")
             return assign(self._freed(current), step.destination, stamp)
 
-        try:
-            done = await self._ledger.apply(str(name.namespace), name.range, give, Reason.LOOKUP.value)
-        except (LoadManagerError, IllegalTransitionError) as error:
-            self._resolve(step.bundle, error)
-            return
-        self.assignments += 1
-        self._journal.moved(
-            "assign", step.bundle, step.reason, epoch=done.epoch, destination=step.destination, because=because
-        )
-        self._resolve(step.bundle, done)
+        return give
 
     def _freed(self, current: Ownership) -> Ownership:
         """A bundle whose owner is gone is as good as free, and is given away in one step."""
@@ -198,12 +435,21 @@ class Assigner:
 class SheddingLoop:
     """Plans a round of shedding every interval and has its steps carried out."""
 
-    def __init__(self, desk: Desk, executor: Executor, election: Election, journal: Journal, interval_s: float) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        executor: Executor,
+        election: Election,
+        journal: Journal,
+        view: ClusterView,
+        live: LiveSettings,
+    ) -> None:
         self._desk = desk
         self._executor = executor
         self._election = election
         self._journal = journal
-        self._interval_s = interval_s
+        self._view = view
+        self._live = live
         self.cycles = 0
         self.cycles_failed = 0
         self.brokers_shed = 0
@@ -214,7 +460,7 @@ class SheddingLoop:
     async def run(self) -> None:
         """Pause, decide, carry out, for as long as the term lasts; the pause starts after the work ends."""
         while True:
-            await asyncio.sleep(self._interval_s)
+            await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
             try:
                 await self.cycle()
             except NotLeaderError:
@@ -224,7 +470,7 @@ class SheddingLoop:
                 log.exception("shedding_cycle_failed", cycle=self.cycles)
 
     async def cycle(self) -> Plan:
-        """One round of shedding, carried out."""
+        """One round of shedding, carried out; in a dry run only explained."""
         started_s = time.monotonic()
         term = self._election.get_term()
         plan = await self._desk.shed()
@@ -232,6 +478,7 @@ class SheddingLoop:
         self.cycles += 1
         self.strategy_metrics = plan.metrics
         steps = [step for step in plan.steps if isinstance(step, Unload)]
+        is_dry_run = self._view.laid_down.controls.dry_run
         moving = {step.bundle for step in steps}
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         for said, verdict in enumerate(plan.verdicts):
@@ -239,23 +486,40 @@ class SheddingLoop:
                 await asyncio.sleep(0)
             if verdict.subject not in moving:  # the executor says what becomes of those
                 self._journal.judged("shed", verdict, epoch=term.epoch)
-        self.brokers_shed += len({step.source for step in steps})
         log.info(
             "shedding_cycle",
             cycle=self.cycles,
             epoch=term.epoch,
             unloads=len(steps),
             looked_at=len(plan.verdicts),
+            dry_run=is_dry_run,
             duration_ms=round(self.last_cycle_s * 1000, 2),
         )
-        await self._executor.execute_all((step, _about(verdicts, step.source.broker, step.bundle)) for step in steps)
+        because = ((step, _about(verdicts, step.source.broker, step.bundle)) for step in steps)
+        if is_dry_run:
+            for step, why in because:
+                self._journal.would_move(
+                    "would_unload",
+                    step.bundle,
+                    step.reason,
+                    epoch=term.epoch,
+                    source=step.source,
+                    destination=step.destination,
+                    because=why,
+                )
+            return plan
+        self.brokers_shed += len({step.source for step in steps})
+        await self._executor.execute_all(because)
+        if steps:
+            self._desk.churn.memory_changed.set()
         return plan
 
 
 class Reconciler:
     """Finds what the records say is unfinished, and finishes it: level-triggered, so nothing can be missed for good.
 
-    It frees the bundles of brokers that are gone, and follows releases that nobody follows.
+    It frees the bundles of brokers that are gone, or hands them back to one that is held off and has returned, and
+    follows releases that nobody follows. `place` has bundles given an owner that nobody has asked for.
     """
 
     def __init__(
@@ -264,13 +528,15 @@ class Reconciler:
         ledger: Ledger,
         executor: Executor,
         journal: Journal,
-        place_again: Callable[[str], object] | None,
+        live: LiveSettings,
+        place: Callable[[Iterable[str]], None],
     ) -> None:
         self._view = view
         self._ledger = ledger
         self._executor = executor
         self._journal = journal
-        self._place_again = place_again
+        self._live = live
+        self._place = place
         self._wake = asyncio.Event()
 
     def wake(self) -> None:
@@ -283,39 +549,70 @@ class Reconciler:
                 await self._sweep()
             # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SWEEP_INTERVAL_S):
+                async with asyncio.timeout(self._longest_pause_s()):
                     await self._wake.wait()
             self._wake.clear()
 
+    def _longest_pause_s(self) -> float:
+        """Until the next sweep is due by itself: when a broker's time to return ends, its bundles become free."""
+        controls, now_s = self._view.laid_down.controls, time.time()
+        holds = [controls.find_hold(broker, now_s) for broker in controls.held_off]
+        return min([_SWEEP_INTERVAL_S, *(left_s + _SOON_S for left_s in holds if left_s is not None)])
+
     async def _sweep(self) -> None:
-        orphans: list[tuple[BundleName, Registration]] = []
+        orphans: dict[str, dict[BundleName, Registration]] = defaultdict(dict)
+        free: list[str] = []
         for looked_at, (entry, index, ownership) in enumerate(self._view.ownerships()):
             if looked_at % _SLICE == _SLICE - 1:
                 await asyncio.sleep(0)
             if ownership.owner is None:
+                if ownership.reason == Reason.OWNER_GONE.value:
+                    free.append(entry.state.bundle_name(index))
+                continue
+            if ownership.state is OwnershipState.OWNED and self._view.is_registered(ownership.owner):
                 continue
             name = BundleName(entry.state.name, entry.state.bundles.range_at(index))
             if ownership.state is OwnershipState.RELEASING:
                 if not self._executor.is_following(name):
                     self._executor.resume(name, ownership)
-            elif not self._view.is_registered(ownership.owner):
-                orphans.append((name, ownership.owner))
-        await asyncio.gather(*(self._free(name, owner) for name, owner in orphans))
+            elif self._view.find_hold(ownership) is not None:
+                if ownership.owner.broker in self._view.registrations:
+                    self._place([str(name)])
+            else:
+                orphans[str(name.namespace)][name] = ownership.owner
+        self._reassign(free)
+        await asyncio.gather(*(self._free(namespace, owners) for namespace, owners in orphans.items()))
 
-    async def _free(self, name: BundleName, owner: Registration) -> None:
-        def end(current: Ownership, stamp: Stamp) -> Ownership:
-            if current.owner != owner or current.state is not OwnershipState.OWNED:
-                raise IllegalTransitionError(f"{name} has moved on: {current}")
-            return owner_gone(current, stamp)
-
+    async def _free(self, namespace: str, owners: Mapping[BundleName, Registration]) -> None:
+        """Free bundles of one namespace, of these owners."""
+        transitions = {name.range: _freeing(name, owner) for name, owner in owners.items()}
         try:
-            freed = await self._ledger.apply(str(name.namespace), name.range, end, Reason.OWNER_GONE.value)
+            made = await self._ledger.apply_all(namespace, transitions, Reason.OWNER_GONE.value)
         except (LoadManagerError, IllegalTransitionError) as error:
-            log.info("bundle_not_freed", bundle=str(name), error=str(error))
-            return
-        self._journal.moved("freed", str(name), Reason.OWNER_GONE, epoch=freed.epoch, source=owner)
-        if self._place_again is not None:
-            self._place_again(str(name))
+            made = dict.fromkeys(transitions, error)
+        free = []
+        for name, owner in owners.items():
+            freed = made[name.range]
+            if not isinstance(freed, Ownership):
+                log.info("bundle_not_freed", bundle=str(name), error=str(freed))
+                continue
+            self._journal.moved("freed", str(name), Reason.OWNER_GONE, epoch=freed.epoch, source=owner)
+            free.append(str(name))
+        self._reassign(free)
+
+    def _reassign(self, free: list[str]) -> None:
+        """Have bundles of dead brokers placed, if that is wanted; without any broker they wait for the first one."""
+        if self._live.current.reassign_bundles_of_dead_brokers_at_once and self._view.brokers:
+            self._place(free)
+
+
+def _freeing(name: BundleName, owner: Registration) -> Transition:
+    def end(current: Ownership, stamp: Stamp) -> Ownership:
+        if current.owner != owner or current.state is not OwnershipState.OWNED:
+            raise IllegalTransitionError(f"{name} has moved on: {current}")
+        return owner_gone(current, stamp)
+
+    return end
 
 
 def _about(verdicts: Mapping[str, Verdict], *subjects: str) -> list[Verdict]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Coroutine
+from collections.abc import Awaitable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -16,10 +16,11 @@ from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import StepDownReason, Term
-from loadmanager.core.names import BundleName, NamespaceName, TopicName
+from loadmanager.core.names import BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.plan import Reason
 from loadmanager.errors import (
+    BundleNotFoundError,
     NoBrokerAvailableError,
     NoLeaderError,
     NotLeaderError,
@@ -27,21 +28,37 @@ from loadmanager.errors import (
     StoreUnavailableError,
     UnloadFailedError,
 )
+from loadmanager.history.files import Directory
+from loadmanager.history.retention import Retention
+from loadmanager.history.writer import HistoryWriter, WriterLimits
+from loadmanager.leader.agents import Agents
+from loadmanager.leader.draining import Drains
 from loadmanager.leader.election import Election
 from loadmanager.leader.executor import Executor, ExecutorSettings
+from loadmanager.leader.explaining import Explainer
 from loadmanager.leader.intake import Intake
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.ledger import Ledger
+from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.merging import Merger
+from loadmanager.leader.moving import Moves
+from loadmanager.leader.operators import Operators
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning import Assigner, Desk, Reconciler, SheddingLoop
-from loadmanager.leader.view import BrokerEntry, ClusterView
+from loadmanager.leader.planning import MINUTE_S, Assigner, Desk, Reconciler, SheddingLoop
+from loadmanager.leader.plans import Plans
+from loadmanager.leader.recorded_model import RecordedModel
+from loadmanager.leader.recording import Recorder
+from loadmanager.leader.reshaping import Reshaper
+from loadmanager.leader.rounds import ReshapingLoop
+from loadmanager.leader.splitting import Splitter
+from loadmanager.leader.view import BrokerEntry, ClusterView, LaidDown
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, MetadataStore, SessionState
 from loadmanager.wire.records import LeaderRecord, NodeRecord
 
 log = structlog.get_logger(__name__)
 
-_MINUTE_S = 60.0
+_HOUR_S = 3_600.0
 _LOOK_AGAIN_S = 0.01
 _REGISTER_AGAIN_S = 0.5
 
@@ -53,11 +70,11 @@ class Node:
         self.settings = settings
         self.node_id = node_id
         self.service_url = service_url
-        planner_settings = settings.planner_settings()
-        self.view = ClusterView(ClusterModel(ReportRules.of(planner_settings)))
+        self.live = LiveSettings(settings)
+        self.view, self.recorder, self.moves = _recorded(self.live, node_id)
         self.journal = Journal(settings.decisions_kept)
         self.store = store
-        self.intake = Intake(store, self.view, self._on_change)
+        self.intake = Intake(store, self.view, self.live, self._on_change)
         self.election = Election(
             store,
             self.view,
@@ -67,30 +84,46 @@ class Node:
             self._on_deposed,
         )
         self.ledger = Ledger(store, self.view, self.intake, self.election)
-        self.executor = Executor(self.view, self.ledger, self.election, self.journal, _executor_settings(settings))
-        self.desk = Desk(
+        self.operators = Operators(store, self.intake, self.election)
+        self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves)
+        self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.executor = Executor(
             self.view,
-            planner_settings,
-            settings.load_balancer_shedding_grace_period_minutes * _MINUTE_S,
-            seed,
-        )
-        self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
-        self.shedding = SheddingLoop(
-            self.desk,
-            self.executor,
+            self.ledger,
             self.election,
             self.journal,
-            settings.load_balancer_shedding_interval_minutes * _MINUTE_S,
+            lambda: _executor_settings(self.live.current),
+            self.desk.churn,
         )
-        place_again = self.assigner.request if settings.reassign_bundles_of_dead_brokers_at_once else None
-        self.reconciler = Reconciler(self.view, self.ledger, self.executor, self.journal, place_again)
-        self.persistence = Persistence(
-            store,
+        self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
+        self.shedding = SheddingLoop(self.desk, self.executor, self.election, self.journal, self.view, self.live)
+        self.reconciler = Reconciler(
+            self.view, self.ledger, self.executor, self.journal, self.live, self.assigner.place_soon
+        )
+        self.drains = Drains(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
+        self.plans = Plans(self.view, self.desk, self.executor, self.live)
+        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
+        self.agents = Agents(self.view)
+        self.reshaper = Reshaper(
             self.view,
-            self.election,
             self.desk,
-            self.intake.reject,
-            interval_s=settings.load_balancer_resource_quota_update_interval_minutes * _MINUTE_S,
+            self.ledger,
+            self.assigner,
+            self.executor,
+            self.agents,
+            self.journal,
+            self.live,
+            self._on_reshaped,
+        )
+        self.splitter = Splitter(self.desk, self.view, self.reshaper, self.executor, self.journal, self.live)
+        self.reshaping = ReshapingLoop(
+            self.view,
+            self.reshaper,
+            self.splitter,
+            Merger(self.desk, self.view, self.reshaper, self.journal),
+            self.election,
+            self.journal,
+            self.live,
         )
         self.leading = asyncio.Event()
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -102,9 +135,11 @@ class Node:
 
     async def start(self) -> None:
         """Read the cluster, register this node and take part in elections."""
+        self.recorder.start()
         for path in paths.PERSISTENT_PARENTS:
             await self.store.ensure_path(path)
         await self.executor.start()
+        await self.agents.start()
         self._spawn(self.intake.run(), "intake")
         await self.intake.settled()
         await self.intake.load_history()
@@ -117,12 +152,15 @@ class Node:
         """Hand leadership over and end; what is under way is finished by the next leader."""
         await self.election.resign()
         self.leading.clear()
+        self.recorder.end_term("this node is stopping")
         await self._end_term(self._term_task, NotLeaderError("this node is stopping"))
         self._unsubscribe()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.executor.close()
+        await self.agents.close()
+        await asyncio.to_thread(self.recorder.close)
 
     @property
     def leader_url(self) -> str | None:
@@ -161,33 +199,33 @@ class Node:
             waiting = asyncio.shield(request)
         try:
             await asyncio.wait_for(waiting, deadline_s - time.monotonic())
-        except (UnloadFailedError, IllegalTransitionError):
+        except (UnloadFailedError, IllegalTransitionError, BundleNotFoundError):
             await asyncio.sleep(_LOOK_AGAIN_S)
         except TimeoutError:
             raise NoBrokerAvailableError(f"bundle {bundle} has no owner yet: it is {ownership.state}") from None
 
     async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
         """Create a namespace with these bundles, none of them owned. Raises as `Ledger.create_namespace` does."""
-        self._must_lead()
+        self.must_lead()
         await self.ledger.create_namespace(NamespaceState.unowned(name, bundles))
         log.info("namespace_created", namespace=str(name), bundles=len(bundles))
 
     async def unload_bundle(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
-        """Release one bundle at an operator's word; an unowned one is left as it is.
+        """Release one bundle at an operator's word; an unowned one, or one of the destination, is left as it is.
 
         Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
         """
-        self._must_lead()
+        self.must_lead()
         entry, index = self.view.bundle(name)
         ownership = entry.state.ownerships[index]
         if ownership.state is OwnershipState.RELEASING:
             await self.executor.outcome_of(name, ownership)
-        elif ownership.state is OwnershipState.OWNED:
+        elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
             await self.executor.unload(name, destination, reason)
 
     async def unload_namespace(self, name: NamespaceName) -> None:
         """Release every bundle of a namespace; raises as `unload_bundle`, after all of them were tried."""
-        self._must_lead()
+        self.must_lead()
         entry = self.view.get_namespace(str(name))
         bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
         outcomes = await asyncio.gather(
@@ -197,7 +235,25 @@ class Node:
             if isinstance(outcome, BaseException):
                 raise outcome
 
-    def _must_lead(self) -> None:
+    async def split_bundle(
+        self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
+    ) -> list[BundleName]:
+        """Split a bundle at an operator's word; raises as `Reshaper.split`."""
+        self.must_lead()
+        return await self.reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
+
+    async def merge_bundles(self, name: BundleName, with_: BundleRange | None) -> BundleName:
+        """Merge two neighbours at an operator's word; raises as `Reshaper.merge`."""
+        self.must_lead()
+        return await self.reshaper.merge(name, with_, Reason.ADMIN_MERGE)
+
+    def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
+        self.persistence.reshaped(namespace)
+        if owner is not None and not self.view.is_registered(owner):
+            self.reconciler.wake()  # it may have gone at that moment: its bundles were sought by their former names
+
+    def must_lead(self) -> None:
+        """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
         self.election.get_term()
         if not self.leading.is_set():
             raise NoLeaderError("the new leader is still reading the cluster")
@@ -218,6 +274,7 @@ class Node:
 
     def _on_deposed(self, reason: StepDownReason) -> None:
         self.leading.clear()
+        self.recorder.end_term(str(reason))
         error = NotLeaderError(f"this node has just stepped down: {reason}")
         self._end_of_term = self._spawn(self._end_term(self._term_task, error), "end of term")
 
@@ -228,6 +285,7 @@ class Node:
         await asyncio.gather(term_task, return_exceptions=True)
         self.ledger.fail_pending(error)
         self.assigner.fail_waiting(error)
+        await self.reshaper.abort()
         await self.executor.abort()
         log.info("term_over", reason=str(error))
 
@@ -239,17 +297,39 @@ class Node:
             await self.intake.settle_registrations()
             with contextlib.suppress(StoreUnavailableError):
                 await self.persistence.take_over()
+            self.plans.forget()
+            self._begin_to_record(term)
             self.leading.set()
             log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
             try:
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self.assigner.run())
                     group.create_task(self.reconciler.run())
+                    group.create_task(self.drains.run())
+                    group.create_task(self._keep_checkpoints())
                     if self.settings.load_balancer_enabled:
                         group.create_task(self.shedding.run())
                         group.create_task(self.persistence.run())
+                        group.create_task(self.persistence.run_memory())
+                        group.create_task(self.persistence.run_reshaped())
+                        group.create_task(self.reshaping.run())
             except* NotLeaderError as over:
                 log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
+
+    def _begin_to_record(self, term: Term) -> None:
+        """Begin the term's part of the history, with what this node knows and remembers before it decides anything."""
+        self.moves.forget()
+        self.desk.begin_term()
+        model = self.view.model
+        if isinstance(model, RecordedModel):
+            self.recorder.begin_term(term.epoch, self.node_id, model, self.desk)
+
+    async def _keep_checkpoints(self) -> None:
+        """Record everything again now and then: where a replay may begin."""
+        model = self.view.model
+        while isinstance(model, RecordedModel):
+            await asyncio.sleep(self.settings.history_checkpoint_interval_minutes * MINUTE_S)
+            await self.desk.checkpoint(model)
 
     async def _register(self) -> None:
         record = NodeRecord(
@@ -293,9 +373,28 @@ class Node:
             self.failure.set_exception(error)
 
 
+def _recorded(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, Moves]:
+    """The view of a node, and what records what happens to it: nothing does without a history."""
+    settings, rules, laid_down = live.base, ReportRules.of(live.planner), LaidDown()
+    if not settings.history_url:
+        recorder = Recorder()
+        return ClusterView(ClusterModel(rules), laid_down=laid_down), recorder, Moves(recorder)
+    limits = WriterLimits(
+        queue_rows=settings.history_queue_rows,
+        rows_per_file=settings.history_rows_per_file,
+        flush_interval_s=settings.history_flush_interval_s,
+    )
+    retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
+    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention)
+    recorder = Recorder(live, laid_down, writer)
+    moves = Moves(recorder)
+    return ClusterView(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves
+
+
 def _executor_settings(settings: Settings) -> ExecutorSettings:
     return ExecutorSettings(
         deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
         attempt_timeout_s=settings.unload_attempt_timeout_ms / 1000,
         concurrency=settings.max_concurrent_unloads,
+        concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
     )

@@ -6,18 +6,25 @@ itself. Everything here is a look-up: no I/O, no decision.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.leadership import Sighting
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
-from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.core.quality import Gate
+from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.store import paths
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
 from loadmanager.wire.http import LookupData
+from loadmanager.wire.learned import LearnedData
+from loadmanager.wire.policies import FailureDomain, IsolationData
 from loadmanager.wire.records import NodeRecord
+
+_SHOWN_BROKERS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,20 +57,38 @@ class NamespaceEntry:
 
 
 @dataclass(slots=True)
+class LaidDown:
+    """What operators laid down, as it is stored: the last good value of each znode.
+
+    `isolation` and `failure_domains` by name, `anti_affinity` the group of each namespace; `learned` is None while
+    nothing is published.
+    """
+
+    isolation: Mapping[str, IsolationData] = field(default_factory=dict)
+    failure_domains: Mapping[str, FailureDomain] = field(default_factory=dict)
+    anti_affinity: Mapping[str, str] = field(default_factory=dict)
+    controls: Controls = NO_CONTROLS
+    learned: LearnedData | None = None
+
+
+@dataclass(slots=True)
 class ClusterView:
     """The mirror. `is_fresh`: everything was read again after the last (re)connection."""
 
     model: ClusterModel = field(default_factory=ClusterModel)
+    gate: Gate = field(default_factory=Gate)
     registrations: dict[BrokerId, Registration] = field(default_factory=dict)
     """Every registered broker, even one whose record cannot be read: it lives, so what it owns is not free."""
     brokers: dict[BrokerId, BrokerEntry] = field(default_factory=dict)
     namespaces: dict[str, NamespaceEntry] = field(default_factory=dict)
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
+    laid_down: LaidDown = field(default_factory=LaidDown)
     leader: Sighting | None = None
     epoch: int = 0
     is_fresh: bool = False
     unsettled: int = 0
-    """Grows with everything read that may leave something to finish: a registration that ended, a foreign record."""
+    """Grows with everything read that may leave something to finish: a registration that ended, or began while bundles
+    waited for it, a foreign record."""
     faults: dict[str, str] = field(default_factory=dict)
     """What is wrong with a znode, by its path, while it is wrong."""
 
@@ -89,6 +114,14 @@ class ClusterView:
             raise BundleNotFoundError(f"{name.range} is not a current bundle of namespace {name.namespace}")
         return entry, index
 
+    def get_registration(self, broker_id: BrokerId) -> Registration:
+        """The broker's registration; `BrokerNotFoundError` when it has none."""
+        registration = self.registrations.get(broker_id)
+        if registration is None:
+            known = ", ".join(sorted(self.registrations)[:_SHOWN_BROKERS]) or "none"
+            raise BrokerNotFoundError(f"broker {broker_id!r} is not registered; known: {known}")
+        return registration
+
     def is_registered(self, registration: Registration | None) -> bool:
         """Whether that very life of the broker is registered now."""
         return registration is not None and self.registrations.get(registration.broker) == registration
@@ -105,6 +138,13 @@ class ClusterView:
         for entry in list(self.namespaces.values()):
             for index, ownership in enumerate(entry.state.ownerships):
                 yield entry, index, ownership
+
+    def find_hold(self, ownership: Ownership) -> float | None:
+        """For how many seconds an owned bundle waits for its owner at most, which is away or back again; or None."""
+        owner = ownership.owner
+        if ownership.state is not OwnershipState.OWNED or owner is None or self.is_registered(owner):
+            return None
+        return self.laid_down.controls.find_hold(owner.broker, time.time())
 
     def put_namespace(self, entry: NamespaceEntry) -> bool:
         """Take over a newer record; False when the one in hand is as new."""
@@ -131,6 +171,7 @@ class ClusterView:
             self.unsettled += 1
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
+            self.gate.forget(broker_id)
 
 
 def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | None = None) -> LookupData | None:

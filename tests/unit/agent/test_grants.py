@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.agent.grants import Claim, Grants, Question, Refusal, Revocation, Verdict
+from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import OwnershipState, Registration
 
@@ -231,3 +232,34 @@ def test_a_fence_over_the_whole_replaces_the_fences_over_its_parts() -> None:
     revoked(grants, WHOLE, version=7)
     namespace = grants._namespaces[WHOLE.namespace]
     assert {(fence.range, fence.version) for fence in namespace.fences} == {(WHOLE.range, 7), (RIGHT.range, 9)}
+
+
+def topics_by_half() -> tuple[list[TopicName], list[TopicName]]:
+    """Topics whose hash lies in the left and in the right half."""
+    topics = [TopicName.parse(f"persistent://t/ns/topic-{number}") for number in range(10)]
+    left = [each for each in topics if topic_hash(str(each), HashFunction.MURMUR3_32) in LEFT.range]
+    return left, [each for each in topics if each not in left]
+
+
+def test_a_part_of_a_split_bundle_is_revoked_without_the_topics_of_the_other_part() -> None:
+    grants = a_broker()
+    left, right = topics_by_half()
+    for topic in (*left, *right):
+        grant(grants, WHOLE, 4, topic)
+    revocation = grants.revoke(LEFT, Registration(ME, INCARNATION), 1, 6, HashFunction.MURMUR3_32)
+    assert isinstance(revocation, Revocation)
+    assert revocation.topics == {str(each) for each in left}
+    grants.closed(revocation)
+    assert grants.topics_by_bundle() == {WHOLE: sorted(str(each) for each in right)}
+    for topic in left:
+        assert grants.answer(asked(grants, topic), a_claim(WHOLE, 4)) is Verdict.STALE
+
+
+def test_a_topic_granted_in_a_bundle_that_cannot_hold_it_is_revoked_too() -> None:
+    grants = a_broker()
+    left, right = topics_by_half()
+    grant(grants, LEFT, 4, right[0])
+    grant(grants, LEFT, 4, left[0])
+    revocation = grants.revoke(LEFT, Registration(ME, INCARNATION), 1, 6, HashFunction.MURMUR3_32)
+    assert isinstance(revocation, Revocation)
+    assert revocation.topics == {str(left[0]), str(right[0])}

@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TypeVar
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadmanager.agent.grants import Claim, Grants, Question, Revocation, Verdict
+from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import HASH_SPACE_END, BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import OwnershipState, Registration
 
@@ -25,6 +26,7 @@ NAMESPACE = NamespaceName("t", "ns")
 ME, OTHER = BrokerId("a:1"), Registration(BrokerId("b:1"), 1)
 POINTS = 4
 WIDTH = (HASH_SPACE_END + 1) // POINTS
+FUNCTION = HashFunction.MURMUR3_32
 NEWEST = 6
 """Things under way that are older than this many others of their kind are not chosen any more."""
 
@@ -155,7 +157,8 @@ class World:
 
     def unload_call_arrives(self) -> None:
         for bundle, version in self.pick(self.unload_calls):
-            outcome = self.grants.revoke(bundle, self.me, 1, version)
+            function = self.chance.choice([FUNCTION, None])
+            outcome = self.grants.revoke(bundle, self.me, 1, version, function)
             self.tell(f"unload call {bundle.range} {version}: {outcome}")
             if isinstance(outcome, Revocation):
                 self.broker_unloads.append((self.incarnation, outcome))
@@ -233,8 +236,16 @@ class World:
 
 
 def topic_at(point: int) -> TopicName:
-    """A topic that hashes to the point; what hashes where is made up."""
-    return TopicName("persistent", NAMESPACE, f"k{point}")
+    """A topic that hashes to the point."""
+    return TOPICS[point]
+
+
+def _topic_in(quarter: BundleRange) -> TopicName:
+    names = (TopicName("persistent", NAMESPACE, f"k{number}") for number in count())
+    return next(name for name in names if topic_hash(str(name), FUNCTION) in quarter)
+
+
+TOPICS = [_topic_in(Truth(point, point + 1).bundle.range) for point in range(POINTS)]
 
 
 @settings(max_examples=600, deadline=None)

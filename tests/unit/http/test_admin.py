@@ -108,7 +108,7 @@ async def test_a_body_that_cannot_be_used_is_400_and_names_the_field(
 
 async def test_a_body_that_is_too_large_is_413(node: RunningNode) -> None:
     reply = await node.put(NAMESPACE, data=io.BytesIO(b" " * (9 * 1024 * 1024)))
-    assert (reply.status, "Too Large" in reply.reason) == (413, True)
+    assert (reply.status, reply.reason) == (413, "body: larger than 8388608 bytes")
 
 
 async def test_more_bundles_than_a_record_can_hold_are_400_and_nothing_is_created(node: RunningNode) -> None:
@@ -239,12 +239,9 @@ async def test_the_registered_brokers_are_listed_for_any_cluster(cluster: Cluste
         assert (reply.status, reply.json()) == (200, ["b1:8080", "b2:8080"])
 
 
-@pytest.mark.parametrize("question", ["health", "ready", "version", "configuration", "internal-configuration"])
-async def test_what_pulsar_answers_about_one_broker_is_not_mistaken_for_a_cluster(
-    node: RunningNode, question: str
-) -> None:
-    reply = await node.get(f"/admin/v2/brokers/{question}")
-    assert (reply.status, reply.reason) == (404, f"no such path: /admin/v2/brokers/{question}")
+async def test_what_pulsar_answers_about_one_broker_is_not_mistaken_for_a_cluster(node: RunningNode) -> None:
+    reply = await node.get("/admin/v2/brokers/internal-configuration")
+    assert (reply.status, reply.reason) == (404, "no such path: /admin/v2/brokers/internal-configuration")
 
 
 async def test_the_leader_is_named_in_pulsars_form(node: RunningNode) -> None:

@@ -9,10 +9,19 @@ from support.nodes import Cluster, FakeAgent, RunningNode, a_leader
 from support.servers import closed_port
 from support.waiting import eventually
 
-from loadmanager.core.names import BundleName, TopicName
-from loadmanager.core.ownership import OwnershipState, complete
+from loadmanager.core.names import BrokerId, BundleName, TopicName
+from loadmanager.core.ownership import (
+    IllegalTransitionError,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    assign,
+    complete,
+    owner_gone,
+)
 from loadmanager.core.plan import Reason, Unload
-from loadmanager.errors import NotLeaderError, UnloadFailedError
+from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
@@ -185,9 +194,9 @@ async def test_unloads_in_quick_succession_are_each_carried_out() -> None:
         broker, bundle = await _owned(cluster, leader)
         for round_number in range(5):
             await leader.node.lookup(TOPIC)
-            await leader.node.unload_bundle(BundleName.parse(bundle), broker.registration, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
             assert len(broker.unloads) == round_number + 1
-        assert leader.ownership(bundle).owner == broker.registration
+        assert leader.ownership(bundle).version == 1 + 5 * 2 + 4
 
 
 async def test_only_so_many_unloads_are_under_way_at_a_time() -> None:
@@ -250,3 +259,149 @@ async def test_a_release_that_ended_by_another_hand_is_not_ended_again() -> None
         assert isinstance(outcome[0], Exception)
         assert "is over" in str(outcome[0])
         assert leader.ownership(bundle).version == 3
+
+
+async def test_one_broker_is_not_asked_for_more_than_its_share_and_the_others_go_on() -> None:
+    async with a_leader(max_concurrent_unloads=8, max_concurrent_unloads_per_broker=2) as (cluster, leader):
+        busy, other = await cluster.a_broker("b1:8080"), await cluster.a_broker("b2:8080")
+        bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
+        steps = [Unload(bundle, _owner(leader, bundle), None, Reason.BROKER_OVERLOADED) for bundle in bundles]
+        steps.sort(key=lambda step: step.source.broker)  # those of b1 first
+        busy.may_answer.clear()
+        shedding = asyncio.create_task(leader.node.executor.execute_all((step, []) for step in steps))
+        await eventually(lambda: len(other.unloads) == 4)
+        assert len(busy.unloads) == 2
+        busy.may_answer.set()
+        await shedding
+        assert len(busy.unloads) == 4
+
+
+async def test_a_step_is_looked_at_again_when_its_turn_comes() -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        first, second = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in (first, second)))
+        other = await cluster.a_broker("b2:8080")
+        broker.may_answer.clear()
+        executor = leader.node.executor
+        steps = [Unload(bundle, broker.registration, None, Reason.BROKER_OVERLOADED) for bundle in (first, second)]
+        shedding = asyncio.create_task(executor.execute_all((step, []) for step in steps))
+        await eventually(lambda: broker.unloads)
+        await _give(leader, second, other.registration)
+        broker.may_answer.set()
+        await shedding
+        assert executor.stale_steps == 1
+        assert leader.ownership(second).owner == other.registration
+
+
+async def test_a_destination_that_left_before_the_turn_came_leaves_the_bundle_where_it_is() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        gone = Registration(BrokerId("b9:8080"), 1)
+        with pytest.raises(IllegalTransitionError, match=r"b9:8080 .* left while"):
+            await leader.node.unload_bundle(BundleName.parse(bundle), gone, Reason.ADMIN_UNLOAD)
+        assert (leader.ownership(bundle).owner, leader.ownership(bundle).version) == (broker.registration, 1)
+
+
+async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version() -> None:
+    async with a_leader(unload_attempt_timeout_ms=60_000) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.may_answer.clear()
+        name = BundleName.parse(bundle)
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await leader.node.executor.cancel(name)
+        with pytest.raises(UnloadCancelledError, match="stays with b1:8080: it was cancelled"):
+            await unload
+        kept = leader.ownership(bundle)
+        assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
+        assert kept.reason == "unload_cancelled"
+        assert leader.node.executor.unloads_cancelled == 1
+        (entry,) = [e for e in leader.node.journal.recent(10, bundle) if e["kind"] == "unload_cancelled"]
+        assert entry["why"] == {"error": "cancelled by an operator"}
+        broker.may_answer.set()
+        assert (await leader.node.lookup(TOPIC)).registration == broker.registration
+
+
+async def test_an_unload_between_two_calls_is_cancelled_at_once() -> None:
+    async with a_leader(namespace_bundle_unloading_timeout_ms=60_000) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.status = 503
+        name = BundleName.parse(bundle)
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: len(broker.unloads) == 4)
+        async with asyncio.timeout(0.5):
+            await leader.node.executor.cancel(name)
+        with pytest.raises(UnloadCancelledError):
+            await unload
+        assert leader.ownership(bundle).owner == broker.registration
+
+
+async def test_a_release_of_a_former_leader_can_be_cancelled_too() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.may_answer.clear()
+        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await leader.node.executor.abort()
+        with pytest.raises(NotLeaderError):
+            await unload
+        await leader.node.executor.cancel(BundleName.parse(bundle))
+        assert leader.ownership(bundle).owner == broker.registration
+
+
+async def test_an_unload_that_waits_for_its_turn_is_cancelled_without_a_trace() -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        first, second = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in (first, second)))
+        broker.may_answer.clear()
+        unloads = [
+            asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+            for bundle in (first, second)
+        ]
+        await eventually(lambda: broker.unloads)
+        await leader.node.executor.cancel(BundleName.parse(second))
+        broker.may_answer.set()
+        await unloads[0]
+        with pytest.raises(UnloadCancelledError, match="cancelled before it began"):
+            await unloads[1]
+        assert leader.ownership(second).version == 1
+
+
+async def test_there_has_to_be_an_unload_to_cancel_one() -> None:
+    async with a_leader() as (cluster, leader):
+        _, bundle = await _owned(cluster, leader)
+        with pytest.raises(NoUnloadError, match="no unload of t/ns/0x00000000_0xffffffff is under way: it is Owned"):
+            await leader.node.executor.cancel(BundleName.parse(bundle))
+
+
+async def test_it_is_too_late_to_cancel_when_the_owner_has_gone() -> None:
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        broker.may_answer.clear()
+        name = BundleName.parse(bundle)
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        leader.node.view.drop_broker(broker.registration.broker)
+        with pytest.raises(NoUnloadError, match="too late"):
+            await leader.node.executor.cancel(name)
+        await unload
+        broker.may_answer.set()
+
+
+def _owner(leader: RunningNode, bundle: str) -> Registration:
+    owner = leader.ownership(bundle).owner
+    assert owner is not None
+    return owner
+
+
+async def _give(leader: RunningNode, bundle: str, to: Registration) -> None:
+    """Another owner in the record, as if the bundle had moved while nobody looked."""
+    name = BundleName.parse(bundle)
+
+    def move(current: Ownership, stamp: Stamp) -> Ownership:
+        return assign(owner_gone(current, stamp), to, stamp)
+
+    await leader.node.ledger.apply(str(name.namespace), name.range, move, "test")

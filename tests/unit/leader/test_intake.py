@@ -11,10 +11,15 @@ import pytest
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually
 
+from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState
+from loadmanager.core.plan import Reason
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding.transfer import TransferShedder
 from loadmanager.leader.intake import Intake
+from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.view import ClusterView
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, MetadataStore
@@ -64,7 +69,7 @@ async def mirror() -> AsyncIterator[Mirror]:
         await other.ensure_path(path)
     view = ClusterView()
     batches: list[None] = []
-    intake = Intake(own, view, lambda: batches.append(None))
+    intake = Intake(own, view, LiveSettings(Settings()), lambda: batches.append(None))
     task = asyncio.create_task(intake.run())
     await intake.settled()
     yield Mirror(cluster, own, other, view, intake, batches)
@@ -134,6 +139,19 @@ async def test_each_written_report_is_one_sample_and_reading_it_again_is_none(mi
     assert averages.short[2] == 2 * 1024 * 1024
 
 
+async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror: Mirror) -> None:
+    record = a_record("b1:8080", {BUNDLE: load_of(1)})
+    del record["lastUpdate"]
+    before_ms = time.time_ns() // 1_000_000
+    await register(mirror.store, "b1:8080", record)
+    await mirror.read()
+    snapshot = mirror.view.model.snapshot(time.time(), 0.0)
+    assert snapshot.brokers.last_update_ms[0] >= before_ms
+    settings = PlannerSettings(shedding_strategy="TransferShedder")
+    shed = TransferShedder.of(settings).find_bundles_for_unloading(snapshot, {})
+    assert Reason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
+
+
 async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
@@ -177,6 +195,26 @@ async def test_a_broker_whose_report_turns_to_garbage_keeps_its_last_good_one_an
     assert "Invalid JSON" in mirror.faults[BROKER]
     await mirror.put(BROKER, report(2))
     assert mirror.faults == {}
+
+
+async def test_a_report_that_is_not_to_be_believed_leaves_the_last_good_load_and_is_listed_until_a_better_one_comes(
+    mirror: Mirror,
+) -> None:
+    await register(mirror.store, "b1:8080", report(3))
+    await mirror.read()
+    doubtful = a_record("b1:8080", {BUNDLE: load_of(3)})
+    doubtful["msgThroughputIn"] *= 100_000
+    await write(mirror.store, BROKER, encode_local_broker_data(doubtful))
+    await mirror.read()
+    assert "the report is not to be believed: it carries" in mirror.view.faults[BROKER]
+    assert (mirror.intake.reports_applied, mirror.intake.records_rejected) == (1, 1)
+    assert mirror.view.model.snapshot(0.0, 0.0).brokers.load[0][2] == load_of(3)["msgThroughputIn"]
+    mirror.intake.mark_dirty(paths.ROOT)
+    await mirror.read()
+    assert BROKER in mirror.view.faults, "reading it again does not make it better"
+    await mirror.put(BROKER, report(4))
+    assert BROKER not in mirror.view.faults
+    assert mirror.intake.reports_applied == 2
 
 
 async def test_a_broker_that_registers_with_garbage_lives_but_is_offered_to_nobody(mirror: Mirror) -> None:

@@ -9,7 +9,7 @@ from support.nodes import Cluster, RunningNode, in_memory
 from support.registrations import read, write
 from support.waiting import eventually
 
-from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.bundles import BoundariesError, NamespaceBundles
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -31,7 +31,7 @@ from loadmanager.errors import (
     ZnodeTooLargeError,
 )
 from loadmanager.leader import ledger
-from loadmanager.leader.ledger import Transition
+from loadmanager.leader.ledger import Reshape, Transition
 from loadmanager.store import base, paths
 from loadmanager.store.base import Check, Op, Put
 from loadmanager.store.codec import decode
@@ -138,6 +138,24 @@ async def test_a_transition_that_no_longer_applies_fails_alone(cluster: Cluster)
     )
     assert isinstance(outcomes[1], IllegalTransitionError)
     assert [entry.version for entry in outcomes if isinstance(entry, Ownership)] == [1, 1]
+
+
+async def test_of_many_transitions_in_one_go_those_that_apply_are_made_and_the_others_say_why_not(
+    cluster: Cluster, leader: RunningNode, written: Written
+) -> None:
+    first, second, *_ = [BundleName.parse(bundle).range for bundle in await cluster.a_namespace()]
+    odd, owner = BundleRange(1, 2), cluster.brokers["b1:8080"].registration
+    written.transactions.clear()
+    done = await leader.node.ledger.apply_all(
+        "t/ns", {first: giving(owner), second: releasing, odd: giving(owner)}, "test"
+    )
+    assert done[first] == (await stored(cluster)).ownerships[0]
+    assert isinstance(done[second], IllegalTransitionError)
+    assert isinstance(done[odd], BundleNotFoundError)
+    assert (len(written.transactions), leader.node.ledger.transitions_committed) == (1, 1)
+    with pytest.raises(IllegalTransitionError):
+        await leader.node.ledger.apply_all("t/ns", {first: giving(owner), second: releasing}, "test")
+    assert len(written.transactions) == 1
 
 
 async def test_a_range_that_is_no_bundle_and_a_namespace_that_is_not_there_are_refused(
@@ -247,3 +265,79 @@ async def test_a_record_that_has_outgrown_a_znode_fails_alone(
         failed = [type(outcome) for outcome in outcomes if isinstance(outcome, Exception)]
         assert ZnodeTooLargeError in failed
     assert (await stored(cluster, "t/small")).ownerships[0].version == 1
+
+
+def halving(bundle: str) -> Reshape:
+    """Cut a bundle in the middle."""
+    own = BundleName.parse(bundle).range
+
+    def cut(state: NamespaceState, stamp: Stamp) -> NamespaceState:
+        index = state.bundles.find_index(own)
+        if index is None:
+            raise BundleNotFoundError(f"{own} is no more")
+        return state.split(index, [(own.lower + own.upper) // 2], stamp)
+
+    return cut
+
+
+async def test_a_split_shares_a_transaction_with_transitions_before_and_after_it(
+    cluster: Cluster, leader: RunningNode, written: Written
+) -> None:
+    first, second, *_ = await cluster.a_namespace()
+    written.transactions.clear()
+    outcomes = await asyncio.gather(
+        give(cluster, first),
+        leader.node.ledger.reshape("t/ns", halving(first), "test"),
+        give(cluster, second),
+        give(cluster, first),
+        give(cluster, "t/ns/0x00000000_0x20000000"),
+        return_exceptions=True,
+    )
+    assert len(written.transactions) == 1
+    assert isinstance(outcomes[3], BundleNotFoundError)
+    assert isinstance(outcomes[4], IllegalTransitionError)
+    state = await stored(cluster)
+    assert state.bundle_names()[:2] == ["t/ns/0x00000000_0x20000000", "t/ns/0x20000000_0x40000000"]
+    assert [entry.version for entry in state.ownerships] == [2, 2, 1, 0, 0]
+    assert {entry.reason for entry in state.ownerships[:2]} == {"test"}
+    reshaped = outcomes[1]
+    assert isinstance(reshaped, NamespaceState)
+    assert reshaped.ownerships[:2] == state.ownerships[:2]
+
+
+async def test_of_two_splits_of_one_bundle_the_second_fails_alone(cluster: Cluster, leader: RunningNode) -> None:
+    (first, *_) = await cluster.a_namespace()
+    outcomes = await asyncio.gather(
+        *(leader.node.ledger.reshape("t/ns", halving(first), "test") for _ in range(2)), return_exceptions=True
+    )
+    assert [isinstance(outcome, NamespaceState) for outcome in outcomes] == [True, False]
+    assert isinstance(outcomes[1], BundleNotFoundError)
+    assert len((await stored(cluster)).bundles) == 5
+
+
+async def test_a_split_that_cannot_be_made_changes_nothing(cluster: Cluster, leader: RunningNode) -> None:
+    await cluster.a_namespace()
+    before = await read(cluster.store, NAMESPACE)
+    with pytest.raises(BoundariesError, match="0x00000000 does not ascend"):
+        await leader.node.ledger.reshape("t/ns", lambda state, stamp: state.split(0, [0], stamp), "test")
+    assert await read(cluster.store, NAMESPACE) == before
+
+
+async def test_a_split_by_a_deposed_leader_has_no_effect(cluster: Cluster, leader: RunningNode) -> None:
+    (first, *_) = await cluster.a_namespace()
+    before = await read(cluster.store, NAMESPACE)
+    await cluster.store.commit([Put(paths.EPOCH, b"another")])
+    with pytest.raises(StaleEpochError):
+        await leader.node.ledger.reshape("t/ns", halving(first), "test")
+    assert await read(cluster.store, NAMESPACE) == before
+
+
+async def test_a_split_on_a_record_that_changed_underneath_is_made_on_what_is_true(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    (first, *_) = await cluster.a_namespace()
+    state = await stored(cluster)
+    by_hand = state.with_ownerships({0: assign(Ownership(version=6), cluster.brokers["b1:8080"].registration, STAMP)})
+    await cluster.store.commit([Put(NAMESPACE, encode_namespace(by_hand))])
+    await leader.node.ledger.reshape("t/ns", halving(first), "test")
+    assert [entry.version for entry in (await stored(cluster)).ownerships] == [8, 8, 0, 0, 0]

@@ -8,7 +8,8 @@ from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import a_record, load_of, read, write
 from support.waiting import eventually
 
-from loadmanager.core.names import TopicName
+from loadmanager.core.names import BundleName, TopicName
+from loadmanager.core.plan import Reason
 from loadmanager.errors import StaleEpochError, StoreError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
@@ -166,3 +167,19 @@ async def test_a_failure_to_write_history_does_not_end_the_term(monkeypatch: pyt
         await eventually(lambda: len(failures) > 2)
         assert leader.leads
         assert not leader.node.failure.done()
+
+
+async def test_the_history_of_split_bundles_is_written_alone_and_again_after_a_failure() -> None:
+    async with a_leader() as (cluster, leader):
+        await _loaded(cluster, leader)
+        await leader.node.persistence.flush()
+        written = leader.node.persistence.records_written
+        await leader.node.reshaper.split(BundleName.parse(BUNDLE))
+        await eventually(lambda: leader.node.persistence.records_written == written + 1)
+        data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
+        assert set(data) == {"0x00000000_0x7fffffff", "0x7fffffff_0xffffffff"}
+        await cluster.store.commit([Delete(paths.bundle_data("t/ns"))])
+        await leader.node.reshaper.merge(BundleName.parse("t/ns/0x00000000_0x7fffffff"), None, Reason.ADMIN_MERGE)
+        await eventually(lambda: leader.node.persistence.records_written == written + 2)
+        data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
+        assert set(data) == {"0x00000000_0xffffffff"}

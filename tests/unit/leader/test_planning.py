@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from support.nodes import Cluster, a_leader, topics_by_bundle
@@ -186,11 +187,29 @@ async def test_the_grace_period_ends_by_the_clock_although_nothing_in_the_cluste
 async def test_what_strategies_remember_cannot_stop_shedding_for_good() -> None:
     async with a_leader(load_balancer_shedding_interval_minutes=0.001) as (cluster, leader):
         await _hot_and_cold(cluster)
-        leader.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": "nonsense"}}}
+        leader.node.desk.state = {"ThresholdShedder": "nonsense"}
         await eventually(lambda: leader.node.shedding.cycles_failed)
         cycles = leader.node.shedding.cycles
         await eventually(lambda: leader.node.shedding.cycles > cycles)
         assert leader.node.shedding.cycles_failed == 1
+
+
+async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:
+    async with a_leader() as (cluster, leader):
+        await _hot_and_cold(cluster)
+        await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
+        plan = await leader.node.shedding.cycle()
+        (step,) = plan.steps
+        (entry,) = [each for each in leader.node.journal.recent(100) if each["kind"] == "would_unload"]
+        assert (entry["subject"], entry["acted"]) == (step.bundle, False)
+        assert (entry["source"], entry["destination"]) == ("b1:8080", "b2:8080")
+        assert entry["sentence"].startswith("Shed 1 of 2 bundles because usage 95 %")
+        assert leader.ownership(step.bundle).state is OwnershipState.OWNED
+        assert cluster.brokers["b1:8080"].unloads == []
+        assert leader.node.shedding.brokers_shed == 0
+        await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=False))
+        await leader.node.shedding.cycle()
+        assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
 
 
 async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-from support.builders import broker, bundle, report
+from support.builders import broker, bundle, report, snapshot
 from support.stores import MemoryWorld
 
-from loadmanager.core.planner import PlannerSettings
+from loadmanager.config import Settings
+from loadmanager.core.planner import PlannerSettings, plan_assignments
+from loadmanager.core.state import as_json
 from loadmanager.leader.election import Election
+from loadmanager.leader.journal import Journal
+from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.persistence import Persistence, pack_within_limit
 from loadmanager.leader.planning import Desk
 from loadmanager.leader.view import ClusterView
@@ -23,7 +27,8 @@ NODE = LeaderRecord(broker_id="node:1", service_url="http://node:1", epoch=0)
 
 def persistence(store: MetadataStore, view: ClusterView) -> Persistence:
     election = Election(store, view, NODE, 1.0, lambda _: None, lambda _: None)
-    return Persistence(store, view, election, Desk(view, PlannerSettings(), 60.0, seed=1), nothing_to_reject, 60.0)
+    live = LiveSettings(Settings())
+    return Persistence(store, view, election, Desk(view, live, Journal(10), seed=1), nothing_to_reject, live)
 
 
 def nothing_to_reject(path: str, error: Exception) -> None:
@@ -57,6 +62,18 @@ def test_states_that_no_znode_holds_are_left_out_and_what_was_unloaded_is_kept()
     assert (kept.states, kept.recently_unloaded) == ({}, {"b": 1})
     few = record.model_copy(update={"states": {"leastLoadedServer": {"cursor": 1}}})
     assert StrategyStateRecord.model_validate_json(decode(pack_within_limit(few), "here")) == few
+
+
+def test_what_a_strategy_remembers_in_columns_is_written_as_json_and_goes_in_again() -> None:
+    given = snapshot({"a": report({bundle(1): (100, 100, 1e5, 1e5)}, last_update_ms=60_000)}, taken_at_s=60.0)
+    settings = PlannerSettings(load_manager_class_name="SimpleLoadManagerImpl")
+    _, state = plan_assignments(given, [bundle(2)], settings, {}, np.random.default_rng(0))
+    written = pack_within_limit(StrategyStateRecord(states=state))
+    read = StrategyStateRecord.model_validate_json(decode(written, "here")).states
+    assert read == as_json(state)
+    assert read["leastLoadedServer"]["model"]["quotas"][bundle(1)] == [100, 100, 1e5, 1e5, 25]
+    _, again = plan_assignments(given, [bundle(2)], settings, read, np.random.default_rng(0))
+    assert as_json(again)["leastLoadedServer"] == {**read["leastLoadedServer"], "cursor": 2}
 
 
 def test_a_state_from_before_sources_were_noted_is_understood() -> None:

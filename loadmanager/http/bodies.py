@@ -1,0 +1,52 @@
+"""From a request's bytes and query to typed values; what cannot be used is `BadRequestError`, which is 400."""
+
+from __future__ import annotations
+
+import re
+from typing import TypeVar
+
+from aiohttp import web
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from loadmanager.errors import BadRequestError
+from loadmanager.wire.validation import describe
+
+M = TypeVar("M", bound=BaseModel)
+V = TypeVar("V")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_SHOWN_CHARACTERS = 40
+_TRUTHS = {"": False, "false": False, "true": True}
+
+
+async def body_of(request: web.Request, model: type[M]) -> M:
+    """The body as a `model`; an empty body is an empty object."""
+    content = await request.read()
+    try:
+        return model.model_validate_json(content if content.strip() else b"{}")
+    except ValidationError as error:
+        raise BadRequestError(f"body: {describe(error)}") from None
+
+
+async def value_of(request: web.Request, adapter: TypeAdapter[V]) -> V:
+    """The body as a value of the adapter's type."""
+    try:
+        return adapter.validate_json(await request.read())
+    except ValidationError as error:
+        raise BadRequestError(f"body: {describe(error)}") from None
+
+
+def number_of(request: web.Request, name: str, default: int, lowest: int, highest: int) -> int:
+    """A whole number from the query."""
+    text = request.query.get(name, str(default))
+    if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
+        raise BadRequestError(f"{name} {text[:_SHOWN_CHARACTERS]!r}: expected a number from {lowest} to {highest}")
+    return int(text)
+
+
+def truth_of(request: web.Request, name: str) -> bool:
+    """`true` or `false` from the query; false when it is not there."""
+    text = request.query.get(name, "")
+    truth = _TRUTHS.get(text.lower())
+    if truth is None:
+        raise BadRequestError(f"{name} {text[:_SHOWN_CHARACTERS]!r}: expected true or false")
+    return truth

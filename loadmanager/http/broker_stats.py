@@ -1,0 +1,96 @@
+"""Pulsar's admin paths for broker statistics. A broker of Pulsar's answers about itself, a node about any broker."""
+
+from __future__ import annotations
+
+import asyncio
+from http import HTTPStatus
+
+from aiohttp import web
+
+from loadmanager.core.names import BrokerId
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.errors import BadRequestError, InvalidRecordError
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.responses import json_bytes, json_response, problem
+from loadmanager.leader.service import Node
+from loadmanager.store import paths
+from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
+from loadmanager.wire.http import MetricsAnswer
+
+_STATS = "/admin/v2/broker-stats"
+_USAGE = (
+    "brk_lb_cpu_usage",
+    "brk_lb_memory_usage",
+    "brk_lb_directMemory_usage",
+    "brk_lb_bandwidth_in_usage",
+    "brk_lb_bandwidth_out_usage",
+)
+
+
+class BrokerStatsHandlers:
+    """Read-only; any node answers from memory."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "GET",
+                f"{_STATS}/load-report",
+                "what a broker has last reported",
+                self.load_report,
+                (Parameter("brokerId", "the broker", required=True),),
+                response_model=LocalBrokerData,
+                statuses=(200, 400, 404),
+            ),
+            Operation(
+                "GET",
+                f"{_STATS}/metrics",
+                "the usage of each broker in per cent, as Pulsar's brokers show it of themselves",
+                self.metrics,
+                response_model=list[MetricsAnswer],
+            ),
+            Operation(
+                "GET",
+                f"{_STATS}/broker-resource-availability/{{tenant}}/{{namespace}}",
+                "always 409, as from every load manager of Pulsar's but its oldest",
+                self.availability,
+                statuses=(409,),
+            ),
+        ]
+
+    async def load_report(self, request: web.Request) -> web.Response:
+        """`?brokerId=`: LocalBrokerData as the broker's agent wrote it; 400 without a broker, 404 for an unknown one.
+
+        503 when what it wrote cannot be read.
+        """
+        broker_id = BrokerId(request.query.get("brokerId", ""))
+        view = self._node.view
+        if not broker_id:
+            raise BadRequestError("brokerId is missing: a node is no broker; GET /admin/v2/brokers lists them")
+        view.get_registration(broker_id)
+        entry = view.brokers.get(broker_id)
+        if entry is None:
+            path = paths.broker(broker_id)
+            raise InvalidRecordError(f"the report of {broker_id} cannot be read: {view.faults.get(path, path)}")
+        return json_bytes(encode_local_broker_data(entry.record))
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(await asyncio.to_thread(_metrics, self._node.desk.snapshot()))
+
+    async def availability(self, request: web.Request) -> web.Response:
+        del request
+        return problem(HTTPStatus.CONFLICT, "there are no ranked brokers; see /loadbalance/v1/cluster for their loads")
+
+
+def _metrics(snapshot: Snapshot) -> list[dict[str, object]]:
+    """One element per broker, in Pulsar's form."""
+    return [
+        {
+            "metrics": dict(zip(_USAGE, snapshot.brokers.usage_percent[row].tolist(), strict=True)),
+            "dimensions": {"broker": broker_id, "metric": "loadBalancing"},
+        }
+        for row, broker_id in enumerate(snapshot.brokers.ids)
+    ]

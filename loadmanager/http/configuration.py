@@ -1,0 +1,103 @@
+"""Pulsar's admin paths for dynamic configuration: what may be changed while nodes run, and what has been."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aiohttp import web
+
+from loadmanager.config import dynamic_keys, values_as_text
+from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.openapi import Operation
+from loadmanager.http.responses import json_response
+from loadmanager.leader.service import Node
+from loadmanager.overrides import check_dynamic
+
+_CONFIGURATION = "/admin/v2/brokers/configuration"
+_MARGIN_S = 5.0
+
+
+class ConfigurationHandlers:
+    """Any node tells its settings; the leader changes those of all nodes."""
+
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
+
+    def operations(self) -> list[Operation]:
+        texts = dict[str, str]
+        return [
+            Operation("GET", _CONFIGURATION, "the dynamic keys", self.list_keys, response_model=list[str]),
+            Operation(
+                "GET",
+                f"{_CONFIGURATION}/values",
+                "what overrides nodes' own settings",
+                self.values,
+                response_model=texts,
+            ),
+            Operation(
+                "GET",
+                f"{_CONFIGURATION}/runtime",
+                "all settings of this node as they are now",
+                self.runtime,
+                response_model=texts,
+            ),
+            Operation(
+                "POST",
+                f"{_CONFIGURATION}/{{key}}/{{value:.*}}",
+                "override a setting of all nodes; 412 for a key that is not dynamic",
+                self.set_value,
+                statuses=(200, 400, 409, 412),
+            ),
+            Operation(
+                "DELETE",
+                f"{_CONFIGURATION}/{{key}}",
+                "let each node go by its own setting again",
+                self.delete_value,
+                statuses=(200, 409, 412),
+            ),
+        ]
+
+    async def list_keys(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(dynamic_keys())
+
+    async def values(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(dict(sorted(self._node.live.overrides.items())))
+
+    async def runtime(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(values_as_text(self._node.live.current))
+
+    async def set_value(self, request: web.Request) -> web.Response:
+        """`POST`: 200 as in Pulsar, once the leader goes by it; 400 for an unusable value, 412 for the key."""
+        key, text = request.match_info["key"], request.match_info["value"]
+
+        def put(stored: Mapping[str, str]) -> Mapping[str, str]:
+            self._node.live.check({**self._node.live.overrides, key: text})
+            return {**stored, key: text}
+
+        async def act() -> web.Response:
+            await self._node.operators.update_configuration(put)
+            return web.Response()
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    async def delete_value(self, request: web.Request) -> web.Response:
+        """`DELETE`: 200 as in Pulsar; an override that cannot be used goes too, whatever its key."""
+        key = request.match_info["key"]
+
+        def remove(stored: Mapping[str, str]) -> Mapping[str, str]:
+            if key not in stored:
+                check_dynamic(key)
+            others = {name: text for name, text in self._node.live.overrides.items() if name != key}
+            self._node.live.check(others)
+            return {name: text for name, text in stored.items() if name != key}
+
+        async def act() -> web.Response:
+            await self._node.operators.update_configuration(remove)
+            return web.Response()
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)

@@ -1,0 +1,197 @@
+"""An operator's hand on the balancer: exclude or hold off a broker, pin or freeze a bundle, freeze all, dry run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from http import HTTPStatus
+from typing import TypeVar
+
+from aiohttp import web
+
+from loadmanager.core.controls import Controls
+from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.http.bodies import body_of
+from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.openapi import Operation
+from loadmanager.http.responses import json_response
+from loadmanager.leader.service import Node
+from loadmanager.wire.controls import ControlsData, HoldOff, Pin, Reasoned, data_of
+
+_OURS = "/loadbalance/v1"
+_BROKER = f"{_OURS}/brokers/{{broker}}"
+_BUNDLE = f"{_OURS}/bundles/{{tenant}}/{{namespace}}/{{range}}"
+_MARGIN_S = 5.0
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+_Change = Callable[[Controls], Controls]
+
+
+class ControlHandlers:
+    """Any node tells the controls; the leader changes them. Taking back what is not in force is no error."""
+
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
+
+    def operations(self) -> list[Operation]:
+        of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
+        return [
+            Operation(
+                "GET", f"{_OURS}/controls", "all that is in force", self.get_controls, response_model=ControlsData
+            ),
+            Operation(
+                "PUT", f"{_BROKER}/exclusion", "give the broker no new bundles", self.exclude, statuses=of_broker
+            ),
+            Operation("DELETE", f"{_BROKER}/exclusion", "give it bundles again", self.include, statuses=done),
+            Operation(
+                "PUT",
+                f"{_BROKER}/hold-off",
+                "let the broker's bundles wait for it while it restarts",
+                self.hold_off,
+                body_model=HoldOff,
+                statuses=of_broker,
+            ),
+            Operation("DELETE", f"{_BROKER}/hold-off", "let its bundles wait no longer", self.let_go, statuses=done),
+            Operation(
+                "PUT",
+                f"{_BUNDLE}/pin",
+                "say on which broker the bundle belongs",
+                self.pin,
+                body_model=Pin,
+                statuses=of_bundle,
+            ),
+            Operation("DELETE", f"{_BUNDLE}/pin", "let it belong anywhere", self.unpin, statuses=(204, 409, 412)),
+            Operation(
+                "PUT",
+                f"{_BUNDLE}/freeze",
+                "let nothing move the bundle by itself",
+                self.freeze_bundle,
+                body_model=Reasoned,
+                statuses=of_bundle,
+            ),
+            Operation("DELETE", f"{_BUNDLE}/freeze", "let it move again", self.thaw_bundle, statuses=(204, 409, 412)),
+            Operation(
+                "PUT",
+                f"{_OURS}/freeze",
+                "let nothing be shed, split or merged by itself",
+                self.freeze,
+                body_model=Reasoned,
+                statuses=done,
+            ),
+            Operation("DELETE", f"{_OURS}/freeze", "let the balancer work again", self.thaw, statuses=done),
+            Operation("PUT", f"{_OURS}/dry-run", "let shedding decide and move nothing", self.dry_run, statuses=done),
+            Operation("DELETE", f"{_OURS}/dry-run", "let shedding move bundles again", self.wet_run, statuses=done),
+        ]
+
+    async def get_controls(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(data_of(self._node.view.laid_down.controls))
+
+    async def exclude(self, request: web.Request) -> web.Response:
+        broker = _broker_of(request)
+        return await self._change(
+            request,
+            lambda controls: replace(controls, excluded=controls.excluded | {broker}),
+            lambda: self._must_be_known(broker),
+        )
+
+    async def include(self, request: web.Request) -> web.Response:
+        broker = _broker_of(request)
+        return await self._change(request, lambda controls: replace(controls, excluded=controls.excluded - {broker}))
+
+    async def hold_off(self, request: web.Request) -> web.Response:
+        """`PUT`: the time counts from now on; putting it again prolongs or shortens it."""
+        broker, wanted = _broker_of(request), await body_of(request, HoldOff)
+
+        def change(controls: Controls) -> Controls:
+            return replace(controls, held_off={**controls.held_off, broker: time.time() + wanted.for_s})
+
+        return await self._change(request, change, lambda: self._must_be_known(broker))
+
+    async def let_go(self, request: web.Request) -> web.Response:
+        broker = _broker_of(request)
+        return await self._change(
+            request, lambda controls: replace(controls, held_off=_without(controls.held_off, broker))
+        )
+
+    async def pin(self, request: web.Request) -> web.Response:
+        bundle, wanted = _bundle_of(request), await body_of(request, Pin)
+        broker = BrokerId(wanted.broker)
+
+        def check() -> None:
+            self._node.view.bundle(bundle)
+            self._node.view.get_registration(broker)
+
+        return await self._change(
+            request, lambda controls: replace(controls, pinned={**controls.pinned, str(bundle): broker}), check
+        )
+
+    async def unpin(self, request: web.Request) -> web.Response:
+        bundle = str(_bundle_of(request))
+        return await self._change(request, lambda controls: replace(controls, pinned=_without(controls.pinned, bundle)))
+
+    async def freeze_bundle(self, request: web.Request) -> web.Response:
+        bundle, why = _bundle_of(request), await body_of(request, Reasoned)
+
+        def change(controls: Controls) -> Controls:
+            return replace(controls, frozen_bundles={**controls.frozen_bundles, str(bundle): why.reason})
+
+        return await self._change(request, change, lambda: self._node.view.bundle(bundle))
+
+    async def thaw_bundle(self, request: web.Request) -> web.Response:
+        bundle = str(_bundle_of(request))
+        return await self._change(
+            request, lambda controls: replace(controls, frozen_bundles=_without(controls.frozen_bundles, bundle))
+        )
+
+    async def freeze(self, request: web.Request) -> web.Response:
+        why = await body_of(request, Reasoned)
+        return await self._change(request, lambda controls: replace(controls, frozen=why.reason))
+
+    async def thaw(self, request: web.Request) -> web.Response:
+        return await self._change(request, lambda controls: replace(controls, frozen=""))
+
+    async def dry_run(self, request: web.Request) -> web.Response:
+        return await self._change(request, lambda controls: replace(controls, dry_run=True))
+
+    async def wet_run(self, request: web.Request) -> web.Response:
+        return await self._change(request, lambda controls: replace(controls, dry_run=False))
+
+    async def _change(
+        self, request: web.Request, change: _Change, check: Callable[[], object] = lambda: None
+    ) -> web.Response:
+        """The change, made on the leader if `check` finds nothing wrong there."""
+
+        async def act() -> web.Response:
+            self._node.election.get_term()  # only the leader knows for certain what there is
+            check()
+            await self._node.operators.update_controls(change)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    def _must_be_known(self, broker: BrokerId) -> None:
+        """`BrokerNotFoundError` unless the broker is registered, or has bundles while it is away."""
+        view = self._node.view
+        if broker not in view.registrations:
+            owners = {ownership.owner.broker for _, _, ownership in view.ownerships() if ownership.owner}
+            if broker not in owners:
+                view.get_registration(broker)
+
+
+def _broker_of(request: web.Request) -> BrokerId:
+    return BrokerId(request.match_info["broker"])
+
+
+def _bundle_of(request: web.Request) -> BundleName:
+    names = request.match_info
+    namespace = NamespaceName.of(names["tenant"], names["namespace"])
+    return BundleName(namespace, BundleRange.parse(names["range"].lower()))
+
+
+def _without(known: Mapping[_Key, _Value], key: _Key) -> dict[_Key, _Value]:
+    return {other: value for other, value in known.items() if other != key}

@@ -1,0 +1,140 @@
+"""Drains, the end of an unload under way, and what the limits on churn have stopped."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+
+from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.responses import json_response
+from loadmanager.leader.service import Node
+from loadmanager.wire.plans import ChurnAnswer, DrainProgress, FrozenBundle
+
+_DRAIN = "/loadbalance/v1/brokers/{broker}/drain"
+_UNLOAD = "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/unload"
+_CHURN = "/loadbalance/v1/churn"
+_BREAKER = f"{_CHURN}/breaker"
+_MARGIN_S = 5.0
+
+
+class DrainingHandlers:
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
+
+    def operations(self) -> list[Operation]:
+        bundle = Parameter("bundle", "only of this bundle, tenant/namespace/0x.._0x..; none: of everything")
+        return [
+            Operation(
+                "PUT",
+                _DRAIN,
+                "give away all that the broker owns, and give it nothing, until this is lifted or it is gone",
+                self.drain,
+                response_model=DrainProgress,
+                statuses=(202, 404, 409),
+            ),
+            Operation(
+                "GET",
+                _DRAIN,
+                "how far the drain is",
+                self.progress,
+                response_model=DrainProgress,
+                statuses=(200, 404),
+            ),
+            Operation("DELETE", _DRAIN, "drain the broker no more", self.stop, statuses=(204, 409)),
+            Operation(
+                "DELETE",
+                _UNLOAD,
+                "cancel an unload under way: the owner keeps the bundle; 409 when there is none, or it is too late",
+                self.cancel_unload,
+                statuses=(204, 404, 409, 412),
+            ),
+            Operation(
+                "GET",
+                _CHURN,
+                "what shedding has moved and returned of late, and what the breaker has stopped",
+                self.churn,
+                response_model=ChurnAnswer,
+            ),
+            Operation(
+                "DELETE",
+                _BREAKER,
+                "let shedding go on that the breaker has stopped",
+                self.lift,
+                (bundle,),
+                statuses=(204, 412),
+            ),
+        ]
+
+    async def drain(self, request: web.Request) -> web.Response:
+        broker = BrokerId(request.match_info["broker"])
+
+        async def act() -> web.Response:
+            self._node.must_lead()
+            progress = await self._node.drains.start(broker)
+            return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    async def progress(self, request: web.Request) -> web.Response:
+        broker = BrokerId(request.match_info["broker"])
+
+        async def act() -> web.Response:
+            self._node.must_lead()
+            return json_response(self._node.drains.progress(broker).model_dump(by_alias=True))
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    async def stop(self, request: web.Request) -> web.Response:
+        broker = BrokerId(request.match_info["broker"])
+
+        async def act() -> web.Response:
+            self._node.must_lead()
+            await self._node.drains.stop(broker)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    async def cancel_unload(self, request: web.Request) -> web.Response:
+        namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
+        name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
+
+        async def act() -> web.Response:
+            self._node.must_lead()
+            await self._node.executor.cancel(name)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    async def churn(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            self._node.must_lead()
+            figures = self._node.desk.churn.figures()
+            answer = ChurnAnswer(
+                thrash_percent=100 * figures.thrash,
+                moved_within_hour_percent=100 * figures.moved_within_hour,
+                shedding_stopped=figures.shedding_stopped_for_s > 0,
+                shedding_stopped_seconds_left=round(figures.shedding_stopped_for_s),
+                frozen_bundles=[
+                    FrozenBundle(bundle=bundle, seconds_left=round(left_s))
+                    for bundle, left_s in figures.frozen_for_s.items()
+                ],
+            )
+            return json_response(answer.model_dump(by_alias=True))
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)
+
+    async def lift(self, request: web.Request) -> web.Response:
+        wanted = request.query.get("bundle")
+        bundle = None if wanted is None else str(BundleName.parse(wanted))
+
+        async def act() -> web.Response:
+            self._node.must_lead()
+            self._node.desk.churn.lift(bundle)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)

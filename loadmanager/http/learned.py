@@ -1,0 +1,64 @@
+"""What the pipeline learned from a history: the loads that bundles never seen are taken to carry."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+
+from loadmanager.http.bodies import value_of
+from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.openapi import Operation
+from loadmanager.http.responses import json_bytes
+from loadmanager.leader.service import Node
+from loadmanager.wire.learned import LEARNED_DATA, LearnedData, encode_learned
+
+_LEARNED = "/loadbalance/v1/learned"
+_MARGIN_S = 5.0
+
+
+class LearnedHandlers:
+    """Any node tells what is published; the leader takes it, and lets go of it."""
+
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
+
+    def operations(self) -> list[Operation]:
+        done = (204, 409, 413)
+        return [
+            Operation(
+                "GET",
+                _LEARNED,
+                "what was learned from a history, and by which run; an empty object when nothing was published",
+                self.get_learned,
+            ),
+            Operation(
+                "PUT",
+                _LEARNED,
+                "take bundles without any history to carry what was learned of their namespace",
+                self.put_learned,
+                body_model=LearnedData,
+                statuses=done,
+            ),
+            Operation("DELETE", _LEARNED, "take them to carry the default again", self.forget_learned, statuses=done),
+        ]
+
+    async def get_learned(self, request: web.Request) -> web.Response:
+        del request
+        return json_bytes(encode_learned(self._node.view.laid_down.learned))
+
+    async def put_learned(self, request: web.Request) -> web.Response:
+        learned: LearnedData = await value_of(request, LEARNED_DATA)
+        return await self._update(request, learned)
+
+    async def forget_learned(self, request: web.Request) -> web.Response:
+        return await self._update(request, None)
+
+    async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
+        async def act() -> web.Response:
+            await self._node.operators.update_learned(learned)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, self._timeout_s)

@@ -1,0 +1,190 @@
+"""The routes of a node and the OpenAPI document that describes them, both made from the same operations.
+
+A handler class lists what it answers in `operations()`; there is no other way to a route, so nothing is undocumented.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+from aiohttp import web
+from aiohttp.typedefs import Handler
+from pydantic import TypeAdapter
+
+from loadmanager import __version__
+from loadmanager.http.responses import guarded, json_bytes
+from loadmanager.wire.http import Problem
+
+PATH = "/loadbalance/v1/openapi.json"
+
+JSON = "application/json"
+TEXT = "text/plain"
+
+_JsonSchema = dict[str, Any]
+_VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
+_SUCCESSES = range(200, 300)
+_REFS = "#/components/schemas/{model}"
+_STRING: _JsonSchema = {"type": "string"}
+_PROBLEM = ("", "")
+"""Stands for the error body among the keys of operations."""
+
+_NAME: _JsonSchema = {"type": "string", "pattern": "^[-=:.A-Za-z0-9_]+$"}
+
+_PATH_VARIABLES: dict[str, tuple[str, _JsonSchema]] = {
+    "domain": ("persistent or non-persistent", {"type": "string", "enum": ["persistent", "non-persistent"]}),
+    "tenant": ("the tenant", _NAME),
+    "namespace": ("the namespace, without its tenant", _NAME),
+    "topic": ("the topic's own name, percent-encoded once", _STRING),
+    "range": ("a bundle's range", {"type": "string", "pattern": "^0x[0-9a-f]{8}_0x[0-9a-f]{8}$"}),
+    "cluster": ("the cluster, `clusterName`; where brokers are listed any name stands for it", _STRING),
+    "broker": ("the broker's id, host:port", {"type": "string", "pattern": "^[-A-Za-z0-9._:\\[\\]]+:[0-9]{1,5}$"}),
+    "policy": ("the name of an isolation policy", _STRING),
+    "failureDomain": ("the name of a failure domain", _STRING),
+    "group": ("the name of an anti-affinity group, in any case", _STRING),
+    "key": ("a key of the configuration", _STRING),
+    "value": ("its new value as text, a list with commas", _STRING),
+    "hash": ("the hash of a plan", {"type": "string", "pattern": "^[0-9a-f]{64}$"}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A query parameter; `schema` is its JSON schema."""
+
+    name: str
+    summary: str
+    schema: _JsonSchema | None = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One verb of one path. `path` is as aiohttp writes it; its variables are documented from the path itself.
+
+    `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
+    without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
+    possible, and 400 and 413 wherever there is a body. `handler` is wrapped in `guarded` unless it `guards_itself`.
+    """
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    parameters: tuple[Parameter, ...] = ()
+    body_model: Any = None
+    response_model: Any = None
+    statuses: tuple[int, ...] = (HTTPStatus.OK,)
+    media_type: str | None = None
+    body_media_type: str = JSON
+    body_required: bool = True
+    guards_itself: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """The path as the document writes it, and the verb."""
+        return _VARIABLE.sub(r"{\1}", self.path), self.method.lower()
+
+    @property
+    def path_variables(self) -> list[str]:
+        return _VARIABLE.findall(self.path)
+
+    @property
+    def all_statuses(self) -> set[int]:
+        of_body = (
+            {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE} if self.body_model is not None else set()
+        )
+        return {*self.statuses, *of_body, HTTPStatus.SERVICE_UNAVAILABLE}
+
+    def route(self) -> web.RouteDef:
+        handler = self.handler if self.guards_itself else guarded(self.handler)
+        if self.method == "GET":
+            return web.get(self.path, handler)
+        return web.route(self.method, self.path, handler)
+
+
+class OpenApiHandlers:
+    """Serves the document of all operations, its own included."""
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._document = cache(lambda: orjson.dumps(document([*operations, *self.operations()])))
+
+    def operations(self) -> list[Operation]:
+        summary = "this document"
+        return [Operation("GET", PATH, summary, self.openapi, response_model=dict[str, Any])]
+
+    async def openapi(self, request: web.Request) -> web.Response:
+        del request
+        return json_bytes(await asyncio.to_thread(self._document))
+
+
+def document(operations: Sequence[Operation]) -> dict[str, Any]:
+    """The OpenAPI 3.1 document of these operations."""
+    inputs: list[tuple[Any, Any, TypeAdapter[Any]]] = [(_PROBLEM, "serialization", TypeAdapter(Problem))]
+    for operation in operations:
+        if operation.body_model is not None:
+            inputs.append((operation.key, "validation", TypeAdapter(operation.body_model)))
+        if operation.response_model is not None:
+            inputs.append((operation.key, "serialization", TypeAdapter(operation.response_model)))
+    schemas, definitions = TypeAdapter.json_schemas(inputs, ref_template=_REFS)
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in operations:
+        path, method = operation.key
+        paths.setdefault(path, {})[method] = _described(operation, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "loadmanager",
+            "version": __version__,
+            "description": "Pulsar's lookup and admin paths for load balancing, and our own under /loadbalance/v1.",
+        },
+        "paths": paths,
+        "components": {"schemas": definitions["$defs"]},
+    }
+
+
+def _described(operation: Operation, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
+    """The operation object of the document."""
+    described: _JsonSchema = {"summary": operation.summary}
+    parameters = [_path_parameter(name) for name in operation.path_variables]
+    parameters += [
+        {
+            "name": each.name,
+            "in": "query",
+            "description": each.summary,
+            "required": each.required,
+            "schema": each.schema or _STRING,
+        }
+        for each in operation.parameters
+    ]
+    if parameters:
+        described["parameters"] = parameters
+    if operation.body_model is not None:
+        content = {operation.body_media_type: {"schema": schemas[operation.key, "validation"]}}
+        described["requestBody"] = {"required": operation.body_required, "content": content}
+    described["responses"] = {
+        str(status): _response(operation, status, schemas) for status in sorted(operation.all_statuses)
+    }
+    return described
+
+
+def _path_parameter(name: str) -> _JsonSchema:
+    summary, schema = _PATH_VARIABLES[name]
+    return {"name": name, "in": "path", "description": summary, "required": True, "schema": schema}
+
+
+def _response(operation: Operation, status: int, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
+    described: _JsonSchema = {"description": HTTPStatus(status).phrase}
+    if status not in _SUCCESSES:
+        described["content"] = {JSON: {"schema": schemas[_PROBLEM, "serialization"]}}
+    elif operation.response_model is not None and status != HTTPStatus.NO_CONTENT:
+        described["content"] = {operation.media_type or JSON: {"schema": schemas[operation.key, "serialization"]}}
+    elif operation.media_type is not None and status != HTTPStatus.NO_CONTENT:
+        described["content"] = {operation.media_type: {}}
+    return described

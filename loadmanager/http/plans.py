@@ -1,0 +1,82 @@
+"""Plans that are computed, looked at, and then executed as they are."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+from aiohttp import web
+
+from loadmanager.errors import PlanDriftedError
+from loadmanager.http.bodies import body_of
+from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.openapi import Operation
+from loadmanager.http.responses import json_response
+from loadmanager.leader.service import Node
+from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
+
+_PLANS = "/loadbalance/v1/plans"
+_PLANNING_TIMEOUT_S = 60.0
+_EXECUTION_TIMEOUT_S = 3_600.0
+"""How long a node waits for the leader that executes a plan: as long as its unloads may take."""
+
+
+class PlanHandlers:
+    def __init__(self, node: Node, forwarder: Forwarder) -> None:
+        self._node = node
+        self._forwarder = forwarder
+
+    def operations(self) -> list[Operation]:
+        return [
+            Operation(
+                "POST",
+                _PLANS,
+                "compute a plan with its predicted effect and keep it by its hash; nothing is carried out",
+                self.compute,
+                body_model=PlanRequest,
+                response_model=PlanAnswer,
+                statuses=(200, 404, 409, 412),
+            ),
+            Operation(
+                "GET",
+                f"{_PLANS}/{{hash}}",
+                "a plan that the leader keeps",
+                self.get,
+                response_model=PlanAnswer,
+                statuses=(200, 404),
+            ),
+            Operation(
+                "POST",
+                f"{_PLANS}/{{hash}}/execute",
+                "carry out exactly this plan; 409 with what became of each step when the cluster has drifted",
+                self.execute,
+                response_model=ExecutionAnswer,
+                statuses=(200, 404, 409),
+            ),
+        ]
+
+    async def compute(self, request: web.Request) -> web.Response:
+        wanted = await body_of(request, PlanRequest)
+
+        async def act() -> web.Response:
+            self._node.must_lead()
+            return json_response((await self._node.plans.compute(wanted)).model_dump(by_alias=True))
+
+        return await self._forwarder.on_leader(request, act, _PLANNING_TIMEOUT_S)
+
+    async def get(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            self._node.must_lead()
+            return json_response(self._node.plans.get(request.match_info["hash"]).model_dump(by_alias=True))
+
+        return await self._forwarder.on_leader(request, act, _PLANNING_TIMEOUT_S)
+
+    async def execute(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            self._node.must_lead()
+            try:
+                report = await self._node.plans.execute(request.match_info["hash"])
+            except PlanDriftedError as error:
+                return json_response(error.report, HTTPStatus.CONFLICT)
+            return json_response(report.model_dump(by_alias=True))
+
+        return await self._forwarder.on_leader(request, act, _EXECUTION_TIMEOUT_S)

@@ -1,0 +1,88 @@
+"""What is asked of, and told to, the agents of brokers about bundles. Unloads are the executor's."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+
+import aiohttp
+import structlog
+
+from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import NamespaceState, Registration
+from loadmanager.errors import InvalidRecordError, OwnerSilentError
+from loadmanager.leader.view import ClusterView
+from loadmanager.wire.http import NamespacePolicies, OpenTopic, TopicsAnswer, WantedBundles
+from loadmanager.wire.records import BundlesData
+from loadmanager.wire.validation import parse_model
+
+log = structlog.get_logger(__name__)
+
+TIMEOUT_S = 3.0
+_SHOWN_BYTES = 200
+
+
+class Agents:
+    """The agents of the brokers that the view knows; to be closed."""
+
+    def __init__(self, view: ClusterView, timeout_s: float = TIMEOUT_S) -> None:
+        self._view = view
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+        self._http: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        self._http = aiohttp.ClientSession()
+
+    async def close(self) -> None:
+        if self._http is not None:
+            await self._http.close()
+
+    async def get_topics(self, owner: Registration, bundle: BundleName) -> list[OpenTopic]:
+        """The topics of a bundle that its owner may have open, by name; `OwnerSilentError` when it does not say."""
+        url = f"{self._url(owner)}/loadmanager/v1/topics"
+        body = await self._call("GET", url, HTTPStatus.OK, params={"bundle": str(bundle)})
+        try:
+            answer = parse_model(TopicsAnswer, body, url)
+        except InvalidRecordError as error:
+            raise OwnerSilentError(str(error)) from None
+        return [topic for topic in answer.topics if topic.hash in bundle.range]
+
+    async def tell_bundles(self, broker: Registration, state: NamespaceState) -> None:
+        """Have the broker's load counted by these bundles from now on; `OwnerSilentError` when it was not heard."""
+        data = BundlesData.of(state.bundles)
+        policies = NamespacePolicies(
+            bundles=WantedBundles(boundaries=data.boundaries, num_bundles=data.num_bundles),
+            hash_function=state.bundles.hash_function,
+        )
+        url = f"{self._url(broker)}/loadmanager/v1/namespaces/{state.name}/bundles"
+        headers = {"Content-Type": "application/json"}
+        await self._call("PUT", url, HTTPStatus.NO_CONTENT, data=policies.to_json(), headers=headers)
+
+    def _url(self, broker: Registration) -> str:
+        entry = self._view.brokers.get(broker.broker)
+        if entry is None or entry.registration != broker or not entry.command_url:
+            raise OwnerSilentError(f"{broker} is not registered with a URL to call")
+        return entry.command_url
+
+    async def _call(
+        self,
+        method: str,
+        url: str,
+        expected: HTTPStatus,
+        *,
+        params: dict[str, str] | None = None,
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        if self._http is None:
+            raise OwnerSilentError("this node is not running")
+        try:
+            async with self._http.request(
+                method, url, params=params, data=data, headers=headers, timeout=self._timeout
+            ) as answer:
+                body = await answer.read()
+        except (aiohttp.ClientError, OSError, ValueError) as error:  # no connection or answer, or no usable URL
+            raise OwnerSilentError(f"{url}: {type(error).__name__} {error}".rstrip()) from None
+        if answer.status != expected:
+            said = body[:_SHOWN_BYTES].decode(errors="replace")
+            raise OwnerSilentError(f"{url} answered {answer.status}: {said}")
+        return body

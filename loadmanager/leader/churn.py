@@ -1,0 +1,134 @@
+"""Keeps the memory of moves while this node leads, holds shedding to the limits, and speaks for the breaker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from loadmanager.core import churn
+from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory, State
+from loadmanager.core.effect import share_of, total_load
+from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import Ownership
+from loadmanager.core.plan import Plan, Reason, Verdict
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.history.rows import Event
+from loadmanager.leader.journal import Journal
+from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.moving import Moves
+from loadmanager.leader.recording import Recorder
+from loadmanager.leader.view import ClusterView
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnFigures:
+    """Fractions of all load: returned within the window, moved by shedding within the hour; and what is stopped.
+
+    Times are seconds that are left.
+    """
+
+    thrash: float
+    moved_within_hour: float
+    shedding_stopped_for_s: float
+    frozen_for_s: dict[str, float]
+
+
+class Churn:
+    """`state` is what `core.churn` remembers. `memory_changed` is set when the breaker trips or is lifted, and when a
+    round has moved something: it is worth writing down then. `snapshot` gives a snapshot that need not be of this
+    moment.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        live: LiveSettings,
+        journal: Journal,
+        snapshot: Callable[[], Snapshot],
+        recorder: Recorder,
+        moves: Moves,
+    ) -> None:
+        self.state: State = {}
+        self.memory_changed = asyncio.Event()
+        self._view = view
+        self._live = live
+        self._journal = journal
+        self._snapshot = snapshot
+        self._recorder = recorder
+        self._moves = moves
+        self.moves = 0
+        self.load_moved = 0.0
+        self.trips = 0
+
+    def began(self, name: BundleName, released: Ownership) -> None:
+        """Note an unload that has begun."""
+        self._moves.began(str(name), released, self._snapshot())
+
+    def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None:
+        """Note an unload that was given up: the owner keeps the bundle."""
+        self._moves.kept(str(name), released, reason.value, error)
+
+    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
+        """Note a completed unload."""
+        if released.owner is None:
+            return
+        snapshot, at_s, settings = self._snapshot(), time.time(), self._live.planner
+        share = share_of(snapshot, str(name))
+        is_own = released.reason not in AT_AN_OPERATORS_WORD
+        self.moves += 1
+        self.load_moved += share * total_load(snapshot)
+        self.state, verdicts = churn.noted(
+            self.state,
+            str(name),
+            released.owner,
+            done.owner,
+            share,
+            settings,
+            at_s=at_s,
+            is_own=is_own,
+        )
+        noted: dict[str, Any] = {"atS": at_s, "isOwn": is_own, "share": share, "snapshot": self._recorder.last_snapshot}
+        tripped = [[verdict.subject, verdict.verdict.value] for verdict in verdicts]
+        noted |= {"settingsId": self._recorder.settings_id, "tripped": tripped}
+        self._moves.done(str(name), released, done, noted)
+        for verdict in verdicts:
+            self._tripped(verdict)
+
+    def _tripped(self, verdict: Verdict) -> None:
+        self.trips += 1
+        self.memory_changed.set()
+        self._journal.judged("breaker", verdict, epoch=self._view.epoch)
+        log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
+
+    def limit(self, plan: Plan, snapshot: Snapshot, settings: PlannerSettings) -> Plan:
+        """The plan of a round without what is beyond the limits."""
+        limited, self.state = churn.limit(plan, snapshot, settings, self.state)
+        return limited
+
+    def lift(self, bundle: str | None = None) -> None:
+        """Set the breaker back, of one bundle or of everything, at an operator's word."""
+        self.state = churn.lifted(self.state, bundle)
+        self._recorder.put(Event("breaker_lifted", bundle or ""))
+        self.memory_changed.set()
+        verdict = Verdict(bundle or "cluster", Reason.BREAKER_LIFTED, acted=True)
+        self._journal.judged("breaker", verdict, epoch=self._view.epoch)
+        log.info("breaker_lifted", subject=verdict.subject)
+
+    def figures(self) -> ChurnFigures:
+        """As they are now."""
+        now_s, settings = time.time(), self._live.planner
+        memory = Memory.of(self.state).at(now_s, settings)
+        return ChurnFigures(
+            memory.thrash(now_s, settings),
+            memory.moved_share(now_s),
+            max(0.0, memory.stopped_until_s - now_s),
+            {bundle: until_s - now_s for bundle, until_s in sorted(memory.frozen_until_s.items())},
+        )

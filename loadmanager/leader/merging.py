@@ -1,0 +1,117 @@
+"""Automatic merges: which neighbours are cold by the brokers' reports, and what becomes of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+
+from loadmanager.core.controls import Controls
+from loadmanager.core.merging import Merge, MergeCandidate, find_merges
+from loadmanager.core.names import BundleName, InvalidNameError
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
+from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.errors import LoadManagerError, NotLeaderError
+from loadmanager.leader.journal import Journal
+from loadmanager.leader.planning import Desk
+from loadmanager.leader.reshaping import CLUSTER, Reshaper, find_hand, long_term
+from loadmanager.leader.view import BrokerEntry, ClusterView
+from loadmanager.wire.broker_data import NamespaceBundleStats
+from loadmanager.wire.checkpoint import Later
+from loadmanager.wire.reshaping import merging_as_json
+
+
+class Merger:
+    """One round after another; nothing is remembered between them."""
+
+    def __init__(self, desk: Desk, view: ClusterView, reshaper: Reshaper, journal: Journal) -> None:
+        self._desk = desk
+        self._view = view
+        self._reshaper = reshaper
+        self._journal = journal
+
+    async def round(self, settings: PlannerSettings, controls: Controls) -> None:
+        """Merge cold neighbours, if that is wanted; a verdict for each namespace without any."""
+        if not settings.auto_bundle_merge_enabled:
+            why = {"loadBalancerAutoBundleMergeEnabled": str(settings.auto_bundle_merge_enabled)}
+            self._judge(Verdict(CLUSTER, Reason.MERGING_DISABLED, acted=False, why=why))
+            return
+        find_doubt = self._view.gate.find_doubt
+        entries = {entry.registration: entry for name, entry in self._view.brokers.items() if find_doubt(name) is None}
+        namespaces = {name: entry.state for name, entry in self._view.namespaces.items()}
+        snapshot, now_s = self._desk.snapshot(), time.time()
+        asked = self._desk.recorder.ask("merge")
+
+        def find() -> tuple[Mapping[str, list[MergeCandidate]], list[Merge], list[Verdict]]:
+            candidates = _candidates(entries, namespaces, snapshot, controls, now_s)
+            return candidates, *find_merges(candidates, settings)
+
+        candidates, merges, verdicts = await asyncio.to_thread(find)
+        steps = [{"kind": "merge", "bundle": each.lower, "detail": {"with": each.upper}} for each in merges]
+        said = [*verdicts, *(each.why for each in merges)]
+        self._desk.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
+        for verdict in verdicts:
+            self._judge(verdict)
+        for merge in merges:
+            await self._carry_out(merge, controls)
+
+    async def _carry_out(self, merge: Merge, controls: Controls) -> None:
+        lower, upper = BundleName.parse(merge.lower), BundleName.parse(merge.upper)
+        if controls.dry_run:
+            owner = self._view.bundle(lower)[0].state.ownerships[self._view.bundle(lower)[1]].owner
+            assert owner is not None, "only bundles with an owner are merged"
+            self._journal.would_move(
+                "would_merge",
+                merge.lower,
+                merge.why.verdict,
+                epoch=self._view.epoch,
+                source=owner,
+                destination=owner,
+                because=[merge.why],
+            )
+            return
+        try:
+            await self._reshaper.merge(lower, upper.range, Reason.COLD_NEIGHBOURS, merge.why)
+        except NotLeaderError:
+            raise
+        except (LoadManagerError, IllegalTransitionError, InvalidNameError) as error:
+            why = {**merge.why.why, "error": str(error)}
+            self._judge(Verdict(merge.lower, Reason.MERGE_FAILED, acted=False, why=why))
+
+    def _judge(self, verdict: Verdict) -> None:
+        self._journal.judged("merge", verdict, epoch=self._view.epoch)
+
+
+def _candidates(
+    entries: Mapping[Registration, BrokerEntry],
+    namespaces: Mapping[str, NamespaceState],
+    snapshot: Snapshot,
+    controls: Controls,
+    now_s: float,
+) -> dict[str, list[MergeCandidate]]:
+    """All bundles of all namespaces; one that its owner's report does not name carries nothing."""
+    found = {}
+    for namespace, state in namespaces.items():
+        candidates = found[namespace] = list[MergeCandidate]()
+        for name, ownership in zip(state.bundle_names(), state.ownerships, strict=True):
+            keeps = ownership.state is OwnershipState.OWNED and ownership.owner in entries
+            owner = ownership.owner if keeps else None
+            reported = (entries[owner].record.get("lastStats") or {}) if owner is not None else {}
+            stats = reported.get(name)
+            msg_rate, throughput = long_term(snapshot, name) if stats is not None else (0.0, 0.0)
+            stats = stats or NamespaceBundleStats()
+            candidates.append(
+                MergeCandidate(
+                    name,
+                    owner,
+                    topics=stats.get("topics", 0),
+                    sessions=stats.get("consumerCount", 0) + stats.get("producerCount", 0),
+                    msg_rate=msg_rate,
+                    throughput=throughput,
+                    age_s=now_s - ownership.since_ms / 1000,
+                    is_held=find_hand(controls, name) is not None,
+                )
+            )
+    return found

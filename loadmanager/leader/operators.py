@@ -1,0 +1,123 @@
+"""Writes what operators lay down: policies, controls and dynamic configuration, each kind one znode.
+
+Only the leader writes, and every write checks its epoch and the version that it has read. Each node learns of it
+through its intake, this one before the caller is answered.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TypeVar
+
+import structlog
+
+from loadmanager.core.controls import Controls
+from loadmanager.core.names import BrokerId
+from loadmanager.errors import ConcurrentModificationError, StaleEpochError, TransactionFailedError
+from loadmanager.leader.election import Election
+from loadmanager.leader.intake import Intake
+from loadmanager.store import paths
+from loadmanager.store.base import Check, Create, MetadataStore, Op, Put
+from loadmanager.store.codec import decode, pack
+from loadmanager.wire.controls import decode_controls, encode_controls
+from loadmanager.wire.learned import LearnedData, decode_learned, encode_learned
+from loadmanager.wire.policies import (
+    FailureDomain,
+    IsolationData,
+    decode_domains,
+    decode_groups,
+    decode_isolation,
+    encode_domains,
+    encode_groups,
+    encode_isolation,
+)
+from loadmanager.wire.records import decode_configuration, encode_configuration
+
+log = structlog.get_logger(__name__)
+
+_ATTEMPTS = 5
+_CHANGED_UNDERNEATH = frozenset({"bad_version", "node_exists", "no_node"})
+
+_Value = TypeVar("_Value")
+
+
+class Operators:
+    """Each `update_...` makes one change of one znode; what it returns is stored, and known to this node.
+
+    `change` gets what is stored now and returns what is to be stored; it may be called again when somebody else has
+    changed it meanwhile, and what it raises is passed on. Besides they raise `NotLeaderError`, `InvalidRecordError` if
+    what is stored cannot be read, `ConcurrentModificationError` after so many attempts, or a `StoreError`.
+    """
+
+    def __init__(self, store: MetadataStore, intake: Intake, election: Election) -> None:
+        self._store = store
+        self._intake = intake
+        self._election = election
+
+    async def update_controls(self, change: Callable[[Controls], Controls]) -> Controls:
+        return await self._update(
+            paths.CONTROLS, decode_controls, encode_controls, lambda controls: change(_without_ended_holds(controls))
+        )
+
+    async def update_isolation(
+        self, change: Callable[[Mapping[str, IsolationData]], Mapping[str, IsolationData]]
+    ) -> Mapping[str, IsolationData]:
+        """The isolation policies by name."""
+        return await self._update(paths.ISOLATION, decode_isolation, encode_isolation, change)
+
+    async def update_failure_domains(
+        self, change: Callable[[Mapping[str, FailureDomain]], Mapping[str, FailureDomain]]
+    ) -> Mapping[str, FailureDomain]:
+        """The failure domains by name."""
+        return await self._update(paths.FAILURE_DOMAINS, decode_domains, encode_domains, change)
+
+    async def update_anti_affinity(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
+        """The anti-affinity group of each namespace that has one."""
+        return await self._update(paths.ANTI_AFFINITY, decode_groups, encode_groups, change)
+
+    async def update_configuration(self, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> Mapping[str, str]:
+        """The overrides of settings by key, as they are stored: one that cannot be used is among them."""
+        return await self._update(paths.CONFIGURATION, decode_configuration, encode_configuration, change)
+
+    async def update_learned(self, learned: LearnedData | None) -> LearnedData | None:
+        """What the pipeline learned, in place of what there was; None takes it back."""
+        return await self._update(paths.LEARNED, decode_learned, encode_learned, lambda _: learned)
+
+    async def _update(
+        self,
+        path: str,
+        read: Callable[[bytes, str], _Value],
+        write: Callable[[_Value], bytes],
+        change: Callable[[_Value], _Value],
+    ) -> _Value:
+        for _ in range(_ATTEMPTS):
+            term = self._election.get_term()
+            znode = await self._store.get(path)
+            stored = read(b"{}" if znode is None else decode(znode.data, path), path)
+            changed = change(stored)
+            if changed == stored:
+                return stored
+            data = pack(write(changed))
+            op: Op = Create(path, data) if znode is None else Put(path, data, znode.version)
+            try:
+                await self._store.commit([Check(paths.EPOCH, term.epoch), op], session_id=term.session_id)
+            except TransactionFailedError as error:
+                if error.index == 0:
+                    self._election.deposed()
+                    raise StaleEpochError("another leader has taken over; this write had no effect") from None
+                if error.cause not in _CHANGED_UNDERNEATH:
+                    raise
+                continue
+            log.info("laid_down", path=path)
+            self._intake.mark_dirty(path)
+            await self._intake.settled()
+            return changed
+        raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
+
+
+def _without_ended_holds(controls: Controls) -> Controls:
+    now_s = time.time()
+    held: dict[BrokerId, float] = {b: until_s for b, until_s in controls.held_off.items() if until_s > now_s}
+    return controls if len(held) == len(controls.held_off) else replace(controls, held_off=held)

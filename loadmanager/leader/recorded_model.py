@@ -1,0 +1,154 @@
+"""The model of a node that records: every input that changes it goes into the history, after it was applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.controls import Controls
+from loadmanager.core.extensible import ReportRules
+from loadmanager.core.inheritance import PartLoad
+from loadmanager.core.learned import Learned
+from loadmanager.core.load import BrokerReport, BundleAverages
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Ownership, Registration
+from loadmanager.core.policies import Policies
+from loadmanager.core.quality import Doubts
+from loadmanager.history.rows import Event, Report
+from loadmanager.leader.moving import Moves
+from loadmanager.leader.recording import Recorder, controls_later, learned_later, policies_later
+from loadmanager.leader.view import LaidDown
+from loadmanager.wire.checkpoint import (
+    Later,
+    Record,
+    doubts_as_json,
+    owned_as_json,
+    record_as_json,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The record of a namespace in place of the one before: written down as what is different."""
+
+    before: Record | None
+    after: Record
+
+    def as_json(self) -> dict[str, Any]:
+        if self.before is None or list(self.before[0]) != list(self.after[0]):
+            return record_as_json(self.after)
+        pairs = zip(self.before[1], self.after[1], strict=True)
+        return {
+            "changed": {
+                str(index): owned_as_json(after)
+                for index, (before, after) in enumerate(pairs)
+                if before is not after and before != after
+            }
+        }
+
+
+class RecordedModel(ClusterModel):
+    """As any other, with a `recorder` that is told of each input, but not of what one input brings about by itself."""
+
+    def __init__(self, rules: ReportRules, laid_down: LaidDown, recorder: Recorder, moves: Moves) -> None:
+        super().__init__(rules)
+        self._laid_down = laid_down
+        self._recorder = recorder
+        self._moves = moves
+        self._records: dict[str, Record] = {}
+        self._known: dict[BrokerId, Registration] = {}
+        self._depth = 0
+
+    def records(self) -> dict[str, Record]:
+        """The record of each namespace as it was taken in."""
+        return dict(self._records)
+
+    def doubts(self) -> Doubts:
+        """What is wrong with brokers' reports, as it was taken in."""
+        return self._doubts
+
+    def apply_report(self, registration: Registration, report: BrokerReport) -> None:
+        if self._known.get(registration.broker) != registration:
+            self._known[registration.broker] = registration
+            body = {"incarnation": registration.incarnation, "version": report.version}
+            self._recorder.put(Event("broker_registered", registration.broker, body))
+        with self._applying() as is_input:
+            super().apply_report(registration, report)
+        if is_input:
+            self._recorder.put(Report(registration, report))
+            self._moves.reported(registration, report)
+
+    def remove_broker(self, broker_id: BrokerId) -> None:
+        with self._applying() as is_input:
+            super().remove_broker(broker_id)
+        if is_input:
+            self._known.pop(broker_id, None)
+            self._recorder.put(Event("broker_gone", broker_id))
+            self._moves.broker_gone(broker_id)
+
+    def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
+        with self._applying() as is_input:
+            super().set_namespace(namespace, bundle_names, ownerships)
+        if is_input:
+            before, after = self._records.get(namespace), (bundle_names, ownerships)
+            self._records[namespace] = after
+            self._recorder.put(Event("namespace", namespace, _Change(before, after)))
+
+    def remove_namespace(self, namespace: str) -> None:
+        with self._applying() as is_input:
+            super().remove_namespace(namespace)
+        if is_input:
+            self._records.pop(namespace, None)
+            self._recorder.put(Event("namespace_gone", namespace))
+
+    def redistribute(self, parts: Mapping[str, PartLoad]) -> None:
+        super().redistribute(parts)
+        body = {name: [part.load.tolist(), part.topics] for name, part in parts.items()}
+        self._recorder.put(Event("redistributed", "", body))
+
+    def set_rules(self, rules: ReportRules) -> None:
+        super().set_rules(rules)
+        self._recorder.configured()
+
+    def set_policies(self, policies: Policies) -> None:
+        super().set_policies(policies)
+        self._recorder.put(Event("policies", "", Later(policies_later(self._laid_down))))
+
+    def set_controls(self, controls: Controls) -> None:
+        super().set_controls(controls)
+        self._recorder.put(Event("controls", "", Later(controls_later(self._laid_down))))
+
+    def set_learned(self, learned: Learned) -> None:
+        super().set_learned(learned)
+        self._recorder.put(Event("learned", "", Later(learned_later(self._laid_down))))
+
+    def set_doubts(self, doubts: Doubts) -> None:
+        is_other = doubts is not self._doubts
+        super().set_doubts(doubts)
+        if is_other:
+            self._recorder.put(Event("doubts", "", Later(lambda: doubts_as_json(doubts))))
+
+    def seed_bundle(self, name: str, averages: BundleAverages) -> None:
+        super().seed_bundle(name, averages)
+        body = [averages.short, averages.long, averages.short_samples, averages.long_samples, averages.topics]
+        self._recorder.put(Event("seeded", name, body))
+
+    def mark_unloaded(self, name: str, at_s: float, source: BrokerId | None = None) -> None:
+        super().mark_unloaded(name, at_s, source)
+        self._recorder.put(Event("unloaded", name, {"atS": at_s, "source": source}))
+
+    def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
+        super().restore_unloaded(unloaded, sources)
+        self._recorder.put(Event("restored", "", {"unloaded": unloaded, "unloadedFrom": sources or {}}))
+
+    @contextmanager
+    def _applying(self) -> Iterator[bool]:
+        """Apply something; whether it is an input, rather than what one has brought about."""
+        self._depth += 1
+        try:
+            yield self._depth == 1
+        finally:
+            self._depth -= 1

@@ -1,0 +1,100 @@
+"""Dynamic configuration over HTTP."""
+
+from __future__ import annotations
+
+import pytest
+from support.nodes import a_leader
+from support.registrations import write
+from support.waiting import eventually
+
+from loadmanager.config import dynamic_keys
+from loadmanager.store import paths
+
+CONFIGURATION = "/admin/v2/brokers/configuration"
+OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"
+EXCLUDED = "loadBalancerSheddingExcludedNamespaces"
+SHEDDING = "loadBalancerLoadSheddingStrategy"
+
+
+async def test_the_dynamic_keys_the_overrides_and_the_settings_in_force_are_told() -> None:
+    async with a_leader(load_balancer_broker_max_topics=9) as (_, leader):
+        assert (await leader.get(CONFIGURATION)).json() == dynamic_keys()
+        assert (await leader.get(f"{CONFIGURATION}/values")).json() == {}
+        runtime = (await leader.get(f"{CONFIGURATION}/runtime")).json()
+        assert (runtime["loadBalancerBrokerMaxTopics"], runtime[OVERLOADED]) == ("9", "85")
+        assert set(runtime) >= set(dynamic_keys())
+
+
+async def test_a_value_is_in_force_when_the_answer_comes_and_the_old_one_is_back_when_it_is_deleted() -> None:
+    async with a_leader() as (_, leader):
+        reply = await leader.ask("POST", f"{CONFIGURATION}/{OVERLOADED}/70")
+        assert (reply.status, reply.body) == (200, b"")
+        assert leader.node.live.planner.broker_overloaded_threshold_percentage == 70
+        assert (await leader.get(f"{CONFIGURATION}/values")).json() == {OVERLOADED: "70"}
+        assert (await leader.get(f"{CONFIGURATION}/runtime")).json()[OVERLOADED] == "70"
+        assert (await leader.ask("DELETE", f"{CONFIGURATION}/{OVERLOADED}")).status == 200
+        assert leader.node.live.planner.broker_overloaded_threshold_percentage == 85
+
+
+async def test_a_value_may_be_a_list_and_a_class_and_hold_slashes() -> None:
+    async with a_leader() as (_, leader):
+        assert (await leader.ask("POST", f"{CONFIGURATION}/{EXCLUDED}/t%2Fa%2Ct%2Fb")).status == 200
+        assert leader.node.live.planner.shedding_excluded_namespaces == {"t/a", "t/b"}
+        strategy = "org.apache.pulsar.broker.loadbalance.impl.OverloadShedder"
+        assert (await leader.ask("POST", f"{CONFIGURATION}/{SHEDDING}/{strategy}")).status == 200
+        assert leader.node.live.planner.shedding_strategy == strategy
+        assert (await leader.ask("POST", f"{CONFIGURATION}/{EXCLUDED}/")).status == 200
+        assert leader.node.live.planner.shedding_excluded_namespaces == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "message"),
+    [
+        (f"{OVERLOADED}/101", 400, "allowed: >= 0, <= 100"),
+        (f"{OVERLOADED}/much", 400, OVERLOADED),
+        (f"{SHEDDING}/Tarot", 400, "known are"),
+        (f"{SHEDDING}/AvgShedder", 400, "both or neither"),
+        ("loadBalancerEnabled/false", 412, "not dynamic"),
+        ("noSuchKey/1", 412, "noSuchKey: no such key"),
+    ],
+)
+async def test_a_value_that_cannot_be_used_is_refused_and_nothing_is_written(
+    path: str, status: int, message: str
+) -> None:
+    async with a_leader() as (cluster, leader):
+        reply = await leader.ask("POST", f"{CONFIGURATION}/{path}")
+        assert reply.status == status
+        assert message in reply.reason
+        assert await cluster.store.get(paths.CONFIGURATION) is None
+
+
+@pytest.mark.parametrize(("key", "status"), [(OVERLOADED, 200), ("noSuchKey", 412), ("clusterName", 412)])
+async def test_deleting_what_was_never_set_is_no_error_for_a_dynamic_key(key: str, status: int) -> None:
+    async with a_leader() as (_, leader):
+        assert (await leader.ask("DELETE", f"{CONFIGURATION}/{key}")).status == status
+
+
+async def test_a_stored_override_that_cannot_be_used_is_in_nobodys_way_and_can_be_deleted() -> None:
+    async with a_leader() as (cluster, leader):
+        await write(cluster.store, paths.CONFIGURATION, b'{"noSuchKey": "1"}')
+        await eventually(lambda: paths.CONFIGURATION in leader.node.view.faults)
+        assert (await leader.ask("POST", f"{CONFIGURATION}/{OVERLOADED}/70")).status == 200
+        assert (await leader.get(f"{CONFIGURATION}/values")).json() == {OVERLOADED: "70"}
+        assert (await leader.ask("DELETE", f"{CONFIGURATION}/noSuchKey")).status == 200
+        assert paths.CONFIGURATION not in leader.node.view.faults
+
+
+async def test_an_override_that_another_one_needs_cannot_be_deleted_alone() -> None:
+    async with a_leader() as (_, leader):
+        supported, default = "supportedNamespaceBundleSplitAlgorithms", "defaultNamespaceBundleSplitAlgorithm"
+        algorithm = "topic_count_equally_divide"
+        assert (await leader.ask("POST", f"{CONFIGURATION}/{default}/{algorithm}")).status == 200
+        assert (await leader.ask("POST", f"{CONFIGURATION}/{supported}/{algorithm}")).status == 200
+        assert (await leader.ask("DELETE", f"{CONFIGURATION}/{default}")).status == 400
+        assert leader.node.live.overrides == {supported: algorithm, default: algorithm}
+
+
+async def test_the_number_of_bundles_of_a_new_namespace_follows() -> None:
+    async with a_leader() as (cluster, leader):
+        assert (await leader.ask("POST", f"{CONFIGURATION}/defaultNumberOfNamespaceBundles/7")).status == 200
+        assert len(await cluster.a_namespace()) == 7

@@ -1,0 +1,140 @@
+"""An operator's hand on the balancer, over HTTP."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from support.nodes import RunningNode, a_leader
+from support.registrations import write
+from support.waiting import eventually
+
+from loadmanager.store import paths
+
+OURS = "/loadbalance/v1"
+NOTHING = {
+    "draining": {},
+    "excluded": [],
+    "heldOff": {},
+    "pinned": {},
+    "frozenBundles": {},
+    "frozen": "",
+    "dryRun": False,
+}
+TOPIC = "persistent://t/ns/x"
+
+
+async def controls(node: RunningNode) -> dict[str, object]:
+    reply = await node.get(f"{OURS}/controls")
+    assert reply.status == 200
+    answer: dict[str, object] = reply.json()
+    return answer
+
+
+async def test_nothing_is_in_force_at_first() -> None:
+    async with a_leader() as (_, leader):
+        assert await controls(leader) == NOTHING
+
+
+async def test_what_was_put_in_force_is_told_and_taken_back_as_often_as_one_likes() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        (bundle, *_) = await cluster.a_namespace()
+        for path, body, key, value in (
+            ("brokers/b1:8080/exclusion", None, "excluded", ["b1:8080"]),
+            (f"bundles/{bundle}/pin", {"broker": "b1:8080"}, "pinned", {bundle: "b1:8080"}),
+            (f"bundles/{bundle}/freeze", {"reason": "test"}, "frozenBundles", {bundle: "test"}),
+            ("freeze", {"reason": "incident"}, "frozen", "incident"),
+            ("dry-run", None, "dryRun", True),
+        ):
+            for _ in range(2):
+                assert (await leader.put(f"{OURS}/{path}", json=body)).status == 204
+            assert await controls(leader) == {**NOTHING, key: value}
+            for _ in range(2):
+                assert (await leader.ask("DELETE", f"{OURS}/{path}")).status == 204
+            assert await controls(leader) == NOTHING
+
+
+async def test_a_hold_off_lasts_so_many_seconds_from_its_last_put_on() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        for for_s in (1_000, 120):
+            assert (await leader.put(f"{OURS}/brokers/b1:8080/hold-off", json={"forS": for_s})).status == 204
+        held = (await controls(leader))["heldOff"]
+        assert isinstance(held, dict)
+        assert held["b1:8080"] / 1000 == pytest.approx(time.time() + 120, abs=30)
+        assert (await leader.ask("DELETE", f"{OURS}/brokers/b1:8080/hold-off")).status == 204
+        assert await controls(leader) == NOTHING
+
+
+async def test_a_broker_that_is_away_but_has_bundles_can_be_held_off() -> None:
+    async with a_leader() as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        await cluster.a_broker("b9:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+        assert (await leader.put(f"{OURS}/brokers/b9:8080/exclusion")).status == 204
+        await leader.lookup(TOPIC)
+        leader.node.reconciler.wake = lambda: None  # type: ignore[method-assign]  # a leader that has not noticed yet
+        await broker.leave()
+        await eventually(lambda: "b1:8080" not in leader.node.view.registrations)
+        assert (await leader.put(f"{OURS}/brokers/b1:8080/hold-off", json={"forS": 60})).status == 204
+        assert (await leader.lookup(TOPIC)).status == 503
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "message"),
+    [
+        ("brokers/b9:8080/exclusion", b"", 404, "broker 'b9:8080' is not registered; known: b1:8080"),
+        ("brokers/b9:8080/hold-off", b'{"forS": 1}', 404, "b9:8080"),
+        ("brokers/b1:8080/hold-off", b"", 400, "forS"),
+        ("brokers/b1:8080/hold-off", b'{"forS": 0}', 400, "forS"),
+        ("brokers/b1:8080/hold-off", b'{"forS": 86401}', 400, "forS"),
+        ("brokers/b1:8080/hold-off", b'{"forS": 1, "why": 1}', 400, "why"),
+        ("brokers/b1:8080/hold-off", b"{", 400, "body"),
+        ("bundles/t/ns/0x00000000_0x40000001/pin", b'{"broker": "b1:8080"}', 412, "not a current bundle"),
+        ("bundles/t/ns/all/pin", b'{"broker": "b1:8080"}', 412, "all"),
+        ("bundles/t/no/0x00000000_0x40000000/pin", b'{"broker": "b1:8080"}', 404, "t/no"),
+        ("bundles/t/ns/0x00000000_0x40000000/pin", b'{"broker": "b9:8080"}', 404, "b9:8080"),
+        ("bundles/t/ns/0x00000000_0x40000000/pin", b'{"broker": "b9"}', 400, "broker"),
+        ("bundles/t/ns/0x00000000_0x40000000/freeze", b"{}", 400, "reason"),
+        ("bundles/t/ns/0x00000000_0x40000001/freeze", b'{"reason": "x"}', 412, "not a current bundle"),
+        ("freeze", b'{"reason": ""}', 400, "reason"),
+        ("freeze", b'{"reason": "x\\u001b[2J"}', 400, "reason: expected one line of printable characters"),
+        ("freeze", b'{"reason": "x", "until": 1}', 400, "until"),
+    ],
+)
+async def test_what_cannot_be_meant_is_refused_and_nothing_changes(
+    path: str, body: bytes, status: int, message: str
+) -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        await cluster.a_namespace()
+        reply = await leader.put(f"{OURS}/{path}", data=body)
+        assert reply.status == status
+        assert message in reply.reason
+        assert await controls(leader) == NOTHING
+
+
+async def test_controls_of_what_is_no_more_can_be_taken_back() -> None:
+    async with a_leader() as (cluster, leader):
+        stored = b'{"excluded": ["gone:1"], "pinned": {"t/ns/0x00000000_0x80000000": "gone:1"}}'
+        await write(cluster.store, paths.CONTROLS, stored)
+        await eventually(lambda: leader.node.view.laid_down.controls.excluded)
+        assert (await leader.ask("DELETE", f"{OURS}/brokers/gone:1/exclusion")).status == 204
+        assert (await leader.ask("DELETE", f"{OURS}/bundles/t/ns/0x00000000_0x80000000/pin")).status == 204
+        assert await controls(leader) == NOTHING
+
+
+async def test_an_excluded_broker_gets_nothing_and_a_pinned_bundle_goes_where_it_belongs() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        await cluster.a_broker("b2:8080")
+        await cluster.a_namespace()
+        assert (await leader.put(f"{OURS}/brokers/b2:8080/exclusion")).status == 204
+        answers = [await leader.lookup(f"persistent://t/ns/x{number}") for number in range(10)]
+        assert {answer.json()["brokerId"] for answer in answers} == {"b1:8080"}
+        assert (await leader.ask("DELETE", f"{OURS}/brokers/b2:8080/exclusion")).status == 204
+        bundle = leader.bundle_of(TOPIC)
+        assert (await leader.put(f"{OURS}/bundles/{bundle}/pin", json={"broker": "b2:8080"})).status == 204
+        assert (await leader.put(f"/admin/v2/namespaces/{bundle}/unload")).status == 204
+        assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b2:8080"

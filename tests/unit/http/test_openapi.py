@@ -1,0 +1,116 @@
+"""The document of a node's HTTP interface says what the node answers: all of it, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from support.nodes import RunningNode, a_leader
+
+from loadmanager.http.openapi import PATH, Operation, Parameter, document
+from loadmanager.wire.http import BrokerInfo, NamespacePolicies
+
+
+@pytest.fixture
+async def node() -> AsyncIterator[RunningNode]:
+    async with a_leader() as (_, node):
+        yield node
+
+
+async def _nothing(_: web.Request) -> web.Response:
+    return web.Response()
+
+
+def _references(content: object) -> Iterator[str]:
+    if isinstance(content, dict):
+        if isinstance(content.get("$ref"), str):
+            yield content["$ref"]
+        for value in content.values():
+            yield from _references(value)
+    elif isinstance(content, list):
+        for value in content:
+            yield from _references(value)
+
+
+def described(operation: Operation) -> dict[str, Any]:
+    """What the document says of this operation."""
+    path, method = operation.key
+    content: dict[str, Any] = document([operation])["paths"][path][method]
+    return content
+
+
+async def test_the_document_lists_exactly_the_routes_of_a_node(node: RunningNode) -> None:
+    content = (await node.get(PATH)).json()
+    documented = {(method.upper(), path) for path, methods in content["paths"].items() for method in methods}
+    routes = {
+        (route.method, re.sub(r"\{(\w+)(?=[:}])[^/]*\}", r"{\1}", route.resource.canonical))
+        for route in node.app.router.routes()
+        if route.resource is not None and route.method not in ("*", "HEAD")
+    }
+    assert documented == routes
+    assert ("GET", PATH) in documented
+
+
+async def test_the_document_is_complete_in_itself(node: RunningNode) -> None:
+    content = (await node.get(PATH)).json()
+    assert content["openapi"] == "3.1.0"
+    known = {f"#/components/schemas/{name}" for name in content["components"]["schemas"]}
+    assert set(_references(content)) <= known
+
+
+async def test_every_path_parameter_is_required_and_described(node: RunningNode) -> None:
+    content = (await node.get(PATH)).json()
+    for path, methods in content["paths"].items():
+        for method in methods.values():
+            parameters = {each["name"]: each for each in method.get("parameters", []) if each["in"] == "path"}
+            assert list(parameters) == re.findall(r"\{(\w+)\}", path)
+            assert all(each["required"] and each["description"] for each in parameters.values())
+
+
+def test_every_operation_may_find_the_service_unavailable() -> None:
+    responses = described(Operation("GET", "/x", "x", _nothing))["responses"]
+    problem = {"application/json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    assert responses == {
+        "200": {"description": "OK"},
+        "503": {"description": "Service Unavailable", "content": problem},
+    }
+
+
+def test_an_operation_with_a_body_may_refuse_it() -> None:
+    content = described(Operation("PUT", "/x", "x", _nothing, body_model=NamespacePolicies, statuses=(204, 409)))
+    assert list(content["responses"]) == ["204", "400", "409", "413", "503"]
+    body = {"schema": {"$ref": "#/components/schemas/NamespacePolicies"}}
+    assert content["requestBody"] == {"required": True, "content": {"application/json": body}}
+
+
+def test_an_answer_without_a_schema_says_its_type_alone() -> None:
+    content = described(Operation("GET", "/x", "x", _nothing, media_type="text/plain"))
+    assert content["responses"]["200"]["content"] == {"text/plain": {}}
+
+
+def test_no_content_has_no_content() -> None:
+    operation = Operation("GET", "/x", "x", _nothing, response_model=BrokerInfo, statuses=(200, 204))
+    responses = described(operation)["responses"]
+    assert "content" not in responses["204"]
+    assert responses["200"]["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/BrokerInfo"}
+
+
+def test_parameters_are_those_of_the_path_and_of_the_query() -> None:
+    operation = Operation("GET", "/x/{cluster:(?!(?:a|b)$)[^/]+}/{broker:.{2}}", "x", _nothing, (Parameter("q", "q"),))
+    assert operation.key == ("/x/{cluster}/{broker}", "get")
+    places = [(each["name"], each["in"], each["required"]) for each in described(operation)["parameters"]]
+    assert places == [("cluster", "path", True), ("broker", "path", True), ("q", "query", False)]
+
+
+def test_a_path_variable_that_nobody_has_described_is_an_error() -> None:
+    with pytest.raises(KeyError, match="unheard_of"):
+        document([Operation("GET", "/x/{unheard_of}", "x", _nothing)])
+
+
+def test_the_document_is_the_same_whenever_it_is_made() -> None:
+    operations = [Operation("GET", "/x", "x", _nothing, response_model=list[str])]
+    assert json.dumps(document(operations)) == json.dumps(document(operations))

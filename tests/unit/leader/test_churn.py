@@ -1,0 +1,137 @@
+"""The limits on churn in a leader: moves are noted when they are completed, and the breaker speaks."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+from support.nodes import Cluster, FakeAgent, RunningNode, a_leader, in_memory
+from support.registrations import a_record, load_of
+from support.waiting import eventually
+
+from loadmanager.core.churn import Memory
+from loadmanager.core.names import BundleName
+from loadmanager.core.plan import Reason, Unload
+
+FLAPPING = {
+    "load_balancer_load_shedding_strategy": "OverloadShedder",
+    "load_balancer_return_cool_down_minutes": 0.0,
+    "load_balancer_shedding_grace_period_minutes": 0.0,
+}
+
+
+async def two_brokers(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, FakeAgent, list[str]]:
+    """b1, which is overloaded, with two bundles of 9 and 1 MiB/s; and b2 without any."""
+    first = await cluster.a_broker("b1:8080")
+    bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+    await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
+    second = await cluster.a_broker("b2:8080")
+    loads = {bundle: load_of(mib) for bundle, mib in zip(bundles, (9.0, 1.0), strict=True)}
+    await first.report(a_record("b1:8080", loads, agent_url=first.url, cpu=95))
+    await eventually(lambda: leader.node.desk.snapshot().bundles.movable.sum() == 2)
+    return first, second, bundles
+
+
+def memory(node: RunningNode) -> Memory:
+    return Memory.of(node.node.desk.churn.state)
+
+
+async def shed(leader: RunningNode, bundle: str, source: FakeAgent, destination: FakeAgent) -> None:
+    """A step as a round of shedding has it carried out."""
+    step = Unload(bundle, source.registration, destination.registration, Reason.BROKER_OVERLOADED)
+    await leader.node.executor.execute(step)
+
+
+async def churn_of(node: RunningNode) -> dict[str, Any]:
+    answer = (await node.get("/loadbalance/v1/churn")).json()
+    assert isinstance(answer, dict)
+    return answer
+
+
+async def test_a_round_of_shedding_is_held_to_the_limits_and_says_so() -> None:
+    async with a_leader(load_balancer_max_load_moved_per_cycle_percentage=0, **FLAPPING) as (cluster, leader):
+        _, _, bundles = await two_brokers(cluster, leader)
+        plan = await leader.node.shedding.cycle()
+        assert plan.steps == ()
+        (entry,) = leader.node.journal.recent(9, bundles[0])[:1]
+        assert (entry["kind"], entry["reason"], entry["acted"]) == ("shed", "moved_enough_this_cycle", False)
+        assert entry["why"]["loadBalancerMaxLoadMovedPerCyclePercentage"] == 0
+        assert leader.ownership(bundles[0]).version == 1
+
+
+async def test_only_what_was_completed_counts() -> None:
+    async with a_leader(namespace_bundle_unloading_timeout_ms=50, **FLAPPING) as (cluster, leader):
+        first, second, bundles = await two_brokers(cluster, leader)
+        first.status = 503
+        await shed(leader, bundles[0], first, second)
+        assert memory(leader).moves == ()
+        first.status = 204
+        await shed(leader, bundles[0], first, second)
+        (move,) = memory(leader).moves
+        assert (move.bundle, move.source, move.is_own, move.is_return) == (bundles[0], "b1:8080", True, False)
+        assert round(move.share, 6) == 0.9
+        assert round((await churn_of(leader))["movedWithinHourPercent"], 3) == 90
+
+
+async def test_what_an_operator_moves_is_not_sheddings() -> None:
+    async with a_leader(**FLAPPING) as (cluster, leader):
+        _, second, bundles = await two_brokers(cluster, leader)
+        await leader.node.unload_bundle(BundleName.parse(bundles[0]), second.registration, Reason.ADMIN_UNLOAD)
+        (move,) = memory(leader).moves
+        assert not move.is_own
+        assert (await churn_of(leader))["movedWithinHourPercent"] == 0
+
+
+async def test_the_breaker_stops_shedding_says_so_everywhere_and_is_lifted_by_an_operator() -> None:
+    async with a_leader(**FLAPPING) as (cluster, leader):
+        first, second, bundles = await two_brokers(cluster, leader)
+        await shed(leader, bundles[0], first, second)
+        await shed(leader, bundles[0], second, first)
+        churn = await churn_of(leader)
+        assert round(churn["thrashPercent"], 3) == 90
+        assert churn["sheddingStopped"] is True
+        assert 1700 < churn["sheddingStoppedSecondsLeft"] <= 1800
+        said = [e["sentence"] for e in leader.node.journal.recent(9, "cluster") if e["kind"] == "breaker"]
+        assert said[0].startswith("Nothing is shed for loadBalancerThrashSheddingStopMinutes 30: bundles with 90 %")
+        samples = {
+            sample.name: sample.value
+            for family in text_string_to_metric_families((await leader.get("/metrics")).body.decode())
+            for sample in family.samples
+        }
+        assert samples["loadmanager_shedding_stopped"] == 1
+        assert round(samples["loadmanager_thrash_ratio"], 6) == 0.9
+        assert (samples["loadmanager_moves_total"], samples["loadmanager_breaker_trips_total"]) == (2, 1)
+        assert (await leader.ask("DELETE", "/loadbalance/v1/churn/breaker")).status == 204
+        assert (await churn_of(leader))["sheddingStopped"] is False
+        (lifted,) = [e for e in leader.node.journal.recent(9, "cluster") if e["reason"] == "breaker_lifted"]
+        assert lifted["sentence"] == "The breaker was lifted by an operator"
+
+
+async def test_a_bundle_that_keeps_returning_is_frozen_and_can_be_thawed_alone() -> None:
+    settings = {"load_balancer_thrash_threshold_percentage": 1_000.0, **FLAPPING}
+    async with a_leader(**settings) as (cluster, leader):
+        first, second, bundles = await two_brokers(cluster, leader)
+        for _ in range(2):
+            await shed(leader, bundles[1], first, second)
+            await shed(leader, bundles[1], second, first)
+        (frozen,) = (await churn_of(leader))["frozenBundles"]
+        assert frozen["bundle"] == bundles[1]
+        assert (await churn_of(leader))["sheddingStopped"] is False
+        refused = await leader.ask("DELETE", "/loadbalance/v1/churn/breaker?bundle=nonsense")
+        assert refused.status == 412
+        assert (await leader.ask("DELETE", f"/loadbalance/v1/churn/breaker?bundle={bundles[1]}")).status == 204
+        assert (await churn_of(leader))["frozenBundles"] == []
+
+
+async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
+    async with Cluster(in_memory()) as cluster:
+        leader, standby = await cluster.start_nodes(2, **FLAPPING)
+        first, second, bundles = await two_brokers(cluster, leader)
+        await shed(leader, bundles[0], first, second)
+        await shed(leader, bundles[0], second, first)
+        await eventually(lambda: leader.node.persistence.records_written)
+        await leader.node.stop()
+        await eventually(lambda: standby.leads)
+        assert (await churn_of(standby))["sheddingStopped"] is True
+        assert memory(standby).moves == memory(leader).moves

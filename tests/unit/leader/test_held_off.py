@@ -1,0 +1,131 @@
+"""A broker that an operator restarts: its bundles wait for it, and go to it when it is back."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+from support.nodes import Cluster, RunningNode, a_leader, topics_by_bundle
+from support.waiting import eventually
+
+from loadmanager.core.names import BrokerId, BundleName, TopicName
+from loadmanager.core.ownership import OwnershipState, Registration
+from loadmanager.core.plan import Reason
+from loadmanager.errors import HeldForOwnerError
+
+B1 = BrokerId("b1:8080")
+TOPIC = "persistent://t/ns/x"
+
+
+async def hold_off(leader: RunningNode, for_s: float) -> None:
+    until_s = time.time() + for_s
+    await leader.node.operators.update_controls(lambda controls: replace(controls, held_off={B1: until_s}))
+
+
+async def all_owned_by_b1(cluster: Cluster, leader: RunningNode) -> list[str]:
+    """b1 owns all bundles of t/ns; b2 comes later, and has none."""
+    await cluster.a_broker("b1:8080")
+    bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 4})
+    for topic in topics_by_bundle(leader, "t/ns", 4).values():
+        assert (await leader.lookup(topic)).status == 200
+    await cluster.a_broker("b2:8080")
+    return bundles
+
+
+async def goes_away(cluster: Cluster, leader: RunningNode) -> None:
+    await cluster.brokers.pop("b1:8080").leave()
+    await eventually(lambda: "b1:8080" not in leader.node.view.registrations)
+
+
+def owners(leader: RunningNode, bundles: list[str]) -> set[Registration | None]:
+    return {leader.ownership(bundle).owner for bundle in bundles}
+
+
+async def test_while_it_is_away_lookups_are_told_how_long_and_its_bundles_stay_its_own() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await all_owned_by_b1(cluster, leader)
+        before = owners(leader, bundles)
+        await hold_off(leader, 90.2)
+        await goes_away(cluster, leader)
+        reply = await leader.lookup(TOPIC)
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "91")
+        assert "waits for b1:8080, which is held off, for 90 s at most" in reply.reason
+        leader.node.reconciler.wake()
+        follower = await cluster.start_node()
+        reply = await follower.lookup(TOPIC)
+        assert (reply.status, int(reply.headers["Retry-After"]) > 80) == (503, True)
+        assert owners(leader, bundles) == before
+
+
+async def test_when_it_is_back_it_gets_its_bundles_without_any_lookup() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await all_owned_by_b1(cluster, leader)
+        await hold_off(leader, 90.0)
+        await goes_away(cluster, leader)
+        back = await cluster.a_broker("b1:8080")
+        await eventually(lambda: owners(leader, bundles) == {back.registration})
+        (entry,) = leader.node.journal.recent(1)
+        assert (entry["reason"], entry["destination"]) == (Reason.HELD_FOR_OWNER, "b1:8080")
+        assert entry["sentence"] == "Placed on b1:8080 because it was kept for it while that one was away"
+
+
+async def test_a_lookup_after_its_return_answers_with_it_at_once() -> None:
+    async with a_leader() as (cluster, leader):
+        await all_owned_by_b1(cluster, leader)
+        await hold_off(leader, 90.0)
+        await goes_away(cluster, leader)
+        back = await cluster.a_broker("b1:8080")
+        assert (await leader.node.lookup(TopicName.parse(TOPIC))).registration == back.registration
+
+
+async def test_a_broker_that_registers_again_before_it_was_missed_keeps_its_bundles() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await all_owned_by_b1(cluster, leader)
+        await hold_off(leader, 90.0)
+        await cluster.brokers["b1:8080"].leave()
+        back = await cluster.a_broker("b1:8080")
+        await eventually(lambda: owners(leader, bundles) == {back.registration})
+
+
+@pytest.mark.parametrize("how", ["the time is over", "the operator lets go"])
+async def test_afterwards_its_bundles_are_free_as_ever(how: str) -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await all_owned_by_b1(cluster, leader)
+        await hold_off(leader, 0.3 if how == "the time is over" else 90.0)
+        await goes_away(cluster, leader)
+        if how == "the operator lets go":
+            assert (await leader.ask("DELETE", "/loadbalance/v1/brokers/b1:8080/hold-off")).status == 204
+        await eventually(lambda: {leader.ownership(b).state for b in bundles} == {OwnershipState.FREE})
+        assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b2:8080"
+
+
+async def test_bundles_of_other_brokers_do_not_wait() -> None:
+    async with a_leader() as (cluster, leader):
+        await all_owned_by_b1(cluster, leader)
+        until_s = time.time() + 90
+        await leader.node.operators.update_controls(
+            lambda controls: replace(controls, held_off={BrokerId("b9:8080"): until_s})
+        )
+        await goes_away(cluster, leader)
+        assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b2:8080"
+
+
+async def test_an_operator_may_move_a_bundle_that_waits() -> None:
+    async with a_leader() as (cluster, leader):
+        (bundle, *_) = await all_owned_by_b1(cluster, leader)
+        await hold_off(leader, 90.0)
+        await goes_away(cluster, leader)
+        destination = cluster.brokers["b2:8080"].registration
+        await leader.node.unload_bundle(BundleName.parse(bundle), destination, Reason.ADMIN_UNLOAD)
+        assert leader.ownership(bundle).owner == destination
+
+
+async def test_a_waiting_bundle_fails_with_the_time_that_is_left() -> None:
+    async with a_leader() as (cluster, leader):
+        await all_owned_by_b1(cluster, leader)
+        await hold_off(leader, 90.0)
+        await goes_away(cluster, leader)
+        with pytest.raises(HeldForOwnerError) as raised:
+            await leader.node.lookup(TopicName.parse(TOPIC))
+        assert 80 < raised.value.retry_after_s <= 90

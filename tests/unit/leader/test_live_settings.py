@@ -1,0 +1,61 @@
+"""Settings that change while a node runs."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from loadmanager.config import Settings
+from loadmanager.leader.live_settings import LiveSettings
+
+INTERVAL = "loadBalancerSheddingIntervalMinutes"
+OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"
+
+
+def interval_s(settings: Settings) -> float:
+    return settings.load_balancer_shedding_interval_minutes * 60
+
+
+def test_the_settings_follow_the_overrides_and_go_back_without_them() -> None:
+    live = LiveSettings(Settings())
+    assert live.apply({OVERLOADED: "70"}) == []
+    assert (live.planner.broker_overloaded_threshold_percentage, live.overrides) == (70, {OVERLOADED: "70"})
+    assert live.apply({}) == []
+    assert live.current.model_dump() == live.base.model_dump()
+    assert live.planner.broker_overloaded_threshold_percentage == 85
+
+
+def test_a_bad_override_is_named_and_the_good_ones_hold() -> None:
+    live = LiveSettings(Settings())
+    (fault,) = live.apply({OVERLOADED: "70", INTERVAL: "never"})
+    assert INTERVAL in fault
+    assert live.overrides == {OVERLOADED: "70"}
+
+
+def test_the_settings_of_the_planner_are_made_once_and_not_at_every_reading() -> None:
+    live = LiveSettings(Settings())
+    live.apply({OVERLOADED: "70"})
+    planner = live.planner
+    live.apply({OVERLOADED: "70"})
+    assert live.planner is planner
+
+
+async def test_a_pause_that_is_made_shorter_meanwhile_ends_earlier() -> None:
+    live = LiveSettings(Settings(load_balancer_shedding_interval_minutes=1_000))
+    pausing = asyncio.create_task(live.pause(interval_s))
+    await asyncio.sleep(0)
+    live.apply({OVERLOADED: "70"})
+    await asyncio.sleep(0)
+    assert not pausing.done()
+    live.apply({INTERVAL: "0.0001"})
+    await asyncio.wait_for(pausing, 5)
+
+
+async def test_a_pause_that_is_made_longer_meanwhile_ends_later() -> None:
+    live = LiveSettings(Settings(load_balancer_shedding_interval_minutes=0.001))
+    started_s = time.monotonic()
+    pausing = asyncio.create_task(live.pause(interval_s))
+    await asyncio.sleep(0)
+    live.apply({INTERVAL: "0.004"})
+    await pausing
+    assert time.monotonic() - started_s >= 0.23

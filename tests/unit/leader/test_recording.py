@@ -1,0 +1,220 @@
+"""What a leader puts into the history, and that it never costs it anything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.nodes import a_leader
+from support.recorded_cluster import NAMESPACE, a_recorded_leader
+from support.waiting import eventually
+
+from loadmanager.config import Settings
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.extensible import ReportRules
+from loadmanager.core.names import BrokerId, BundleName
+from loadmanager.core.plan import Reason
+from loadmanager.history.reader import History
+from loadmanager.history.schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
+from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.moving import Moves
+from loadmanager.leader.recorded_model import RecordedModel
+from loadmanager.leader.recording import Recorder
+from loadmanager.leader.view import LaidDown
+from loadmanager.wire.checkpoint import Later
+
+
+def rows(folder: Path, table: str, kind: str | None = None) -> list[dict[str, Any]]:
+    return [row for row in History(str(folder)).rows(table) if kind is None or row["kind"] == kind]
+
+
+def body(row: dict[str, Any]) -> Any:  # noqa: ANN401 - whatever is in it
+    return json.loads(row["body"])
+
+
+async def test_a_term_begins_with_a_checkpoint_of_all_that_decisions_depend_on(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        node = recorded.leader.node
+        await recorded.live(1)
+        assert isinstance(node.view.model, RecordedModel)
+        await node.desk.checkpoint(node.view.model)
+        bundles = sum(len(entry.state.bundles) for entry in node.view.namespaces.values())
+    kinds = [row["kind"] for row in rows(tmp_path, EVENTS)]
+    assert kinds[:3] == ["term_began", "leader_elected", "checkpoint"]
+    assert kinds[-2:] == ["leader_lost", "term_ended"]
+    first, second = map(body, rows(tmp_path, EVENTS, "checkpoint"))
+    assert first["bundles"] == 0
+    assert second["bundles"] == bundles
+    assert second["settings"]["loadBalancerLoadSheddingStrategy"] == "ThresholdShedder"
+    assert "historyUrl" not in second["settings"]
+    assert set(second) >= {"policies", "controls", "doubts", "states", "splitState", "churn", "rng", "registrations"}
+    parts = rows(tmp_path, EVENTS, "checkpoint_part")
+    assert {row["subject"] for row in parts} == {"bundles", "brokers", "namespaces"}
+    assert len(parts) == first["parts"] + second["parts"]
+
+
+async def test_reports_are_recorded_as_they_were_applied(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        await recorded.report()
+        averages = recorded.leader.node.view.model.bundle_averages(NAMESPACE)
+    (report,) = (
+        each.report
+        for each in History(str(tmp_path)).reports()
+        if each.report.bundle_names and "b1" in each.registration.broker
+    )
+    assert set(report.bundle_names) == set(averages)
+    for name, load in zip(report.bundle_names, report.bundle_load, strict=True):
+        np.testing.assert_array_equal(averages[name].short, load)
+    rates = [float(row["msg_rate_in"]) for row in rows(tmp_path, BUNDLE_REPORTS)]
+    assert all(round(rate, 3) == rate for rate in rates), "rates are rounded where they are taken in"
+
+
+async def test_each_decision_is_recorded_with_its_settings_its_state_and_its_generator(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        await recorded.live(2)
+        settings_id = recorded.leader.node.recorder.settings_id
+    shed = rows(tmp_path, DECISIONS, "shed")
+    assert [row["cycle"] for row in shed] == [1, 2]
+    for row in shed:
+        assert row["settings_id"] == settings_id
+        assert len(row["state_hash"]) == 32
+        assert json.loads(row["rng_state"])["bit_generator"] == "PCG64"
+        assert row["duration_ms"] > 0
+        assert {verdict["subject"] for verdict in row["verdicts"]} >= {"b2:8080", "b3:8080"}
+    placed = rows(tmp_path, DECISIONS, "place")
+    assert len(json.loads(placed[0]["detail"])["bundles"]) == len(placed[0]["steps"]) == 1
+    assert {row["name"] for row in rows(tmp_path, STRATEGY_STATES)} >= {"ThresholdShedder"}
+
+
+async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        assert await recorded.live(2) > 0
+        broker = recorded.cluster.brokers["b2:8080"]
+        bundle = recorded.owned_by("b2:8080")[0]
+        broker.status = 500
+        with pytest.raises(Exception, match="stays with b2:8080"):
+            await recorded.leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+    began = {row["sequence"]: row for row in rows(tmp_path, MOVES, "began")}
+    done = rows(tmp_path, MOVES, "done")
+    (kept,) = rows(tmp_path, MOVES, "kept")
+    assert done
+    for row in done:
+        start = began[row["move"]]
+        assert start["bundle"] == row["bundle"]
+        if start["source"] == "b1:8080" and start["reason"] != Reason.SPLIT_PART_PLACED:
+            assert start["imbalance_after"] < start["imbalance_before"]
+        assert row["ended_ms"] >= row["started_ms"] == start["started_ms"]
+    measured = rows(tmp_path, MOVES, "measured")
+    assert {row["move"] for row in measured} <= {row["move"] for row in done}
+    assert measured
+    assert all(row["imbalance_before"] >= 1 for row in measured)
+    assert (kept["bundle"], kept["outcome"]) == (bundle, "unload_failed")
+    assert kept["move"] in began
+
+
+async def test_what_operators_lay_down_is_recorded_as_it_is_stored(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        leader = recorded.leader
+        before = leader.node.recorder.settings_id
+        path = "/admin/v2/brokers/configuration/loadBalancerBrokerThresholdShedderPercentage/20"
+        assert (await leader.ask("POST", path)).status == 200
+        await eventually(lambda: leader.node.recorder.settings_id != before)
+        await leader.node.operators.update_anti_affinity(lambda groups: {**groups, NAMESPACE: "g"})
+        await leader.node.drains.start(BrokerId("b3:8080"))
+    (configured,) = rows(tmp_path, EVENTS, "configuration")
+    assert body(configured)["loadBalancerBrokerThresholdShedderPercentage"] == "20"
+    assert body(rows(tmp_path, EVENTS, "policies")[-1])["antiAffinity"] == {NAMESPACE: "g"}
+    assert "b3:8080" in body(rows(tmp_path, EVENTS, "controls")[-1])["draining"]
+
+
+async def test_a_change_of_one_bundle_is_a_change_of_one_entry(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        bundle = BundleName.parse(recorded.owned_by("b1:8080")[2])
+        await recorded.leader.node.unload_bundle(bundle, None, Reason.ADMIN_UNLOAD)
+    changes = [body(row).get("changed", {}) for row in rows(tmp_path, EVENTS, "namespace")]
+    released = next(at for at, change in enumerate(changes) if any(new[:1] == ["Releasing"] for new in change.values()))
+    (index,) = changes[released]
+    assert changes[released + 1].keys() == {index}
+
+
+async def test_a_node_without_a_history_or_a_term_records_nothing(tmp_path: Path) -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        assert not leader.node.recorder.is_on
+        assert leader.node.recorder.figures.queue_rows == 0
+    async with a_recorded_leader(tmp_path) as recorded:
+        standby = await recorded.cluster.start_node(history_url=str(tmp_path / "standby"))
+        await recorded.live(1)
+        assert standby.node.recorder.is_on
+        assert not standby.node.recorder.is_recording
+    assert not list((tmp_path / "standby").rglob("*.parquet"))
+
+
+async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "history").write_text("a file where the directory should be")
+    async with a_recorded_leader(tmp_path / "history") as recorded:
+        assert await recorded.live(2) > 0
+        node = recorded.leader.node
+        await eventually(lambda: node.recorder.figures.write_failures)
+        reply = await recorded.leader.get("/metrics")
+        text = reply.body.decode()
+        assert "loadmanager_recording_failures_total" in text
+        assert float(text.partition('loadmanager_recording_queue_rows{cluster="')[2].split()[1]) > 0
+
+
+async def test_rows_written_are_shown_as_metrics(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        await recorded.live(1)
+        await eventually(lambda: recorded.leader.node.recorder.figures.rows_written)
+        text = (await recorded.leader.get("/metrics")).body.decode()
+    values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
+    name = next(name for name in values if name.startswith("loadmanager_recorded_rows_total"))
+    assert float(values[name]) > 0
+    assert values[name.replace("rows_total", "rows_lost_total")] == "0.0"
+    assert values[next(name for name in values if name.startswith("loadmanager_recording{"))] == "1.0"
+
+
+async def test_a_decision_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        await recorded.report()
+        desk = recorded.leader.node.desk
+        for nonsense in ({"usage": {"b2:8080": 7, "b3:8080": 7}}, "nonsense"):
+            desk.state = {"ThresholdShedder": nonsense}
+            with pytest.raises((TypeError, AttributeError)):
+                await desk.shed()
+            assert desk.state == {}
+    errors = [json.loads(row["detail"])["error"].partition(":")[0] for row in rows(tmp_path, DECISIONS, "shed")]
+    assert errors == ["TypeError", "AttributeError"]
+
+
+def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None:
+    put: list[str] = []
+
+    class Told(Recorder):
+        def put(self, entry: Any) -> int:  # noqa: ANN401 - any entry
+            put.append(getattr(entry, "kind", type(entry).__name__))
+            return len(put)
+
+    recorder = Told(LiveSettings(Settings()), LaidDown())
+    model = RecordedModel(ReportRules(), LaidDown(), recorder, Moves(recorder))
+    model.set_namespace("t/ns", (), ())
+    model.remove_namespace("t/ns")
+    assert put == ["namespace", "namespace_gone"]
+
+
+def test_a_value_that_is_worked_out_later_is_not_worked_out_before() -> None:
+    asked: list[int] = []
+    later = Later(lambda: asked.append(1) or {"a": len(asked)})  # type: ignore[func-returns-value]
+    assert not asked
+    assert later.as_json() == {"a": 1}
+
+
+def test_whatever_changes_a_model_is_recorded() -> None:
+    looks = {"image", "snapshot", "samples_of", "count_bundles_of", "bundle_averages", "broker_time_averages"}
+    looks |= {"recently_unloaded", "last_unloaded", "registrations", "unknown_bundles", "awaits_division", "hot_bytes"}
+    looks |= {"known_bundles", "is_laid_down_in", "namespaces_changed_since", "restore"}
+    inputs = {name for name in vars(ClusterModel) if not name.startswith("_")} - looks
+    assert inputs <= vars(RecordedModel).keys(), "a new input: record it, and apply it in sim.replay"
