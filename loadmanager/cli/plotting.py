@@ -1,0 +1,58 @@
+"""Lines over time in a terminal, as blocks of an eighth of a row."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+_BLOCKS = " ▁▂▃▄▅▆▇█"
+_ASCII = " .:-=+*#@"
+_ROWS = 4
+_LABEL = 9
+
+
+def plot(title: str, values: Sequence[float], duration_s: float, width: int, *, unicode: bool = True) -> list[str]:
+    """A curve that fills from below: the highest value of each column's time, from 0 to the highest of all.
+
+    What is not a number is left out. Without Unicode the blocks are characters of ASCII.
+    """
+    columns = max(1, min(width - _LABEL - 1, len(values)))
+    highest = _highest_of_each(values, columns)
+    top = max(highest, default=0.0)
+    lines = [title]
+    blocks = _BLOCKS if unicode else _ASCII
+    eighths = len(blocks) - 1
+    for row in reversed(range(_ROWS)):
+        label = _number(top) if row == _ROWS - 1 else "0" if row == 0 else ""
+        filled = "".join(blocks[_part(value, top, row, eighths)] for value in highest)
+        lines.append(f"{label:>{_LABEL}} {filled}".rstrip())
+    end = _time(duration_s)
+    lines.append(f"{'0 s':>{_LABEL}} {end:>{max(columns, len(end))}}")
+    return lines
+
+
+def _highest_of_each(values: Sequence[float], columns: int) -> list[float]:
+    found = []
+    for column in range(columns):
+        first, last = column * len(values) // columns, (column + 1) * len(values) // columns
+        found.append(max((each for each in values[first:last] if not math.isnan(each)), default=0.0))
+    return found
+
+
+def _part(value: float, top: float, row: int, eighths: int) -> int:
+    """How many eighths of this row the value fills; something is seen of whatever is above 0."""
+    if top <= 0:
+        return 0
+    filled = math.ceil(value / top * _ROWS * eighths) - row * eighths
+    return min(max(filled, 0), eighths)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")  # noqa: PLR2004 - three digits
+
+
+def _time(seconds: float) -> str:
+    for unit, length_s in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length_s:
+            return f"{_number(seconds / length_s)} {unit}"
+    return f"{_number(seconds)} s"

@@ -1,0 +1,94 @@
+"""The leader's decisions, by the functions of the core that the live leader calls, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Container, Sequence
+
+import numpy as np
+
+from loadmanager.core import churn, planner, recency
+from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory
+from loadmanager.core.effect import share_of
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.sim.scene import Scene
+
+
+class Leader:
+    """What it remembers, as the live one: of strategies, of splitting, of churn; and the snapshot it took last."""
+
+    def __init__(self, scene: Scene, rng: np.random.Generator) -> None:
+        self.state: planner.State = {}
+        self.split_state: planner.State = {}
+        self.churn_state: churn.State = {}
+        self._scene = scene
+        self._rng = rng
+        self._snapshot: Snapshot | None = None
+
+    def shed(self) -> Plan:
+        """One round of shedding, within the limits on churn."""
+        snapshot, settings = self._new_snapshot(), self._scene.settings
+        state = recency.before_round(self.state, snapshot, settings)
+        plan, state = planner.plan_shedding(snapshot, settings, state, self._rng)
+        limited, self.churn_state = churn.limit(plan, snapshot, settings, self.churn_state)
+        self.state = recency.after_round(state, limited, snapshot)
+        return limited
+
+    def place(self, bundles: Sequence[str]) -> Plan:
+        """Owners for free bundles, as one batch."""
+        plan, self.state = planner.plan_assignments(
+            self.snapshot(), bundles, self._scene.settings, self.state, self._rng
+        )
+        return plan
+
+    def drain(self, brokers: Collection[BrokerId], most: int, leave: Container[str]) -> Plan:
+        """Where the next `most` bundles of these brokers go."""
+        plan, self.state = planner.plan_drain(
+            self.snapshot(), brokers, self._scene.settings, self.state, self._rng, most, leave
+        )
+        return plan
+
+    def bring_home(self, leave: Container[str]) -> Plan:
+        """The way home for pinned bundles."""
+        return planner.plan_pins(self.snapshot(), self._scene.settings, leave)
+
+    def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
+        """Where placement would put a bundle now, whoever owns it."""
+        chosen, verdict, self.state = planner.choose_destination(
+            self.snapshot(), bundle, None, self._scene.settings, self.state, self._rng
+        )
+        return chosen, verdict
+
+    def moved(self, step: Unload, destination: Registration | None) -> tuple[bool, bool]:
+        """Note a completed unload: whether the balancer did it by itself, and whether the bundle has returned."""
+        scene = self._scene
+        is_own = step.reason not in AT_AN_OPERATORS_WORD
+        self.churn_state, tripped = churn.noted(
+            self.churn_state,
+            step.bundle,
+            step.source,
+            destination,
+            share_of(self._snapshot or self.snapshot(), step.bundle),
+            scene.settings,
+            at_s=scene.now_s,
+            is_own=is_own,
+        )
+        scene.judged("breaker", tripped)
+        return is_own, Memory.of(self.churn_state).moves[-1].is_return
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now; taken anew only when something has changed."""
+        scene = self._scene
+        if self._snapshot is None or self._snapshot.revision != scene.model.revision:
+            self._snapshot = scene.model.snapshot(scene.now_s, scene.rules.grace_period_s)
+        return self._snapshot
+
+    def _new_snapshot(self) -> Snapshot:
+        """Of this very moment: which bundles moved recently depends on the time."""
+        scene, settings = self._scene, self._scene.settings
+        age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
+        scene.model.set_doubts(scene.gate.doubts(scene.now_s, age_s, weights))
+        self._snapshot = None
+        return self.snapshot()

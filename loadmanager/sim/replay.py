@@ -1,0 +1,381 @@
+"""A leader's decisions taken again: its recorded inputs are applied to a model of its own, in the order in which the
+leader applied them, and each decision is taken where it was, with the settings, the memory and the generator recorded.
+
+    checkpoint ──▶ model, memory, generator ──▶ input, input, snapshot, decision: taken again, and compared ──▶ ...
+                         ▲                                                             │
+                         └── after a gap, or in another term: the next checkpoint ◀────┘
+
+Everything is compared to the last bit: steps and verdicts with their figures, what is remembered afterwards (by its
+hash), where the generator stands, and at each later checkpoint the whole model. The first difference ends the replay.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from loadmanager.core import churn
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.effect import share_of
+from loadmanager.core.extensible import ReportRules
+from loadmanager.core.inheritance import PartLoad
+from loadmanager.core.load import BrokerReport, BundleAverages
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+from loadmanager.core.planner import State
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.sim.comparing import Difference, Mismatch, compare_decision, compare_images, compare_value, content_of
+from loadmanager.sim.retaking import RETAKE, Memory, Retaken
+from loadmanager.wire.checkpoint import Record, doubts_of, image_of, owned_of, record_of
+from loadmanager.wire.controls import decode_controls
+from loadmanager.wire.learned import decode_learned, learned_of
+from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation, policies_of
+from loadmanager.wire.strategy_state import digest_of
+
+DECISIONS, MOVES, EVENTS = "decisions", "moves", "events"
+_SNAPSHOTS_KEPT = 16
+"""A decision goes by the last snapshot, or one that was taken since it began."""
+
+_CANNOT_BE_USED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+
+SettingsOf = Callable[[Mapping[str, str]], PlannerSettings]
+"""The planner's settings from all settings as text, by key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of the history that is no report: of which table, and its columns; JSON is text."""
+
+    at_ms: int
+    epoch: int
+    sequence: int
+    table: str
+    columns: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """A report of the history."""
+
+    at_ms: int
+    epoch: int
+    sequence: int
+    registration: Registration
+    report: BrokerReport
+
+
+Item = Row | Reported
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay has come to. `compared` counts by kind, `left_out` decisions that were not taken again, by why.
+
+    `notes` say what is missing in the history, and where the replay began anew. `is_complete` is False when rows are
+    missing of which the history does not say so.
+    """
+
+    compared: Counter[str] = field(default_factory=Counter)
+    left_out: Counter[str] = field(default_factory=Counter)
+    inputs: int = 0
+    notes: list[str] = field(default_factory=list)
+    difference: Difference | None = None
+    is_complete: bool = True
+
+    @property
+    def is_equal(self) -> bool:
+        return self.difference is None and self.is_complete
+
+
+class Replay:
+    """`take` everything in the order of (epoch, sequence) until `outcome.difference` is there, then `end`."""
+
+    def __init__(self, settings_of: SettingsOf) -> None:
+        self.outcome = Outcome()
+        self._settings_of = settings_of
+        self._place = (-1, -1)
+        self._model: ClusterModel | None = None
+        self._memory = Memory({}, {}, {}, np.random.Generator(np.random.PCG64(0)))
+        self._records: dict[str, Record] = {}
+        self._settings: dict[str, PlannerSettings] = {}
+        self._snapshots: dict[int, Snapshot] = {}
+        self._head: tuple[Item, Mapping[str, Any]] | None = None
+        self._parts: list[tuple[str, Any]] = []
+        self._holes: list[tuple[int, int, int]] = []
+        self._apply_by_kind: dict[str, Callable[[str, Any, Item], None]] = {
+            "checkpoint": self._begin_checkpoint,
+            "checkpoint_part": self._take_part,
+            "gap": self._gap,
+            "snapshot": self._take_snapshot,
+            "broker_gone": lambda broker, _, __: self._known.remove_broker(BrokerId(broker)),
+            "namespace": self._set_namespace,
+            "namespace_gone": self._remove_namespace,
+            "redistributed": self._redistribute,
+            "configuration": self._configure,
+            "policies": lambda _, body, __: _set_policies(self._known, body),
+            "controls": lambda _, body, __: _set_controls(self._known, body),
+            "learned": lambda _, body, __: _set_learned(self._known, body),
+            "doubts": lambda _, body, __: self._known.set_doubts(doubts_of(body)),
+            "seeded": self._seed,
+            "unloaded": lambda name, body, _: self._known.mark_unloaded(name, body["atS"], body["source"]),
+            "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
+            "breaker_lifted": self._lift,
+        }
+
+    def take(self, item: Item) -> None:
+        """Apply an input, or take a decision again."""
+        self._find_hole(item)
+        try:
+            if isinstance(item, Reported):
+                self._report(item)
+            elif item.table == EVENTS:
+                self._event(item)
+            elif item.table == DECISIONS:
+                self._decision(item)
+            elif item.table == MOVES and item.columns["kind"] == "done":
+                self._moved(item)
+        except Mismatch as mismatch:
+            self._differs(item, mismatch)
+        except _CANNOT_BE_USED as error:
+            what = f"{type(error).__name__}: {error}"
+            self._differs(item, Mismatch("", "", "a row that can be used", what))
+
+    def end(self) -> Outcome:
+        """Everything was taken; what came of it."""
+        for epoch, first, last in self._holes:
+            self.outcome.is_complete = False
+            self.outcome.notes.append(f"epoch {epoch}: sequences {first} to {last} are missing, and no gap says so")
+        return self.outcome
+
+    @property
+    def _known(self) -> ClusterModel:
+        assert self._model is not None, "only after a checkpoint anything is applied"
+        return self._model
+
+    def _find_hole(self, item: Item) -> None:
+        """Stop until the next checkpoint when another term begins, or rows are missing."""
+        epoch, sequence = self._place
+        self._place = item.epoch, item.sequence
+        if item.epoch != epoch:
+            self._wait(None)
+        elif sequence >= 0 and item.sequence != sequence + 1:
+            self._holes.append((epoch, sequence + 1, item.sequence - 1))
+            self._wait(f"epoch {epoch}: nothing is compared from sequence {sequence + 1} to the next checkpoint")
+
+    def _wait(self, note: str | None) -> None:
+        if self._model is not None and note is not None:
+            self.outcome.notes.append(note)
+        self._model, self._head = None, None
+
+    def _differs(self, item: Item, mismatch: Mismatch) -> None:
+        kind = item.columns["kind"] if isinstance(item, Row) else "report"
+        self.outcome.difference = Difference(
+            item.at_ms,
+            item.epoch,
+            item.sequence,
+            str(kind),
+            mismatch.subject,
+            mismatch.field,
+            mismatch.recorded,
+            mismatch.replayed,
+        )
+
+    # Inputs
+
+    def _report(self, item: Reported) -> None:
+        if self._model is not None:
+            self.outcome.inputs += 1
+            self._model.apply_report(item.registration, item.report)
+
+    def _event(self, item: Row) -> None:
+        kind, subject = item.columns["kind"], item.columns["subject"] or ""
+        apply = self._apply_by_kind.get(kind)
+        if apply is None or (self._model is None and kind not in ("checkpoint", "checkpoint_part", "gap")):
+            return
+        self.outcome.inputs += 1
+        apply(subject, content_of(item.columns["body"]), item)
+
+    def _gap(self, _: str, body: Mapping[str, Any], item: Item) -> None:
+        """Rows were dropped, and the history says so."""
+        first, last = body.get("first_sequence", -1), body.get("last_sequence", -1)
+        self._holes = [
+            hole for hole in self._holes if hole[0] != item.epoch or not (first <= hole[1] and hole[2] <= last)
+        ]
+        self.outcome.notes.append(f"epoch {item.epoch}: a gap of {body.get('rows')} rows: {body.get('why')}")
+        self._wait(None)
+
+    def _take_snapshot(self, _: str, body: Mapping[str, Any], item: Item) -> None:
+        self._snapshots[item.sequence] = self._known.snapshot(body["atS"], body["gracePeriodS"])
+        while len(self._snapshots) > _SNAPSHOTS_KEPT:
+            del self._snapshots[next(iter(self._snapshots))]
+
+    def _set_namespace(self, namespace: str, body: Mapping[str, Any], _: Item) -> None:
+        if "changed" in body:
+            names, before = self._records[namespace]
+            ownerships = list(before)
+            for index, content in body["changed"].items():
+                ownerships[int(index)] = owned_of(content)
+            record: Record = names, ownerships
+        else:
+            record = record_of(namespace, body)
+        self._records[namespace] = record
+        self._known.set_namespace(namespace, *record)
+
+    def _remove_namespace(self, namespace: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
+        self._records.pop(namespace, None)
+        self._known.remove_namespace(namespace)
+
+    def _redistribute(self, _: str, body: Mapping[str, Any], __: Item) -> None:
+        self._known.redistribute(
+            {name: PartLoad(np.array(load, dtype=np.float64), topics) for name, (load, topics) in body.items()}
+        )
+
+    def _seed(self, name: str, body: Sequence[Any], _: Item) -> None:
+        short, long, *counts = body
+        averages = BundleAverages(np.array(short, dtype=np.float64), np.array(long, dtype=np.float64), *counts)
+        self._known.seed_bundle(name, averages)
+
+    def _configure(self, settings_id: str, body: Mapping[str, str], _: Item) -> None:
+        self._settings[settings_id] = self._settings_of(body)
+        self._known.set_rules(ReportRules.of(self._settings[settings_id]))
+
+    def _lift(self, bundle: str, _: Any, __: Item) -> None:  # noqa: ANN401 - there is no body
+        self._memory.churn = churn.lifted(self._memory.churn, bundle or None)
+
+    # Checkpoints
+
+    def _begin_checkpoint(self, _: str, head: Mapping[str, Any], item: Item) -> None:
+        self._head, self._parts = (item, head), []
+        self._finish_checkpoint()
+
+    def _take_part(self, holds: str, content: Any, _: Item) -> None:  # noqa: ANN401 - whatever the part holds
+        if self._head is not None:
+            self._parts.append((holds, content))
+            self._finish_checkpoint()
+
+    def _finish_checkpoint(self) -> None:
+        """Once all of it is there: compare it with what the replay has come to, and go on from it."""
+        assert self._head is not None, "a checkpoint has begun"
+        item, head = self._head
+        if len(self._parts) < head["parts"]:
+            return
+        image, records = image_of(head, self._parts)
+        memory = Memory.of(head)
+        if self._model is not None:
+            compare_images(image, self._model.image())
+            for name in ("states", "split_state", "churn"):
+                compare_value("", name, _digest(name, memory), _digest(name, self._memory))
+            compare_value("", "rng", memory.rng.bit_generator.state, self._memory.rng.bit_generator.state)
+            self.outcome.compared["checkpoint"] += 1
+        else:
+            self.outcome.notes.append(f"epoch {item.epoch}: begins at the checkpoint of sequence {item.sequence}")
+        settings = self._settings_of(head["settings"])
+        self._settings = {head["settingsId"]: settings}
+        model = ClusterModel(ReportRules.of(settings))
+        _set_policies(model, head["policies"])
+        _set_controls(model, head["controls"])
+        _set_learned(model, head.get("learned", {}))
+        model.set_doubts(doubts_of(head["doubts"]))
+        model.restore(image)
+        self._model, self._memory, self._records = model, memory, records
+        self._snapshots, self._head, self._parts = {}, None, []
+
+    # Decisions
+
+    def _decision(self, row: Row) -> None:
+        if self._model is None:
+            self.outcome.left_out["before a checkpoint"] += 1
+            return
+        columns = row.columns
+        kind, detail = columns["kind"], content_of(columns["detail"])
+        retake = RETAKE.get(kind)
+        if retake is None:
+            self.outcome.left_out[f"{kind}: at an operator's word"] += 1
+            return
+        if "error" in detail:
+            self._failed(kind, columns)
+            return
+        retaken = retake(
+            self._snapshots.get(detail["snapshot"]), self._settings[columns["settings_id"]], self._memory, detail
+        )
+        if retaken is None:
+            self.outcome.left_out[f"{kind}: its snapshot is from before the checkpoint"] += 1
+            return
+        self._compare(columns, retaken)
+        self.outcome.compared[kind] += 1
+
+    def _failed(self, kind: str, columns: Mapping[str, Any]) -> None:
+        """It ended in an error then, and is not taken again; what was drawn before is."""
+        self.outcome.left_out[f"{kind}: it ended in an error"] += 1
+        self._memory.rng.bit_generator.state = content_of(columns["rng_state"])
+        if kind == "shed":
+            self._memory.states = {}
+
+    def _compare(self, columns: Mapping[str, Any], retaken: Retaken) -> None:
+        compare_decision(columns, retaken)
+        if columns["state_hash"] and retaken.state is not None:
+            compare_value("", "state_hash", columns["state_hash"], digest_of(retaken.state))
+        if columns["rng_state"]:
+            state = self._memory.rng.bit_generator.state
+            compare_value("", "rng_state", content_of(columns["rng_state"]), state)
+
+    def _moved(self, row: Row) -> None:
+        """A move was completed: the memory of moves is told, and has to say the same."""
+        if self._model is None:
+            return
+        columns, detail = row.columns, content_of(row.columns["detail"])
+        snapshot = self._snapshots[detail["snapshot"]]
+        bundle, (source, life), destination = columns["bundle"], detail["source"], detail["destination"]
+        share = share_of(snapshot, bundle)
+        compare_value(bundle, "share", detail["share"], share)
+        self._memory.churn, verdicts = churn.noted(
+            self._memory.churn,
+            bundle,
+            Registration(BrokerId(source), life),
+            None if destination is None else Registration(BrokerId(destination[0]), destination[1]),
+            share,
+            self._settings[detail["settingsId"]],
+            at_s=detail["atS"],
+            is_own=detail["isOwn"],
+        )
+        compare_value(bundle, "tripped", detail["tripped"], [[each.subject, each.verdict.value] for each in verdicts])
+        self.outcome.compared["moved"] += 1
+
+
+def replay(items: Iterator[Item], settings_of: SettingsOf) -> Outcome:
+    """Take everything again, up to the first difference."""
+    under_way = Replay(settings_of)
+    for item in items:
+        under_way.take(item)
+        if under_way.outcome.difference is not None:
+            break
+    return under_way.end()
+
+
+def _set_policies(model: ClusterModel, body: Mapping[str, Any]) -> None:
+    isolation = decode_isolation(_bytes(body["isolation"]), "isolation")
+    domains = decode_domains(_bytes(body["failureDomains"]), "failureDomains")
+    model.set_policies(policies_of(isolation, domains, decode_groups(_bytes(body["antiAffinity"]), "antiAffinity")))
+
+
+def _set_controls(model: ClusterModel, body: Mapping[str, Any]) -> None:
+    model.set_controls(decode_controls(_bytes(body), "controls"))
+
+
+def _set_learned(model: ClusterModel, body: Mapping[str, Any]) -> None:
+    model.set_learned(learned_of(decode_learned(_bytes(body), "learned")))
+
+
+def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
+    return json.dumps(content).encode()
+
+
+def _digest(name: str, memory: Memory) -> str:
+    state: State = getattr(memory, name)
+    return digest_of({name: state} if name == "split_state" else state)

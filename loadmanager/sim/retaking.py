@@ -1,0 +1,158 @@
+"""Each kind of decision, taken again: by the functions of the core that the leader calls, in the same order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loadmanager.core import churn, planner, recency
+from loadmanager.core.merging import find_merges
+from loadmanager.core.names import BrokerId
+from loadmanager.core.plan import Assign, Unload, Verdict
+from loadmanager.core.planner import State
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.splitting.round import find_splits
+from loadmanager.wire.checkpoint import unquoted
+from loadmanager.wire.reshaping import merging_of, question_of
+
+SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
+
+
+@dataclass(slots=True)
+class Memory:
+    """What a leader goes by besides the model: what is remembered, and its random generator."""
+
+    states: State
+    split_state: State
+    churn: State
+    rng: np.random.Generator
+
+    @classmethod
+    def of(cls, head: Mapping[str, Any]) -> Memory:
+        """As the head of a checkpoint has it."""
+        states, split_state, remembered = (unquoted(head[key]) for key in ("states", "splitState", "churn"))
+        rng = np.random.Generator(getattr(np.random, head["rng"]["bit_generator"])(0))
+        rng.bit_generator.state = head["rng"]
+        return cls(states, split_state, remembered, rng)
+
+
+@dataclass(frozen=True, slots=True)
+class Retaken:
+    """What came of it: `steps` as the core has them or as mappings; `state` is what is remembered, if anything is."""
+
+    steps: Sequence[Assign | Unload | Mapping[str, Any]]
+    verdicts: Sequence[Verdict]
+    state: State | None = None
+
+
+Detail = Mapping[str, Any]
+Retake = Callable[[Snapshot | None, PlannerSettings, Memory, Detail], Retaken | None]
+"""From a snapshot, settings, what is remembered, which it changes, and what was asked; None without the snapshot."""
+
+
+def _shed(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, _: Detail) -> Retaken | None:
+    if snapshot is None:
+        return None
+    state = recency.before_round(memory.states, snapshot, settings)
+    plan, state = planner.plan_shedding(snapshot, settings, state, memory.rng)
+    limited, memory.churn = churn.limit(plan, snapshot, settings, memory.churn)
+    memory.states = recency.after_round(state, limited, snapshot)
+    return Retaken(limited.steps, limited.verdicts, memory.states)
+
+
+def _preview_shed(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, _: Detail) -> Retaken | None:
+    if snapshot is None:
+        return None
+    state = recency.before_round(memory.states, snapshot, settings)
+    plan, _state = planner.plan_shedding(snapshot, settings, state, deepcopy(memory.rng))
+    limited, _churn = churn.limit(plan, snapshot, settings, memory.churn)
+    return Retaken(limited.steps, limited.verdicts)
+
+
+def _place(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+    if snapshot is None:
+        return None
+    plan, memory.states = planner.plan_assignments(
+        snapshot, detail["bundles"], settings, memory.states, memory.rng, detail["nonPersistent"]
+    )
+    return Retaken(plan.steps, plan.verdicts, memory.states)
+
+
+def _drain(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+    if snapshot is None:
+        return None
+    brokers, leave = [BrokerId(each) for each in detail["brokers"]], frozenset(detail["leave"])
+    plan, memory.states = planner.plan_drain(
+        snapshot, brokers, settings, memory.states, memory.rng, detail["most"], leave
+    )
+    return Retaken(plan.steps, plan.verdicts, memory.states)
+
+
+def _preview_drain(
+    snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail
+) -> Retaken | None:
+    if snapshot is None:
+        return None
+    brokers = [BrokerId(each) for each in detail["brokers"]]
+    plan, _ = planner.plan_drain(snapshot, brokers, settings, memory.states, deepcopy(memory.rng))
+    return Retaken(plan.steps, plan.verdicts)
+
+
+def _choose(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+    if snapshot is None:
+        return None
+    bundle = detail["bundle"]
+    chosen, verdict, memory.states = planner.choose_destination(
+        snapshot, bundle, None, settings, memory.states, memory.rng
+    )
+    steps = [] if chosen is None else [Assign(bundle, chosen, verdict.verdict)]
+    return Retaken(steps, [verdict], memory.states)
+
+
+def _bring_home(snapshot: Snapshot | None, settings: PlannerSettings, _: Memory, detail: Detail) -> Retaken | None:
+    if snapshot is None:
+        return None
+    plan = planner.plan_pins(snapshot, settings, frozenset(detail["leave"]))
+    return Retaken(plan.steps, plan.verdicts)
+
+
+def _split(_: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+    """Of what was looked at, which is recorded with it: topics are asked of brokers."""
+    found, remembered = find_splits(question_of(detail["question"]), settings)
+    if remembered is not None:
+        memory.split_state = remembered
+    steps = [
+        {
+            "kind": "split",
+            "bundle": split.bundle,
+            "reason": split.reason.value,
+            "detail": {"boundaries": list(split.boundaries)},
+        }
+        for split in found.splits
+    ]
+    return Retaken(steps, found.verdicts, {SPLIT_STRATEGY: memory.split_state})
+
+
+def _merge(_: Snapshot | None, settings: PlannerSettings, __: Memory, detail: Detail) -> Retaken | None:
+    merges, verdicts = find_merges(merging_of(detail["candidates"]), settings)
+    steps = [{"kind": "merge", "bundle": each.lower, "detail": {"with": each.upper}} for each in merges]
+    return Retaken(steps, [*verdicts, *(each.why for each in merges)])
+
+
+RETAKE: dict[str, Retake] = {
+    "shed": _shed,
+    "preview_shed": _preview_shed,
+    "place": _place,
+    "drain": _drain,
+    "preview_drain": _preview_drain,
+    "choose": _choose,
+    "bring_home": _bring_home,
+    "split": _split,
+    "merge": _merge,
+}
+"""By the kind of a decision. The one that is not here, `plan`, is what an operator had executed."""

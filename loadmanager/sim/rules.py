@@ -1,0 +1,60 @@
+"""What a run goes by beside the planner's settings: how often things are done, how long they take, what may overlap."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+
+_MAY_BE_ZERO = frozenset(
+    {
+        "grace_period_s",
+        "report_check_s",
+        "report_threshold_percent",
+        "report_delay_s",
+        "unload_s",
+        "lookup_s",
+        "first_round_s",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class WorldRules:
+    """Intervals, delays and limits; the defaults are those of a leader and of agents, where they have one.
+
+    Rounds of shedding come `shedding_interval_s` after the last unload of the round before, the first `first_round_s`
+    after the beginning. A broker measures every `stats_interval_s`, at a moment of its own as far as the steps of the
+    run allow, looks within `report_check_s` whether its report is due, and the leader knows it `report_delay_s` later.
+    Nobody serves a bundle during its unload, `unload_s`, and clients look a free one up again after `lookup_s`. A
+    broker that crashed is registered for `session_timeout_s` more; an unload that it does not answer is given up after
+    `unload_deadline_s`. With `reports_at_most_limit` a broker that is asked for more than it has reports that it uses
+    all of it, as a host does. Raises `ValueError` for a number that is negative, not finite, or 0 where that means
+    nothing.
+    """
+
+    shedding_interval_s: float = 60.0
+    first_round_s: float = 30.0
+    grace_period_s: float = 1800.0
+    split_interval_s: float = 60.0
+    unload_split_bundles: bool = True
+    max_concurrent_unloads: int = 16
+    max_concurrent_unloads_per_broker: int = 8
+    stats_interval_s: float = 60.0
+    report_check_s: float = 5.0
+    report_max_interval_s: float = 900.0
+    report_threshold_percent: float = 10.0
+    report_delay_s: float = 0.5
+    reports_at_most_limit: bool = True
+    unload_s: float = 2.0
+    unload_deadline_s: float = 60.0
+    lookup_s: float = 0.5
+    session_timeout_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        for rule in fields(self):
+            value = getattr(self, rule.name)
+            least_is_zero = rule.name in _MAY_BE_ZERO or isinstance(value, bool)
+            if not math.isfinite(value) or value < 0 or (value == 0 and not least_is_zero):
+                raise ValueError(
+                    f"{rule.name}: expected a number {'from 0 on' if least_is_zero else 'above 0'}, got {value}"
+                )

@@ -1,0 +1,104 @@
+"""A scenario run with one strategy, and what held."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from loadmanager.config import Settings, settings_of, with_overrides
+from loadmanager.core.binding import BOUND_STRATEGIES
+from loadmanager.core.placement import PLACEMENT_STRATEGIES
+from loadmanager.core.settings import UnknownStrategyError, get_by_name
+from loadmanager.core.shedding import SHEDDING_STRATEGIES
+from loadmanager.errors import ScenarioError
+from loadmanager.sim.checks import Check, check
+from loadmanager.sim.composing import RecordedSeries, world_of
+from loadmanager.sim.result import Result
+from loadmanager.sim.scenario import Scenario
+from loadmanager.sim.world import Progress
+
+SHEDDING = "loadBalancerLoadSheddingStrategy"
+PLACEMENT = "loadBalancerLoadPlacementStrategy"
+LOAD_MANAGER = "loadManagerClassName"
+
+_SIMPLE = "SimpleLoadManagerImpl"
+_DEFAULTS = {
+    SHEDDING: Settings.model_fields["load_balancer_load_shedding_strategy"].default,
+    PLACEMENT: Settings.model_fields["load_balancer_load_placement_strategy"].default,
+}
+
+
+SIDE_BY_SIDE = (
+    "ThresholdShedder",
+    "ThresholdShedder+LeastResourceUsageWithWeight",
+    "OverloadShedder",
+    "UniformLoadShedder",
+    "AvgShedder",
+    "TransferShedder",
+    "SimpleLoadManagerImpl",
+)
+"""Every strategy of shedding, each with the default placement unless it brings its own; the first is the default."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """What became of a scenario with one strategy (empty: what its settings say), and which of its bounds held."""
+
+    strategy: str
+    result: Result
+    checks: tuple[Check, ...]
+
+    @property
+    def held(self) -> bool:
+        return all(each.held for each in self.checks)
+
+
+def run(
+    scenario: Scenario,
+    strategy: str = "",
+    overrides: Mapping[str, str] | None = None,
+    *,
+    recorded: Sequence[RecordedSeries] = (),
+    observe: Callable[[Progress], None] | None = None,
+) -> Run:
+    """Run it with this strategy, and with these settings instead of its own.
+
+    `recorded` are the series of its traces. Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
+    """
+    world = world_of(scenario, settings_for(scenario, strategy, overrides or {}), recorded)
+    result = world.run(scenario.duration_s, scenario.step_s, observe)
+    return Run(strategy, result, check(scenario.expect, result))
+
+
+def settings_for(scenario: Scenario, strategy: str, overrides: Mapping[str, str]) -> Settings:
+    """Its settings, but for the strategy, and the overrides, as text, over all.
+
+    Raises `ScenarioError` or `ConfigurationError`.
+    """
+    settings = settings_of(with_strategy(scenario.settings, strategy), f"scenario {scenario.name}: settings")
+    return with_overrides(settings, overrides, "--set") if overrides else settings
+
+
+def with_strategy(values: Mapping[str, Any], strategy: str) -> dict[str, Any]:
+    """The same keys, with this strategy instead of theirs; empty: with theirs. Raises `ScenarioError`."""
+    found = dict(values)
+    for name in filter(None, strategy.split("+")):
+        found |= _strategy_keys(name, found)
+    return found
+
+
+def _strategy_keys(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys that make this the strategy: of shedding or of placement, or both at once where it is bound."""
+    if name.rpartition(".")[2] == _SIMPLE:
+        return {LOAD_MANAGER: _SIMPLE}
+    try:
+        short, _ = get_by_name("--strategy", name, {**SHEDDING_STRATEGIES, **PLACEMENT_STRATEGIES})
+    except UnknownStrategyError as error:
+        raise ScenarioError(str(error)) from None
+    if short in BOUND_STRATEGIES:
+        return {SHEDDING: short, PLACEMENT: short}
+    key, other = (SHEDDING, PLACEMENT) if short in SHEDDING_STRATEGIES else (PLACEMENT, SHEDDING)
+    if values.get(other) in BOUND_STRATEGIES:
+        return {key: short, other: _DEFAULTS[other]}
+    return {key: short}

@@ -1,0 +1,133 @@
+"""What everybody in a world acts on: its time, its bundles and brokers, and the leader's model of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.controls import Controls
+from loadmanager.core.extensible import ReportRules
+from loadmanager.core.load import BrokerReport
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration, Stamp
+from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.quality import Gate, Judged
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.sim.agenda import Agenda
+from loadmanager.sim.brokers import Broker, Fleet
+from loadmanager.sim.bundles import EPOCH, BundleTable, Loads
+from loadmanager.sim.cost import CostModel
+from loadmanager.sim.rules import WorldRules
+from loadmanager.sim.workload import Workload
+
+START_S = 1_700_000_000.0
+"""When worlds begin, in seconds since 1970: what decides takes times, and 0 is no time to it."""
+
+
+class Scene:
+    """Also what is counted: verdicts by what was asked, and the seconds of bundles that nobody serves."""
+
+    def __init__(self, workload: Workload, settings: PlannerSettings, rules: WorldRules, cost: CostModel) -> None:
+        self.agenda = Agenda()
+        self.settings = settings
+        self.rules = rules
+        self.cost = cost
+        self.model = ClusterModel(ReportRules.of(settings))
+        self.table = BundleTable(workload, self.model)
+        self.fleet = Fleet(cost, rules, settings.resource_weights, START_S)
+        self.gate = Gate()
+        self.registrations: dict[BrokerId, Registration] = {}
+        self.reports: dict[Registration, BrokerReport] = {}
+        """The last one of each broker that the leader has read."""
+        self.controls = Controls()
+        self._loads: Loads | None = None
+        self.verdicts: Counter[tuple[str, Reason, bool]] = Counter()
+        self.unowned = 0
+        """Bundles that nobody serves."""
+        self._step_s = 0.0
+        self._unowned_bundle_s = 0.0
+        self._counted_until_s = 0.0
+
+    @property
+    def now_s(self) -> float:
+        """As what decides takes it: seconds since 1970."""
+        return START_S + self.agenda.now_s
+
+    @property
+    def loads(self) -> Loads:
+        """Of the step that has begun last, for the bundles as they are now."""
+        if self._loads is None:
+            self._loads = self.table.loads_at(self._step_s)
+        return self._loads
+
+    def stamp(self, reason: str) -> Stamp:
+        return Stamp(EPOCH, round(self.now_s * 1000), reason)
+
+    def is_registered(self, registration: Registration | None) -> bool:
+        return registration is not None and self.registrations.get(registration.broker) == registration
+
+    def judge(self, registration: Registration, report: BrokerReport) -> Judged:
+        """Whether the report is to be believed."""
+        return self.gate.judge(registration, report, self.now_s, self.settings.broker_load_data_ttl_in_seconds)
+
+    def find_serving(self, registration: Registration | None) -> Broker | None:
+        """The broker if this life of it serves."""
+        broker = None if registration is None else self.fleet.find(registration.broker)
+        return broker if broker is not None and broker.is_up and broker.registration == registration else None
+
+    def set_controls(self, controls: Controls) -> None:
+        """In place of those before; times in seconds since 1970."""
+        self.controls = controls
+        self.model.set_controls(controls)
+
+    def set_draining(self, draining: Mapping[BrokerId, float]) -> None:
+        """These brokers are drained, and since when, seconds since 1970."""
+        self.set_controls(replace(self.controls, draining=draining))
+
+    def judged(self, asked: str, verdicts: Iterable[Verdict]) -> None:
+        for verdict in verdicts:
+            self.verdicts[asked, verdict.verdict, verdict.acted] += 1
+
+    def serve(self, rows: Sequence[int], registration: Registration | None) -> None:
+        """From now on this life of a broker serves the bundles, if it is up; else nobody does."""
+        if not len(rows):
+            return
+        self.unowned_bundle_s()
+        broker = self.find_serving(registration)
+        before = int(np.count_nonzero(self.table.serving[rows] < 0))
+        self.table.serve(rows, -1 if broker is None else broker.number)
+        self.unowned += (len(rows) if broker is None else 0) - before
+
+    def created(self, bundles: int) -> None:
+        """So many bundles have appeared that nobody serves."""
+        self.unowned_bundle_s()
+        self.unowned += bundles
+        self._loads = None
+
+    def split_up(self, rows: Sequence[int]) -> None:
+        """A bundle has become several."""
+        self.created(len(rows) - 1 if self.table.serving[rows[0]] < 0 else 0)
+
+    def begin_step(self) -> None:
+        """The load is that of now, until the next step begins."""
+        self._step_s = self.agenda.now_s
+        self._loads = None
+
+    def unowned_bundle_s(self) -> float:
+        """The seconds without service up to now, added up over bundles."""
+        self._unowned_bundle_s += self.unowned * (self.agenda.now_s - self._counted_until_s)
+        self._counted_until_s = self.agenda.now_s
+        return self._unowned_bundle_s
+
+
+def in_world_time(controls: Controls) -> Controls:
+    """Controls with times from the world's beginning, with the times that what decides takes."""
+    return replace(
+        controls,
+        draining={broker: START_S + since_s for broker, since_s in controls.draining.items()},
+        held_off={broker: START_S + until_s for broker, until_s in controls.held_off.items()},
+    )

@@ -1,0 +1,67 @@
+"""One configuration tried on a recorded range, and the figures by which configurations are compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from loadmanager.core.load import FloatArray
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.sim.cost import CostModel
+from loadmanager.sim.recorded import FleetChange, RecordedRange, recorded_world
+from loadmanager.sim.result import Result
+from loadmanager.sim.rules import WorldRules
+from loadmanager.sim.world import Progress
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """All that a run of a recorded range goes by, but for the range itself."""
+
+    settings: PlannerSettings
+    rules: WorldRules
+    cost: CostModel
+    change: FleetChange
+    seed: int
+    step_s: float
+
+    def run(self, recorded: RecordedRange, observe: Callable[[Progress], None] | None = None) -> Result:
+        """Raises `ValueError` naming what is wrong."""
+        world = recorded_world(
+            recorded, self.settings, rules=self.rules, cost=self.cost, change=self.change, seed=self.seed
+        )
+        return world.run(float(recorded.duration_s), float(self.step_s), observe)
+
+
+def figures(result: Result, band: float) -> dict[str, float | int | str]:
+    """What became of a run in numbers, with its digest.
+
+    Times are in seconds, `load_moved` in bytes/s added up over moves; `regret` is the mean over time of the imbalance
+    above the least that anybody could reach who knows all loads and moves bundles for nothing.
+    """
+    series = result.series
+    known = ~np.isnan(series.imbalance) & ~np.isnan(series.lower_bound)
+    imbalance, bound = series.imbalance[known], series.lower_bound[known]
+    return {
+        "duration_s": result.duration_s,
+        "time_above_s": float(result.time_above(band)),
+        "worst_usage": result.worst_usage,
+        "mean_imbalance": _mean(imbalance, 1.0),
+        "regret": _mean(imbalance - bound, 0.0),
+        "moved_share": result.moved_share,
+        "load_moved": sum((move.load for move in result.moves), 0.0),
+        "moves": len(result.moves),
+        "returns": result.returns,
+        "thrash": result.thrash,
+        "clients_disturbed": result.clients_disturbed,
+        "splits": len(result.splits),
+        "unowned_bundle_s": result.unowned_bundle_s,
+        "digest": result.digest(),
+    }
+
+
+def _mean(numbers: FloatArray, nothing: float) -> float:
+    """Added up from first to last, so that it is the same everywhere."""
+    return float(np.cumsum(numbers)[-1]) / len(numbers) if len(numbers) else nothing

@@ -1,0 +1,132 @@
+"""Every packaged scenario under the default configuration: which bounds hold, and which ones honestly do not."""
+
+from __future__ import annotations
+
+import pytest
+from support.scenarios import PROJECT, TRACES, a_scenario
+
+from loadmanager.cli.scenarios import packaged_scenarios, recorded_for
+from loadmanager.core.quality import Gate, Judged
+from loadmanager.sim.running import SIDE_BY_SIDE, run
+from loadmanager.sim.scenario import Scenario
+
+SCENARIOS = packaged_scenarios()
+LONGEST_S = 14_400.0
+TRAFFIC = sorted(TRACES.glob("tweets_*.csv"))
+
+NOT_HELD = {
+    "five-to-ten-brokers": {"levelled"},
+    "idle-new-broker": {"filled"},
+    "low-but-uneven": {"movesAtLeast", "levelled"},
+}
+"""By Pulsar's rule the default strategy acts from ten points of usage above the mean on, and takes several rounds."""
+
+
+def broken(scenario: Scenario, strategy: str = "", settings: dict[str, str] | None = None) -> set[str]:
+    recorded = recorded_for(scenario, PROJECT, [str(path) for path in TRAFFIC]) if scenario.traces else []
+    done = run(scenario.shortened(LONGEST_S), strategy, settings, recorded=recorded)
+    assert len(done.checks) >= 1
+    return {check.key for check in done.checks if not check.held}
+
+
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_the_default_configuration_holds_all_bounds_but_those_that_are_known(name: str) -> None:
+    scenario = SCENARIOS[name]
+    if scenario.traces is not None and not TRAFFIC:
+        pytest.skip(f"no recorded traffic in {TRACES}")
+    assert broken(scenario) == NOT_HELD.get(name, set())
+
+
+@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("name", ["real-overload", "ninety-ten", "two-measures", "restarted-broker", "mass-failure"])
+def test_what_holds_does_not_hold_by_chance(name: str, seed: int) -> None:
+    assert not broken(SCENARIOS[name].model_copy(update={"seed": seed}))
+
+
+def test_a_day_of_stationary_load_with_a_fifth_of_noise_moves_nothing() -> None:
+    done = run(SCENARIOS["stationary-noise"])
+    assert done.held
+    assert done.result.duration_s == 86_400
+    assert done.result.rounds >= 1_400
+    assert float(done.result.series.imbalance.std()) > 0.01, "there is noise"
+
+
+@pytest.mark.parametrize(
+    ("name", "strategy", "settings"),
+    [
+        ("idle-new-broker", "", {"lowerBoundarySheddingEnabled": "true"}),
+        ("low-but-uneven", "UniformLoadShedder", {"maxUnloadPercentage": "0.5", "minUnloadMessage": "100"}),
+    ],
+)
+def test_the_configuration_that_the_documentation_names_holds_what_the_default_does_not(
+    name: str, strategy: str, settings: dict[str, str]
+) -> None:
+    assert name in NOT_HELD
+    assert not broken(SCENARIOS[name], strategy, settings)
+
+
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("decayed-rates", {"movesTo"}),
+        ("wrong-sum", {"movesFrom"}),
+        ("wrong-capacity", {"movesFrom", "movesAtMost"}),
+        ("unknown-nic", {"movesTo", "movesAtMost"}),
+    ],
+)
+def test_if_every_report_were_believed_the_bounds_would_not_hold(
+    name: str, bounds: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Gate, "judge", lambda *given: Judged(given[2], counts=True, doubt=None))
+    assert broken(SCENARIOS[name]) == {*bounds, "said"}
+
+
+@pytest.mark.parametrize("strategy", SIDE_BY_SIDE)
+def test_every_strategy_runs_and_gives_the_same_result_twice(strategy: str) -> None:
+    scenario = SCENARIOS["two-measures"].shortened(1_800)
+    assert run(scenario, strategy).result.digest() == run(scenario, strategy).result.digest()
+
+
+def test_without_the_return_cool_down_bundles_do_return_so_that_the_bound_means_something() -> None:
+    if not TRAFFIC:
+        pytest.skip(f"no recorded traffic in {TRACES}")
+    assert "thrashAtMost" in broken(SCENARIOS["recorded-traffic"], "", {"loadBalancerReturnCoolDownMinutes": "0"})
+
+
+def test_each_event_of_a_file_happens() -> None:
+    scenario = a_scenario(
+        durationS=1_200,
+        stepS=10,
+        brokers=[{"count": 3}],
+        namespaces=[{"name": "t/ns", "count": 2, "bundles": 8, "weights": {"kind": "heavyTailed"}, "owners": "dealt"}],
+        shapes=[
+            {"kind": "diurnal", "amplitude": 0.5, "phases": "spread"},
+            {"kind": "diurnal", "amplitude": 0.1},
+            {"kind": "ramp", "factor": 2, "fromS": 100, "untilS": 200},
+        ],
+        events=[
+            {"kind": "brokersJoin", "atS": 60, "everyS": 10, "brokers": {"count": 2}},
+            {"kind": "brokersJoin", "atS": 60, "brokers": {"id": "own:8080"}},
+            {"kind": "brokersStop", "atS": 120, "brokers": ["broker-0000:8080"]},
+            {"kind": "brokersCrash", "atS": 180, "brokers": ["broker-0001:8080"]},
+            {"kind": "brokersRestart", "atS": 240, "brokers": ["broker-0002:8080"]},
+            {"kind": "brokerSlows", "atS": 300, "broker": "own:8080", "factor": 0.5},
+            {"kind": "namespaceAppears", "atS": 360, "namespace": {"name": "t/new", "bundles": 4}},
+            {"kind": "loadJumps", "atS": 420, "untilS": 480, "bundles": ["t/ns-0000#0"], "factor": 3},
+            {"kind": "reportsGoBad", "atS": 480, "broker": "own:8080", "fault": "sum_differs"},
+            {
+                "kind": "operatorsSay",
+                "atS": 540,
+                "pinned": {"t/ns-0000#0": "own:8080"},
+                "excluded": ["broker-0002:8080"],
+            },
+        ],
+    )
+    result = run(scenario).result
+    brokers = dict(zip(result.series.t_s.tolist(), result.series.brokers.tolist(), strict=True))
+    assert [brokers[t_s] for t_s in (50.0, 100.0, 200.0, 240.0, 300.0)] == [3, 6, 4, 3, 4]
+    assert result.bundles == 20
+    assert result.series.load[15] > result.series.load[5]
+    assert {move.bundle for move in result.moves if str(move.destination) == "own:8080" and not move.is_own} >= {
+        "t/ns-0000/0x00000000_0x20000000"
+    }

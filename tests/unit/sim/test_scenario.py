@@ -1,0 +1,149 @@
+"""What a scenario file may hold, and what is said of one that cannot be used."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from support.scenarios import a_file, a_scenario
+
+from loadmanager.errors import ConfigurationError, ScenarioError
+from loadmanager.sim.composing import RecordedSeries, world_of
+from loadmanager.sim.running import run, settings_for
+from loadmanager.sim.scenario import parse_scenario
+
+LOAD_JUMPS = {"kind": "loadJumps", "atS": 1, "untilS": 2, "bundles": ["t/ns#0"], "factor": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"brokrs": 1}, "brokrs: unknown key, did you mean brokers?"),
+        ({"events": [{**LOAD_JUMPS, "factr": 2}]}, "events.0.factr: unknown key, did you mean factor?"),
+        ({"events": [{"kind": "loadJump", "atS": 1}]}, "events.0: .*loadJumps"),
+        ({"durationS": -1}, r"durationS: Input should be greater than 0 \(got -1\)"),
+        ({"durationS": 1, "stepS": 2}, "stepS: expected at most durationS"),
+        ({"durationS": 1e7, "stepS": 0.1}, "durationS / stepS: expected at most"),
+        ({"namespaces": []}, "expected namespaces or traces"),
+        ({"namespaces": [{"name": "ns", "bundles": 1}]}, "namespaces.0.name: .*tenant/namespace"),
+        ({"namespaces": [{"name": "t/ns", "count": 1000, "bundles": 1500}]}, "at most 1000000 bundles, got 1500000"),
+        ({"brokers": [{"count": 9000}, {"count": 9000}]}, "at most 10000 brokers"),
+        ({"brokers": [{"id": "b", "count": 1}]}, "brokers.0.id: .*host:port"),
+        ({"brokers": [{"id": "b:1", "count": 2}]}, "brokers.0: an id goes with count 1"),
+        ({"expect": {"said": [{"reason": "limit_unknwn"}]}}, "reason 'limit_unknwn', did you mean limit_unknown?"),
+        ({"expect": {"said": [{"reason": 1}]}}, "expect.said.0.reason"),
+        ({"traces": {"bundles": 1, "files": ["a"], "directory": "b"}}, "traces: expected either files or directory"),
+        ({"name": "A name"}, "name: String should match pattern"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_its_key_and_what_is_allowed(
+    changes: dict[str, Any], complaint: str
+) -> None:
+    with pytest.raises(ScenarioError, match=complaint) as refused:
+        parse_scenario(a_file(**changes), "my.yaml")
+    assert str(refused.value).startswith("my.yaml: ")
+    assert "\n" not in str(refused.value)
+
+
+def test_something_else_than_a_mapping_is_no_scenario() -> None:
+    with pytest.raises(
+        ScenarioError, match=re.escape("my.yaml: expected a mapping with the keys of a scenario, got []")
+    ):
+        parse_scenario([], "my.yaml")
+
+
+def test_unknown_keys_are_named_before_all_other_faults() -> None:
+    changes = {"brokrs": 1, "durationS": -1, "stepS": -1, "seed": -1, "name": ""}
+    with pytest.raises(ScenarioError, match=r"^my\.yaml: brokrs: unknown key.*; and 2 more$"):
+        parse_scenario(a_file(**changes), "my.yaml")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"events": [{**LOAD_JUMPS, "bundles": ["t/ns#4"]}]}, "no bundle 't/ns#4'; expected tenant/namespace#0"),
+        ({"events": [{"kind": "brokersCrash", "atS": 1, "brokers": ["x:1"]}]}, "events.0: there is no broker 'x:1'"),
+        (
+            {"events": [{"kind": "reportsGoBad", "atS": 1, "broker": "x:1", "fault": "silent"}]},
+            "events.0: there is no broker 'x:1'; there are broker-0000:8080, broker-0001:8080",
+        ),
+        (
+            {"events": [{"kind": "operatorsSay", "atS": 1, "pinned": {"t/ns#0": "x:1"}}]},
+            "there is no broker 'x:1'",
+        ),
+        ({"expect": {"movesTo": [{"broker": "x:1", "atMost": 0}]}}, "expect.moves_to: there is no broker 'x:1'"),
+        ({"namespaces": [{"name": "t/ns", "bundles": 2, "owners": ["x:1"]}]}, "owners: no broker 'x:1'"),
+        (
+            {"namespaces": [{"name": "t/ns", "bundles": 2, "weights": {"kind": "steady", "weights": [1, 2, 3]}}]},
+            "weights: expected at most 2, got 3",
+        ),
+        ({"namespaces": [{"name": "t/ns", "bundles": 2}] * 2}, "t/ns"),
+        ({"traces": {"bundles": 1}}, "no series was read"),
+    ],
+)
+def test_a_scenario_that_contradicts_itself_is_refused(changes: dict[str, Any], complaint: str) -> None:
+    scenario = a_scenario(**changes)
+    with pytest.raises(ScenarioError, match=re.escape(complaint)):
+        world_of(scenario, settings_for(scenario, "", {}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"loadBalancerShedingEnabled": True}, "loadBalancerSheddingEnabled"),
+        ({"loadBalancerHistoryResourcePercentage": 2}, "loadBalancerHistoryResourcePercentage"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_refused_with_their_key(settings: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"scenario a-scenario: settings.*{complaint}"):
+        run(a_scenario(settings=settings))
+
+
+def test_series_with_other_steps_and_series_of_nothing_are_refused() -> None:
+    scenario = a_scenario(traces={"bundles": 2})
+    settings = settings_for(scenario, "", {})
+    values = np.array([1.0, 2.0, 3.0])
+    every_5, every_60 = RecordedSeries("a", 5.0, values), RecordedSeries("b", 60.0, values)
+    with pytest.raises(ScenarioError, match="series 'b' has a value every 60 s and 'a' every 5 s"):
+        world_of(scenario, settings, [every_5, every_60])
+    with pytest.raises(ScenarioError, match="series 'c' is 0 throughout"):
+        world_of(scenario, settings, [RecordedSeries("c", 5.0, values * 0)])
+
+
+@pytest.mark.parametrize(
+    ("strategy", "shedding", "placement"),
+    [
+        ("", "ThresholdShedder", "LeastLongTermMessageRate"),
+        ("OverloadShedder", "OverloadShedder", "LeastLongTermMessageRate"),
+        ("RoundRobinBrokerSelector", "ThresholdShedder", "RoundRobinBrokerSelector"),
+        ("AvgShedder", "AvgShedder", "AvgShedder"),
+        ("TransferShedder+LeastResourceUsageWithWeight", "TransferShedder", "LeastResourceUsageWithWeight"),
+        ("org.apache.pulsar.broker.loadbalance.impl.OverloadShedder", "OverloadShedder", "LeastLongTermMessageRate"),
+    ],
+)
+def test_a_strategy_stands_for_the_keys_that_make_it_one(strategy: str, shedding: str, placement: str) -> None:
+    settings = settings_for(a_scenario(), strategy, {})
+    assert settings.load_balancer_load_shedding_strategy.endswith(shedding)
+    assert settings.load_balancer_load_placement_strategy == placement
+
+
+def test_half_of_a_bound_strategy_gives_way_to_another_one() -> None:
+    bound = dict.fromkeys(("loadBalancerLoadSheddingStrategy", "loadBalancerLoadPlacementStrategy"), "AvgShedder")
+    settings = settings_for(a_scenario(settings=bound), "UniformLoadShedder", {})
+    assert settings.load_balancer_load_placement_strategy == "LeastLongTermMessageRate"
+
+
+def test_an_unknown_strategy_is_refused_with_those_that_there_are() -> None:
+    with pytest.raises(ScenarioError, match="--strategy 'Foo': expected one of OverloadShedder"):
+        settings_for(a_scenario(), "Foo", {})
+
+
+def test_the_simple_load_manager_is_a_strategy_too() -> None:
+    assert settings_for(a_scenario(), "SimpleLoadManagerImpl", {}).load_manager_class_name == "SimpleLoadManagerImpl"
+
+
+def test_overrides_win_over_the_settings_of_the_scenario() -> None:
+    scenario = a_scenario(settings={"maxUnloadPercentage": 0.1})
+    assert settings_for(scenario, "", {"maxUnloadPercentage": "0.4"}).max_unload_percentage == 0.4
