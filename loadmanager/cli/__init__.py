@@ -7,7 +7,21 @@ from importlib import import_module
 
 import typer
 
-COMMANDS = ("serve", "agent", "monitor", "demo", "zookeeper", "dump", "decide", "config")
+COMMANDS = (
+    "serve",
+    "agent",
+    "admin",
+    "monitor",
+    "demo",
+    "zookeeper",
+    "dump",
+    "decide",
+    "history",
+    "replay",
+    "simulate",
+    "pipeline",
+    "config",
+)
 
 
 def main() -> None:
@@ -23,5 +37,9 @@ def main() -> None:
     asked = sys.argv[1] if len(sys.argv) > 1 else ""
     for name in (asked,) if asked in COMMANDS else COMMANDS:
         module = import_module(f"loadmanager.cli.{name}")
-        app.command(name, cls=getattr(module, "COMMAND_CLASS", None))(getattr(module, name))
+        command = getattr(module, name)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command(name, cls=getattr(module, "COMMAND_CLASS", None))(command)
     app()

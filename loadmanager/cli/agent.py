@@ -11,11 +11,11 @@ import typer
 from aiohttp import web
 
 from loadmanager.agent.service import Agent, url_of
+from loadmanager.cli.exits import EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
-    EXIT_FAILURE,
+    BACKLOG,
     GRACE_S,
-    fail,
     listen,
     open_store,
     start_up,
@@ -49,7 +49,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     beside = Agent(settings, store, url)
     runner = web.AppRunner(beside.app(), access_log=None, shutdown_timeout=ANSWER_S)
     await runner.setup()
-    await web.SockSite(runner, listener).start()
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
     log.info("agent_started", url=url, broker_id=settings.broker_id, store=settings.metadata_store_url)
     if ready_file is not None:
         write_ready_file(ready_file, url)

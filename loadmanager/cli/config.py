@@ -1,25 +1,70 @@
-"""`loadmanager config`: the configuration files that this version understands, with every key commented."""
+"""`loadmanager config`: the configuration files that this version understands, and Pulsar's taken over."""
 
 from __future__ import annotations
 
-from enum import StrEnum
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
 
-from loadmanager.config import AgentSettings, Settings, render_yaml
+from loadmanager.cli.broker_conf import Imported, import_broker_conf
+from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
+from loadmanager.config import AgentSettings, Settings, render_fields, render_yaml
+from loadmanager.errors import ConfigurationError
+
+_NO_TERMINAL_WIDTH = 500
+"""Where output goes into a file or another program no line is broken."""
+
+config = typer.Typer(help="Print configuration files, or take over one of Pulsar's.")
 
 
-class Process(StrEnum):
-    SERVE = "serve"
-    AGENT = "agent"
-
-
-_MODELS: dict[Process, type[Settings | AgentSettings]] = {Process.SERVE: Settings, Process.AGENT: AgentSettings}
-
-
-def config(
-    process: Annotated[Process, typer.Argument(help="Whose configuration.")] = Process.SERVE,
-) -> None:
+@config.callback(invoke_without_command=True)
+def defaults(context: typer.Context) -> None:
     """Print the default configuration as YAML, every key with what it means and what is allowed."""
-    print(render_yaml(_MODELS[process]), end="")
+    if context.invoked_subcommand is None:
+        serve()
+
+
+@config.command()
+def serve() -> None:
+    """Print the default configuration of a node."""
+    print(render_yaml(Settings), end="")
+
+
+@config.command()
+def agent() -> None:
+    """Print the default configuration of an agent."""
+    print(render_yaml(AgentSettings), end="")
+
+
+@config.command("import")
+def import_file(
+    file: Annotated[Path, typer.Argument(help="A broker.conf of Pulsar's.")],
+    everything: Annotated[  # noqa: FBT002 - a command-line flag
+        bool, typer.Option("--all", help="List the keys that have nothing to do with load balancing, too.")
+    ] = False,
+) -> None:
+    """Print the configuration of a node that follows from a broker.conf; on standard error, what became of each key."""
+    try:
+        imported = import_broker_conf(file)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    print(f"# Taken over from {file.name}; every other key has its default: see `loadmanager config`.")
+    print(render_fields(imported.settings, imported.fields), end="")
+    _explain(imported, everything=everything)
+
+
+def _explain(imported: Imported, *, everything: bool) -> None:
+    console = Console(stderr=True, width=None if sys.stderr.isatty() else _NO_TERMINAL_WIDTH)
+    table = Table("line", "key", "", "why", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    shown = [each for each in imported.taken if everything or each.about_balancing]
+    for each in shown:
+        table.add_row(str(each.entry.line), each.entry.key, each.fate.value, each.why)
+    console.print(table)
+    left = len(imported.taken) - len(shown)
+    if left:
+        console.print(f"Keys that have nothing to do with load balancing: {left}; --all lists them.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO
 
@@ -15,7 +16,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
-from loadmanager.cli.running import EXIT_CONFIGURATION, fail
+from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
+from loadmanager.cli.running import given_settings, write_lines
 from loadmanager.core.settings import UnknownStrategyError
 from loadmanager.decide.deciding import Decided, Decider, PlaceDecider, ShedDecider
 from loadmanager.decide.reading import read_lines
@@ -62,7 +64,7 @@ def decide(
 ) -> None:
     """Say what a strategy decides about each moment of a dump, and why. Nothing is changed anywhere."""
     try:
-        overrides = _overrides(settings or ())
+        overrides = given_settings(settings or ())
         if split is None and positions is None:
             decider = _decider(shed, place, bundle, overrides, seed)
         else:
@@ -72,12 +74,13 @@ def decide(
     except (LoadManagerError, UnknownStrategyError) as error:
         fail(str(error), EXIT_CONFIGURATION)
     if as_json:
-        for each in decided:
-            print(encode(each.to_record()))
+        write_lines(encode(each.to_record()) for each in decided)
     else:
-        console = Console()
+        shown, terminal = StringIO(), Console()
+        console = Console(file=shown, width=terminal.width, force_terminal=terminal.is_terminal)
         for number, each in enumerate(decided, start=1):
             _show(each, number, console)
+        write_lines(shown.getvalue().splitlines())
 
 
 def _decider(
@@ -114,19 +117,11 @@ def _positions(text: str) -> list[int]:
         fail(f"--positions {text!r}: expected hashes such as 1024 or 0x400, with commas", EXIT_CONFIGURATION)
 
 
-def _overrides(settings: Iterable[str]) -> dict[str, str]:
-    overrides = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not equals or not key:
-            fail(f"--set {setting!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
-        overrides[key.strip()] = value.strip()
-    return overrides
-
-
 @contextmanager
 def _opened(file: str) -> Iterator[BinaryIO]:
     if file == "-":
+        if sys.stdin is None:  # closed by whoever started the process
+            fail("-: standard input is closed", EXIT_CONFIGURATION)
         yield sys.stdin.buffer
         return
     try:

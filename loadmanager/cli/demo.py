@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-from loadmanager.cli.running import EXIT_FAILURE, fail
+from loadmanager.cli.exits import EXIT_FAILURE, fail
 from loadmanager.demo.director import run_demo
 from loadmanager.demo.monitor import DemoState
 from loadmanager.demo.settings import DemoSettings
@@ -21,6 +23,7 @@ from loadmanager.demo.view import print_summary, show_lines, show_live
 from loadmanager.errors import LoadManagerError
 
 EXIT_INTERRUPTED = 130
+_HISTORY = "demo-history"
 
 
 def demo(
@@ -38,8 +41,10 @@ def demo(
     Exits with 1 when a topic ever had two owners at once, ended without one, or messages are unaccounted for.
     """
     console = Console(stderr=as_json)
+    history = _history_of(folder)
+    settings = DemoSettings(duration_s=duration)
     try:
-        summary = asyncio.run(_run(DemoSettings(duration_s=duration), console, folder, forever=forever, lines=as_json))
+        summary = asyncio.run(_run(settings, console, folder, history, forever=forever, lines=as_json))
     except LoadManagerError as error:
         fail(str(error), EXIT_FAILURE)
     except asyncio.CancelledError:
@@ -48,18 +53,25 @@ def demo(
         print(json.dumps(summary.to_record(), indent=2))
     else:
         print_summary(summary, console)
+    console.print("what the leaders saw and did is recorded; take their decisions again with", style="dim")
+    console.print(f"  loadmanager replay --history {shlex.quote(str(history))}", soft_wrap=True, highlight=False)
     if summary.failures:
         sys.exit(EXIT_FAILURE)
 
 
+def _history_of(folder: Path | None) -> Path:
+    """Where this run is recorded: each begins a history of its own, and it outlives the run."""
+    return (folder or Path()) / _HISTORY / f"{datetime.now(UTC):%Y-%m-%dT%H-%M-%S}"
+
+
 async def _run(
-    settings: DemoSettings, console: Console, folder: Path | None, *, forever: bool, lines: bool
+    settings: DemoSettings, console: Console, folder: Path | None, history: Path, *, forever: bool, lines: bool
 ) -> DemoSummary:
     """The demo and its view. The first Ctrl-C stops the traffic and sums up; the next one ends everything at once."""
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     state = DemoState()
-    run = asyncio.create_task(run_demo(settings, state, stopped, folder=folder, forever=forever))
+    run = asyncio.create_task(run_demo(settings, state, stopped, folder=folder, forever=forever, history=history))
     show_on = show_lines if lines or not console.is_terminal else show_live
     show = asyncio.create_task(show_on(state, console, run))
 

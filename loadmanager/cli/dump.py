@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, store_of
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.running import store_of, write_lines
 from loadmanager.config import Settings, load_settings
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.dumping import collect_cluster
@@ -41,7 +42,7 @@ def dump(
         if metadata_store_url is not None:
             settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
         collected = asyncio.run(_collect(settings, cluster, pulsar=pulsar))
-        line = encode(collected.finish()) + "\n"
+        line = encode(collected.finish())
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     except StoreError as error:
@@ -67,10 +68,10 @@ async def _collect(settings: Settings, cluster: str | None, *, pulsar: bool) -> 
 
 def _write(line: str, output: Path | None) -> None:
     if output is None:
-        sys.stdout.write(line)
+        write_lines([line])
         return
     try:
         with output.open("a", encoding="utf-8") as file:
-            file.write(line)
+            file.write(line + "\n")
     except OSError as error:
         fail(f"{output}: {error.strerror}", EXIT_FAILURE)

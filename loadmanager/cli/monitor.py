@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 import time
 from datetime import UTC, datetime
@@ -14,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.live import Live
 
-from loadmanager.cli.running import EXIT_CONFIGURATION, EXIT_FAILURE, fail, store_of
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
+from loadmanager.cli.running import store_of
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
 from loadmanager.monitor.live import render_live
@@ -47,8 +47,7 @@ def monitor(
     except KeyboardInterrupt:
         return
     except BrokenPipeError:
-        # Whoever read our output has seen enough. What is still buffered must not fail again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        write_nowhere()
 
 
 async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *, once: bool, as_json: bool) -> None:

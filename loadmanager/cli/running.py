@@ -8,11 +8,13 @@ import os
 import signal
 import socket
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TypeVar
 
 import orjson
 
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
 from loadmanager.config import StoreSettings, load_settings
 from loadmanager.errors import ConfigurationError, StoreError
 from loadmanager.observability import configure_logging
@@ -20,22 +22,43 @@ from loadmanager.store.zookeeper import ZooKeeperStore
 
 S = TypeVar("S", bound=StoreSettings)
 
-EXIT_FAILURE = 1
-EXIT_CONFIGURATION = 2
 ANSWER_S = 0.5
 """How long requests under way may take once the process is told to stop."""
 
 GRACE_S = 5.0
 """How long everything else may take then."""
 
-_BACKLOG = 1024
+BACKLOG = 1024
+"""Connections that may wait to be accepted: after a mass failure all clients come at once."""
+
 _SWITCH_INTERVAL_S = 0.0005
 
 
-def fail(message: str, code: int) -> NoReturn:
-    """Say what is wrong on standard error and end the process."""
-    print(f"loadmanager: {message}", file=sys.stderr)
-    raise SystemExit(code)
+def given_settings(texts: Iterable[str]) -> dict[str, str]:
+    """What `--set KEY=VALUE` says, by key; the process ends when it does not say so."""
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            fail(f"--set {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
+        found[key.strip()] = value.strip()
+    return found
+
+
+def write_lines(lines: Iterable[str]) -> None:
+    """Lines on standard output, in UTF-8 whatever the terminal's own encoding is.
+
+    The process ends when they cannot be written; but a reader that went away is no fault.
+    """
+    try:
+        for line in lines:
+            sys.stdout.buffer.write(f"{line}\n".encode())
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        write_nowhere()
+    except OSError as error:
+        write_nowhere()
+        fail(f"standard output: {error.strerror}", EXIT_FAILURE)
 
 
 def listen(key: str, address: str, port: int) -> socket.socket:
@@ -44,7 +67,7 @@ def listen(key: str, address: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((address, port))
-        listener.listen(_BACKLOG)
+        listener.listen(BACKLOG)
     except OSError as error:
         listener.close()
         fail(f"{key} {port} on {address}: {error.strerror or error}", EXIT_FAILURE)

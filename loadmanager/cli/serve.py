@@ -12,11 +12,11 @@ import structlog
 import typer
 from aiohttp import web
 
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
-    EXIT_FAILURE,
+    BACKLOG,
     GRACE_S,
-    fail,
     keep_pauses_short,
     listen,
     open_store,
@@ -25,6 +25,8 @@ from loadmanager.cli.running import (
     write_ready_file,
 )
 from loadmanager.config import Settings
+from loadmanager.errors import HistoryError
+from loadmanager.history.files import Directory
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
 
@@ -40,6 +42,7 @@ def serve(
 ) -> None:
     """Run a load-manager node: answer lookups, take part in elections, and lead when elected."""
     settings = start_up(Settings, config, json_lines=log_json)
+    _check_history(settings.history_url)
     asyncio.run(_serve(settings, ready_file))
 
 
@@ -55,7 +58,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     await runner.setup()
     await node.start()
     keep_pauses_short()
-    await web.SockSite(runner, listener).start()
+    await web.SockSite(runner, listener, backlog=BACKLOG).start()
     log.info("serving", url=url, store=settings.metadata_store_url)
     if ready_file is not None:
         write_ready_file(ready_file, url)
@@ -66,6 +69,14 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         await node.stop()
         await asyncio.wait_for(runner.cleanup(), GRACE_S)
         await store.close()
+
+
+def _check_history(url: str) -> None:
+    """End the process when nothing could ever be recorded there; a disk that fails is another matter."""
+    try:
+        Directory.of(url)
+    except HistoryError as error:
+        fail(f"historyUrl: {error}", EXIT_CONFIGURATION)
 
 
 async def _until_told_to_stop(node: Node) -> None:

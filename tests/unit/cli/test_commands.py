@@ -15,6 +15,9 @@ from loadmanager.cli.running import write_ready_file
 ROOT = Path(__file__).parents[3]
 
 
+DECIDE = ("decide", "-", "--place", "RoundRobinBrokerSelector", "--bundle", "t/n/0x0_0x10")
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120"}
     command = [sys.executable, "-m", "loadmanager", *arguments]
@@ -71,3 +74,43 @@ def test_the_ready_file_appears_whole(tmp_path: Path) -> None:
     write_ready_file(tmp_path / "ready.json", "http://h:1")
     assert [path.name for path in tmp_path.iterdir()] == ["ready.json"]
     assert (tmp_path / "ready.json").read_text() == f'{{"url":"http://h:1","pid":{os.getpid()}}}'
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_an_answer_is_in_utf_8_whatever_the_terminal_speaks(form: tuple[str, ...]) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
+    line = '{"brokers": {"é:1": {}}}'.encode()
+    done = subprocess.run(command, input=line, capture_output=True, timeout=60, env=environment, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert "é:1" in done.stdout.decode("utf-8")
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_an_answer_that_cannot_be_written_ends_with_exit_code_1_and_one_line(form: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "loadmanager", *DECIDE, *form]
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(command, input=b"{}", stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, b"loadmanager: standard output: No space left on device\n")
+
+
+def test_a_reader_that_goes_away_is_no_fault() -> None:
+    command = [sys.executable, "-m", "loadmanager", *DECIDE, "--json"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        process.stdin.write(b"{}\n" * 5000)
+        process.stdin.close()
+        said = process.stderr.read()
+        assert (process.wait(timeout=60), said) == (0, b"")
+
+
+def test_a_closed_standard_input_is_refused_with_exit_code_2() -> None:
+    command = [sys.executable, "-m", "loadmanager", *DECIDE]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" <&-', "sh", *command], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "loadmanager: -: standard input is closed\n"

@@ -47,6 +47,11 @@ def brokers(**content: object) -> Line:
         ("{" * 20_000, "line 1: "),
         ("[" * 200_000, "line 1: nested too deeply"),
         ("\udcff{}", "line 1: not UTF-8"),
+        ("\x1f\udc8b\x08\x00", "line 1: compressed with gzip: expected JSON Lines in UTF-8"),
+        ("\ufeff{}", "line 1: begins with a byte order mark: expected JSON Lines in UTF-8"),
+        ("\udcff\udcfe{\x00}\x00", "line 1: in UTF-16: expected JSON Lines in UTF-8"),
+        ('{"brokers": {"b": {"msgRateIn": 1%s}}}' % ("0" * 400), "line 1: brokers.b.msgRateIn: not a number of JSON"),
+        ('{"brokers": {"b": {"numTopics": 1%s}}}' % ("0" * 5000), "line 1: brokers.b.numTopics: Input should be a"),
         ('{"state": {"NoShedder": {}}}', "state.NoShedder: unknown key"),
         ('{"state": {"OverloadShedder": {"hits": 1}}}', "state.OverloadShedder.hits: unknown key"),
         ('{"state": {"ThresholdShedder": {"usage": {"b": [1]}}}}', "state.ThresholdShedder.usage.b.1"),
@@ -207,6 +212,8 @@ def test_settings_come_from_the_dump_and_the_command_line_wins() -> None:
         ({"loadBalancerBandwithInResourceWeight": "0.5"}, 0.25),
         ({"loadBalancerBandwithInResourceWeight": "0.5", "loadBalancerBandwidthInResourceWeight": "0.8"}, 0.4),
         ({"loadBalancerBandwithInResourceWeight": "0.5", "loadBalancerBandwidthInResourceWeight": "1.0"}, 0.25),
+        ({"loadBalancerBandwithInResourceWeight": "0.5", "loadBalancerBandwidthInResourceWeight": "1.00"}, 0.25),
+        ({"supportedNamespaceBundleSplitAlgorithms": "range_equally_divide", "loadManagerMigrationEnabled": "no"}, 0.5),
         (
             {"loadBalancerReportUpdateThresholdPercentage": "10", "loadManagerClassName": "a.ModularLoadManagerImpl"},
             0.5,
@@ -317,5 +324,44 @@ def test_what_a_placement_strategy_remembers_can_be_given_again(strategy: str) -
     assert list(again["state"]) == [strategy]
 
 
+@pytest.mark.parametrize(("time", "reporter"), [({}, "b2:8080"), ({"lastUpdate": 1}, "b1:8080")])
+def test_a_report_without_a_time_is_from_the_moment_of_its_line(time: Line, reporter: str) -> None:
+    hot = {BUNDLE: stats(40000, topics=2)}
+    reports = {
+        "b1:8080": broker([BUNDLE], lastStats=hot, lastUpdate=9),
+        "b2:8080": broker([BUNDLE], lastStats=hot, **time),
+    }
+    (answer,) = answers({"takenAt": 10, "brokers": reports}, "--split")
+    assert [each["source"] for each in answer["decisions"]] == [reporter]
+
+
 def test_a_key_that_decides_something_is_not_ignored() -> None:
     assert WITHOUT_EFFECT.isdisjoint(Settings.key(name) for name in Settings.model_fields)
+
+
+def test_more_topics_than_a_history_has_room_for_are_as_many_as_it_has() -> None:
+    line = {"brokers": {"b:8080": broker(lastStats={bundle(1): stats(1, topics=2**62)}, numTopics=2**62)}}
+    (answer,) = answers(line, "--place", "LeastLongTermMessageRate", "--bundle", "tenant/ns/0x80000000_0xffffffff")
+    assert answer["decisions"][0]["destination"] == "b:8080"
+
+
+@pytest.mark.parametrize("strategy", sorted(PLACEMENT_STRATEGIES))
+@pytest.mark.parametrize(
+    ("reports", "possible"),
+    [
+        ({}, [None]),
+        ({"a:1": {}}, ["a:1"]),
+        ({"a:1": broker(cpu=500)}, ["a:1"]),
+        ({"a:1": broker(cpu=500), "b:1": broker(cpu=400)}, ["a:1", "b:1"]),
+        ({"a:1": {"cpu": {"usage": 9, "limit": 0}}, "b:1": {"cpu": {"usage": 9, "limit": -1}}}, ["a:1", "b:1"]),
+        ({"a:1": {"bundles": [bundle(1)]}, "b:1": {"lastStats": {}}}, ["a:1", "b:1"]),
+    ],
+)
+def test_each_placement_answers_whatever_is_missing_from_reports(
+    strategy: str, reports: Line, possible: list[str | None]
+) -> None:
+    line = {"brokers": reports}
+    (answer,) = answers(line, "--place", strategy, "--bundle", "tenant/ns/0x80000000_0xffffffff")
+    assert answer["decisions"][0]["destination"] in possible
+    assert set(answer["candidates"]) <= set(reports)
+    assert bool(answer["candidates"]) == bool(reports)

@@ -1,0 +1,25 @@
+"""`loadmanager admin`: pulsar-admin's commands for load balancing, and those for what Pulsar lacks.
+
+Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong usage; 3 no node can be reached.
+"""
+
+from __future__ import annotations
+
+from loadmanager.cli.admin import balancing, brokers, namespaces, policies, topics
+from loadmanager.cli.admin.commands import command, group
+
+admin = group("Ask and command a running service, as pulsar-admin does.")
+for _name, _app in {
+    "namespaces": namespaces.APP,
+    "brokers": brokers.APP,
+    "broker-stats": brokers.STATS,
+    "ns-isolation-policy": policies.APP,
+    "clusters": policies.CLUSTERS,
+    "topics": topics.APP,
+    "bundles": balancing.BUNDLES,
+    "plans": balancing.PLANS,
+    "explain": balancing.EXPLAIN,
+    "balancer": balancing.BALANCER,
+}.items():
+    admin.add_typer(_app, name=_name)
+command(admin, "decisions")(balancing.decisions)

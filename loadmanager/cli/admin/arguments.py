@@ -1,0 +1,74 @@
+"""The arguments and options that several commands share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, TypeVar
+
+import typer
+
+from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
+
+T = TypeVar("T")
+
+
+def _named(parse: Callable[[str], T]) -> Callable[[str], T]:
+    """The parser of a name for Typer, which says what is wrong in a usage error."""
+
+    def parser(text: str) -> T:
+        try:
+            return parse(text)
+        except InvalidNameError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parser
+
+
+def _topic(text: str) -> TopicName:
+    """A topic; `persistent` unless it says otherwise, and in `public/default` when it is a bare name, as in Pulsar."""
+    domain, separator, name = text.rpartition("://")
+    full = name if "/" in name else f"public/default/{name}"
+    return TopicName.parse(f"{domain if separator else 'persistent'}://{full}")
+
+
+def words(text: str) -> list[str]:
+    """The parts of a list separated by commas."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def pairs(text: str) -> dict[str, str]:
+    """`key=value` pairs separated by commas."""
+    found = {}
+    for word in words(text):
+        key, separator, value = word.partition("=")
+        if not separator:
+            raise typer.BadParameter(f"{word!r}: expected key=value")
+        found[key] = value
+    return found
+
+
+Namespace = Annotated[
+    NamespaceName, typer.Argument(parser=_named(NamespaceName.parse), metavar="TENANT/NAMESPACE", help="The namespace.")
+]
+Topic = Annotated[
+    TopicName, typer.Argument(parser=_named(_topic), metavar="TOPIC", help="The topic, persistent://tenant/ns/name.")
+]
+Bundle = Annotated[
+    BundleName,
+    typer.Argument(
+        parser=_named(BundleName.parse), metavar="TENANT/NAMESPACE/RANGE", help="The bundle, t/ns/0x.._0x..."
+    ),
+]
+Broker = Annotated[str, typer.Argument(metavar="BROKER", help="The broker's id, host:port.")]
+Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster: the nodes' clusterName.")]
+AnyCluster = Annotated[
+    str, typer.Argument(metavar="[CLUSTER]", help="The cluster; any name stands for the only one here.")
+]
+Range = Annotated[
+    BundleRange | None,
+    typer.Option("-b", "--bundle", parser=_named(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."),
+]
+NeededRange = Annotated[
+    BundleRange,
+    typer.Option("-b", "--bundle", parser=_named(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."),
+]

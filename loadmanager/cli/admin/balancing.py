@@ -1,0 +1,175 @@
+"""`loadmanager admin bundles`, `plans`, `explain`, `balancer`, `decisions`: what Pulsar has no commands for."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from loadmanager.cli.admin.arguments import Broker, Bundle
+from loadmanager.cli.admin.commands import command, group
+from loadmanager.cli.admin.requests import Request, delete, get, post, put
+
+BUNDLES = group("An operator's hand on single bundles.")
+PLANS = group("Plans: computed first, carried out later exactly as they were.")
+EXPLAIN = group("Why things are as they are.")
+BALANCER = group("The balancer as a whole.")
+_BASE = "/loadbalance/v1"
+_BUNDLES = f"{_BASE}/bundles"
+_PLANS = f"{_BASE}/plans"
+
+_Reason = Annotated[str, typer.Option("--reason", help="Why, for those who will ask.")]
+_Hash = Annotated[str, typer.Argument(metavar="HASH", help="The plan's hash.")]
+
+
+class PlanKind(StrEnum):
+    SHED = "shed"
+    DRAIN = "drain"
+    MOVES = "moves"
+
+
+class Switch(StrEnum):
+    ON = "on"
+    OFF = "off"
+
+
+@command(BUNDLES, "merge")
+def merge(
+    bundle: Bundle,
+    neighbour: Annotated[str | None, typer.Option("--with", help="The neighbour's range; else the upper one.")] = None,
+) -> Request:
+    """Make one bundle of two neighbours."""
+    return post(_BUNDLES, bundle, "merge", body={"with": neighbour} if neighbour else {})
+
+
+@command(BUNDLES, "pin")
+def pin(bundle: Bundle, broker: Broker) -> Request:
+    """Keep a bundle on a broker."""
+    return put(_BUNDLES, bundle, "pin", body={"broker": broker})
+
+
+@command(BUNDLES, "unpin")
+def unpin(bundle: Bundle) -> Request:
+    """Let a pinned bundle go where it is placed."""
+    return delete(_BUNDLES, bundle, "pin")
+
+
+@command(BUNDLES, "freeze")
+def freeze_bundle(bundle: Bundle, reason: _Reason = "by an operator") -> Request:
+    """Keep a bundle where it is."""
+    return put(_BUNDLES, bundle, "freeze", body={"reason": reason})
+
+
+@command(BUNDLES, "unfreeze")
+def unfreeze_bundle(bundle: Bundle) -> Request:
+    """Let a frozen bundle move again."""
+    return delete(_BUNDLES, bundle, "freeze")
+
+
+@command(BUNDLES, "cancel-unload")
+def cancel_unload(bundle: Bundle) -> Request:
+    """Take back an unload that is under way; the owner keeps the bundle."""
+    return delete(_BUNDLES, bundle, "unload")
+
+
+@command(PLANS, "create")
+def create_plan(
+    kind: Annotated[
+        PlanKind, typer.Argument(help="shed: as the balancer would; drain: empty a broker; moves: as told.")
+    ],
+    broker: Annotated[str | None, typer.Option("--broker", help="With drain: which broker.")] = None,
+    move: Annotated[
+        list[str] | None, typer.Option("--move", help="With moves: t/ns/0x.._0x..=host:port; may be repeated.")
+    ] = None,
+) -> Request:
+    """Compute a plan and what it would change; nothing moves."""
+    body: dict[str, object] = {"kind": kind.value}
+    if broker is not None:
+        body["broker"] = broker
+    if move:
+        body["moves"] = [_move(each) for each in move]
+    return post(_PLANS, body=body)
+
+
+def _move(text: str) -> dict[str, str]:
+    bundle, separator, destination = text.partition("=")
+    if not separator:
+        raise typer.BadParameter(f"{text!r}: expected t/ns/0x.._0x..=host:port", param_hint="--move")
+    return {"bundle": bundle, "destination": destination}
+
+
+@command(PLANS, "show")
+def show_plan(plan: _Hash) -> Request:
+    """Show a plan."""
+    return get(_PLANS, plan)
+
+
+@command(PLANS, "execute")
+def execute_plan(plan: _Hash) -> Request:
+    """Carry out exactly that plan, or stop with the reason if the cluster has changed."""
+    return post(_PLANS, plan, "execute")
+
+
+@command(EXPLAIN, "bundle")
+def explain_bundle(bundle: Bundle) -> Request:
+    """Say why a bundle is where it is."""
+    return get(f"{_BASE}/explain/bundle", bundle)
+
+
+@command(EXPLAIN, "broker")
+def explain_broker(broker: Broker) -> Request:
+    """Say what the balancer thinks of a broker."""
+    return get(f"{_BASE}/explain/broker", broker)
+
+
+@command(EXPLAIN, "why-not")
+def explain_why_not(bundle: Bundle, broker: Broker) -> Request:
+    """Say why a bundle is not on a broker, and what would have to change."""
+    return get(f"{_BASE}/explain/why-not", bundle=bundle, broker=broker)
+
+
+@command(BALANCER, "freeze")
+def freeze(reason: _Reason = "by an operator") -> Request:
+    """Move nothing until `unfreeze`; lookups are still answered."""
+    return put(f"{_BASE}/freeze", body={"reason": reason})
+
+
+@command(BALANCER, "unfreeze")
+def unfreeze() -> Request:
+    """End a freeze."""
+    return delete(f"{_BASE}/freeze")
+
+
+@command(BALANCER, "dry-run")
+def dry_run(switch: Annotated[Switch, typer.Argument(help="on: decide and explain, but move nothing.")]) -> Request:
+    """Switch dry run on or off."""
+    return put(f"{_BASE}/dry-run") if switch is Switch.ON else delete(f"{_BASE}/dry-run")
+
+
+@command(BALANCER, "controls")
+def controls() -> Request:
+    """Show everything that operators have told the balancer."""
+    return get(f"{_BASE}/controls")
+
+
+@command(BALANCER, "churn")
+def churn() -> Request:
+    """Show what shedding has moved of late, and what the breaker has stopped."""
+    return get(f"{_BASE}/churn")
+
+
+@command(BALANCER, "lift-breaker")
+def lift_breaker(
+    bundle: Annotated[str | None, typer.Option("--bundle", help="Only of this bundle; else of everything.")] = None,
+) -> Request:
+    """Let shedding go on that the breaker has stopped."""
+    return delete(f"{_BASE}/churn/breaker", bundle=bundle)
+
+
+def decisions(
+    limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
+    subject: Annotated[str | None, typer.Option("--subject", help="Only of this bundle or broker.")] = None,
+) -> Request:
+    """Show the leader's recent decisions, newest first."""
+    return get(f"{_BASE}/decisions", limit=limit, subject=subject)

@@ -1,0 +1,101 @@
+"""How a command is made: a function from its arguments to the request it stands for; the rest is done here."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable
+from functools import wraps
+from http import HTTPStatus
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+import orjson
+import typer
+
+from loadmanager.cli.admin.rendering import show
+from loadmanager.cli.admin.requests import AnswerLostError, NoNodeReachableError, Request, ask
+from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
+
+EXIT_UNREACHABLE = 3
+URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
+
+_Urls = Annotated[
+    str,
+    typer.Option(
+        "--url", envvar=URL_VARIABLE, help="Where nodes answer; of several, separated by commas, the first that does."
+    ),
+]
+_Json = Annotated[bool, typer.Option("--json", help="The answer as JSON.")]
+_Timeout = Annotated[float, typer.Option("--timeout", min=0.1, help="Seconds to wait for the answer.")]
+
+
+def group(help_text: str) -> typer.Typer:
+    """A group of commands."""
+    return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Request]], Callable[..., Request]]:
+    """Make a function that returns a request the command `name`, with the options that every command has."""
+
+    def register(make: Callable[..., Request]) -> Callable[..., Request]:
+        @wraps(make)
+        def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
+            _carry_out(make(**given), _urls(url), timeout, as_json=as_json)
+
+        own = inspect.signature(make, eval_str=True)
+        shared = inspect.signature(_shared, eval_str=True)
+        parameters = [*own.parameters.values(), *shared.parameters.values()]
+        run.__signature__ = own.replace(  # type: ignore[attr-defined]  # what Typer reads
+            parameters=[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters],
+            return_annotation=None,
+        )
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        app.command(name)(run)
+        return make
+
+    return register
+
+
+def _shared(
+    *,
+    url: _Urls = "http://127.0.0.1:8080",
+    as_json: _Json = False,
+    timeout: _Timeout = 90.0,
+) -> None:
+    """The options of every command."""
+
+
+def _urls(text: str) -> list[str]:
+    urls = [url.strip().rstrip("/") for url in text.split(",") if url.strip()]
+    for url in urls:
+        try:
+            parts = urlsplit(url)
+            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            usable = False
+        if not usable or parts.path:
+            raise typer.BadParameter(f"{url!r}: expected http://host:port", param_hint=f"--url or {URL_VARIABLE}")
+    if not urls:
+        raise typer.BadParameter("expected http://host:port", param_hint=f"--url or {URL_VARIABLE}")
+    return urls
+
+
+def _carry_out(request: Request, urls: list[str], timeout_s: float, *, as_json: bool) -> None:
+    """Ask, and print the answer; a refusal ends the process with 1, and nobody to ask with 3."""
+    try:
+        answer = ask(urls, request, timeout_s)
+    except NoNodeReachableError as error:
+        fail(str(error), EXIT_UNREACHABLE)
+    except AnswerLostError as error:
+        fail(str(error), EXIT_FAILURE)
+    if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+        fail(f"{answer.status} {answer.phrase}: {answer.reason}", EXIT_FAILURE)
+    try:
+        if not as_json:
+            show(answer.content)
+        elif answer.body:
+            print(orjson.dumps(answer.content, option=orjson.OPT_INDENT_2).decode())
+        sys.stdout.flush()
+    except BrokenPipeError:
+        write_nowhere()

@@ -1,0 +1,136 @@
+"""`loadmanager admin namespaces`: pulsar-admin's commands for namespaces and their bundles."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from loadmanager.cli.admin.arguments import Namespace, NeededRange, Range, words
+from loadmanager.cli.admin.commands import command, group
+from loadmanager.cli.admin.requests import Request, delete, get, post, put
+
+APP = group("Namespaces and their bundles.")
+_BASE = "/admin/v2/namespaces"
+
+_Group = Annotated[str, typer.Option("-g", "--group", help="The anti-affinity group.")]
+
+
+class BundleType(StrEnum):
+    LARGEST = "LARGEST"
+    HOT = "HOT"
+
+
+@command(APP, "list")
+def list_namespaces(tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]) -> Request:
+    """List the namespaces of a tenant."""
+    return get(_BASE, tenant)
+
+
+@command(APP, "create")
+def create(
+    namespace: Namespace,
+    bundles: Annotated[int, typer.Option("-b", "--bundles", min=0, help="How many bundles; 0: the default.")] = 0,
+    clusters: Annotated[str, typer.Option("-c", "--clusters", help="For Pulsar's sake; not used.")] = "",
+) -> Request:
+    """Create a namespace with equal bundles."""
+    policies: dict[str, object] = {"bundles": {"numBundles": bundles}} if bundles else {}
+    if clusters:
+        policies["replication_clusters"] = words(clusters)
+    return put(_BASE, namespace, body=policies)
+
+
+@command(APP, "policies")
+def policies(namespace: Namespace) -> Request:
+    """Show a namespace's policies."""
+    return get(_BASE, namespace)
+
+
+@command(APP, "bundles")
+def bundles(namespace: Namespace) -> Request:
+    """Show the boundaries of a namespace's bundles."""
+    return get(_BASE, namespace, "bundles")
+
+
+@command(APP, "unload")
+def unload(
+    namespace: Namespace,
+    bundle: Range = None,
+    destination: Annotated[
+        str | None, typer.Option("-d", "--destinationBroker", help="The broker that shall own it next (with -b).")
+    ] = None,
+) -> Request:
+    """Have the bundles of a namespace, or one of them, released by their owner."""
+    if bundle is not None:
+        return put(_BASE, namespace, bundle, "unload", destinationBroker=destination)
+    if destination is not None:
+        raise typer.BadParameter("only one bundle can be given to a broker: name it with -b", param_hint="-d")
+    return put(_BASE, namespace, "unload")
+
+
+@command(APP, "split-bundle")
+def split_bundle(
+    namespace: Namespace,
+    bundle: Range = None,
+    bundle_type: Annotated[
+        BundleType | None, typer.Option("-bt", "--bundle-type", help="Which, in place of -b.")
+    ] = None,
+    unload: Annotated[bool, typer.Option("-u", "--unload", help="Unload the new bundles after the split.")] = False,  # noqa: FBT002 - a flag
+    algorithm: Annotated[
+        str | None, typer.Option("-san", "--split-algorithm-name", help="How the boundaries are found.")
+    ] = None,
+    boundaries: Annotated[
+        str, typer.Option("-sb", "--split-boundaries", help="For specified_positions_divide: hashes, with commas.")
+    ] = "",
+) -> Request:
+    """Split a bundle."""
+    if (bundle is None) == (bundle_type is None):
+        raise typer.BadParameter("name the bundle with either -b or -bt")
+    query = {"unload": unload, "splitAlgorithmName": algorithm}
+    return put(_BASE, namespace, bundle or bundle_type, "split", body=_positions(boundaries), **query)
+
+
+def _positions(text: str) -> list[int] | None:
+    try:
+        return [int(word, 0) for word in words(text)] or None
+    except ValueError:
+        raise typer.BadParameter(f"{text!r}: expected numbers separated by commas", param_hint="-sb") from None
+
+
+@command(APP, "get-topic-positions")
+def get_topic_positions(
+    namespace: Namespace,
+    bundle: NeededRange,
+    topics: Annotated[str, typer.Option("-tl", "--topic-list", help="Only these topics, separated by commas.")] = "",
+) -> Request:
+    """Show where the topics of a bundle lie in its range."""
+    return get(_BASE, namespace, bundle, "topicHashPositions", topics=words(topics) or None)
+
+
+@command(APP, "set-anti-affinity-group")
+def set_anti_affinity_group(namespace: Namespace, name: _Group) -> Request:
+    """Put a namespace in an anti-affinity group."""
+    return post(_BASE, namespace, "antiAffinity", body=name.encode())
+
+
+@command(APP, "get-anti-affinity-group")
+def get_anti_affinity_group(namespace: Namespace) -> Request:
+    """Show the anti-affinity group of a namespace."""
+    return get(_BASE, namespace, "antiAffinity")
+
+
+@command(APP, "delete-anti-affinity-group")
+def delete_anti_affinity_group(namespace: Namespace) -> Request:
+    """Take a namespace out of its anti-affinity group."""
+    return delete(_BASE, namespace, "antiAffinity")
+
+
+@command(APP, "get-anti-affinity-namespaces")
+def get_anti_affinity_namespaces(
+    name: _Group,
+    tenant: Annotated[str, typer.Option("-p", "--tenant", help="The tenant of the namespaces.")],
+    cluster: Annotated[str, typer.Option("-c", "--cluster", help="The cluster.")] = "standalone",
+) -> Request:
+    """List the namespaces of an anti-affinity group."""
+    return get(_BASE, cluster, "antiAffinity", name, tenant=tenant)

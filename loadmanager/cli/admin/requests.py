@@ -1,0 +1,150 @@
+"""What a command asks a node for, and how it is asked: of several nodes the first that can be reached answers."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from urllib.parse import quote, urlencode, urlsplit
+
+import orjson
+
+from loadmanager.core.names import BundleName, NamespaceName, TopicName
+
+_CONNECT_TIMEOUT_S = 3.0
+_JSON = "application/json"
+
+
+class NoNodeReachableError(Exception):
+    """No node could be asked; nothing was done."""
+
+
+class AnswerLostError(Exception):
+    """A node was asked to change something and did not answer: it may have done it or not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out."""
+
+    method: str
+    path: str
+    query: dict[str, object] = field(default_factory=dict)
+    body: object = None
+
+    @property
+    def target(self) -> str:
+        given = [
+            (key, value if isinstance(value, list) else _text(value))
+            for key, value in self.query.items()
+            if value is not None and value is not False
+        ]
+        return f"{self.path}?{urlencode(given, doseq=True)}" if given else self.path
+
+    @property
+    def content(self) -> bytes | None:
+        return self.body if isinstance(self.body, bytes | None) else orjson.dumps(self.body)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a node answered."""
+
+    status: int
+    phrase: str
+    content_type: str
+    body: bytes
+
+    @property
+    def content(self) -> object:
+        """The body as JSON, or as text where it is none; None without a body."""
+        if not self.body:
+            return None
+        try:
+            return orjson.loads(self.body)
+        except orjson.JSONDecodeError:
+            return self.body.decode(errors="replace")
+
+    @property
+    def reason(self) -> str:
+        """Why the node refused."""
+        content = self.content
+        return str(content["reason"]) if isinstance(content, dict) and "reason" in content else str(content or "")
+
+
+def get(*path: object, **query: object) -> Request:
+    return Request("GET", path_of(*path), query)
+
+
+def put(*path: object, body: object = None, **query: object) -> Request:
+    return Request("PUT", path_of(*path), query, body)
+
+
+def post(*path: object, body: object = None, **query: object) -> Request:
+    return Request("POST", path_of(*path), query, body)
+
+
+def delete(*path: object, **query: object) -> Request:
+    return Request("DELETE", path_of(*path), query)
+
+
+def path_of(base: object, *parts: object) -> str:
+    """A path from a base that is taken as it is, and names, which are percent-encoded."""
+    return "/".join([str(base), *map(_segment, parts)])
+
+
+def _segment(part: object) -> str:
+    match part:
+        case TopicName():
+            return f"{part.domain}/{part.namespace}/{quote(part.local_name, safe='')}"
+        case NamespaceName() | BundleName():
+            return str(part)
+        case _:
+            return quote(str(part), safe=":")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def ask(urls: Sequence[str], request: Request, timeout_s: float) -> Answer:
+    """The answer of the first node that can be reached.
+
+    A question is put to the next node when a node breaks off; a change is not, since it may have been made. Raises
+    `NoNodeReachableError`, `AnswerLostError`.
+    """
+    faults = []
+    for url in urls:
+        connection = _connection(url)
+        try:
+            connection.connect()
+        except OSError as error:
+            faults.append(f"{url}: {error.strerror or error}")
+            continue
+        try:
+            return _exchange(connection, request, timeout_s)
+        except (OSError, HTTPException) as error:
+            fault = f"{url}: no answer ({type(error).__name__}: {error})"
+            if request.method != "GET":
+                raise AnswerLostError(f"{fault}; it may have been done or not") from None
+            faults.append(fault)
+        finally:
+            connection.close()
+    raise NoNodeReachableError("no node can be reached: " + "; ".join(faults))
+
+
+def _connection(url: str) -> HTTPConnection:
+    parts = urlsplit(url)
+    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    return kind(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
+
+
+def _exchange(connection: HTTPConnection, request: Request, timeout_s: float) -> Answer:
+    assert isinstance(connection.sock, socket.socket), "the caller has connected"
+    connection.sock.settimeout(timeout_s)
+    headers = {"Accept": _JSON} | ({"Content-Type": _JSON} if request.body is not None else {})
+    connection.request(request.method, request.target, body=request.content, headers=headers)
+    response = connection.getresponse()
+    content_type = response.headers.get_content_type()
+    return Answer(response.status, response.reason, content_type, response.read())

@@ -1,0 +1,22 @@
+"""`loadmanager admin topics`: where a topic is served."""
+
+from __future__ import annotations
+
+from loadmanager.cli.admin.arguments import Topic
+from loadmanager.cli.admin.commands import command, group
+from loadmanager.cli.admin.requests import Request, get
+
+APP = group("Where topics are served.")
+_BASE = "/lookup/v2/topic"
+
+
+@command(APP, "lookup")
+def lookup(topic: Topic) -> Request:
+    """Show who owns a topic; an owner is chosen if there is none."""
+    return get(_BASE, topic)
+
+
+@command(APP, "bundle-range")
+def bundle_range(topic: Topic) -> Request:
+    """Show the range of a topic's bundle."""
+    return get(_BASE, topic, "bundle")

@@ -1,0 +1,216 @@
+"""Takes over a `broker.conf` of Pulsar's: which keys a node uses, under which name, and which it does not, and why.
+
+Source of the format: Java's properties files. Source of the keys: Pulsar's broker configuration.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from loadmanager.config import AgentSettings, Settings, settings_of, with_overrides
+from loadmanager.decide.settings import LEGACY_WEIGHTS
+from loadmanager.errors import ConfigurationError
+
+_ENTRY = re.compile(r"\s*((?:\\.|[^\\=:\s])+)\s*[=:]?\s*(.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_OTHER_STORE = re.compile(r"(?!zk:)[a-z][a-z0-9+-]*:(?!\d)")
+
+_FIELDS = {Settings.key(name): name for name in Settings.model_fields}
+_AGENT_KEYS = frozenset(map(AgentSettings.key, AgentSettings.model_fields)) - _FIELDS.keys()
+_PLACE_KEYS = frozenset({"advertisedAddress", "bindAddress", "webServicePort"})
+_STORE = "metadataStoreUrl"
+_HASH_STRATEGY = "topicBundleAssignmentStrategy"
+_CONSISTENT_HASHING = "ConsistentHashingTopicBundleAssigner"
+
+_RENAMED = {
+    **LEGACY_WEIGHTS,
+    "zookeeperServers": _STORE,
+    "zooKeeperSessionTimeoutMillis": "metadataStoreSessionTimeoutMillis",
+}
+"""Deprecated keys, which Pulsar still reads where the new one is not set."""
+
+_OWN_RECORDS = "who owns what is kept in records of this service's own"
+_NOT_NEEDED = {
+    "exposeBundlesMetricsInPrometheus": "there are no metrics per bundle here",
+    "loadBalancerInFlightServiceUnitStateWaitingTimeInMillis": _OWN_RECORDS,
+    "loadBalancerMultiPhaseBundleUnload": "a bundle is always handed over in one write",
+    "loadBalancerOverrideBrokerNics": "an agent measures all network interfaces",
+    "loadBalancerServiceUnitStateMaxConcurrentOverrides": _OWN_RECORDS,
+    "loadBalancerServiceUnitStateMonitorIntervalInSeconds": _OWN_RECORDS,
+    "loadBalancerServiceUnitStateTombstoneDelayTimeInSeconds": _OWN_RECORDS,
+    "loadBalancerServiceUnitTableViewSyncer": _OWN_RECORDS,
+    "loadManagerMigrationEnabled": "there is one load manager here",
+    "loadManagerServiceUnitStateTableViewClassName": _OWN_RECORDS,
+}
+_ABOUT_BALANCING = re.compile(r"load(Balance|Manager)|.*(Bundle|Unload)")
+
+
+class Fate(StrEnum):
+    """What becomes of a key."""
+
+    USED = "used"
+    TRANSLATED = "translated"
+    IGNORED = "ignored"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One key of the file; the last one counts where a key is there twice."""
+
+    line: int
+    key: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What became of an entry and why: with a `key`, a node has that `value` under it.
+
+    `about_balancing` tells Pulsar's other keys apart.
+    """
+
+    entry: Entry
+    fate: Fate
+    why: str
+    key: str = ""
+    value: str = ""
+    about_balancing: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The settings that follow from a file, which of their fields it sets, and what became of each of its keys."""
+
+    settings: Settings
+    fields: list[str]
+    taken: list[Taken]
+
+
+def import_broker_conf(path: Path) -> Imported:
+    """Read the file. `ConfigurationError` names the line and the key of a value that cannot be used."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigurationError(f"{path}: not UTF-8 text") from None
+    entries = {entry.key: entry for entry in parse_properties(text)}
+    older = _older_that_count(entries)
+    taken = [_take(entry, older) for entry in entries.values()]
+    settings = _validated({each.key: each for each in taken if each.key}, path)
+    return Imported(settings, [_FIELDS[each.key] for each in taken if each.key], taken)
+
+
+def parse_properties(text: str) -> Iterator[Entry]:
+    """The entries of a properties file, each with the line it begins in."""
+    lines = enumerate(text.splitlines(), start=1)
+    for number, line in lines:
+        whole = line.lstrip()
+        if not whole or whole[0] in "#!":
+            continue
+        while _goes_on(whole):
+            whole = whole[:-1] + next(lines, (0, ""))[1].lstrip()
+        found = _ENTRY.fullmatch(whole)
+        if found is not None:
+            yield Entry(number, _unescape(found[1]), _unescape(found[2]).strip())
+
+
+def _goes_on(line: str) -> bool:
+    return (len(line) - len(line.rstrip("\\"))) % 2 == 1
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(lambda found: _character(found[1]), text)
+
+
+def _character(escaped: str) -> str:
+    return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _LETTERS.get(escaped, escaped)
+
+
+def _older_that_count(entries: Mapping[str, Entry]) -> dict[str, str]:
+    """The deprecated keys that hold by the keys that replace them: where the new one is not set, or to its default."""
+    older = {}
+    for deprecated, key in _RENAMED.items():
+        newer = entries.get(key)
+        if deprecated in entries and entries[deprecated].value and (newer is None or _says_nothing(newer)):
+            older[key] = deprecated
+    return older
+
+
+def _says_nothing(entry: Entry) -> bool:
+    """Whether the entry is empty or the default."""
+    default = settings_of({}, "defaults")
+    try:
+        return not entry.value or with_overrides(default, {entry.key: entry.value}, entry.key) == default
+    except ConfigurationError:
+        return False
+
+
+def _take(entry: Entry, older: Mapping[str, str]) -> Taken:
+    """What becomes of an entry; `older` are the deprecated keys that hold, by the new ones."""
+    key = entry.key
+    if not entry.value:
+        return Taken(entry, Fate.IGNORED, "empty: the default holds", about_balancing=_is_about_balancing(key))
+    if key in _PLACE_KEYS:
+        return Taken(entry, Fate.IGNORED, "says where the broker is; set it for the node")
+    if key in _RENAMED:
+        return _take_renamed(entry, older)
+    if key in older:
+        return Taken(entry, Fate.IGNORED, f"the default, and {older[key]} is set")
+    if key == _HASH_STRATEGY and entry.value.rpartition(".")[2] == _CONSISTENT_HASHING:
+        return Taken(entry, Fate.TRANSLATED, "now defaultHashFunction: crc32", "defaultHashFunction", "crc32")
+    return Taken(entry, Fate.USED, "", key, entry.value) if key in _FIELDS else _leave(entry)
+
+
+def _take_renamed(entry: Entry, older: Mapping[str, str]) -> Taken:
+    key = _RENAMED[entry.key]
+    if older.get(key) != entry.key:
+        return Taken(entry, Fate.IGNORED, f"deprecated, and {key} is set")
+    value = f"zk:{entry.value}" if key == _STORE else entry.value
+    return Taken(entry, Fate.TRANSLATED, f"deprecated: now {key}", key, value)
+
+
+def _leave(entry: Entry) -> Taken:
+    """Why a node has no such setting."""
+    key = entry.key
+    if key == _HASH_STRATEGY:
+        return Taken(entry, Fate.IGNORED, "only Pulsar's usual hash of a topic's name can be used")
+    if key in _AGENT_KEYS:
+        return Taken(entry, Fate.IGNORED, "a setting of the agent: put it into its file under the same name")
+    if key in _NOT_NEEDED:
+        return Taken(entry, Fate.IGNORED, _NOT_NEEDED[key])
+    if _is_about_balancing(key):
+        return Taken(entry, Fate.IGNORED, "no such setting here")
+    return Taken(entry, Fate.IGNORED, "not about load balancing", about_balancing=False)
+
+
+def _is_about_balancing(key: str) -> bool:
+    return key in _FIELDS or key in _AGENT_KEYS or key in _NOT_NEEDED or _ABOUT_BALANCING.match(key) is not None
+
+
+def _validated(wanted: Mapping[str, Taken], path: Path) -> Settings:
+    store = wanted.get(_STORE)
+    if store is not None and _OTHER_STORE.match(store.value):
+        where = f"{path}:{store.entry.line}: {store.entry.key}"
+        raise ConfigurationError(f"{where}: only ZooKeeper can be used (got {store.value!r})")
+    default = settings_of({}, "defaults")
+    try:
+        return with_overrides(default, {key: each.value for key, each in wanted.items()}, str(path))
+    except ConfigurationError:
+        for key, each in wanted.items():
+            _check(default, key, each, f"{path}:{each.entry.line}")
+        raise
+
+
+def _check(default: Settings, key: str, taken: Taken, where: str) -> None:
+    """Raise `ConfigurationError` for a value that cannot be used, whatever the other keys say."""
+    try:
+        with_overrides(default, {key: taken.value}, where)
+    except ConfigurationError as error:
+        if str(error).startswith(f"{where}: {key}:"):
+            raise

@@ -1,0 +1,21 @@
+"""How a command ends that cannot do what it was asked for."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import NoReturn
+
+EXIT_FAILURE = 1
+EXIT_CONFIGURATION = 2
+
+
+def fail(message: str, code: int) -> NoReturn:
+    """Say what is wrong on standard error and end the process."""
+    print(f"loadmanager: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def write_nowhere() -> None:
+    """Let go of a reader of standard output that went away: what is still buffered must not fail again at the exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

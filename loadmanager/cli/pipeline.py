@@ -1,0 +1,324 @@
+"""`loadmanager pipeline`: what a fleet learns from its own history, on Spark.
+
+Exit codes: 0 done; 1 something failed, named on standard error, and what was written before is intact; 2 wrong usage,
+or a file of scenarios that cannot be used; 130 interrupted. `publish` ends as `loadmanager admin` does.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+import yaml
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from loadmanager.cli.admin.commands import command, group
+from loadmanager.cli.admin.requests import Request, put
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.moments import read_moment
+from loadmanager.cli.running import write_lines
+from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
+
+if TYPE_CHECKING:
+    from loadmanager.pipeline.jobs import Job, Spark, Summary
+    from loadmanager.pipeline.streaming import BatchDone
+    from loadmanager.pipeline.whatif_file import WhatIf
+
+EXIT_INTERRUPTED = 130
+_LEARNED = "/loadbalance/v1/learned"
+_LOOKS_S = 0.5
+
+pipeline = group("What a fleet learns from its own history, on Spark.")
+
+_History = Annotated[str, typer.Argument(metavar="HISTORY", help="A history: a directory, or its URL.")]
+_Out = Annotated[str, typer.Option("--out", metavar="DIR", help="Where tables and the report go: a directory, or URL.")]
+_From = Annotated[str | None, typer.Option("--from", metavar="TIME", help="First moment: ISO 8601, UTC, or ms.")]
+_To = Annotated[str | None, typer.Option("--to", metavar="TIME", help="The moment before which the range ends.")]
+_LeaveOut = Annotated[bool, typer.Option("--leave-out-bad-files", help="Go on without files that cannot be used.")]
+_Master = Annotated[
+    str | None, typer.Option(metavar="URL", help="Of Spark, such as spark://host:7077 or yarn; else all cores here.")
+]
+_Patience = Annotated[float, typer.Option("--master-timeout", min=1, help="Seconds to wait for the master's answer.")]
+_Conf = Annotated[
+    list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
+]
+
+
+@pipeline.command("run")
+def run(
+    history: _History,
+    out: _Out,
+    steps: Annotated[
+        list[str] | None, typer.Option("--step", metavar="NAME", help="Only this step; may be repeated. Else all.")
+    ] = None,
+    from_: _From = None,
+    to: _To = None,
+    scenarios: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What to try; else four strategies on the last day.")
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, help="How many days ahead capacity is planned.")] = 30,
+    headroom: Annotated[float, typer.Option(min=0, max=0.99, help="The part of each broker to keep free.")] = 0.3,
+    leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    master: _Master = None,
+    master_timeout: _Patience = 60.0,
+    conf: _Conf = None,
+) -> None:
+    """Ingest, averages, balance, forecast, capacity, advice, what-if and report, over a range of a history."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.capacity import Aim  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.jobs import Job  # noqa: PLC0415 - as above
+
+        wanted = _known_steps(steps)
+        job = Job(
+            history,
+            out,
+            read_moment("--from", from_),
+            read_moment("--to", to),
+            "leave_out" if leave_out else "fail",
+            Aim(days, headroom),
+            None if scenarios is None else _whatif_in(scenarios),
+        )
+        with _session(master, conf, master_timeout) as spark:
+            summary = _carry_out(spark, job, wanted)
+    _tell(summary)
+
+
+@pipeline.command("whatif")
+def whatif(
+    scenarios: Annotated[Path, typer.Argument(metavar="SCENARIOS", help="A YAML file that says what to try.")],
+    history: _History,
+    out: _Out,
+    from_: _From = None,
+    to: _To = None,
+    leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    master: _Master = None,
+    master_timeout: _Patience = 60.0,
+    conf: _Conf = None,
+) -> None:
+    """Replay a range with other strategies, settings or brokers; the league, and the configuration recommended."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.jobs import Job  # noqa: PLC0415 - PySpark may not be installed, see above
+
+        job = Job(
+            history,
+            out,
+            read_moment("--from", from_),
+            read_moment("--to", to),
+            "leave_out" if leave_out else "fail",
+            whatif=_whatif_in(scenarios),
+        )
+        with _session(master, conf, master_timeout) as spark:
+            summary = _carry_out(spark, job, ["whatif"])
+            league = _league_lines(spark, out)
+    write_lines(league)
+    _tell(summary)
+
+
+@pipeline.command("report")
+def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> None:
+    """Make the report again from the tables that are there."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.jobs import make_report_again  # noqa: PLC0415 - see above
+
+        with _session(master, conf, master_timeout) as spark:
+            page = make_report_again(spark, out)
+    print(page)
+
+
+@pipeline.command("stream")
+def stream(
+    history: _History,
+    out: _Out,
+    every: Annotated[
+        float | None, typer.Option(min=1, help="Look for new files every so many seconds until SIGTERM; else once.")
+    ] = None,
+    leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    master: _Master = None,
+    master_timeout: _Patience = 60.0,
+    conf: _Conf = None,
+) -> None:
+    """Keep the tables of ingest and averages up with a history that grows."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.streaming import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
+
+        with _session(master, conf, master_timeout) as spark:
+            bad_files: Any = "leave_out" if leave_out else "fail"
+            under_way = HistoryStream(spark, history, out, bad_files=bad_files, on_batch=_tell_batch)
+            if every is None:
+                under_way.available_now()
+                return
+            stopped = _stop_signals()
+            query = under_way.start(every)
+            while not under_way.wait(query, _LOOKS_S):
+                if stopped:
+                    query.stop()
+
+
+@command(pipeline, "publish")
+def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> Request:
+    """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
+    with _failing_well():
+        _require_pipeline()
+        from loadmanager.pipeline.jobs import get_summary  # noqa: PLC0415 - PySpark may not be installed, see above
+        from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - as above
+        from loadmanager.pipeline.writing import Tables  # noqa: PLC0415 - as above
+
+        with _session(master, conf, master_timeout) as spark:
+            learned = learned_from(Tables(spark, out), get_summary(spark, out))
+    profiles = sum("profile" in each for each in learned["namespaces"].values())
+    count = len(learned["namespaces"])
+    print(f"run {learned['run']}: loads of {count} namespaces, profiles of {profiles}", file=sys.stderr)
+    return put(_LEARNED, body=learned)
+
+
+def _require_pipeline() -> None:
+    from loadmanager.pipeline.session import require_spark  # noqa: PLC0415 - what it imports may not be installed
+
+    require_spark()
+
+
+@contextmanager
+def _failing_well() -> Iterator[None]:
+    try:
+        yield
+    except LoadManagerError as error:
+        is_usage = isinstance(error, _USAGE) or isinstance(error.__cause__, _USAGE)
+        fail(str(error), EXIT_CONFIGURATION if is_usage else EXIT_FAILURE)
+    except KeyboardInterrupt:
+        fail("interrupted; what was written before is intact", EXIT_INTERRUPTED)
+
+
+_USAGE = (ConfigurationError, ScenarioError)
+
+
+@contextmanager
+def _session(master: str | None, conf: Sequence[str] | None, timeout_s: float) -> Iterator[Spark]:
+    from loadmanager.pipeline.session import spark_session  # noqa: PLC0415 - what it imports may not be installed
+
+    settings = {}
+    for text in conf or ():
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            fail(f"--conf {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
+        settings[key.strip()] = value.strip()
+    warnings.filterwarnings("ignore", module="pyspark")  # about its own use of pandas
+    spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _whatif_in(path: Path) -> WhatIf:
+    from loadmanager.pipeline.whatif_file import parse_whatif  # noqa: PLC0415 - part of an optional extra
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ScenarioError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ScenarioError(f"{path}: not UTF-8 text") from None
+    except yaml.YAMLError as error:
+        raise ScenarioError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from None
+    return parse_whatif(content, str(path))
+
+
+def _known_steps(steps: Sequence[str] | None) -> list[str]:
+    from loadmanager.pipeline.jobs import STEPS  # noqa: PLC0415 - PySpark may not be installed
+
+    for name in steps or ():
+        if name not in STEPS:
+            fail(f"--step {name!r}: expected one of {', '.join(STEPS)}", EXIT_CONFIGURATION)
+    return list(steps or STEPS)
+
+
+def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
+    from loadmanager.pipeline import jobs  # noqa: PLC0415 - PySpark may not be installed
+
+    with _View(steps) as view:
+        return jobs.run(spark, job, steps, view)
+
+
+class _View:
+    """Says on standard error how far a run is: a line for each table, and what is under way, if that is a terminal."""
+
+    def __init__(self, steps: Sequence[str]) -> None:
+        self._steps = steps
+        self._console = Console(stderr=True, highlight=False)
+        self._bar = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+            console=self._console,
+            transient=True,
+            disable=not self._console.is_terminal,
+        )
+        self._rows = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        self._task = self._bar.add_task("", total=None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def began(self, step: str) -> None:
+        self._rows = 0
+        self._bar.reset(self._task, description=f"{step} ({self._steps.index(step) + 1} of {len(self._steps)})")
+
+    def wrote(self, step: str, table: str, rows: int) -> None:
+        self._rows += rows
+        self._bar.update(self._task, description=f"{step}: {table}: {rows:,} rows")
+        self._console.print(f"  {table}: {rows:,} rows", style="dim")
+
+    def ended(self, step: str, seconds: float) -> None:
+        self._console.print(f"{step}: {self._rows:,} rows, {seconds:.1f} s")
+
+
+def _league_lines(spark: Spark, out: str) -> list[str]:
+    """The league, a line for each configuration."""
+    from loadmanager.pipeline.writing import Tables  # noqa: PLC0415 - PySpark may not be installed
+
+    rows = Tables(spark, out).read("league").orderBy("fleet", "place").collect()
+    return [
+        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_above:.1%} above the band,"
+        f" {row.moves:.1f} moves and {row.returns:.1f} returns an hour{'  (recommended)' if row.recommended else ''}"
+        for row in rows
+    ]
+
+
+def _tell(summary: Summary) -> None:
+    for note in summary.notes:
+        print(note, file=sys.stderr)
+    print(f"{summary.out.rstrip('/')}/{_result_of(summary)}")
+
+
+def _result_of(summary: Summary) -> str:
+    """The file that a reader opens first."""
+    steps = {done.step for done in summary.steps if done.run == summary.run}
+    return "report/index.html" if "report" in steps else "recommended.yaml" if "whatif" in steps else "summary.json"
+
+
+def _tell_batch(done: BatchDone) -> None:
+    late = f", {done.late} late ones left out" if done.late else ""
+    print(f"batch {done.number}: {done.files} files, {len(done.hours)} hours{late}", file=sys.stderr, flush=True)
+
+
+def _stop_signals() -> list[int]:
+    """Gets the number of a signal that says to stop."""
+    stopped: list[int] = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda received, _: stopped.append(received))
+    return stopped

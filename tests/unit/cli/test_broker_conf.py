@@ -1,0 +1,192 @@
+"""`loadmanager config import`: a broker.conf of Pulsar's becomes the configuration of a node."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner, Result
+
+from loadmanager.cli import broker_conf
+from loadmanager.cli.broker_conf import Entry, Fate, import_broker_conf, parse_properties
+from loadmanager.cli.config import config
+from loadmanager.config import AgentSettings, Settings, load_settings
+
+PREFIX = "org.apache.pulsar.broker.loadbalance"
+
+
+def take(folder: Path, *lines: str) -> Result:
+    path = folder / "broker.conf"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return CliRunner(env={"NO_COLOR": "1"}).invoke(config, ["import", str(path)])
+
+
+def fates(folder: Path, *lines: str) -> dict[str, tuple[Fate, str]]:
+    path = folder / "broker.conf"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    return {taken.entry.key: (taken.fate, taken.why) for taken in import_broker_conf(path).taken}
+
+
+@pytest.mark.parametrize(
+    ("text", "entries"),
+    [
+        ("a=1", [Entry(1, "a", "1")]),
+        ("# a=1\n  ! b=2\n\n c = 3 ", [Entry(4, "c", "3")]),
+        ("a: 1\nb 2\nc", [Entry(1, "a", "1"), Entry(2, "b", "2"), Entry(3, "c", "")]),
+        ("a=1,\\\n   2\nb=3", [Entry(1, "a", "1,2"), Entry(3, "b", "3")]),
+        ("a=x\\\\\nb=1\\", [Entry(1, "a", "x\\"), Entry(2, "b", "1")]),
+        (r"a\ b\:c=\u0041\t", [Entry(1, "a b:c", "A")]),
+        ("a=b=c", [Entry(1, "a", "b=c")]),
+        ("", []),
+    ],
+)
+def test_a_properties_file_is_read_as_java_does(text: str, entries: list[Entry]) -> None:
+    assert list(parse_properties(text)) == entries
+
+
+def test_what_is_printed_is_a_configuration_that_a_node_takes(tmp_path: Path) -> None:
+    done = take(
+        tmp_path,
+        "metadataStoreUrl=zk:zk1:2181,zk2:2181/pulsar",
+        "clusterName=c1",
+        "loadBalancerSheddingExcludedNamespaces=t/a, t/b",
+        "loadBalancerSheddingGracePeriodMinutes=15",
+        "loadBalancerDistributeBundlesEvenlyEnabled=false",
+        f"loadBalancerLoadSheddingStrategy={PREFIX}.impl.OverloadShedder",
+    )
+    assert done.exit_code == 0
+    path = tmp_path / "loadmanager.yaml"
+    path.write_text(done.stdout, encoding="utf-8")
+    settings = load_settings(Settings, path)
+    assert settings.metadata_store_url == "zk:zk1:2181,zk2:2181/pulsar"
+    assert settings.cluster_name == "c1"
+    assert settings.load_balancer_shedding_excluded_namespaces == {"t/a", "t/b"}
+    assert settings.load_balancer_shedding_grace_period_minutes == 15
+    assert not settings.load_balancer_distribute_bundles_evenly_enabled
+    assert settings.load_balancer_load_shedding_strategy == f"{PREFIX}.impl.OverloadShedder"
+    assert len(yaml.safe_load(done.stdout)) == 6
+
+
+def test_strategies_that_must_be_named_together_are_taken_together(tmp_path: Path) -> None:
+    done = take(
+        tmp_path,
+        f"loadBalancerLoadSheddingStrategy={PREFIX}.impl.AvgShedder",
+        f"loadBalancerLoadPlacementStrategy={PREFIX}.impl.AvgShedder",
+    )
+    assert done.exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "key", "value"),
+    [
+        (["loadBalancerBandwithInResourceWeight=0.5"], "loadBalancerBandwidthInResourceWeight", 0.5),
+        (["loadBalancerBandwithOutResourceWeight=0.5"], "loadBalancerBandwidthOutResourceWeight", 0.5),
+        (
+            ["loadBalancerBandwidthInResourceWeight=1", "loadBalancerBandwithInResourceWeight=0.5"],
+            "loadBalancerBandwidthInResourceWeight",
+            0.5,
+        ),
+        (
+            ["loadBalancerBandwithInResourceWeight=0.5", "loadBalancerBandwidthInResourceWeight=0.8"],
+            "loadBalancerBandwidthInResourceWeight",
+            0.8,
+        ),
+        (["zookeeperServers=zk1:2181,zk2:2181"], "metadataStoreUrl", "zk:zk1:2181,zk2:2181"),
+        (["zookeeperServers=zk1:2181", "metadataStoreUrl="], "metadataStoreUrl", "zk:zk1:2181"),
+        (["zooKeeperSessionTimeoutMillis=30000"], "metadataStoreSessionTimeoutMillis", 30_000),
+        (
+            ["topicBundleAssignmentStrategy=org.apache.pulsar.common.naming.ConsistentHashingTopicBundleAssigner"],
+            "defaultHashFunction",
+            "crc32",
+        ),
+    ],
+)
+def test_a_key_of_another_name_is_translated(tmp_path: Path, lines: list[str], key: str, value: object) -> None:
+    assert yaml.safe_load(take(tmp_path, *lines).stdout) == {key: value}
+
+
+def test_the_last_of_two_equal_keys_counts(tmp_path: Path) -> None:
+    assert yaml.safe_load(take(tmp_path, "clusterName=a", "clusterName=b").stdout) == {"clusterName": "b"}
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("webServicePort=8080", "says where the broker is"),
+        ("advertisedAddress=h", "says where the broker is"),
+        ("loadBalancerReportUpdateMaxIntervalMinutes=15", "a setting of the agent"),
+        ("loadManagerMigrationEnabled=true", "there is one load manager here"),
+        ("loadBalancerFutureKey=1", "no such setting here"),
+        ("clusterName=", "empty"),
+        ("topicBundleAssignmentStrategy=my.Own", "only Pulsar's usual hash"),
+        ("managedLedgerDefaultEnsembleSize=2", "not about load balancing"),
+    ],
+)
+def test_a_key_that_is_not_used_is_ignored_for_a_reason(tmp_path: Path, line: str, why: str) -> None:
+    ((fate, reason),) = fates(tmp_path, line).values()
+    assert fate is Fate.IGNORED
+    assert reason.startswith(why)
+
+
+def test_nothing_that_a_node_or_an_agent_knows_counts_as_not_needed() -> None:
+    known = {model.key(name) for model in (Settings, AgentSettings) for name in model.model_fields}
+    assert not broker_conf._NOT_NEEDED.keys() & known
+
+
+def test_of_two_spellings_the_one_that_does_not_count_says_so(tmp_path: Path) -> None:
+    new, old = "loadBalancerBandwidthInResourceWeight", "loadBalancerBandwithInResourceWeight"
+    assert fates(tmp_path, f"{new}=0.8", f"{old}=0.5") == {
+        new: (Fate.USED, ""),
+        old: (Fate.IGNORED, f"deprecated, and {new} is set"),
+    }
+    assert fates(tmp_path, f"{new}=1.0", f"{old}=0.5") == {
+        new: (Fate.IGNORED, f"the default, and {old} is set"),
+        old: (Fate.TRANSLATED, f"deprecated: now {new}"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("loadBalancerBrokerMaxTopics=many", "valid integer"),
+        ("loadBalancerBrokerThresholdShedderPercentage=101", "allowed: >= 0, <= 100"),
+        ("loadBalancerSheddingEnabled=perhaps", "valid boolean"),
+        ("loadBalancerLoadSheddingStrategy=my.OwnShedder", "unknown strategy"),
+        ("metadataStoreUrl=etcd:http://h:2379", "only ZooKeeper can be used"),
+    ],
+)
+def test_a_value_that_cannot_be_used_ends_with_2_and_names_line_and_key(
+    tmp_path: Path, line: str, complaint: str
+) -> None:
+    done = take(tmp_path, "# a broker.conf", "clusterName=c1", line)
+    key = line.partition("=")[0]
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"loadmanager: {tmp_path}/broker.conf:3: {key}: ")
+    assert complaint in done.stderr
+
+
+def test_values_that_exclude_each_other_end_with_2(tmp_path: Path) -> None:
+    done = take(tmp_path, f"loadBalancerLoadSheddingStrategy={PREFIX}.impl.AvgShedder")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"loadmanager: {tmp_path}/broker.conf: ")
+
+
+def test_a_file_that_is_not_there_ends_with_2(tmp_path: Path) -> None:
+    done = CliRunner().invoke(config, ["import", str(tmp_path / "none")])
+    assert (done.exit_code, done.stderr) == (2, f"loadmanager: {tmp_path}/none: No such file or directory\n")
+
+
+def test_a_file_that_is_not_text_ends_with_2(tmp_path: Path) -> None:
+    (tmp_path / "broker.conf").write_bytes(b"a=\xff\xfe")
+    done = CliRunner().invoke(config, ["import", str(tmp_path / "broker.conf")])
+    assert (done.exit_code, done.stderr) == (2, f"loadmanager: {tmp_path}/broker.conf: not UTF-8 text\n")
+
+
+def test_the_table_has_what_is_about_load_balancing_and_counts_the_rest(tmp_path: Path) -> None:
+    done = take(tmp_path, "clusterName=c1", "webServicePort=8080", "managedLedgerMaxSize=1", "zzz=1")
+    rows = [line.split() for line in done.stderr.splitlines()]
+    assert ["1", "clusterName", "used"] in rows
+    assert any(row[:3] == ["2", "webServicePort", "ignored"] for row in rows)
+    assert "managedLedgerMaxSize" not in done.stderr
+    assert "nothing to do with load balancing: 2;" in done.stderr
