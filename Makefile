@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint bench format clean
+.PHONY: help demo pipeline-demo test check lint bench format clean
 
 # Test processes side by side.
 WORKERS ?= 2
@@ -19,10 +19,24 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 CODE := loadmanager tests benchmarks
 
 help: ## What can be made
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 demo: $(VENV)/.for-running ## A cluster on this machine: ZooKeeper, load managers, brokers, load
 	$(BIN)/loadmanager demo $(ARGS)
+
+# The history of a cluster, such as /var/lib/loadmanager/history; without one that of a demo is recorded first.
+HISTORY ?=
+# Where tables and the report go.
+OUT ?= build/pipeline
+
+pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=url), learn from it, leave a report
+	@set -e; history='$(HISTORY)'; \
+	if [ -z "$$history" ]; then \
+		$(BIN)/loadmanager demo --duration 60 --folder build/demo; \
+		history=$$(ls -d build/demo/demo-history/* | tail -n 1); \
+	fi; \
+	report=$$($(BIN)/loadmanager pipeline run "$$history" --out '$(OUT)' $(ARGS)); \
+	echo "the report: $$report"
 
 test: $(VENV)/.for-development ## All tests, and every branch of the core covered
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
@@ -57,8 +71,13 @@ $(VENV)/.for-running: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) -e '.[embedded,fast]'
 	@touch $@
 
+$(VENV)/.for-pipeline: pyproject.toml constraints.txt | $(BIN)/python
+	@echo "installing into $(VENV) what the pipeline needs (a few minutes the first time)"
+	$(INSTALL) -e '.[embedded,fast,pipeline]'
+	@touch $@ $(VENV)/.for-running
+
 # Holds all of the above, so that after this one nothing is left to do for running.
 $(VENV)/.for-development: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what development needs (a few minutes the first time)"
 	$(INSTALL) -e '.[dev]'
-	@touch $@ $(VENV)/.for-running
+	@touch $@ $(VENV)/.for-running $(VENV)/.for-pipeline

@@ -50,9 +50,9 @@ class Cycles:
     """Planning cycles back to back; before each of them a broker reports, so that each takes a new snapshot."""
 
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
-        limits = ExecutorSettings(deadline_s=60.0, attempt_timeout_s=10.0, concurrency=16)
-        self._executor = PlansOnly(node.view, node.ledger, node.election, node.journal, limits)
-        self._loop = SheddingLoop(node.desk, self._executor, node.election, node.journal, NEVER_MINUTES * 60)
+        limits = ExecutorSettings(60.0, attempt_timeout_s=10.0, concurrency=16, concurrency_per_broker=8)
+        self._executor = PlansOnly(node.view, node.ledger, node.election, node.journal, lambda: limits, node.desk.churn)
+        self._loop = SheddingLoop(node.desk, self._executor, node.election, node.journal, node.view, node.live)
         self._store = store
         self._records = records
         self._task: asyncio.Task[None] | None = None

@@ -35,6 +35,12 @@ async def test_a_broker_that_obeys_loses_the_bundle_to_the_destination(cluster: 
     assert [entry["destination"] for entry in cluster.journalled("unloaded")] == [target.broker_id]
 
 
+async def test_a_transfer_to_the_broker_that_owns_the_bundle_leaves_it_as_it_is(cluster: LocalCluster) -> None:
+    source = await cluster.owner()
+    assert await cluster.unload(source) == 204
+    assert (cluster.ownership.version, source.unloads) == (1, [])
+
+
 async def test_an_unload_whose_answer_is_lost_is_repeated_and_done_once(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_answer.clear()

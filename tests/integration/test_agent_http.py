@@ -16,8 +16,18 @@ from support.fake_node import FakeNode
 from support.servers import closed_port
 from support.waiting import eventually
 
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.hashing import HashFunction, topic_hash
+from loadmanager.core.names import BundleName, BundleRange
 from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
+from loadmanager.wire.http import (
+    BUNDLE_VERSION_HEADER,
+    EPOCH_HEADER,
+    HASH_FUNCTION_HEADER,
+    INCARNATION_HEADER,
+    OWNER_HEADER,
+)
+from loadmanager.wire.records import BundlesData
 
 TOPIC = "persistent://t/ns/orders"
 GRANTED = {"verdict": "granted"}
@@ -548,3 +558,138 @@ async def test_a_question_that_unloads_keep_overtaking_is_given_up(beside: Runni
 
 def _were_asked(node: FakeNode, questions: int) -> bool:
     return len(node.questions) == questions
+
+
+def topics_in(node: FakeNode, *bundles: str) -> list[str]:
+    """A topic of namespace t/ns in each of the bundles."""
+    found: dict[str, str] = {}
+    for number in range(1_000):
+        topic = f"persistent://t/ns/topic-{number}"
+        found.setdefault(node.bundle_of(topic), topic)
+    return [found[bundle] for bundle in bundles]
+
+
+def halves_of(bundle: str) -> list[str]:
+    name = BundleName.parse(bundle)
+    middle = (name.range.lower + name.range.upper) // 2
+    ends = [(name.range.lower, middle), (middle, name.range.upper)]
+    return [f"{name.namespace}/{BundleRange(*pair)}" for pair in ends]
+
+
+async def tell(beside: RunningAgent, bundles: NamespaceBundles) -> int:
+    """Tell the agent of other bundles of namespace t/ns, as the leader does."""
+    url = f"{beside.url}/loadmanager/v1/namespaces/t/ns/bundles"
+    body = {"bundles": BundlesData.of(bundles).model_dump(by_alias=True), "hashFunction": bundles.hash_function.value}
+    async with beside.http.put(url, json=body) as answer:
+        return answer.status
+
+
+async def test_the_topics_of_a_bundle_are_named_with_their_hashes_and_loads(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await own(beside, node)
+    other = next(name for name in node.namespaces["t/ns"].ranges() if f"t/ns/{name}" != bundle)
+    (elsewhere,) = topics_in(node, f"t/ns/{other}")
+    broker.open(TOPIC, messages_in=10, bytes_in=1_000)
+    broker.open(elsewhere)
+    await eventually(lambda: elsewhere in beside.agent.watch.loads)
+
+    async def loaded() -> bool:
+        broker.open(TOPIC, messages_in=broker.topics[TOPIC].messages_in + 10, bytes_in=0)
+        _, answer = await beside.get("/loadmanager/v1/topics", bundle=bundle)
+        return bool(answer["topics"][0].get("msgRateIn"))
+
+    await eventually(loaded)
+    status, answer = await beside.get("/loadmanager/v1/topics", bundle=bundle)
+    assert (status, answer["bundle"]) == (200, bundle)
+    (topic,) = answer["topics"]
+    assert (topic["topic"], topic["hash"]) == (TOPIC, topic_hash(TOPIC, HashFunction.MURMUR3_32))
+    assert set(topic) == {"topic", "hash", "msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut"}
+
+
+async def test_a_topic_that_was_granted_is_named_before_the_broker_shows_it(
+    beside: RunningAgent, node: FakeNode
+) -> None:
+    bundle = await own(beside, node)
+    assert (await beside.owner(TOPIC))[1]["owned"] is True
+    _, answer = await beside.get("/loadmanager/v1/topics", bundle=bundle)
+    assert [(each["topic"], each["msgRateIn"]) for each in answer["topics"]] == [(TOPIC, 0.0)]
+
+
+async def test_topics_are_named_only_for_a_bundle_of_a_namespace_that_a_node_knows(
+    beside: RunningAgent, node: FakeNode
+) -> None:
+    assert (await beside.get("/loadmanager/v1/topics"))[0] == 400
+    assert (await beside.get("/loadmanager/v1/topics", bundle="t/ns/everything"))[0] == 400
+    status, answer = await beside.get("/loadmanager/v1/topics", bundle="t/nowhere/0x00000000_0xffffffff")
+    assert (status, answer["reason"]) == (503, "namespace t/nowhere not found")
+    node.status = 500
+    assert (await beside.get("/loadmanager/v1/topics", bundle="t/silent/0x00000000_0xffffffff"))[0] == 503
+
+
+async def test_told_of_new_boundaries_the_report_follows_them_at_once(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    settings = agent_settings(broker, node, loadBalancerReportUpdateMinIntervalMillis=1_000)
+    async with running_agent(settings, store) as beside:
+        await beside.registered()
+        parent = await open_topic(beside, node, broker)
+        await eventually(lambda: reports(beside, {parent}))
+        bundles = node.namespaces["t/ns"]
+        index = bundles.ranges().index(BundleName.parse(parent).range)
+        own_range = bundles.range_at(index)
+        node.namespaces["t/ns"] = bundles.split(index, [(own_range.lower + own_range.upper) // 2])
+        assert await tell(beside, node.namespaces["t/ns"]) == 204
+        await eventually(lambda: reports(beside, {node.bundle_of(TOPIC)}), timeout_s=0.9)
+        assert node.bundle_of(TOPIC) in halves_of(parent)
+
+
+async def test_boundaries_that_cannot_be_used_are_refused(beside: RunningAgent) -> None:
+    url = f"{beside.url}/loadmanager/v1/namespaces/t/ns/bundles"
+    for body in (b"{}", b"garbage", b'{"bundles":{"boundaries":["0x00000000","0x5"]}}'):
+        async with beside.http.put(url, data=body) as answer:
+            assert answer.status == 400
+            assert "bundles" in (await answer.json())["reason"]
+
+
+async def test_an_unload_of_a_part_closes_its_topics_alone(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    node.create_namespace("t/ns", bundles=1)
+    (whole,) = (f"t/ns/{each}" for each in node.namespaces["t/ns"].ranges())
+    node.own(whole, BROKER_ID, await beside.registered(), version=1)
+    low, high = halves_of(whole)
+    topics = {f"persistent://t/ns/topic-{number}" for number in range(8)}
+    inside = {t for t in topics if topic_hash(t, HashFunction.MURMUR3_32) in BundleName.parse(low).range}
+    for topic in topics:
+        assert (await beside.owner(topic))[1]["owned"] is True
+        broker.open(topic)
+    await eventually(lambda: len(beside.agent.watch.loads) == len(topics))
+    headers = unload_headers(beside, version=3)
+    assert (await beside.unload_with(low, {**headers, HASH_FUNCTION_HEADER: "murmur3_32"}))[0] == 204
+    (unload,) = broker.unloads
+    assert set(unload.topics) == inside
+    assert set(unload.topics) != topics
+    status, answer = await beside.get("/loadmanager/v1/topics", bundle=high)
+    assert status == 200
+    assert {each["topic"] for each in answer["topics"]} == topics - inside
+    node.own(high, BROKER_ID, await beside.registered(), version=2)
+    assert (await beside.unload_with(high, {**headers, EPOCH_HEADER: "1"}))[0] == 204
+    assert set(broker.unloads[1].topics) >= topics - inside
+
+
+async def test_a_hash_function_that_nobody_knows_is_refused(beside: RunningAgent, broker: FakeBroker) -> None:
+    headers = unload_headers(beside, version=3)
+    status, answer = await beside.unload_with("t/ns/0x00000000_0xffffffff", {**headers, HASH_FUNCTION_HEADER: "sha1"})
+    assert status == 400
+    assert answer["reason"] == f"header {HASH_FUNCTION_HEADER}: 'sha1': expected one of murmur3_32, crc32"
+    assert broker.unloads == []
+
+
+def unload_headers(beside: RunningAgent, version: int) -> dict[str, str]:
+    return {
+        EPOCH_HEADER: "1",
+        BUNDLE_VERSION_HEADER: str(version),
+        OWNER_HEADER: BROKER_ID,
+        INCARNATION_HEADER: str(beside.agent.registration.incarnation),
+    }

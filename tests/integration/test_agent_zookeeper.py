@@ -18,7 +18,9 @@ from support.waiting import eventually
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.base import Create, MetadataStore, Put
+from loadmanager.store.codec import decode
 from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.wire.broker_data import decode_local_broker_data
 
 pytestmark = pytest.mark.zookeeper
 
@@ -219,11 +221,23 @@ async def test_two_agents_with_the_same_broker_id_do_not_fight_over_it(place: Pl
         assert await is_registered(holder.store)
 
 
+async def test_limits_are_reported_as_soon_as_they_are_known_whatever_the_load(place: Place) -> None:
+    async with place.agent(loadBalancerReportUpdateThresholdPercentage=100) as beside:
+
+        async def is_known() -> bool:
+            znode = await beside.store.get(PATH)
+            report = decode_local_broker_data(decode(znode.data, PATH), PATH) if znode else {}
+            return all(report[name]["limit"] > 0 for name in ("cpu", "memory")) if report else False
+
+        await eventually(is_known)
+
+
 async def test_nothing_is_written_while_nothing_changes(place: Place) -> None:
     settings = {"loadBalancerReportUpdateThresholdPercentage": 100}
     async with place.agent(**settings) as beside:
         await beside.registered()
-        await eventually(lambda: beside.agent.sampler.usage.memory.is_known)
+        await eventually(lambda: beside.agent.sampler.usage.cpu.is_known)
+        await beside.agent.reporter.tick(beside.agent.registration)
         before = await beside.store.get(PATH)
         checks = 0
 

@@ -138,6 +138,14 @@ async def test_without_a_zookeeper_it_ends_within_the_connect_timeout_and_names_
     assert "Traceback" not in said
 
 
+async def test_a_history_that_nobody_could_write_is_named(tmp_path: Path) -> None:
+    async with serving(tmp_path, {"historyUrl": "nosuch://bucket/prefix"}) as serve:
+        code, said = await serve.end()
+    assert code == 2
+    assert said.startswith("loadmanager: historyUrl: history nosuch://bucket/prefix: ")
+    assert "Traceback" not in said
+
+
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with listen() as taken:
         port = taken.getsockname()[1]

@@ -1,0 +1,231 @@
+"""Every broker of a large cluster restarts: how long until each bundle can be looked up again, and how often it moved.
+
+A real node (own process, uvloop) on a real ZooKeeper; 100 light brokers with scripted agents in this process, and
+65,000 bundles that they own. All brokers at once; then one after the other, each held off, as an operator who restarts
+a cluster does it. Clients look up a topic of every bundle meanwhile and once more after the last broker is back, 512 at
+a time, until each was sent to a broker that is there. The yardstick is the same when nothing happens: looking up so
+many topics takes its time too.
+
+    python benchmarks/bench_restart.py [--brokers 100] [--namespaces 650]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+from http_load import request_bytes
+from measure import Measured, show
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.cluster import Cluster, a_cluster
+from support.scripted_broker import ScriptedBroker, leave_together
+
+from loadmanager.cli.running import install_fast_loop
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.names import BrokerId, NamespaceName, TopicName
+from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.store import paths
+from loadmanager.store.base import Create, MetadataStore
+from loadmanager.wire.records import encode_namespace
+
+BUNDLES_PER_NAMESPACE = 100
+TARGET_S = 10.0
+CONNECTIONS = 512
+HELD_OFF_S = 120
+SETTINGS = {
+    "metadataStoreSessionTimeoutMillis": 10_000,
+    "lookupTimeoutMs": 30_000,
+    "loadBalancerSheddingEnabled": False,
+}
+BUNDLES = NamespaceBundles(equal_boundaries(BUNDLES_PER_NAMESPACE))
+
+
+@dataclass(slots=True)
+class Clients:
+    """One for each bundle: it asks until it is sent to a broker that is there. `longest_s`: of all their questions."""
+
+    url: str
+    topics: list[str]
+    brokers: dict[str, ScriptedBroker]
+    waiting: deque[int] = field(default_factory=deque)
+    left: int = 0
+    longest_s: float = 0.0
+
+    async def ask_all(self) -> None:
+        """Until every one is sent to a broker that is there."""
+        self.waiting.extend(range(len(self.topics)))
+        self.left = len(self.topics)
+        self.longest_s = 0.0
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        connections = [await asyncio.open_connection(host, int(port)) for _ in range(CONNECTIONS)]
+        async with asyncio.TaskGroup() as group:
+            for connection in connections:
+                group.create_task(self._ask(*connection))
+
+    async def _ask(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while self.left:
+            if not self.waiting:
+                await asyncio.sleep(0.01)
+                continue
+            number, asked_s = self.waiting.popleft(), time.monotonic()
+            writer.write(request_bytes(self.url, [f"/lookup/v2/topic/persistent/{self.topics[number]}"])[0])
+            head = (await reader.readuntil(b"\r\n\r\n")).lower()
+            length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
+            body = await reader.readexactly(length)
+            if b" 200 " in head[:16] and self._is_there(orjson.loads(body)["brokerId"]):
+                self.left -= 1
+            else:
+                self.waiting.append(number)
+            self.longest_s = max(self.longest_s, time.monotonic() - asked_s)
+        writer.close()
+        await writer.wait_closed()
+
+    def _is_there(self, broker_id: str) -> bool:
+        return self.brokers[broker_id].incarnation > 0
+
+
+@dataclass(slots=True)
+class World:
+    cluster: Cluster
+    store: MetadataStore
+    brokers: list[ScriptedBroker]
+    namespaces: list[NamespaceName]
+    clients: Clients
+
+    @property
+    def url(self) -> str:
+        return self.clients.url
+
+    async def assignments(self) -> int:
+        """Bundles given an owner so far, as the node counts them."""
+        async with self.cluster.http.get(f"{self.url}/metrics") as answer:
+            lines = (await answer.text()).splitlines()
+        (value,) = [line.rpartition(" ")[2] for line in lines if line.startswith("loadmanager_assignments_total{")]
+        return int(float(value))
+
+    async def owners(self) -> list[tuple[str, int]]:
+        """The owner and the version of every bundle, as the records say."""
+        states = [await self.cluster.state(str(name)) for name in self.namespaces]
+        return [(o.owner.broker if o.owner else "", o.version) for state in states for o in state.ownerships]
+
+
+async def fill(store: MetadataStore, namespaces: Iterable[NamespaceName], brokers: list[ScriptedBroker]) -> None:
+    """Records in which all bundles are owned, by the brokers in turn."""
+    owners = [Registration(BrokerId(each.broker_id), each.incarnation) for each in brokers]
+    await store.ensure_path(f"{paths.NAMESPACES}/tenant")
+    for number, name in enumerate(namespaces):
+        first = number * BUNDLES_PER_NAMESPACE
+        owned = tuple(
+            Ownership(OwnershipState.OWNED, owners[(first + index) % len(owners)], None, 1)
+            for index in range(BUNDLES_PER_NAMESPACE)
+        )
+        state = NamespaceState(name, BUNDLES, owned)
+        await store.commit([Create(paths.namespace(str(name)), encode_namespace(state))])
+
+
+def topics_of(name: NamespaceName) -> list[str]:
+    """A topic in each bundle of a namespace."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < BUNDLES_PER_NAMESPACE:
+        topic = TopicName.of("persistent", name.tenant, name.local_name, f"t{number}")
+        found.setdefault(BUNDLES.index_of_topic(str(topic)), f"{name}/t{number}")
+        number += 1
+    return [found[index] for index in range(BUNDLES_PER_NAMESPACE)]
+
+
+@asynccontextmanager
+async def a_world(connect_string: str, folder: Path, brokers: int, namespaces: int) -> AsyncIterator[World]:
+    async with a_cluster(connect_string, "/bench", folder) as cluster:
+        store = await cluster.a_store(30.0)
+        fleet = []
+        for _ in range(brokers):
+            broker = ScriptedBroker(store=store)
+            await broker.start()
+            await broker.register()
+            fleet.append(broker)
+        names = [NamespaceName.of("tenant", f"ns-{number:04d}") for number in range(namespaces)]
+        await fill(store, names, fleet)
+        node = await cluster.start_node("node", SETTINGS)
+        await cluster.leader()
+        topics = [topic for name in names for topic in topics_of(name)]
+        clients = Clients(node.url, topics, {broker.broker_id: broker for broker in fleet})
+        world = World(cluster, store, fleet, names, clients)
+        await clients.ask_all()
+        yield world
+        for broker in fleet:
+            await broker.stop()
+
+
+async def all_at_once(world: World) -> float:
+    await leave_together(world.brokers)
+    for broker in world.brokers:
+        await broker.register()
+    return time.monotonic()
+
+
+async def one_after_the_other(world: World) -> float:
+    """Each broker is held off before it stops, as its operator says that it will be back."""
+    for broker in world.brokers:
+        url = f"{world.url}/loadbalance/v1/brokers/{broker.broker_id}/hold-off"
+        async with world.cluster.http.put(url, json={"forS": HELD_OFF_S}) as answer:
+            assert answer.status == 204, await answer.text()
+        await broker.leave()
+        await broker.register()
+    return time.monotonic()
+
+
+async def measure(world: World, title: str, restart: Callable[[World], Awaitable[float]]) -> None:
+    before, assigned = await world.owners(), await world.assignments()
+    began_s = time.monotonic()
+    asking = asyncio.create_task(world.clients.ask_all())
+    back_s = await restart(world)
+    await asking
+    longest_s = world.clients.longest_s
+    # Bundles that were looked up before their broker stopped are looked up once more: now all of them were.
+    await world.clients.ask_all()
+    found_s = time.monotonic()
+    await world.clients.ask_all()
+    again_s = time.monotonic() - found_s
+    after, moves = await world.owners(), await world.assignments() - assigned
+    assert {owner for owner, _ in after} <= {each.broker_id for each in world.brokers}
+    show(
+        title,
+        [
+            Measured("until the last broker was back", back_s - began_s, "s"),
+            Measured("longest wait of a client for an owner", longest_s, "s", TARGET_S),
+            Measured("from then until every bundle was found", found_s - back_s, "s", TARGET_S),
+            Measured("to look all of them up when nothing happens", again_s, "s"),
+            Measured("moves per bundle", moves / len(after), "", 1.0),
+            Measured("owners changed", sum(old[0] != new[0] for old, new in zip(before, after, strict=True)), ""),
+        ],
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--brokers", type=int, default=100)
+    parser.add_argument("--namespaces", type=int, default=650)
+    arguments = parser.parse_args()
+    with EmbeddedZooKeeper() as zookeeper, tempfile.TemporaryDirectory() as folder:
+        async with a_world(zookeeper.connect_string, Path(folder), arguments.brokers, arguments.namespaces) as world:
+            size = f"{arguments.brokers} brokers, {len(world.clients.topics):,} bundles"
+            await measure(world, f"All brokers restart at once: {size}", all_at_once)
+            await measure(world, f"Brokers restart one after the other: {size}", one_after_the_other)
+
+
+if __name__ == "__main__":
+    install_fast_loop()
+    asyncio.run(main())

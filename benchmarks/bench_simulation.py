@@ -1,0 +1,88 @@
+"""What a simulated day costs on one core: a fleet with days and nights, noise and heavy tails, in one-minute steps.
+
+The small fleet is run for a whole day. Of the large one the first hours are run, in which it is levelled and most of
+its splits and moves come, and the day is what it would be if all of it were like that; `--whole` runs all of it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import dataclass
+
+import numpy as np
+from measure import Measured, show
+
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.sim.fleet import brokers_named, namespaces_dealt
+from loadmanager.sim.workload import Diurnal, Noise, Shape, heavy_tailed, steady
+from loadmanager.sim.world import Progress, World
+
+BUNDLES_PER_NAMESPACE = 100
+SEED = 1
+STEP_S = 60.0
+HOUR_S = 3600.0
+DAY_H = 24
+MIB = 1024 * 1024
+LOAD = (60.0, 90.0, 1.2 * MIB, 1.8 * MIB)
+"""Of an average bundle: with a hundred of them a broker uses a quarter of what it has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    brokers: int
+    bundles: int
+    hours: int
+    target_s: float
+
+
+SIZES = (Size(100, 10_000, DAY_H, 60.0), Size(1_000, 100_000, 2, 900.0))
+
+
+def a_world(size: Size) -> World:
+    brokers = brokers_named(size.brokers)
+    namespaces = namespaces_dealt(
+        size.bundles // BUNDLES_PER_NAMESPACE, BUNDLES_PER_NAMESPACE, [spec.id for spec in brokers]
+    )
+    phases = np.arange(size.bundles) % 24 / 24 * 0.5
+    shapes: list[Shape] = [Noise(size.bundles, 0.2, SEED), Diurnal(0.4, phases)]
+    workload = steady(heavy_tailed(size.bundles, SEED), LOAD, shapes=shapes)
+    return World(brokers, namespaces, workload, PlannerSettings(), seed=SEED)
+
+
+def measure(size: Size, hours: int) -> None:
+    started_s = time.perf_counter()
+    world = a_world(size)
+    built_s = time.perf_counter() - started_s
+    steps: list[float] = []
+
+    def note(progress: Progress) -> None:
+        del progress
+        steps.append(time.process_time())
+
+    began_s = time.process_time()
+    result = world.run(hours * HOUR_S, STEP_S, note)
+    took_s = time.process_time() - began_s
+    last_hour = np.diff(steps)[-60:]
+    day_s = took_s * DAY_H / hours
+    show(
+        f"{size.brokers:,} brokers x {size.bundles:,} bundles, {hours} h in steps of one minute, processor time",
+        [
+            Measured("a day" if hours == DAY_H else f"a day, from {hours} hours", day_s, "s", size.target_s),
+            Measured("one step", took_s / len(result.series) * 1e3, "ms"),
+            Measured("one step of the last hour, median", float(np.median(last_hour)) * 1e3, "ms"),
+            Measured("the world is made", built_s, "s"),
+            Measured("reports a step", float(result.series.reports.mean()), ""),
+            Measured("moves", len(result.moves), ""),
+            Measured("splits", len(result.splits), ""),
+        ],
+    )
+
+
+def main() -> None:
+    for size in SIZES:
+        measure(size, DAY_H if "--whole" in sys.argv[1:] else size.hours)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Somebody dies in the middle of a drain: whoever leads next goes on with it, and what is drained ends with nothing."""
+
+from __future__ import annotations
+
+import pytest
+from support.cluster import probing
+from support.scripted_broker import ScriptedBroker
+from support.steps import UNLOAD, SteppedCluster, a_stepped_cluster, in_memory
+from support.waiting import eventually
+
+# A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+
+@pytest.mark.parametrize("step", UNLOAD)
+async def test_a_successor_goes_on_with_the_drain_of_a_killed_leader(step: str) -> None:
+    async with a_stepped_cluster(in_memory()) as cluster:
+        async with probing(cluster.http, [cluster.standby.url], lambda _: cluster.uninvolved) as prober:
+            await begin_to_drain(cluster, step)
+            await cluster.leader.crash()
+            cluster.steps.go_on()
+            await gives_all_away(cluster, cluster.source)
+            await cluster.settled()
+            progress = await progress_of(cluster)
+        assert (progress["state"], progress["bundlesLeft"]) == ("done", 0)
+        assert cluster.source.broker_id in cluster.standby.node.view.laid_down.controls.draining
+    assert prober.failures() == []
+    assert cluster.violations() == []
+
+
+@pytest.mark.parametrize("step", UNLOAD)
+async def test_a_drain_ends_with_the_life_of_the_broker_that_is_drained(step: str) -> None:
+    async with a_stepped_cluster(in_memory()) as cluster:
+        await begin_to_drain(cluster, step)
+        await cluster.source.die()
+        cluster.steps.go_on()
+        await cluster.settled()
+        await eventually(lambda: not cluster.standby.node.view.laid_down.controls.draining)
+    assert cluster.violations() == []
+
+
+@pytest.mark.parametrize("step", UNLOAD)
+async def test_when_a_broker_that_gets_bundles_dies_the_others_get_them(step: str) -> None:
+    async with a_stepped_cluster(in_memory()) as cluster:
+        await begin_to_drain(cluster, step)
+        await cluster.destination.die()
+        cluster.steps.go_on()
+        await gives_all_away(cluster, cluster.source)
+        state = await cluster.settled()
+        assert {o.owner.broker for o in state.ownerships if o.owner} == {cluster.bystander.broker_id}
+    assert cluster.violations() == []
+
+
+async def begin_to_drain(cluster: SteppedCluster, step: str) -> None:
+    """Drain `source` until the step is reached."""
+    cluster.steps.hold(step)
+    async with cluster.http.put(f"{cluster.leader.url}{_drain(cluster)}") as answer:
+        assert answer.status == 202, await answer.text()
+    await cluster.steps.reached()
+
+
+async def gives_all_away(cluster: SteppedCluster, broker: ScriptedBroker) -> None:
+    async def owns_nothing() -> bool:
+        owners = [ownership.owner for ownership in (await cluster.state()).ownerships]
+        return broker.broker_id not in {owner.broker for owner in owners if owner}
+
+    await eventually(owns_nothing, what="the broker owns nothing")
+
+
+async def progress_of(cluster: SteppedCluster) -> dict[str, object]:
+    async with cluster.http.get(f"{cluster.standby.url}{_drain(cluster)}") as answer:
+        assert answer.status == 200, await answer.text()
+        progress: dict[str, object] = await answer.json()
+        return progress
+
+
+def _drain(cluster: SteppedCluster) -> str:
+    return f"/loadbalance/v1/brokers/{cluster.source.broker_id}/drain"

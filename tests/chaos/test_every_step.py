@@ -1,0 +1,142 @@
+"""Somebody dies at each step of a split, an unload, a transfer and a merge: it is completed or undone, and served.
+
+The leader, the owner and the destination die on a metadata store in memory; the leading one of three ZooKeeper servers
+is killed in an ensemble.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+from support.cluster import probing
+from support.steps import STEPS, a_stepped_cluster, in_memory
+from support.stores import ZooKeeperWorld
+from support.waiting import eventually
+
+from loadmanager.core.bundles import equal_boundaries
+from loadmanager.core.ownership import NamespaceState
+from loadmanager.embedded.zookeeper import EmbeddedEnsemble
+from loadmanager.store.memory import MemoryStore
+
+# A connection may be accepted in the very moment in which a server inside this process is killed; asyncio loses it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+
+UNDECIDED = ("topics asked", "topics named", "write 1 ready")
+"""The steps before anything is written."""
+
+BEFORE = equal_boundaries(4)
+EVERY_STEP = [(operation, step) for operation, steps in STEPS.items() for step in steps]
+DEATHS = [
+    (operation, step, victim)
+    for operation, step in EVERY_STEP
+    for victim in ("leader", "owner", "destination")
+    if victim != "destination" or operation == "transfer"
+]
+
+
+@pytest.mark.parametrize("operation", STEPS)
+async def test_there_are_no_other_steps(operation: str) -> None:
+    async with a_stepped_cluster(in_memory()) as cluster:
+        cluster.steps.hold(STEPS[operation][-1])
+        acting = asyncio.create_task(cluster.act(operation))
+        await cluster.steps.reached()
+        assert cluster.steps.log == list(STEPS[operation])
+        cluster.steps.go_on()
+        assert await acting in (200, 204)
+        assert cluster.steps.log == list(STEPS[operation])
+        state = await cluster.settled()
+    assert has_happened(operation, state)
+
+
+@pytest.mark.parametrize(("operation", "step", "victim"), DEATHS)
+async def test_when_somebody_dies_at_a_step_it_is_completed_or_undone(operation: str, step: str, victim: str) -> None:
+    async with a_stepped_cluster(in_memory()) as cluster:
+        urls = [cluster.standby.url] if victim == "leader" else [cluster.leader.url, cluster.standby.url]
+        async with probing(cluster.http, urls, lambda _: cluster.uninvolved) as prober:
+            cluster.steps.hold(step)
+            acting = asyncio.create_task(cluster.act(operation))
+            await cluster.steps.reached()
+            if victim == "leader":
+                await cluster.leader.crash()
+            else:
+                await (cluster.source if victim == "owner" else cluster.destination).die()
+            cluster.steps.go_on()
+            state = await cluster.settled()
+            await acting
+    assert {(probe.status, probe.broker) for probe in prober.probes} == {(200, cluster.bystander.broker_id)}
+    assert cluster.violations() == []
+    if victim == "leader":
+        assert has_happened(operation, state) == (step not in UNDECIDED)
+    elif step not in UNDECIDED and operation in ("split", "merge"):
+        assert has_happened(operation, state)
+    if operation == "transfer" and step not in UNDECIDED:
+        owner = state.ownerships[0].owner
+        assert owner is not None
+        assert (owner.broker == cluster.destination.broker_id) == (victim != "destination")
+
+
+@pytest.mark.parametrize(("operation", "step"), EVERY_STEP)
+async def test_when_the_leaders_connection_breaks_at_a_step_it_is_completed_or_undone(
+    operation: str, step: str
+) -> None:
+    """For a moment only: the same leader goes on, and looks after what was left unfinished at once."""
+    world = in_memory()
+    async with a_stepped_cluster(world) as cluster:
+        cluster.steps.hold(step)
+        acting = asyncio.create_task(cluster.act(operation))
+        await cluster.steps.reached()
+        broken = cluster.leader.session
+        assert isinstance(broken, MemoryStore)
+        world.cluster.partition(broken, noticed=True)
+        cluster.steps.go_on()
+        await eventually(lambda: not cluster.leader.node.view.is_fresh)
+        world.cluster.heal(broken)
+        await cluster.settled()
+        await acting
+        assert cluster.leader.node.election.terms_won == 1
+    assert cluster.violations() == []
+
+
+@pytest.fixture(scope="module")
+def ensemble() -> Iterator[EmbeddedEnsemble]:
+    with EmbeddedEnsemble(3) as servers:
+        yield servers
+
+
+@pytest.mark.zookeeper
+@pytest.mark.slow
+@pytest.mark.xdist_group("ensemble of every step")
+@pytest.mark.parametrize(("operation", "step"), EVERY_STEP)
+async def test_when_a_zookeeper_server_dies_at_a_step_it_is_completed_or_undone(
+    ensemble: EmbeddedEnsemble, chroot: str, operation: str, step: str
+) -> None:
+    async with a_stepped_cluster(ZooKeeperWorld(ensemble, chroot)) as cluster:
+        urls = [cluster.leader.url, cluster.standby.url]
+        async with probing(cluster.http, urls, lambda _: cluster.uninvolved) as prober:
+            cluster.steps.hold(step)
+            acting = asyncio.create_task(cluster.act(operation))
+            await cluster.steps.reached()
+            victim = await asyncio.to_thread(ensemble.find_leader)
+            assert victim is not None
+            cluster.steps.go_on()  # what was held is on its way when the server dies
+            await asyncio.to_thread(victim.kill)
+            try:
+                await cluster.settled()
+                await acting
+            finally:
+                await asyncio.to_thread(victim.start)
+    assert {(probe.status, probe.broker) for probe in prober.probes} == {(200, cluster.bystander.broker_id)}
+    assert cluster.violations() == []
+
+
+def has_happened(operation: str, state: NamespaceState) -> bool:
+    """Whether the record has what the operation was to bring; it never has half of it."""
+    if operation in ("split", "merge"):
+        boundaries = state.bundles.boundaries
+        parted = [*BEFORE, *boundaries[1:2]] if operation == "split" else [*BEFORE[:1], *BEFORE[2:]]
+        assert boundaries in (BEFORE, tuple(sorted(parted)))
+        return boundaries != BEFORE
+    assert state.bundles.boundaries == BEFORE
+    return state.ownerships[0].version > 1 and state.ownerships[0].reason != "unload_failed"

@@ -1,0 +1,63 @@
+"""SIGKILL to a leader that records: what it had written stays, the rest is marked as missing, the next one goes on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from support.cluster import a_cluster, topics_of_bundles
+from support.waiting import eventually
+
+from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.history.gaps import find_gaps
+from loadmanager.history.reader import History
+from loadmanager.history.schemas import DECISIONS
+from loadmanager.sim.replay import replay
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+
+
+def decisions(folder: Path, epoch: int) -> list[int]:
+    """The sequences of the decisions of a term that are written."""
+    return [row["sequence"] for row in History(str(folder)).rows(DECISIONS) if row["epoch"] == epoch]
+
+
+async def test_a_killed_leader_loses_the_tail_and_the_next_term_is_replayed_too(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "history"
+    settings = {"historyUrl": str(folder), "historyFlushIntervalS": 1}
+    async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
+        for name in ("n1", "n2"):
+            await cluster.start_node(name, settings)
+        await cluster.start_broker()
+        url = cluster.nodes["n1"].url
+        await cluster.brokers_are_seen(url, 1)
+        await cluster.create_namespace(url, bundles=16)
+        topics = topics_of_bundles(await cluster.state())
+        for topic in topics[:8]:
+            assert (await cluster.lookup(url, topic))[0] == 200
+        leader = await cluster.leader()
+        await eventually(lambda: len(decisions(folder, 1)) >= 8)
+        written = decisions(folder, 1)
+        leader.kill()
+        (other,) = (node for node in cluster.nodes.values() if node is not leader)
+
+        async def is_placed(topic: str) -> bool:
+            return (await cluster.lookup(other.url, topic))[0] == 200
+
+        for topic in topics[8:]:
+            await eventually(lambda topic=topic: is_placed(topic))  # type: ignore[misc]
+        await eventually(lambda: len(decisions(folder, 2)) >= 8)
+        other.terminate()
+        await eventually(lambda: not other.is_running)
+    history = History(str(folder))
+    assert decisions(folder, 1)[: len(written)] == written, "what was written stays"
+    (gap,) = find_gaps(history)
+    assert (gap.epoch, "did not end its term" in gap.why) == (2, True)
+    items = recorded_items(history, find_start(history, None), None)
+    outcome = await asyncio.to_thread(replay, items, planner_settings_of)
+    assert outcome.is_equal, outcome
+    assert outcome.compared["place"] >= len(written) + 8

@@ -1,0 +1,124 @@
+"""Whatever the OpenAPI document allows, and what it does not: a node answers as the document says, never with a 500."""
+
+from __future__ import annotations
+
+import contextlib
+import urllib.request
+from collections.abc import Iterator
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.schemas import APIOperation
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+from support.background import a_cluster_in_another_thread
+from support.nodes import Cluster
+
+from loadmanager.http import openapi
+
+Operation = APIOperation[Any, Any, Any, Any]
+
+DECLARED = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+NO_LISTENER = "has no advertised listener named"
+"""Pulsar answers a listener that the owner does not have with 500."""
+
+TIMEOUT_S = 10.0
+EXAMPLES = 4
+
+RANGES = ["0x00000000_0x80000000", "0x80000000_0xffffffff", "0x00000000_0x40000000", "0x40000000_0x80000000"]
+"""The two bundles at the start, and those of the first after it was split."""
+
+KNOWN = {
+    "cluster": ["standalone"],
+    "policy": ["p"],
+    "failureDomain": ["d"],
+    "group": ["g"],
+    "key": ["loadBalancerSheddingEnabled", "loadBalancerBrokerMaxTopics"],
+    "value": ["true", "5"],
+    "tenant": ["t"],
+    "namespace": ["ns"],
+    "topic": ["x", "y"],
+    "range": RANGES,
+    "broker": ["b1:8080", "b2:8080"],
+    "brokerId": ["b1:8080", "b2:8080"],
+    "bundle": [f"t/ns/{each}" for each in RANGES],
+    "destinationBroker": ["b1:8080", "b2:8080"],
+}
+
+
+async def _prepare(cluster: Cluster) -> None:
+    node = await cluster.start_leader(lookup_timeout_ms=300, namespace_bundle_unloading_timeout_ms=300)
+    await cluster.a_broker("b1:8080")
+    await cluster.a_broker("b2:8080")
+    await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+    assert (await node.lookup("persistent://t/ns/x")).status == HTTPStatus.OK
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with a_cluster_in_another_thread(_prepare) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["any-names", "names-that-exist"])
+def test_every_operation_answers_as_its_description_says(cluster: Cluster, known: bool) -> None:  # noqa: FBT001 - a case
+    url = cluster.nodes[0].node.service_url
+    with urllib.request.urlopen(f"{url}{openapi.PATH}") as answer:
+        document = orjson.loads(answer.read())
+    if known:
+        _insert_known_names(document)
+    schema = schemathesis.openapi.from_dict(document)
+    schema.config.update(base_url=url)
+    faults = {}
+    for result in schema.get_all_operations():
+        assert isinstance(result, Ok), result
+        operation = result.ok()
+        try:
+            _ask_in_many_ways(operation)
+        except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all faults are shown together
+            faults[operation.label] = error
+    assert not faults, "\n\n".join(f"{label}: {error}" for label, error in faults.items())
+
+
+def _insert_known_names(document: dict[str, Any]) -> None:
+    """Make the names in paths and queries such that there is something of that name."""
+    for path in document["paths"].values():
+        for operation in path.values():
+            for parameter in operation.get("parameters", []):
+                names = KNOWN.get(parameter["name"])
+                if names is not None:
+                    parameter["schema"] = {"type": "string", "enum": names}
+
+
+def _ask_in_many_ways(operation: Operation) -> None:
+    """Requests that the document allows, and requests that it does not."""
+    for mode in schemathesis.GenerationMode:
+
+        @settings(
+            max_examples=EXAMPLES,
+            derandomize=True,
+            database=None,
+            deadline=None,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy(generation_mode=mode))
+        def ask(case: schemathesis.Case[Operation]) -> None:
+            response = case.call(timeout=TIMEOUT_S)
+            checks = [status_code_conformance, content_type_conformance, response_schema_conformance]
+            if response.status_code not in DECLARED and NO_LISTENER not in response.text:
+                checks.append(not_a_server_error)
+            case.validate_response(response, checks=checks)
+
+        with contextlib.suppress(Unsatisfiable):
+            ask()

@@ -1,0 +1,151 @@
+"""`loadmanager simulate` as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support.scenarios import a_file
+
+
+def simulate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-m", "loadmanager", "simulate", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=cwd, check=False)
+
+
+def written(folder: Path, **changes: Any) -> str:  # noqa: ANN401 - whatever a key may hold
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump(a_file(**changes)), encoding="utf-8")
+    return str(path)
+
+
+def test_a_scenario_that_holds_is_shown_with_its_figures_its_bounds_and_curves() -> None:
+    done = simulate("ninety-ten")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "as configured  held" in done.stdout
+    assert "held  levelled" in done.stdout
+    assert "as configured: imbalance (busiest broker / level)" in done.stdout
+    assert "as configured: worst broker" in done.stdout
+    assert "as configured: moves" in done.stdout
+
+
+def test_strategies_are_shown_side_by_side_and_a_bound_that_is_not_held_is_exit_code_1() -> None:
+    done = simulate("ninety-ten", "--strategy", "ThresholdShedder", "--strategy", "OverloadShedder", "--no-plot")
+    assert done.returncode == 1
+    rows = {line.split()[0]: line for line in done.stdout.splitlines() if line.startswith(("Threshold", "Overload"))}
+    assert " held " in rows["ThresholdShedder"]
+    assert " 3 of 5 held " in rows["OverloadShedder"]
+    assert "NOT  levelled" in done.stdout
+    assert "█" not in done.stdout
+
+
+def test_json_has_one_object_for_each_run_the_same_whenever_it_is_run(tmp_path: Path) -> None:
+    name = written(tmp_path, expect={"movesAtMost": 0}, strategies=["ThresholdShedder", "AvgShedder"])
+    first, again = simulate(name, "--json"), simulate(name, "--json", "--seed", "0")
+    assert first.returncode == 0
+    assert first.stdout == again.stdout
+    runs = [json.loads(line) for line in first.stdout.splitlines()]
+    assert [run["strategy"] for run in runs] == ["ThresholdShedder", "AvgShedder"]
+    assert runs[0]["checks"][0] | {"sentence": ""} == {
+        "key": "movesAtMost",
+        "held": True,
+        "measured": 0,
+        "bound": 0,
+        "sentence": "",
+    }
+    assert len(runs[0]["series"]["imbalance"]) == 10
+
+
+def test_a_setting_wins_over_those_of_the_scenario(tmp_path: Path) -> None:
+    name = written(
+        tmp_path, settings={"loadBalancerSheddingEnabled": True}, expect={"said": [{"reason": "shedding_disabled"}]}
+    )
+    assert simulate(name, "--no-plot").returncode == 1
+    assert simulate(name, "--no-plot", "--set", "loadBalancerSheddingEnabled=false").returncode == 0
+
+
+def test_the_packaged_scenarios_are_listed() -> None:
+    done = simulate("--list", "--json")
+    names = {json.loads(line)["name"] for line in done.stdout.splitlines()}
+    assert {"five-to-ten-brokers", "stationary-noise", "mass-failure"} <= names
+    assert all(name in simulate("--list").stdout for name in names)
+
+
+def test_recorded_series_are_read_from_beside_the_scenario_or_from_where_they_are_said_to_be(tmp_path: Path) -> None:
+    rows = "".join(f"2026-01-01 00:{minute:02}:00,{minute % 7}\n" for minute in range(60))
+    (tmp_path / "one.csv").write_text(f"timestamp,value\n{rows}", encoding="utf-8")
+    traces = {"bundles": 8, "owners": "dealt"}
+    assert simulate(written(tmp_path, traces={**traces, "files": ["one.csv"]}), "--no-plot").returncode == 0
+    assert simulate(written(tmp_path, traces={**traces, "directory": "."}), "--no-plot").returncode == 0
+    without = written(tmp_path, traces=traces)
+    assert simulate(without, "--no-plot", "--traces", str(tmp_path)).returncode == 0
+    done = simulate(without)
+    assert (done.returncode, done.stderr) == (
+        2,
+        "loadmanager: scenario a-scenario: traces: it names no files; give them by --traces\n",
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "complaint"),
+    [
+        ("2026-01-01 00:00:00,1\n2026-01-01 00:01:00,-1\n", "row 3, column value"),
+        ("2026-01-01 00:00:00,1\n2026-01-01 00:01:00,1\n2026-01-01 00:03:00,1\n", "row 4, column timestamp"),
+    ],
+)
+def test_a_series_with_a_gap_or_a_negative_value_is_refused_with_file_and_row(
+    tmp_path: Path, rows: str, complaint: str
+) -> None:
+    (tmp_path / "bad.csv").write_text(f"timestamp,value\n{rows}", encoding="utf-8")
+    done = simulate(written(tmp_path, traces={"bundles": 4, "files": ["bad.csv"]}))
+    assert done.returncode == 2
+    assert "bad.csv" in done.stderr
+    assert complaint in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "expected a scenario, a file or a name; --list shows the names"),
+        (("no-such",), "no-such: no file, and no scenario of that name; there are coldest-broker, "),
+        (("no-such.yaml",), "no-such.yaml: No such file or directory"),
+        (("ninety-ten", "--strategy", "Foo"), "--strategy 'Foo': expected one of OverloadShedder"),
+        (("ninety-ten", "--set", "loadBalancerEnabld=1"), "unknown key 'loadBalancerEnabld'; did you mean"),
+        (("ninety-ten", "--set", "maxUnloadPercentage=7"), "maxUnloadPercentage"),
+        (("ninety-ten", "--set", "nonsense"), "--set 'nonsense': expected KEY=VALUE"),
+        (("recorded-traffic", "--traces", "nowhere.csv"), "nowhere.csv"),
+    ],
+)
+def test_what_cannot_be_run_is_said_in_one_line_with_exit_code_2(
+    tmp_path: Path, arguments: tuple[str, ...], complaint: str
+) -> None:
+    done = simulate(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert complaint in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"name: [", "not valid YAML"),
+        (b"\xff\xfe\x00", "not UTF-8 text"),
+        (b"- a\n", "expected a mapping with the keys of a scenario"),
+        (b"nam: x\n", "nam: unknown key, did you mean name?"),
+    ],
+)
+def test_a_file_that_is_no_scenario_is_refused_with_its_name(tmp_path: Path, content: bytes, complaint: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_bytes(content)
+    done = simulate(str(path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{path}: {complaint}" in done.stderr
+    assert done.stderr.count("\n") == 1
