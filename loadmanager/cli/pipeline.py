@@ -161,7 +161,8 @@ def stream(
             stopped = _stop_signals()
             query = under_way.start(every)
             while not under_way.wait(query, _LOOKS_S):
-                if stopped:
+                is_idle = not query.status["isTriggerActive"]
+                if len(stopped) > (0 if is_idle else 1):
                     query.stop()
 
 
@@ -317,7 +318,7 @@ def _tell_batch(done: BatchDone) -> None:
 
 
 def _stop_signals() -> list[int]:
-    """Gets the number of a signal that says to stop."""
+    """Gets the number of each signal that says to stop: the first one once the batch under way is done, two at once."""
     stopped: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda received, _: stopped.append(received))

@@ -1,0 +1,196 @@
+"""How fast the pipeline makes windows of 5 minutes from the rows of a history, on two cores, and DuckDB beside it.
+
+`bench_pipeline.py [million rows ...]`: 2 and 20 by default. The rows are those of 1,000 brokers with 100,000 bundles
+that report each minute, in files of one minute each, as the leader writes them.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import psutil
+import pyarrow as pa
+from measure import Measured, show
+
+from loadmanager.core.load import FloatArray, IntArray
+from loadmanager.history.files import Directory, pack, path_of
+from loadmanager.history.rows import thousandths
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, TABLES
+from loadmanager.pipeline.averages import short_bundle_windows
+from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.session import spark_session
+
+MILLION = 1_000_000
+CORES = 2
+BROKERS, BUNDLES, NAMESPACES = 1_000, 100_000, 100
+PER_NAMESPACE, PER_BROKER = BUNDLES // NAMESPACES, BUNDLES // BROKERS
+START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
+MINUTE_MS = 60_000
+HEAP = "4g"
+TARGET_ROWS_PER_S = 2.0
+TARGET_GIB = 8.0
+ROUNDS = 3
+LINEAR = 1.2
+"""So many times may the cost of a row be what it was among the fewest."""
+
+
+class Fleet:
+    """Who carries what, the same in every minute."""
+
+    def __init__(self) -> None:
+        self._rng = np.random.default_rng(1)
+        order = self._rng.permutation(BUNDLES).reshape(BROKERS, -1)
+        bundles = np.sort(order, axis=1).ravel()
+        width = 2**32 // PER_NAMESPACE
+        place = bundles % PER_NAMESPACE
+        names = [f"tenant-{number // 10}/namespace-{number}" for number in range(NAMESPACES)]
+        self._brokers = pa.array([f"broker-{number:04d}:8080" for number in range(BROKERS)])
+        self._of_bundles = {
+            "broker": _named(np.repeat(np.arange(BROKERS), PER_BROKER), self._brokers),
+            "namespace": _named(bundles // PER_NAMESPACE, pa.array(names)),
+            "range_lower": place * width,
+            "range_upper": np.where(place == PER_NAMESPACE - 1, 2**32 - 1, (place + 1) * width),
+        }
+        self._rate = self._rng.lognormal(4, 1.5, BUNDLES)
+
+    def write_minute(self, directory: Directory, minute: int) -> None:
+        at_ms = START_MS + minute * MINUTE_MS + np.sort(self._rng.integers(0, MINUTE_MS, BROKERS))
+        sequence = minute * BROKERS + np.arange(BROKERS)
+        load = self._load()
+        bundles = {**self._of_bundles, **_keys(np.repeat(at_ms, PER_BROKER), np.repeat(sequence, PER_BROKER))}
+        for at, name in enumerate(LOAD_COLUMNS):
+            bundles[name] = thousandths(load[:, at]) if at < 2 else load[:, at].astype(np.int64)
+        self._write(directory, BUNDLE_REPORTS, bundles, BUNDLES)
+        totals = load.reshape(BROKERS, PER_BROKER, -1).sum(axis=1)
+        brokers = {"broker": _named(np.arange(BROKERS), self._brokers), **_keys(at_ms, sequence)}
+        brokers |= {name: totals[:, at] for at, name in enumerate(LOAD_COLUMNS)}
+        self._write(directory, BROKER_REPORTS, brokers, BROKERS)
+
+    def _load(self) -> FloatArray:
+        rate = np.rint(self._rate * self._rng.lognormal(0, 0.2, BUNDLES) * 1000) / 1000
+        throughput = np.rint(rate * 1000)
+        return np.stack([rate, 2 * rate, throughput, 2 * throughput], axis=1)
+
+    def _write(self, directory: Directory, table: str, columns: dict[str, object], rows: int) -> None:
+        schema = TABLES[table].schema
+        arrays = [pa.array(columns.get(each.name, _constant(each.type, rows)), each.type) for each in schema]
+        made = pa.table(arrays, schema=schema)
+        first, last = made.column("sequence")[0].as_py(), made.column("sequence")[-1].as_py()
+        at_ms = made.column("at_ms")[0].as_py()
+        directory.write(path_of(table, at_ms, 1, (first, last), "bench"), pack(table, made, at_ms))
+
+
+def _named(rows: IntArray, names: object) -> object:
+    return pa.DictionaryArray.from_arrays(pa.array(rows.astype(np.int32)), names)
+
+
+def _keys(at_ms: IntArray, sequence: IntArray) -> dict[str, object]:
+    return {"at_ms": at_ms, "sequence": sequence, "epoch": np.ones(len(sequence), dtype=np.int64)}
+
+
+def _constant(kind: object, rows: int) -> object:
+    if pa.types.is_dictionary(kind):
+        return _named(np.zeros(rows, dtype=np.int64), pa.array(["3.0"]))
+    return np.full(rows, True if kind == pa.bool_() else 3)
+
+
+def figures_of(millions: int, fleet: Fleet, spark: object, folder: Path) -> tuple[list[Measured], float]:
+    """What is shown of so many rows, and the processor time that Spark took, in seconds."""
+    url = str(folder / str(millions))
+    directory = Directory.of(url)
+    for minute in range(millions * MILLION // BUNDLES):
+        fleet.write_minute(directory, minute)
+    tables = HistoryTables(spark, url)  # type: ignore[arg-type]  # the session, whose type takes long to import
+    rows = tables.frame(BUNDLE_REPORTS), tables.frame(BROKER_REPORTS)
+
+    def in_spark() -> None:
+        short_bundle_windows(*rows).write.format("noop").mode("overwrite").save()
+
+    spark_s, spark_cpu_s, highest = _measured(in_spark)
+    duck_s, duck_cpu_s, _ = _measured(lambda: in_duckdb(url))
+    target = TARGET_ROWS_PER_S if millions >= 20 else None
+    return [
+        Measured(f"{millions} M rows, Spark", millions / spark_s, "M rows/s", target, at_least=True),
+        Measured(f"{millions} M rows, most memory of the JVM", highest, "GiB", TARGET_GIB),
+        Measured(f"{millions} M rows, DuckDB", millions / duck_s, "M rows/s"),
+        Measured(f"{millions} M rows, Spark / DuckDB", duck_s / spark_s, ""),
+        Measured(f"{millions} M rows, Spark, by processor time", CORES * millions / spark_cpu_s, "M rows/s"),
+        Measured(f"{millions} M rows, DuckDB, by processor time", CORES * millions / duck_cpu_s, "M rows/s"),
+    ], spark_cpu_s
+
+
+def in_duckdb(url: str) -> None:
+    """The same windows: means weighted by the time each report stood in them, and highest figures."""
+    figures = [*LOAD_COLUMNS, "topics", "sessions"]
+    means = ", ".join(f"sum({name}::double * stood) / sum(stood) as mean_{name}" for name in figures)
+    highest = ", ".join(f"max({name}) as max_{name}" for name in LOAD_COLUMNS)
+    connection = duckdb.connect()
+    connection.execute(f"set threads = {CORES}")
+    connection.execute(f"""
+        create temp table windows as
+        with ends as (
+            select epoch, sequence, at_ms, greatest(at_ms + 1, least(at_ms + 900000, coalesce(
+                lead(at_ms) over (partition by broker order by epoch, sequence), at_ms + 900000))) as until_ms
+            from read_parquet('{url}/{BROKER_REPORTS}/*/*/*.parquet', hive_partitioning = false)
+        ), split as (
+            select *, unnest(range(at_ms // 300000, (until_ms - 1) // 300000 + 1)) as slot from ends
+        ), standing as (
+            select epoch, sequence, slot, (at_ms >= slot * 300000)::int as own,
+                least(until_ms, (slot + 1) * 300000) - greatest(at_ms, slot * 300000) as stood
+            from split
+        )
+        select namespace, range_lower, range_upper, slot, sum(own) as n, sum(stood) as covered, {means}, {highest}
+        from read_parquet('{url}/{BUNDLE_REPORTS}/*/*/*.parquet', hive_partitioning = false)
+        join standing using (epoch, sequence)
+        group by all
+    """)
+    connection.close()
+
+
+def _measured(work: Callable[[], None]) -> tuple[float, float, float]:
+    """Of some rounds after the first: the seconds of the fastest, the least processor time of this process and those it
+    has started, and the most memory of the latter, in GiB.
+    """
+    work()
+    seconds, processor_s, highest = [], [], 0.0
+    for _ in range(ROUNDS):
+        begun, used = time.perf_counter(), _processor_s()
+        work()
+        seconds.append(time.perf_counter() - begun)
+        processor_s.append(_processor_s() - used)
+        highest = max(highest, sum(each.memory_info().rss for each in _started()))
+    return min(seconds), min(processor_s), highest / 2**30
+
+
+def _started() -> list[psutil.Process]:
+    return psutil.Process().children(recursive=True)
+
+
+def _processor_s() -> float:
+    times = [each.cpu_times() for each in (psutil.Process(), *_started())]
+    return float(sum(each.user + each.system for each in times))
+
+
+def main(sizes: list[int]) -> None:
+    spark = spark_session(f"local[{CORES}]", "benchmark", {"spark.driver.memory": HEAP})
+    title = f"rows of bundles to 5-minute windows, local[{CORES}], heap {HEAP}"
+    per_row: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for millions in sizes:
+            rows, processor_s = figures_of(millions, Fleet(), spark, Path(folder))
+            per_row.append(processor_s / millions)
+            show(title, rows)
+    if len(sizes) > 1:
+        what = f"a row of {sizes[-1]} M / one of {sizes[0]} M"
+        show("processor time", [Measured(what, per_row[-1] / per_row[0], "", LINEAR)])
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main([int(each) for each in sys.argv[1:]] or [2, 20])

@@ -1,0 +1,127 @@
+"""From what was recorded, or brought in from elsewhere, to rows that can be counted on.
+
+A row is rejected, with the first of these reasons that holds:
+
+    missing      a column is empty that its schema has always had
+    not_a_number a figure is NaN or infinite
+    negative     a figure is below 0
+    impossible   a figure beyond what any broker reports, a range that is none, a time before 1970
+    duplicate    the same report (epoch, sequence) has it already, in the same or another file
+
+Of duplicates that of the first file by name stays. Rejected rows are kept as they are, with their reason and file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loadmanager.core.names import HASH_SPACE_END
+from loadmanager.core.recordable import MAX_RATE
+from loadmanager.errors import PipelineError
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, ORDER, RESOURCE_COLUMNS, TABLES
+from loadmanager.pipeline.reading import FileFault
+from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, raw, require
+from loadmanager.pipeline.schemas import TABLES as TABLES_OUT
+from loadmanager.wire.validation import MAX_AMOUNT
+
+BAD_FILE = "bad_file"
+REASONS = ("missing", "not_a_number", "negative", "impossible", "duplicate")
+
+_KEYS = {BROKER_REPORTS: ORDER, BUNDLE_REPORTS: (*ORDER, *BUNDLE_KEY)}
+"""What a row is the only one of."""
+
+_RATES = METRICS[:2]
+
+
+class Cleaned(NamedTuple):
+    """The rows that can be counted on, and the others: with their `file` and the `reason`."""
+
+    clean: DataFrame
+    rejected: DataFrame
+
+
+def clean_bundle_reports(rows: DataFrame) -> Cleaned:
+    """From the history's `bundle_reports`, with the `file` of each row."""
+    is_range = (f.col("range_lower") < f.col("range_upper")) & (f.col("range_upper") <= HASH_SPACE_END)
+    return _cleaned(rows, BUNDLE_REPORTS, [~is_range])
+
+
+def clean_broker_reports(rows: DataFrame) -> Cleaned:
+    """From the history's `broker_reports`, with the `file` of each row."""
+    return _cleaned(rows, BROKER_REPORTS, [])
+
+
+def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault] = ()) -> DataFrame:
+    """How many rows of each table were rejected, by reason and file, each with an example; and files left out whole,
+    whose rows nobody can count.
+    """
+    spark = next(iter(rejected.values())).sparkSession
+    files = [(each.table, BAD_FILE, each.path, 0, each.why) for each in faults]
+    counted = [spark.createDataFrame(files, TABLES_OUT["rejected_rows"])]
+    for table, frame in rejected.items():
+        row = f.to_json(f.struct(*raw(table).fieldNames()))
+        counts = frame.groupBy("reason", "file").agg(f.count(f.lit(1)).alias("count"), f.min(row).alias("example"))
+        counted.append(counts.withColumn("table", f.lit(table)))
+    return require(reduce(DataFrame.unionByName, counted), "rejected_rows")
+
+
+def _cleaned(rows: DataFrame, table: str, impossible: Sequence[Column]) -> Cleaned:
+    _require_columns(rows, table)
+    judged = rows.withColumn("reason", _reason(table, impossible))
+    same = Window.partitionBy("is_bad", *_KEYS[table]).orderBy("file", *_tie_breakers(table))
+    judged = judged.withColumn("is_bad", f.col("reason").isNotNull()).withColumn("copy", f.row_number().over(same))
+    reason = f.when(~f.col("is_bad") & (f.col("copy") > 1), "duplicate").otherwise(f.col("reason"))
+    judged = judged.withColumn("reason", reason).drop("is_bad", "copy")
+    columns = raw(table).fieldNames()
+    return Cleaned(
+        judged.where(f.col("reason").isNull()).select(*columns),
+        judged.where(f.col("reason").isNotNull()).select(*columns, "file", "reason"),
+    )
+
+
+def _require_columns(rows: DataFrame, table: str) -> None:
+    missing = [name for name in (*raw(table).fieldNames(), "file") if name not in rows.columns]
+    if missing:
+        raise PipelineError(f"{table}: has no column {', '.join(missing)}; expected rows as `HistoryTables` reads them")
+
+
+def _reason(table: str, impossible: Sequence[Column]) -> Column:
+    """Why a row is rejected for itself, null for a good one."""
+    figures = _figures(table)
+    doubles = [name for name in figures if isinstance(raw(table)[name].dataType, t.DoubleType)]
+    first = [each.name for each in TABLES[table].columns if each.since <= 1]
+    rules = {
+        "missing": [f.col(name).isNull() for name in first],
+        "not_a_number": [f.isnan(name) | (f.abs(name) == float("inf")) for name in doubles],
+        "negative": [f.col(name) < 0 for name in figures],
+        "impossible": [f.col("at_ms") < 0, *_beyond(table), *impossible],
+    }
+    reason = f.lit(None).cast("string")
+    for name in reversed(rules):
+        if rules[name]:
+            reason = f.when(reduce(or_, rules[name]), name).otherwise(reason)
+    return reason
+
+
+def _beyond(table: str) -> list[Column]:
+    rates = _RATES if table == BUNDLE_REPORTS else ()
+    return [f.col(name) > (MAX_RATE if name in rates else MAX_AMOUNT) for name in _figures(table)]
+
+
+def _figures(table: str) -> list[str]:
+    """The columns that are amounts."""
+    if table == BROKER_REPORTS:
+        return [*RESOURCE_COLUMNS, *METRICS, "topics", "bundles", "consumers", "producers"]
+    return [*METRICS, "topics", "sessions", "cache_bytes", "range_lower", "range_upper"]
+
+
+def _tie_breakers(table: str) -> list[str]:
+    """So that it does not depend on chance which of two rows of one file stays."""
+    return [name for name in raw(table).fieldNames() if name not in _KEYS[table]]

@@ -1,0 +1,97 @@
+"""What the leader can use of what was learned: what a bundle of each namespace carries, and how that goes by the hour.
+
+The load is the mean over time of what the namespace carried, divided among its bundles. A profile is the forecast of
+each hour of the next week as a part of the mean of them all; only namespaces of which all 168 hours are forecast have
+one, and of those the ones with the most load, since all of it has to fit in one znode.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline.forecast import HOUR_MS
+from loadmanager.pipeline.jobs import Summary
+from loadmanager.pipeline.schemas import METRICS
+from loadmanager.pipeline.writing import Tables
+from loadmanager.wire.learned import PROFILE_HOURS, LearnedData, NamespaceLearned
+
+MOST_PROFILES = 500
+_MONDAY_HOUR = 72
+"""1970 began on a Thursday; hours of the week are counted from Monday."""
+_DIGITS = 3
+
+
+def learned_from(tables: Tables, summary: Summary) -> LearnedData:
+    """What was learned, with where it comes from. Raises `PipelineError` when nothing was."""
+    loads: pd.DataFrame = loads_of_namespaces(tables.read("namespace_windows")).toPandas()
+    if loads.empty:
+        raise PipelineError(f"{tables}/namespace_windows: no namespace carried anything: there is nothing to publish")
+    profiles = {}
+    if tables.has("forecasts"):
+        hours: pd.DataFrame = weekly_hours(tables.read("forecasts")).toPandas()
+        profiles = profiles_of(hours, loads["namespace"].head(MOST_PROFILES).tolist())
+    return LearnedData(
+        run=next((done.run for done in summary.steps if done.step == "averages"), summary.run),
+        publishedAt=time.time_ns() // 1_000_000,
+        history=summary.history,
+        rangeFrom=summary.from_ms or 0,
+        rangeTo=summary.to_ms or 0,
+        namespaces={row["namespace"]: _learned(row, profiles) for row in loads.to_dict("records")},
+    )
+
+
+def loads_of_namespaces(namespace_windows: DataFrame) -> DataFrame:
+    """Of each namespace that carried something, the one with the most load first: what a bundle of it carries on the
+    mean (`METRICS`), and the most `bundles` it had.
+    """
+    short = namespace_windows.where((f.col("window_s") == HOUR_MS // 1000) & (f.col("bundles") > 0))
+    covered = f.sum("covered_s")
+    means = [
+        (f.sum(f.col(f"mean_{metric}") / f.col("bundles") * f.col("covered_s")) / covered).alias(metric)
+        for metric in METRICS
+    ]
+    load = f.sum((f.col(f"mean_{METRICS[2]}") + f.col(f"mean_{METRICS[3]}")) * f.col("covered_s"))
+    found = short.groupBy("namespace").agg(*means, f.max("bundles").alias("bundles"), load.alias("load"))
+    return found.where(f.col("load") > 0).orderBy(f.desc("load"), "namespace").drop("load")
+
+
+def weekly_hours(forecasts: DataFrame) -> DataFrame:
+    """The median forecast of each hour to come: `key`, `start_ms`, and `load` in bytes/s, of namespaces."""
+    bytes_per_s = f.col("metric").isin(*METRICS[2:])
+    rows = forecasts.where((f.col("kind") == "namespace") & bytes_per_s)
+    both = rows.groupBy("key", "start_ms").agg(f.sum("q50").alias("load"), f.count("*").alias("metrics"))
+    return both.where(f.col("metrics") == len(METRICS[2:])).drop("metrics")
+
+
+def profiles_of(hours: pd.DataFrame, wanted: list[str]) -> dict[str, list[float]]:
+    """The profile of each of the namespaces that has a forecast for every hour of a week, from Monday on."""
+    found = {}
+    for namespace, rows in hours[hours["key"].isin(wanted)].groupby("key"):
+        of_week = (rows["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS + _MONDAY_HOUR) % PROFILE_HOURS
+        load = np.full(PROFILE_HOURS, np.nan)
+        load[of_week] = rows["load"].to_numpy(dtype=np.float64)
+        mean = load.mean()
+        if np.isfinite(mean) and mean > 0:
+            found[str(namespace)] = np.round(load / mean, _DIGITS).tolist()
+    return found
+
+
+def _learned(row: Mapping[Hashable, Any], profiles: Mapping[str, list[float]]) -> NamespaceLearned:
+    rate_in, rate_out, throughput_in, throughput_out = (float(row[metric]) for metric in METRICS)
+    learned = NamespaceLearned(
+        msgRateIn=rate_in,
+        msgRateOut=rate_out,
+        msgThroughputIn=throughput_in,
+        msgThroughputOut=throughput_out,
+        bundles=int(row["bundles"]),
+    )
+    profile = profiles.get(row["namespace"])
+    return learned if profile is None else {**learned, "profile": profile}

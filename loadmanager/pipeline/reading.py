@@ -1,0 +1,252 @@
+"""The history as frames of Spark, over a range of time.
+
+Every file is looked at before Spark gets to see it: whether it is of its table, of a version that is known, with the
+columns of that version, and whether its times are in the range at all. What is wrong with one is said by its name.
+What only shows when its rows are read (a damaged page) is named too, as soon as Spark meets it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from loadmanager.core.recordable import RATE_STEPS_PER_UNIT
+from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
+from loadmanager.history.files import HistoryFile
+from loadmanager.history.reader import History
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
+from loadmanager.pipeline.filesystems import directory_at, url_for_spark
+from loadmanager.pipeline.schemas import raw
+
+BadFiles = Literal["fail", "leave_out"]
+T = TypeVar("T")
+
+_REPORTS = (BROKER_REPORTS, BUNDLE_REPORTS)
+_LOOKED_AT_TOGETHER = 8
+_NAMED = re.compile(r"(?:file|path)[ :]+(?:file:/{0,2})?(\S+?\.parquet)")
+
+
+@dataclass(frozen=True, slots=True)
+class FileFault:
+    """A file that was left out, and why."""
+
+    table: str
+    path: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Usable:
+    """A file with the first and last time in it, None for one without rows."""
+
+    file: HistoryFile
+    times: tuple[int, int] | None
+
+
+class DamagedFileError(HistoryFileError):
+    """Spark could not read the rows of a file; `path` is the file."""
+
+    def __init__(self, path: str, why: str) -> None:
+        super().__init__(f"{path}: cannot be read: {why}; move it out of the history, or have such files left out")
+        self.path = path
+
+
+class HistoryTables:
+    """A history from `from_ms` to before `to_ms`, as it is now: files that come later are not in it.
+
+    Bad files are an error, or left out and kept in `faults`; a file of a newer schema is always an error.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        url: str,
+        from_ms: int | None = None,
+        to_ms: int | None = None,
+        bad_files: BadFiles = "fail",
+    ) -> None:
+        if from_ms is not None and to_ms is not None and from_ms >= to_ms:
+            raise PipelineError(f"the range {said_range(from_ms, to_ms)} is empty: its end is not after its beginning")
+        self._spark = spark
+        self._url = url
+        self._directory = directory_at(spark, url)
+        self._history = History(self._directory)
+        self._from_ms, self._to_ms = from_ms, to_ms
+        self._bad_files = bad_files
+        self._found: dict[str, list[_Usable]] = {}
+        self.faults: list[FileFault] = []
+        if not self._directory.exists():
+            raise PipelineError(f"{url}: there is no history: no such directory")
+
+    @property
+    def range(self) -> tuple[int, int]:
+        """From the first report in the range to after the last one."""
+        times = [each.times for each in self._files(BROKER_REPORTS) if each.times is not None]
+        if not times:
+            raise self._nothing(BROKER_REPORTS)
+        first, after = min(first for first, _ in times), max(last for _, last in times) + 1
+        return max(first, self._from_ms or first), min(after, self._to_ms or after)
+
+    def frame(self, table: str, *, may_be_empty: bool = False) -> DataFrame:
+        """The rows of the range, with the columns of the table and the `file` they are from.
+
+        A table of load reports without any in the range is a `PipelineError`, unless it `may_be_empty`; others may.
+        """
+        files = [each.file.path for each in self._files(table)]
+        if not files and table in _REPORTS and not may_be_empty:
+            raise self._nothing(table)
+        read = self._read(table, files)
+        if self._from_ms is not None:
+            read = read.where(f.col("at_ms") >= self._from_ms)
+        return read if self._to_ms is None else read.where(f.col("at_ms") < self._to_ms)
+
+    def leave_out(self, path: str, why: str) -> None:
+        """Go on without this file; frames that were made before still have it."""
+        for table, usable in self._found.items():
+            if path in {each.file.path for each in usable}:
+                self._found[table] = [each for each in usable if each.file.path != path]
+                self.faults.append(FileFault(table, path, why))
+
+    @property
+    def leaves_out(self) -> bool:
+        return self._bad_files == "leave_out"
+
+    def _read(self, table: str, files: Sequence[str]) -> DataFrame:
+        if not files:
+            empty = t.StructType([*raw(table).fields, t.StructField("file", t.StringType())])
+            return self._spark.createDataFrame([], empty)
+        reader = self._spark.read.schema(_stored(table)).option("ignoreMissingFiles", "true")
+        paths = [url_for_spark(self._directory, path) for path in files]
+        rates = [each.name for each in TABLES[table].columns if each.type == RATE]
+        columns = [
+            (f.col(name) / float(RATE_STEPS_PER_UNIT)).alias(name) if name in rates else f.col(name)
+            for name in TABLES[table].names
+        ]
+        return reader.parquet(*paths).select(*columns, f.col("_metadata.file_path").alias("file"))
+
+    def _files(self, table: str) -> list[_Usable]:
+        if table not in TABLES:
+            raise PipelineError(f"table {table}: unknown; the history has {', '.join(TABLES)}")
+        if table not in self._found:
+
+            def on_fault(fault: HistoryFileError) -> None:
+                self._on_fault(table, fault)
+
+            files = self._history.files(table, self._from_ms, self._to_ms, on_fault)
+            with ThreadPoolExecutor(_LOOKED_AT_TOGETHER) as pool:
+                looked_at = list(pool.map(self._look, files))
+            usable = [each for each in looked_at if isinstance(each, _Usable) and self._is_in_range(each)]
+            for fault in looked_at:
+                if isinstance(fault, HistoryFileError):
+                    on_fault(fault)
+            self._found[table] = usable
+        return self._found[table]
+
+    def _look(self, file: HistoryFile) -> _Usable | HistoryFileError | None:
+        try:
+            with self._history.open(file) as parquet:
+                version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
+                TABLES[file.table].conform(parquet.schema_arrow.empty_table(), version, file.path)
+                return _Usable(file, _times(parquet))
+        except FileNotFoundError:
+            return None  # retention was faster
+        except HistoryFileError as error:
+            return error
+
+    def _is_in_range(self, usable: _Usable) -> bool:
+        if usable.times is None:
+            return False
+        first, last = usable.times
+        return (self._from_ms is None or last >= self._from_ms) and (self._to_ms is None or first < self._to_ms)
+
+    def _on_fault(self, table: str, fault: HistoryFileError) -> None:
+        if not self.leaves_out or isinstance(fault, HistorySchemaError):
+            raise fault
+        path, colon, why = str(fault).partition(": ")
+        self.faults.append(FileFault(table, path, why if colon else "cannot be used"))
+
+    def _nothing(self, table: str) -> PipelineError:
+        everything = self._history.info(table, on_fault=lambda _: None)
+        there = "nothing at all"
+        if everything.from_ms is not None and everything.to_ms is not None:
+            there = said_range(everything.from_ms, everything.to_ms + 1)
+        bad = f"; {len(self.faults)} bad files were left out" if self.faults else ""
+        wanted = said_range(self._from_ms, self._to_ms)
+        return PipelineError(f"{self._url}: no {table} in the range {wanted}; there is: {there}{bad}")
+
+
+def said_range(from_ms: int | None, to_ms: int | None) -> str:
+    """A range of time, for people."""
+    return f"{_said(from_ms, 'the beginning')} to {_said(to_ms, 'the end')}"
+
+
+@contextmanager
+def naming_bad_files() -> Iterator[None]:
+    """What Spark says when it cannot read a file, as an error that names the file."""
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        text = str(error)
+        named = _NAMED.search(text) if "FAILED_READ_FILE" in text or "reading file" in text else None
+        if named is None:
+            raise
+        raise DamagedFileError(
+            re.sub("^/*", "/", named[1]) if "://" not in named[1] else named[1], cause_of(text)
+        ) from None
+
+
+def read_leaving_out(tables: HistoryTables, work: Callable[[], T]) -> T:
+    """The result of `work`, which makes its frames from `tables`; repeated without each file that turns out damaged.
+
+    Only where bad files are to be left out: else the first one is the error.
+    """
+    while True:
+        try:
+            with naming_bad_files():
+                return work()
+        except DamagedFileError as error:
+            if not tables.leaves_out:
+                raise
+            tables.leave_out(error.path, str(error))
+
+
+def _stored(table: str) -> t.StructType:
+    """The columns as they are read: a rate is stored as a whole number of thousandths, which costs Spark much less
+    than a decimal.
+    """
+    rates = {each.name for each in TABLES[table].columns if each.type == RATE}
+    return t.StructType(
+        [t.StructField(each.name, t.LongType() if each.name in rates else each.dataType) for each in raw(table)]
+    )
+
+
+def _times(parquet: Any) -> tuple[int, int] | None:  # noqa: ANN401 - Arrow's Parquet file
+    at = parquet.schema_arrow.get_field_index("at_ms")
+    groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+    statistics = [group.column(at).statistics for group in groups if group.num_rows]
+    if not statistics:
+        return None
+    return min(each.min for each in statistics), max(each.max for each in statistics)
+
+
+def _said(at_ms: int | None, otherwise: str) -> str:
+    if at_ms is None:
+        return otherwise
+    return f"{datetime.fromtimestamp(at_ms / 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def cause_of(text: str) -> str:
+    """The last `Caused by:` of a stack trace, else its first line."""
+    causes = re.findall(r"Caused by: ([^\n]+)", text)
+    return str(causes[-1] if causes else next(iter(text.strip().splitlines()), "no reason given"))[:300]

@@ -1,0 +1,52 @@
+"""What the history says of the cluster besides its load: the settings and the failure domains that held last."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as f
+
+from loadmanager.config import Settings, settings_of
+from loadmanager.overrides import settings_recorded
+from loadmanager.wire.policies import decode_domains
+
+_CHECKPOINT, _CONFIGURATION, _POLICIES = "checkpoint", "configuration", "policies"
+
+
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """`domains` is the failure domain of each broker that is in one. Without a leader in the range: the defaults."""
+
+    settings: Settings = field(default_factory=lambda: settings_of({}, "defaults"))
+    domains: Mapping[str, str] = field(default_factory=dict)
+
+    def values(self) -> dict[str, Any]:
+        """The settings that are not as by default, by key."""
+        changed = self.settings.model_dump(exclude_defaults=True)
+        return {Settings.key(name): value for name, value in changed.items()}
+
+
+def find_recorded(events: DataFrame) -> Recorded:
+    """From the history's `events`."""
+    settings = _last(events, _CONFIGURATION, "settings")
+    policies = _last(events, _POLICIES, "policies")
+    domains = decode_domains(orjson.dumps(policies.get("failureDomains", {})), "the recorded failure domains")
+    return Recorded(
+        settings_recorded(settings),
+        {broker: name for name, domain in domains.items() for broker in domain.get("brokers", ())},
+    )
+
+
+def _last(events: DataFrame, kind: str, part: str) -> Mapping[str, Any]:
+    """The body of the last event of the kind; or that part of a checkpoint, if one came later."""
+    wanted = events.where(f.col("kind").isin(kind, _CHECKPOINT) & (f.col("epoch") > 0))
+    row = wanted.orderBy(f.desc("epoch"), f.desc("sequence")).select("kind", "body").first()
+    if row is None:
+        return {}
+    body = orjson.loads(row["body"])
+    found: Mapping[str, Any] = body[part] if row["kind"] == _CHECKPOINT else body
+    return found

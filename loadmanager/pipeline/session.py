@@ -1,0 +1,148 @@
+"""A Spark session: on this machine with a JVM that is found or comes as a package, or on any cluster."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from loadmanager.embedded.jvm import get_java, spark_java_home
+from loadmanager.errors import EmbeddedServerError, PipelineError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = "local[*]"
+_NEEDED = ("pyspark", "pandas", "scipy")
+_SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""The variable that spark-submit sets: the JVM is there already."""
+
+_ADDRESS = re.compile(r"([^:,/]+|\[[^]]+\]):(\d+)")
+
+_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # Windows have many keys of few rows each: a first, smaller map in front of the large one only costs.
+    "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # What goes wrong is said once, by us.
+    "spark.python.sql.dataFrameDebugging.enabled": "false",
+}
+_SETTINGS_HERE = {
+    "spark.driver.memory": "4g",
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+
+
+def require_spark() -> None:
+    """Raises `PipelineError` with the fix when a package is missing that the pipeline needs."""
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise PipelineError(f"not installed: {', '.join(missing)}; install with: pip install 'loadmanager[pipeline]'")
+
+
+def spark_session(
+    master: str | None = None,
+    app: str = "loadmanager pipeline",
+    settings: Mapping[str, str] | None = None,
+    answer_timeout_s: float = 60.0,
+) -> SparkSession:
+    """A session on `master`; without one on that of spark-submit, or on all cores of this machine.
+
+    `settings` of Spark win over ours. Raises `PipelineError`: a package or Java is missing, or the master does not
+    answer in time.
+    """
+    require_spark()
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed, see above
+
+    is_submitted = _SUBMITTED in os.environ
+    if master is None and not is_submitted:
+        master = HERE
+    if not is_submitted:
+        _use_java()
+    if master is not None:
+        _require_listener(master, answer_timeout_s)
+    builder = SparkSession.builder.appName(app)
+    for key, value in _settings(master, settings or {}).items():
+        builder = builder.config(key, value)
+    if master is not None:
+        builder = builder.master(master)
+    try:
+        session = builder.getOrCreate()
+    except Exception as error:  # whatever Spark and py4j raise when there is no session
+        raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}") from error
+    if master is not None and not _is_here(master):
+        _require_answer(session, master, answer_timeout_s)
+    return session
+
+
+def _settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
+    if master is None or not _is_here(master):
+        return {**_SETTINGS, **given}
+    cores = re.fullmatch(r"local\[(\d+).*]", master)
+    tasks = 2 * (int(cores[1]) if cores else os.cpu_count() or 1)
+    return {**_SETTINGS, **_SETTINGS_HERE, "spark.sql.shuffle.partitions": str(tasks), **given}
+
+
+def _is_here(master: str) -> bool:
+    return master.startswith("local")
+
+
+def _use_java() -> None:
+    """And for Python's part of the work the Python that runs this, where the packages are."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    try:
+        os.environ["JAVA_HOME"] = str(spark_java_home(get_java()))
+    except EmbeddedServerError as error:
+        raise PipelineError(str(error)) from None
+
+
+def _require_listener(master: str, timeout_s: float) -> None:
+    """Of `spark://host:port,...`: somebody has to listen. Spark itself would go on asking for a minute."""
+    if not master.startswith("spark://"):
+        return
+    addresses = _ADDRESS.findall(master.removeprefix("spark://"))
+    if not addresses:
+        raise PipelineError(f"master {master}: expected spark://host:port")
+    faults = []
+    for host, port in addresses:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
+        except OSError as error:
+            faults.append(f"{host}:{port}: {error}")
+        else:
+            return
+    raise PipelineError(
+        f"master {master} does not answer ({'; '.join(faults)}): is it running, and is this its address?"
+    )
+
+
+def _require_answer(session: SparkSession, master: str, timeout_s: float) -> None:
+    """The cluster has to carry out one small task."""
+    context = session.sparkContext
+    timer = threading.Timer(timeout_s, context.cancelAllJobs)
+    timer.start()
+    try:
+        context.parallelize([0], 1).count()
+    except Exception as error:
+        session.stop()
+        raise PipelineError(
+            f"master {master} has not carried out a task within {timeout_s:g} s: are there workers with room for it?"
+            f" ({_first_line(error)})"
+        ) from error
+    finally:
+        timer.cancel()
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0][:300] if lines else type(error).__name__

@@ -1,0 +1,252 @@
+"""The same tables continuously: what comes into the history is taken in batch by batch, by Structured Streaming.
+
+What is streamed are the names of new files; the checkpoint holds which of them were taken in. A batch makes anew, from
+all files there are, the hours that its files belong to, and replaces exactly these parts of the tables. So rows that
+come late or twice end up in the tables as in a batch over the whole range, and a batch that was cut short and is
+repeated leaves what it would have left at first.
+
+The watermark is the newest hour less the lateness allowed. Files of hours before it are not taken in any more, and
+named in the table `late_files`; a batch over their range still counts them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+from pyspark.sql.streaming.query import StreamingQuery
+
+from loadmanager.errors import LoadManagerError, PipelineError
+from loadmanager.history.files import HOUR_MS
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.pipeline.averages import (
+    SHORTEST_S,
+    WINDOWS_S,
+    short_broker_windows,
+    short_bundle_windows,
+    short_namespace_windows,
+    with_longer,
+)
+from loadmanager.pipeline.balance import imbalance
+from loadmanager.pipeline.filesystems import directory_at, url_for_spark
+from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports, rejected_rows
+from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of, read_leaving_out
+from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.writing import Batch, Tables
+
+TABLES["late_files"] = t.StructType(
+    [
+        t.StructField("file", t.StringType()),
+        t.StructField("hour_ms", t.LongType()),
+        t.StructField("watermark_ms", t.LongType()),
+    ]
+)
+
+CHECKPOINT = "_checkpoint"
+LATENESS_S = 86_400.0
+_HOUR_S = 3600
+_PARTITION = re.compile(r"/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/[^/]+$")
+_PARTITION_IN_SPARK = r"/date=(\d{4}-\d\d-\d\d)/hour=(\d\d)/"
+_FILES_PER_BATCH = 5_000
+_FILE = "path string, modificationTime timestamp, length long, content binary"
+"""What Spark says of any file; its content is not read as long as nobody asks for it."""
+
+Cleaner = Callable[[DataFrame], tuple[DataFrame, DataFrame]]
+_CLEANERS: dict[str, Cleaner] = {BROKER_REPORTS: clean_broker_reports, BUNDLE_REPORTS: clean_bundle_reports}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """What a batch has taken in."""
+
+    number: int
+    files: int
+    hours: tuple[str, ...]
+    late: int
+
+
+class HistoryStream:
+    """Keeps the tables under `out` up with a history. One stream at a time writes there."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        url: str,
+        out: str,
+        *,
+        bad_files: BadFiles = "leave_out",
+        lateness_s: float = LATENESS_S,
+        files_per_batch: int = _FILES_PER_BATCH,
+        on_batch: Callable[[BatchDone], None] | None = None,
+    ) -> None:
+        self._spark, self._url = spark, url
+        self._history, self._out = directory_at(spark, url), directory_at(spark, out)
+        self._tables = Tables(spark, out)
+        self._bad_files: BadFiles = bad_files
+        self._lateness_ms = round(lateness_s * 1000)
+        self._files_per_batch = files_per_batch
+        self._on_batch = on_batch
+        self._failure: Exception | None = None
+
+    def available_now(self) -> None:
+        """Take in what is there and has not been taken in yet."""
+        self.wait(self._start(availableNow=True))
+
+    def start(self, trigger_s: float) -> StreamingQuery:
+        """Look for new files every so often, until the query is stopped."""
+        return self._start(processingTime=f"{trigger_s:g} seconds")
+
+    def wait(self, query: StreamingQuery, timeout_s: float | None = None) -> bool:
+        """Until the query has ended, or for so long; whether it has. What it failed with is raised."""
+        try:
+            ended = query.awaitTermination(timeout_s)  # type: ignore[arg-type]  # fractions are fine
+        except StreamingQueryException as error:
+            if isinstance(self._failure, LoadManagerError):
+                raise self._failure from None
+            why = cause_of(str(error)) if self._failure is None else repr(self._failure)
+            raise PipelineError(f"{self._url}: the stream has ended: {why}") from error
+        return ended is not False
+
+    def _start(self, **trigger: bool | str) -> StreamingQuery:
+        if not self._history.exists():
+            raise PipelineError(f"{self._url}: there is no history: no such directory")
+        self._failure = None
+        reports = url_for_spark(self._history, f"{self._history.root}/{{{BROKER_REPORTS},{BUNDLE_REPORTS}}}")
+        names = (
+            self._spark.readStream.format("binaryFile")
+            .schema(_FILE)
+            .option("pathGlobFilter", "*.parquet")
+            .option("recursiveFileLookup", "true")
+            .option("maxFilesPerTrigger", self._files_per_batch)
+            .load(reports)
+            .select("path")
+        )
+        checkpoint = url_for_spark(self._out, f"{self._out.root}/{CHECKPOINT}")
+        writer = names.writeStream.foreachBatch(self._take_in).option("checkpointLocation", checkpoint)
+        return writer.trigger(**trigger).start()  # type: ignore[arg-type]  # one of the two, see above
+
+    def _take_in(self, names: DataFrame, number: int) -> None:
+        try:
+            paths = [row.path for row in names.collect()]
+            done = self._process(paths, Batch(self._stream_id(), number))
+        except Exception as error:
+            self._failure = error  # what Spark makes of it is a stack trace in two languages
+            raise
+        if self._on_batch is not None:
+            self._on_batch(done)
+
+    def _stream_id(self) -> str:
+        """What tells this stream from one with another checkpoint, whose batches have the same numbers."""
+        with self._out.filesystem.open_input_stream(f"{self._out.root}/{CHECKPOINT}/metadata") as stream:
+            return str(json.loads(stream.read())["id"])
+
+    def _process(self, paths: Sequence[str], batch: Batch) -> BatchDone:
+        found = {path: hour for path in paths if (hour := _hour_of(path)) is not None}
+        watermark = max([*found.values(), *self._hours_written()], default=0) * HOUR_MS - self._lateness_ms
+        late = {path: hour for path, hour in found.items() if hour * HOUR_MS < watermark}
+        hours = sorted(set(found.values()) - set(late.values()))
+        if late:
+            self._write_late(late, watermark, batch)
+        if hours:
+            self._ingest(hours, batch)
+            self._average([*hours, *(hour + 1 for hour in hours)], batch)
+        return BatchDone(batch.number, len(paths), tuple(map(_key, hours)), len(late))
+
+    def _hours_written(self) -> list[int]:
+        parts = self._tables.manifest("clean_broker_reports").parts
+        return [round(datetime.fromisoformat(f"{key}:00+00:00").timestamp()) // _HOUR_S for key in parts]
+
+    def _write_late(self, late: dict[str, int], watermark_ms: int, batch: Batch) -> None:
+        rows = [(path, hour * HOUR_MS, watermark_ms) for path, hour in late.items()]
+        part = f"{batch.stream}-{batch.number}"
+        frame = self._spark.createDataFrame(rows, TABLES["late_files"]).withColumn("batch", f.lit(part))
+        self._tables.write("late_files", frame, key="batch", batch=batch)
+
+    def _ingest(self, hours: Sequence[int], batch: Batch) -> None:
+        """Clean these hours anew, from all their files."""
+        history = HistoryTables(
+            self._spark, self._url, hours[0] * HOUR_MS, (hours[-1] + 1) * HOUR_MS, bad_files=self._bad_files
+        )
+        keys = list(map(_key, hours))
+
+        def cleaned(table: str) -> tuple[DataFrame, DataFrame]:
+            rows = history.frame(table, may_be_empty=True)
+            return _CLEANERS[table](rows.where(_hour_key("at_ms").isin(keys)))
+
+        def write(table: str) -> None:
+            self._write(f"clean_{table}", cleaned(table)[0], keys, batch)
+
+        for table in _CLEANERS:
+            read_leaving_out(history, partial(write, table))
+        rejected = rejected_rows({table: cleaned(table)[1] for table in _CLEANERS}, history.faults)
+        parts = [f.regexp_extract("file", _PARTITION_IN_SPARK, group) for group in (1, 2)]
+        part = f.concat(parts[0], f.lit("T"), parts[1])
+        self._tables.write(
+            "rejected_rows",
+            rejected.withColumn("hour", f.when(part.isin(keys), part).otherwise(keys[0])),
+            key="hour",
+            keys=keys,
+            batch=batch,
+        )
+
+    def _write(self, name: str, frame: DataFrame, keys: Sequence[str], batch: Batch) -> None:
+        at = "start_ms" if "start_ms" in frame.columns else "at_ms"
+        key = _hour_key(at)
+        if "window_s" in frame.columns:
+            key = f.when(f.col("window_s") > _HOUR_S, f.substring(key, 1, len("2026-01-31"))).otherwise(key)
+        self._tables.write(name, frame.withColumn("part", key), key="part", keys=keys, batch=batch)
+
+    def _average(self, hours: Iterable[int], batch: Batch) -> None:
+        """The windows of these hours, and of their days, anew."""
+        wanted = sorted(set(hours))
+        keys = list(map(_key, wanted))
+        standing = sorted({*wanted, *(hour - 1 for hour in wanted)})
+        brokers, bundles = (
+            self._tables.read(f"clean_{name}", list(map(_key, standing))) for name in (BROKER_REPORTS, BUNDLE_REPORTS)
+        )
+        is_wanted = _hour_key("start_ms").isin(keys)
+        of_brokers = short_broker_windows(brokers).where(is_wanted)
+        of_bundles = short_bundle_windows(bundles, brokers).where(is_wanted)
+        for name, short in (("broker_windows", of_brokers), ("bundle_windows", of_bundles)):
+            self._write_windows(name, short, keys, batch)
+        written = self._tables.read("bundle_windows", keys)
+        self._write_windows("namespace_windows", short_namespace_windows(written), keys, batch)
+        self._write("imbalance", imbalance(self._tables.read("broker_windows", keys)), keys, batch)
+
+    def _write_windows(self, name: str, short: DataFrame, keys: Sequence[str], batch: Batch) -> None:
+        """The short windows of these hours and longer ones; those of a day are made of all its hours."""
+        days = sorted({key.partition("T")[0] for key in keys})
+        others = [f"{day}T{hour:02d}" for day in days for hour in range(24) if f"{day}T{hour:02d}" not in keys]
+        rest = self._tables.read(name, others) if self._tables.has(name) else short.limit(0)
+        whole = short.unionByName(rest.where(f.col("window_s") == SHORTEST_S))
+        hourly = [window for window in WINDOWS_S if window <= _HOUR_S]
+        daily = [window for window in WINDOWS_S if window > _HOUR_S]
+        frame = with_longer(name, short, hourly).unionByName(with_longer(name, whole, daily))
+        self._write(name, frame, [*keys, *days], batch)
+
+
+def _hour_of(path: str) -> int | None:
+    """The hour since 1970 that the file's place says; None for a file that is out of place."""
+    place = _PARTITION.search(path)
+    if place is not None:
+        with suppress(ValueError):
+            return round(datetime.fromisoformat(f"{place[1]}T{place[2]}:00+00:00").timestamp()) // _HOUR_S
+    return None
+
+
+def _key(hour: int) -> str:
+    """The part of the tables for an hour since 1970: `2026-01-31T12`."""
+    return f"{datetime.fromtimestamp(hour * _HOUR_S, UTC):%Y-%m-%dT%H}"
+
+
+def _hour_key(at: str) -> Column:
+    return f.date_format(f.timestamp_millis(at), "yyyy-MM-dd'T'HH")

@@ -1,0 +1,105 @@
+"""The file that says what to try on a range of the history: strategies, settings, fleets, seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from loadmanager.sim.scenario import (
+    Broker,
+    Brokers,
+    Costs,
+    Count,
+    Duration,
+    Factor,
+    Namespace,
+    Part,
+    Positive,
+    Rules,
+    parse_as,
+)
+
+FEWEST_STEPS = 10
+"""Of a stretch; a shorter one is left out."""
+
+_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$"
+
+
+class Variant(Part):
+    """Settings by a name."""
+
+    name: str = Field(pattern=_NAME, description="What it is called in the league.")
+    settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys beside those of all variants.")
+
+
+class Fleet(Part):
+    """The brokers and loads as they were, but for this."""
+
+    name: str = Field(pattern=_NAME, description="What it is called in the league.")
+    removed: tuple[Broker, ...] = Field((), description="Brokers that are not there.")
+    removed_count: Count = Field(0, description="So many more are not there: the last ones by name.")
+    added: tuple[Brokers, ...] = Field(
+        (), description="Brokers that are there too; without a capacity, like the first one by name."
+    )
+    speeds: Mapping[Broker, Positive] = Field(
+        default_factory=dict, description="0.5: that broker's CPU is half as fast."
+    )
+    loads: Mapping[Namespace, Factor] = Field(default_factory=dict, description="2: that namespace's load is doubled.")
+
+
+class WhatIf(Part):
+    """A file that says what to try."""
+
+    name: str = Field(pattern=_NAME, description="What it is called.")
+    about: str = Field("", max_length=2_000, description="What it is, in a sentence or two.")
+    begin: datetime | None = Field(None, alias="from", description="Where the range begins; without it, the history.")
+    end: datetime | None = Field(None, alias="to", description="Where the range ends; without it, the history.")
+    stretch_s: Duration = Field(86_400, description="The range is cut into stretches of so many seconds.")
+    step_s: Duration = Field(60, description="Loads change, and brokers measure, only so often.")
+    band: float = Field(1.2, ge=1, le=1000, allow_inf_nan=False, description="Imbalance above which time counts.")
+    seeds: tuple[Count, ...] = Field((0,), min_length=1, max_length=1_000, description="Where chance begins.")
+    strategies: tuple[str, ...] = Field(
+        (), description="Shedding, placement, or both as A+B; without any, by settings."
+    )
+    settings: Mapping[str, Any] = Field(
+        default_factory=dict, description="Keys of the configuration, for all variants."
+    )
+    variants: tuple[Variant, ...] = Field((), description="Settings that are tried with each strategy.")
+    fleets: tuple[Fleet, ...] = Field((Fleet(name="as-recorded"),), min_length=1, description="Brokers and loads.")
+    recommend_for: str = Field("", description="The fleet for which a configuration is recommended; else the first.")
+    rules: Rules = Field(Rules(), description="How long things take.")
+    costs: Costs | None = Field(None, description="What load costs; without it, what was fitted, or the default.")
+
+    @field_validator("begin", "end")
+    @classmethod
+    def _in_utc(cls, at: datetime | None) -> datetime | None:
+        return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
+
+    @model_validator(mode="after")
+    def _can_be_run(self) -> Self:
+        for key in ("variants", "fleets"):
+            _once(key, [each.name for each in getattr(self, key)])
+        _once("seeds", self.seeds)
+        _once("strategies", self.strategies)
+        if self.begin and self.end and self.begin >= self.end:
+            raise ValueError(f"from {self.begin.isoformat()}: expected a time before {self.end.isoformat()}")
+        if FEWEST_STEPS * self.step_s > self.stretch_s:
+            raise ValueError(f"stretchS: expected at least {FEWEST_STEPS} steps of stepS")
+        if self.recommend_for and self.recommend_for not in {each.name for each in self.fleets}:
+            names = ", ".join(each.name for each in self.fleets)
+            raise ValueError(f"recommendFor: there is no fleet {self.recommend_for!r}; there are {names}")
+        return self
+
+
+def parse_whatif(content: object, where: str) -> WhatIf:
+    """What a YAML file says is to be tried. Raises `ScenarioError`: the file, the key, and what is allowed."""
+    return parse_as(WhatIf, content, where)
+
+
+def _once(key: str, given: Sequence[object]) -> None:
+    twice = next((each for number, each in enumerate(given) if each in given[:number]), None)
+    if twice is not None:
+        raise ValueError(f"{key}: {twice!r} is there twice")

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
+import pytest
+from pyspark.sql import SparkSession
+from support.window_frames import HOUR_MS, frame_of
+
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.load import ResourceWeights
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.splitting.base import MIB
+from loadmanager.pipeline.advice import (
+    Advice,
+    BusyBundle,
+    Extent,
+    Tables,
+    advice,
+    advise_namespace,
+    advise_on_brokers,
+    advise_on_bundle_limits,
+    advise_on_limits_of_brokers,
+    current,
+)
+from loadmanager.pipeline.schemas import require
+
+SETTINGS = PlannerSettings()
+DAY_MS = 24 * HOUR_MS
+WARM = {"msg_rate": 5_000.0, "throughput": 10.0 * MIB, "topics": 300, "sessions": 300}
+COLD = {"msg_rate": 1.0, "throughput": 1_000.0, "topics": 2, "sessions": 4}
+ONE = ("b:80",)
+
+
+def bundles(count: int, owners: Sequence[str] = ONE, **carried: float) -> list[BusyBundle]:
+    """Equal ranges of a namespace, warm but for what is said."""
+    of = {**WARM, **carried}
+    return [
+        BusyBundle(
+            f"t/n/{own}",
+            owners[row % len(owners)],
+            hours=72,
+            since_ms=0,
+            last_ms=3 * DAY_MS,
+            topics=int(of["topics"]),
+            sessions=int(of["sessions"]),
+            msg_rate=of["msg_rate"],
+            throughput=of["throughput"],
+        )
+        for row, own in enumerate(NamespaceBundles(equal_boundaries(count)).ranges())
+    ]
+
+
+def advise(shape: Sequence[BusyBundle], settings: PlannerSettings = SETTINGS) -> dict[str, Advice]:
+    return {each.kind: each for each in advise_namespace(shape, settings, 3 * DAY_MS)}
+
+
+def test_nothing_is_advised_on_a_namespace_of_warm_bundles() -> None:
+    assert advise(bundles(8)) == {}
+
+
+def test_a_bundle_above_a_limit_is_to_be_split_and_says_by_how_much() -> None:
+    shape = bundles(8)
+    shape[3] = replace(shape[3], msg_rate=50_000.0)
+
+    found = advise(shape)
+
+    assert found["split"].subject == shape[3].name
+    assert found["split"].text == (
+        "By what it carries at most in nine of ten hours, of 72: Split into 2 because its 50000 messages/s are"
+        " more than loadBalancerNamespaceBundleMaxMsgRate 30000"
+    )
+    assert found["split"].evidence["msg_rate_per_s"] == 50_000.0
+    assert found["bundles"].evidence["bundles_settled"] == 9
+
+
+def test_a_bundle_whose_only_topic_is_above_a_limit_cannot_be_split() -> None:
+    shape = bundles(8)
+    shape[0] = replace(shape[0], topics=1, throughput=200.0 * MIB)
+
+    found = advise(shape)
+
+    assert set(found) == {"unsplittable"}
+    assert found["unsplittable"].subject == shape[0].name
+    assert "partition the topic" in found["unsplittable"].text
+    assert found["unsplittable"].evidence["above"] == "loadBalancerNamespaceBundleMaxBandwidthMbytes"
+
+
+def test_a_single_topic_within_the_limits_is_nothing_to_speak_of() -> None:
+    assert advise(bundles(8, topics=1)) == {}
+
+
+def test_a_split_that_the_number_of_bundles_forbids_says_so() -> None:
+    found = advise(bundles(8, msg_rate=40_000.0), replace(SETTINGS, namespace_maximum_bundles=8))
+
+    assert set(found) == {"split_blocked"}
+    assert found["split_blocked"].evidence["loadBalancerNamespaceMaximumBundles"] == 8
+
+
+def test_cold_neighbours_of_one_broker_are_to_be_merged() -> None:
+    shape = bundles(8)
+    shape[4:6] = [replace(each, msg_rate=1.0, throughput=1_000.0, topics=2, sessions=4) for each in shape[4:6]]
+
+    found = advise(shape)
+
+    assert (found["merge"].subject, found["merge"].evidence["with"]) == (shape[4].name, shape[5].name)
+    assert found["merge"].evidence["topics"] == 4
+    assert found["bundles"].evidence["bundles_settled"] == 7
+
+
+def test_cold_neighbours_apart_or_young_are_counted_but_not_merged() -> None:
+    apart = advise(bundles(8, ("a:80", "b:80"), **COLD))
+    young = advise([replace(each, since_ms=3 * DAY_MS - 60_000) for each in bundles(8, ONE, **COLD)])
+
+    for found in (apart, young):
+        assert set(found) == {"bundles"}
+        assert found["bundles"].text == (
+            "It has 8 bundles; the rules for splits and merges come to rest at 4, after 0 splits and 4 merges, if its"
+            " load stays as it was"
+        )
+
+
+def test_splits_go_on_until_every_part_is_below_the_limits() -> None:
+    shape = bundles(8)
+    shape[0] = replace(shape[0], msg_rate=100_000.0)
+
+    # 100,000 becomes 2 * 50,000, and these 4 * 25,000.
+    assert advise(shape)["bundles"].evidence["splits"] == 3
+
+
+def test_what_was_split_is_not_merged_again() -> None:
+    found = advise(bundles(4, msg_rate=30_001.0))
+
+    assert (found["bundles"].evidence["splits"], found["bundles"].evidence["merges"]) == (4, 0)
+
+
+def test_nothing_is_merged_across_bundles_that_nobody_reports() -> None:
+    shape = bundles(16, ONE, **COLD)[::2]
+
+    found = advise(shape, replace(SETTINGS, namespace_minimum_bundles=1))
+
+    assert found == {}
+
+
+def test_the_present_shape_of_a_namespace_is_what_was_reported_last() -> None:
+    old, *parts = bundles(1) + bundles(2)
+    parts = [replace(each, last_ms=old.last_ms + 1) for each in parts]
+
+    assert current([old, *reversed(parts)]) == parts
+    assert current([replace(old, last_ms=old.last_ms + 2), *parts]) == [replace(old, last_ms=old.last_ms + 2)]
+
+
+def test_limits_that_no_bundle_or_always_some_bundle_was_above() -> None:
+    extents = {
+        "topics": Extent(900.0, 10.0),
+        "sessions": Extent(5_000.0, 1_001.0),
+        "msg_rate": Extent(30_001.0, 100.0),
+        "throughput": Extent(100.0 * MIB, 0.0),
+    }
+
+    found = advise_on_bundle_limits(extents, 72, SETTINGS)
+
+    assert [each.kind for each in found] == ["threshold_never", "threshold_always", "threshold_never"]
+    texts = [each.text for each in found]
+    assert texts[0] == (
+        "Nothing was above loadBalancerNamespaceBundleMaxTopics 1000 topics in 72 hours: the largest bundle of an hour"
+        " was at most 900 topics"
+    )
+    assert "loadBalancerNamespaceBundleMaxSessions 1000 sessions: at least 1001 sessions" in texts[1]
+    assert "MaxBandwidthMbytes 100 MiB/s" in texts[2]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "keys"),
+    [
+        ("ThresholdShedder", ["OverloadedThresholdPercentage", "BrokerThresholdShedderPercentage"]),
+        ("org.apache.pulsar.broker.loadbalance.extensions.scheduler.TransferShedder", ["Overloaded", "TargetStd"]),
+        ("UniformLoadShedder", ["OverloadedThresholdPercentage"]),
+    ],
+)
+def test_thresholds_of_the_configured_strategy_alone_are_looked_at(strategy: str, keys: list[str]) -> None:
+    quiet = dict.fromkeys(("usage", "above_mean", "deviation"), Extent(0.1, 0.0))
+
+    found = advise_on_brokers(quiet, 24, replace(SETTINGS, shedding_strategy=strategy))
+
+    assert [each.kind for each in found] == ["threshold_never"] * len(keys)
+    assert all(key in each.text for key, each in zip(keys, found, strict=True))
+
+
+def test_a_threshold_that_brokers_are_always_above_and_one_that_does_its_work() -> None:
+    extents = {"usage": Extent(99.0, 86.0), "above_mean": Extent(30.0, 2.0)}
+
+    (found,) = advise_on_brokers(extents, 24, SETTINGS)
+
+    assert found.kind == "threshold_always"
+    assert found.text == (
+        "In each of 24 hours the usage of the most used broker of an hour was above"
+        " loadBalancerBrokerOverloadedThresholdPercentage 85 %: at least 86 %"
+    )
+
+
+def test_a_limit_that_is_not_known_matters_where_the_resource_has_a_weight() -> None:
+    limits = {"b:80": [800.0, 0.0, 0.0, 0.0, 1e6], "a:80": [800.0, 1.0, 1.0, 1e6, 1e6]}
+
+    (found,) = advise_on_limits_of_brokers(limits, ResourceWeights())
+
+    assert (found.kind, found.subject) == ("unknown_limits", "b:80")
+    assert found.text.startswith("The limits of bandwidth in are not known")
+
+
+def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
+    low, high, gone = ("0x00000000_0x80000000", "0x80000000_0xffffffff", "0x00000000_0xffffffff")
+    last_hour = 47
+    windows = [
+        {
+            "bundle": f"{namespace}/{own}",
+            "namespace": namespace,
+            "start_ms": hour * HOUR_MS,
+            "mean_msg_rate_in": 40_000.0 if own == high else 100.0,
+            "topics": 50.0,
+        }
+        for namespace in ("t/n", "pulsar/b:80")
+        for own, hours in ((gone, range(40)), (low, range(40, 48)), (high, range(40, 48)))
+        for hour in hours
+    ]
+    reports = [
+        {"namespace": namespace, "range_lower": lower, "range_upper": upper, "broker": "b:80", "at_ms": hour * HOUR_MS}
+        for namespace in ("t/n", "pulsar/b:80")
+        for lower, upper, hour in ((0, 0xFFFFFFFF, 39), (0, 0x80000000, last_hour), (0x80000000, 0xFFFFFFFF, last_hour))
+    ]
+    usage = [
+        {"broker": broker, "start_ms": hour * HOUR_MS, "mean_usage": 0.9 if broker == "b:80" else 0.5}
+        for broker in ("a:80", "b:80")
+        for hour in range(48)
+    ]
+    known = {f"{name}_limit": 100.0 for name in ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")}
+    broker_reports: list[dict[str, object]] = [
+        *({"broker": "a:80", "at_ms": minute * 60_000, **known} for minute in (0, 15, 30, 120, 135)),
+        {"broker": "b:80", "at_ms": 0, "incarnation": 1, **known},
+        {"broker": "b:80", "at_ms": DAY_MS, "incarnation": 2, **known, "cpu_limit": None},
+    ]
+    tables = Tables(
+        frame_of(spark, "bundle_windows", windows),
+        frame_of(spark, "broker_windows", usage),
+        frame_of(spark, "clean_bundle_reports", reports),
+        frame_of(spark, "clean_broker_reports", broker_reports),
+    )
+
+    rows = require(advice(tables, SETTINGS), "advice").collect()
+
+    found = {(row["kind"], row["subject"]): row for row in rows}
+    assert {key for key in found if key[0] != "threshold_never"} == {
+        ("split", f"t/n/{high}"),
+        ("bundles", "t/n"),
+        ("threshold_always", "cluster"),
+        ("quiet_reports", "a:80"),
+        ("unknown_limits", "b:80"),
+    }
+    assert [row["kind"] for row in rows].count("threshold_always") == 2
+    assert orjson.loads(found["split", f"t/n/{high}"]["evidence"])["hours"] == 8
+    assert orjson.loads(found["quiet_reports", "a:80"]["evidence"]) == {
+        "gaps": 1,
+        "longest_s": 5400.0,
+        "reports": 5,
+        "loadBalancerBrokerLoadDataTTLInSeconds": 1800,
+    }
+    assert orjson.loads(found["unknown_limits", "b:80"]["evidence"]) == {"unknown": "CPU"}
+    never = {key for row in rows if row["kind"] == "threshold_never" for key in orjson.loads(row["evidence"])}
+    assert never >= {"loadBalancerNamespaceBundleMaxTopics", "loadBalancerNamespaceBundleMaxSessions"}
+    assert "loadBalancerNamespaceBundleMaxMsgRate" not in never
+
+
+def test_no_tables_no_advice(spark: SparkSession) -> None:
+    names = ("bundle_windows", "broker_windows", "clean_bundle_reports", "clean_broker_reports")
+
+    assert advice(Tables(*(frame_of(spark, name, []) for name in names)), SETTINGS).collect() == []

@@ -1,0 +1,207 @@
+"""What is said of the balance, against the same worked out by hand or by the leader's own code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from support.builders import Load, broker, bundle
+from support.frames import MINUTE_MS, START_MS, Timed, history_of, reported, rows_of
+
+from loadmanager.core import churn
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.history.rows import Event, Move
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, MOVES
+from loadmanager.pipeline.averages import broker_windows, bundle_windows
+from loadmanager.pipeline.balance import (
+    flapping,
+    hot_bundles,
+    imbalance,
+    inconsistent_brokers,
+    move_effects,
+    namespace_skew,
+    time_above,
+)
+from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports
+from loadmanager.pipeline.reading import HistoryTables
+
+
+def mib(each_way: float) -> Load:
+    return (each_way * 10, each_way * 10, each_way * 1000, each_way * 1000)
+
+
+def clean(spark: SparkSession, folder: Path, entries: list[Timed]) -> tuple[DataFrame, DataFrame]:
+    history = HistoryTables(spark, history_of(folder, entries))
+    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, may_be_empty=True)).clean
+    return bundles, clean_broker_reports(history.frame(BROKER_REPORTS)).clean
+
+
+UNEVEN: list[Timed] = [
+    (0, reported("a", {bundle(1): mib(3), bundle(2): mib(3)}, cpu=95)),
+    (1, reported("b", {bundle(3): mib(2)}, cpu=20)),
+    (2, reported("c", {bundle(4, "t/other"): mib(1)}, cpu=20)),
+    (5 * MINUTE_MS, reported("a", {bundle(1): mib(3)}, cpu=50)),
+    (5 * MINUTE_MS + 1, reported("b", {bundle(2): mib(3), bundle(3): mib(2)}, cpu=60)),
+    (5 * MINUTE_MS + 2, reported("c", {bundle(4, "t/other"): mib(1)}, cpu=20)),
+]
+
+
+def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(spark: SparkSession, tmp_path: Path) -> None:
+    windows = broker_windows(clean(spark, tmp_path, UNEVEN)[1])
+    first, second, *_ = rows_of(imbalance(windows, threshold=1.9), "start_ms")
+    assert (first["start_ms"], first["brokers"], first["load"]) == (START_MS, 3, 18_000)
+    assert first["max_over_mean"] == pytest.approx(12 / 6)
+    assert first["cv"] == pytest.approx(((36 + 4 + 16) / 3) ** 0.5 / 6)
+    assert (first["worst_broker"], first["worst_used_broker"]) == ("a:8080", "a:8080")
+    assert (first["worst_usage"], first["overloaded_brokers"], first["above_threshold"]) == (0.95, 1, True)
+    assert second["max_over_mean"] == pytest.approx(10 / 6, rel=1e-4)
+    assert (second["worst_broker"], second["above_threshold"]) == ("b:8080", False)
+
+
+def test_an_idle_cluster_is_even(spark: SparkSession, tmp_path: Path) -> None:
+    (row,) = rows_of(imbalance(broker_windows(clean(spark, tmp_path, [(0, reported("a", {}))])[1])).limit(1))
+    assert (row["max_over_mean"], row["cv"], row["above_threshold"]) == (1.0, 0.0, False)
+
+
+def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession, tmp_path: Path) -> None:
+    windows = broker_windows(clean(spark, tmp_path, UNEVEN)[1])
+    found = {row["subject"]: row for row in rows_of(time_above(imbalance(windows), windows, threshold=1.9))}
+    assert found["cluster"] | {"above_s": 300.0, "threshold": 1.9, "what": "imbalance"} == found["cluster"]
+    assert found["a:8080"]["above_s"] == 300.0
+    assert found["a:8080"]["share"] == pytest.approx(300 / found["a:8080"]["observed_s"])
+    assert (found["b:8080"]["above_s"], found["b:8080"]["what"]) == (0.0, "usage")
+
+
+def test_hot_bundles_are_ranked_by_their_load_of_the_day(spark: SparkSession, tmp_path: Path) -> None:
+    loads = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(1), bundle(4): mib(0)}
+    windows = bundle_windows(*clean(spark, tmp_path, [(0, reported("a", loads))]))
+    found = rows_of(hot_bundles(windows, most=2), "rank")
+    assert [(row["bundle"], row["rank"], row["load"]) for row in found] == [
+        (bundle(1), 1, 12_000),
+        (bundle(2), 2, 6000),
+    ]
+    assert [row["share"] for row in found] == pytest.approx([0.6, 0.3])
+    assert [row["times_mean"] for row in found] == pytest.approx([2.4, 1.2])
+    assert found[0]["msg_rate"] == 120
+    assert [row["rank"] for row in rows_of(hot_bundles(windows), "rank")] == [1, 2, 3]
+
+
+def test_the_skew_of_a_namespace_is_that_of_its_bundles(spark: SparkSession, tmp_path: Path) -> None:
+    loads = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(0), bundle(4, "t/other"): mib(1)}
+    windows = bundle_windows(*clean(spark, tmp_path, [(0, reported("a", loads))]))
+    even, skewed = rows_of(namespace_skew(windows), "bundles")
+    assert (skewed["namespace"], skewed["bundles"], skewed["hottest_bundle"]) == ("tenant/ns", 3, bundle(1))
+    assert (skewed["max_over_mean"], skewed["hottest_share"]) == pytest.approx((2, 2 / 3))
+    assert (even["max_over_mean"], even["cv"], even["hottest_share"]) == (1, 0, 1)
+
+
+def done(at_s: float, number: int, source: str, destination: str | None, share: float, *, own: bool = True) -> Timed:
+    ends = {"source": [f"{source}:8080", 1], "destination": destination and [f"{destination}:8080", 1]}
+    move = Move(
+        kind="done",
+        bundle=bundle(number),
+        source=f"{source}:8080",
+        destination=destination and f"{destination}:8080",
+        reason="broker_overloaded" if own else "drain",
+        detail={"atS": at_s, "isOwn": own, "share": share, **ends},
+    )
+    return (round(at_s * 1000), move)
+
+
+def test_returns_and_thrash_are_those_that_the_leader_counts(spark: SparkSession, tmp_path: Path) -> None:
+    script: list[tuple[float, int, str, str | None, float, bool]] = [
+        (0, 1, "a", "b", 0.1, True),
+        (60, 1, "b", "a", 0.2, True),
+        (120, 1, "a", "b", 0.05, True),
+        (130, 2, "a", "b", 0.3, True),
+        (200, 2, "b", "a", 0.3, False),
+        (300, 3, "a", None, 0.1, True),
+        (4000, 3, "b", "a", 0.1, True),
+    ]
+    moves = [done(at, number, source, to, share, own=own) for at, number, source, to, share, own in script]
+    url = history_of(tmp_path, [*moves, (5_000_000, reported("a", {}))])
+    found = {row["bundle"]: row for row in rows_of(flapping(HistoryTables(spark, url).frame(MOVES)))}
+    settings = PlannerSettings()
+    for number in (1, 2, 3):
+        state: dict[str, Any] = {}
+        own = [step for step in script if step[1] == number]
+        for at_s, _, source, to, share, is_own in own:
+            destination = None if to is None else broker(to)
+            state, _ = churn.noted(
+                state, bundle(number), broker(source), destination, share, settings, at_s=at_s, is_own=is_own
+            )
+        memory = churn.Memory.of(state)
+        row = found[bundle(number)]
+        assert row["thrash"] == memory.thrash(own[-1][0], settings)
+        assert (row["moves"], row["own_moves"]) == (len(own), sum(step[-1] for step in own))
+    assert {name: row["returns"] for name, row in found.items()} == {bundle(1): 2, bundle(2): 1, bundle(3): 0}
+    assert found[bundle(1)]["first_ms"] == START_MS
+    assert found[bundle(1)]["moved_share"] == pytest.approx(0.35)
+
+
+def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    there = done(0, 1, "a", "b", 0.1)
+    assert isinstance(there[1], Move)
+    back = Move(
+        kind="done", bundle=bundle(1), source="b:8080", destination="a:8080", reason="broker_overloaded",
+        detail={"atS": 60, "isOwn": True, "share": 0.1, "source": ["b:8080", 1], "destination": ["a:8080", 2]},
+    )  # fmt: skip
+    url = history_of(tmp_path, [there, (60_000, back)])
+    (row,) = rows_of(flapping(HistoryTables(spark, url).frame(MOVES)))
+    assert (row["moves"], row["returns"], row["thrash"]) == (2, 0, 0.0)
+
+
+def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def began(number: int) -> Move:
+        return Move(
+            "began", bundle(number), "a:8080", None, "broker_overloaded", load=mib(3), imbalance_before=2.0,
+            imbalance_after=1.5, started_ms=START_MS + 310_000,
+        )  # fmt: skip
+
+    entries: list[Timed] = [*UNEVEN[:3], (310_000, began(2)), (310_001, began(3)), (310_002, began(4))]
+    first = len(UNEVEN[:3])
+
+    def later(kind: str, number: int, move: int, **more: Any) -> Move:  # noqa: ANN401 - the other fields
+        return Move(kind, bundle(number), "a:8080", "b:8080", "broker_overloaded", move=first + move, **more)
+
+    entries += [
+        (311_000, later("done", 2, 0, ended_ms=START_MS + 311_000, outcome="Owned")),
+        (311_000, later("done", 3, 1, ended_ms=START_MS + 311_000, outcome="Owned")),
+        (311_000, later("kept", 4, 2, ended_ms=START_MS + 10**8, outcome="failed")),
+        (320_000, later("measured", 2, 0, imbalance_before=2.1, imbalance_after=1.7)),
+    ]
+    entries += [(11 * MINUTE_MS + at, entry) for at, (_, entry) in enumerate(UNEVEN[3:])]
+    history = HistoryTables(spark, history_of(tmp_path, [*entries, (10**6, Event("nothing"))]))
+    windows = broker_windows(clean_broker_reports(history.frame(BROKER_REPORTS)).clean)
+    imbalances = imbalance(windows)
+    by_leader, by_windows, kept = rows_of(move_effects(history.frame(MOVES), imbalances), "sequence")
+    assert (by_leader["destination"], by_leader["outcome"], by_leader["load"]) == ("b:8080", "Owned", 6000)
+    assert (by_leader["measured_before"], by_leader["measured_after"], by_leader["measured_by"]) == (2.1, 1.7, "leader")
+    assert by_leader["error"] == pytest.approx(0.2)
+    seen = {row["start_ms"]: row["max_over_mean"] for row in rows_of(imbalances)}
+    assert by_windows["measured_by"] == "windows"
+    assert by_windows["measured_before"] == seen[START_MS]
+    assert by_windows["measured_after"] == seen[START_MS + 3 * 300_000]
+    assert by_windows["error"] == pytest.approx(seen[START_MS + 3 * 300_000] - 1.5)
+    assert (kept["outcome"], kept["measured_by"], kept["measured_after"], kept["error"]) == ("failed", None, None, None)
+
+
+def test_a_broker_whose_bundles_do_not_add_up_to_what_it_says_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    honest, wrong = {bundle(1): mib(1)}, {bundle(2): mib(1), bundle(3): mib(1)}
+    entries: list[Timed] = [
+        (0, reported("a", honest)),
+        (1, reported("b", wrong, load=(20, 20, 2000, 4000))),
+        (2, reported("b", wrong, load=(20, 20, 2000, 2010))),
+        (3, reported("c", {}, load=(0, 0, 500, 0))),
+    ]
+    bundles, brokers = clean(spark, tmp_path, entries)
+    worst, other = rows_of(inconsistent_brokers(brokers, bundles), "broker")
+    assert worst == {
+        "broker": "b:8080", "what": "msg_throughput_out", "reports": 2, "inconsistent": 1, "worst_difference": 0.5,
+        "at_ms": START_MS + 1, "reported": 4000.0, "summed": 2000.0,
+    }  # fmt: skip
+    assert (other["broker"], other["what"], other["summed"]) == ("c:8080", "msg_throughput_in", 0.0)

@@ -1,0 +1,313 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, Row, SparkSession
+from support.window_frames import HOUR_MS, frame_of
+
+from loadmanager.core.load import FloatArray
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline.capacity import (
+    FEWEST_DAYS_FOR_TREND,
+    RATED,
+    Aim,
+    Fleet,
+    capacity,
+    daily_peaks,
+    need,
+    plan,
+    project,
+)
+from loadmanager.pipeline.schemas import METRICS, require
+from loadmanager.sim.cost import CostModel
+
+NAN = float("nan")
+NO_BASE = np.zeros(4)
+START_MS = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp() * 1000)
+"""A Monday."""
+
+
+def equal(brokers: int, headroom: float = 0.3, domains: tuple[str, ...] = ()) -> Fleet:
+    """Brokers with 10 of everything."""
+    return Fleet.of(np.full((brokers, 4), 10.0), NO_BASE, headroom, domains)
+
+
+def demand(cpu: float, direct_memory: float = 0.0, bandwidth_in: float = 0.0, bandwidth_out: float = 0.0) -> FloatArray:
+    return np.array([cpu, direct_memory, bandwidth_in, bandwidth_out])
+
+
+def test_needed_brokers_leave_the_headroom_free() -> None:
+    found = need(demand(20.0, bandwidth_out=30.0), equal(5))  # 7 of 10 may be used
+
+    assert (found.needed, found.needed_n1, found.needed_domain) == (5, 6, None)
+    assert found.resource_first == "bandwidth_out"
+    assert found.used == pytest.approx(30 / 35)
+    assert (found.fits, found.fits_n1, found.fits_domain) == (True, False, None)
+
+
+def test_a_demand_of_exactly_all_that_may_be_used_fits() -> None:
+    found = need(demand(21.0), equal(3))
+
+    assert (found.needed, found.fits) == (3, True)
+    assert found.used == pytest.approx(1.0)
+
+
+def test_what_an_idle_broker_uses_is_room_for_nobody() -> None:
+    fleet = Fleet.of(np.full((2, 4), 10.0), np.array([2.0, 0, 0, 0]), headroom=0.3)
+
+    assert need(demand(20.0), fleet).needed == 4  # 5 of each
+
+
+def test_no_number_of_brokers_will_do_when_an_idle_one_uses_too_much() -> None:
+    fleet = Fleet.of(np.full((2, 4), 10.0), np.array([8.0, 0, 0, 0]), headroom=0.3)
+
+    found = need(demand(1.0), fleet)
+
+    assert (found.needed, found.needed_n1, found.used) == (None, None, None)
+    assert (found.resource_first, found.fits) == ("cpu", False)
+
+
+def test_the_loss_of_the_largest_broker_counts() -> None:
+    limits = np.repeat([[10.0], [10.0], [40.0]], 4, axis=1)
+    fleet = Fleet.of(limits, NO_BASE, headroom=0.0)
+
+    assert need(demand(20.0), fleet).fits_n1
+    found = need(demand(21.0), fleet)
+    assert (found.fits, found.fits_n1) == (True, False)
+    assert found.needed_n1 == 7  # 21 and the 40 that may be lost, by brokers with 10
+
+
+def test_the_loss_of_a_failure_domain_counts() -> None:
+    uneven = equal(5, 0.0, ("a", "a", "a", "b", "b"))
+
+    assert need(demand(20.0), uneven).fits_domain
+    found = need(demand(21.0), uneven)
+    assert (found.fits, found.fits_n1, found.fits_domain) == (True, True, False)
+    assert found.needed_domain == 6  # 3 in each of two
+    assert need(demand(21.0), equal(3, 0.0, ("a", "b", "c"))).needed_domain == 5  # at most 2 in each of three
+
+
+def test_one_failure_domain_alone_is_none() -> None:
+    found = need(demand(5.0), equal(3, domains=("a", "a", "a")))
+
+    assert (found.needed_domain, found.fits_domain) == (None, None)
+
+
+def test_a_broker_with_an_unknown_limit_counts_as_an_average_one() -> None:
+    limits = np.array([[10.0, NAN, 10, 10], [20.0, NAN, 10, 10], [NAN, NAN, 10, 10]])
+
+    fleet = Fleet.of(limits, NO_BASE, headroom=0.0)
+
+    assert fleet.room[:, 0].tolist() == [10, 20, 15]
+    found = need(demand(45.0, direct_memory=1e12), fleet)
+    assert (found.fits, found.resource_first) == (True, "cpu")  # direct memory, of which no limit is known, never ends
+
+
+def test_a_single_broker_is_not_to_be_lost() -> None:
+    assert not need(demand(0.0), equal(1)).fits_n1
+
+
+@given(
+    st.lists(st.floats(0, 1e6), min_size=4, max_size=4),
+    st.lists(st.floats(0, 1e6), min_size=4, max_size=4),
+    st.floats(0, 0.9),
+    st.floats(0, 0.09),
+    st.integers(1, 30),
+)
+@settings(deadline=None)
+def test_more_load_or_more_headroom_never_needs_fewer_brokers(
+    load: list[float], more: list[float], headroom: float, more_headroom: float, brokers: int
+) -> None:
+    domains = tuple("abc"[row % 3] for row in range(brokers))
+    less = need(np.array(load), equal(brokers, headroom, domains))
+    for harder in (
+        need(np.array(load) + more, equal(brokers, headroom, domains)),
+        need(np.array(load), equal(brokers, headroom + more_headroom, domains)),
+    ):
+        assert less.needed is not None
+        assert less.needed_n1 is not None
+        assert harder.needed is not None
+        assert harder.needed_n1 is not None
+        assert (harder.needed, harder.needed_n1) >= (less.needed, less.needed_n1)
+        assert harder.needed_n1 > harder.needed - 1
+        assert (harder.needed_domain or 0) >= (less.needed_domain or 0)
+        assert harder.fits <= less.fits
+        assert harder.fits_n1 <= less.fits_n1
+        assert harder.fits_n1 <= harder.fits
+
+
+def test_a_day_is_its_busiest_hour_and_only_whole_days_count() -> None:
+    hours = np.arange(24 * 10 + 12, 24 * 12 + 6)  # half a day, a day, a quarter
+    used = np.stack([np.arange(len(hours), dtype=float)] * 4, axis=1)
+
+    days, peaks, whole = daily_peaks(hours, used)
+
+    assert (days.tolist(), peaks[:, 0].tolist(), whole) == ([11], [35.0], True)
+
+
+def test_parts_of_days_count_when_there_is_no_whole_one() -> None:
+    days, peaks, whole = daily_peaks(np.array([23, 24]), np.array([[1.0] * 4, [3.0] * 4]))
+
+    assert (days.tolist(), peaks[:, 0].tolist(), whole) == ([0, 1], [1.0, 3.0], False)
+
+
+def test_a_trend_goes_on() -> None:
+    days = np.arange(100, 128)
+
+    found = project(days, np.linspace(50, 104, 28), np.array([128, 157]))
+
+    assert found[1].tolist() == pytest.approx([106, 164])
+    assert found[0].tolist() == pytest.approx([106, 164])
+
+
+def test_few_days_have_no_trend() -> None:
+    days = np.arange(FEWEST_DAYS_FOR_TREND - 1)
+
+    found = project(days, days.astype(float), np.array([100]))
+
+    assert found[1, 0] <= len(days)
+
+
+def test_noise_without_a_trend_has_none_but_gets_less_sure() -> None:
+    days = np.arange(60)
+    peaks = np.random.default_rng(4).normal(100.0, 10.0, 60)
+
+    found = project(days, peaks, np.array([60, 67, 300 - 300 % 7 + 4]))  # the same day of the week
+
+    assert found[1, 0] == found[1, 1] == found[1, 2]
+    width = found[2] - found[0]
+    assert width[0] < width[1] < width[2]
+
+
+def test_days_of_the_week_differ() -> None:
+    days = np.arange(4, 4 + 8 * 7)  # from a Monday on
+    peaks = np.where((days + 3) % 7 < 5, 100.0, 40.0)
+
+    found = project(days, peaks, np.arange(60, 67))
+
+    assert np.argmin(found[1]) in (5, 6)
+    assert found[1, 0] > 90
+    assert found[1, 5] < 70
+
+
+@given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))
+@settings(deadline=None)
+def test_quantiles_of_days_to_come_are_ordered_and_not_negative(peaks: list[float]) -> None:
+    found = project(np.arange(len(peaks)), np.array(peaks), np.arange(len(peaks), len(peaks) + 30))
+
+    assert (found >= 0).all()
+    assert (np.diff(found, axis=0) >= -1e-6 * max(peaks)).all()
+
+
+@pytest.mark.parametrize(("days", "headroom", "field"), [(0, 0.3, "days 0"), (7, 1.0, "headroom 1"), (7, -0.1, "-0.1")])
+def test_an_aim_that_makes_no_sense_names_the_field(days: int, headroom: float, field: str) -> None:
+    with pytest.raises(PipelineError, match=field):
+        Aim(days, headroom)
+
+
+def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame]:
+    """Two brokers that both use a hundredth of their CPU more every day, at noon twice as much as else."""
+    rows = [
+        {
+            "broker": broker,
+            "start_ms": START_MS + hour * HOUR_MS,
+            "mean_cpu": (0.1 + 0.01 * (hour // 24)) * (2 if hour % 24 == 12 else 1),
+            "mean_msg_rate_in": 1_000.0 + 100.0 * (hour // 24),
+        }
+        for broker in ("a:80", "b:80")
+        for hour in range(24 * days)
+    ]
+    reports = [
+        {"broker": broker, "at_ms": START_MS + at, "cpu_limit": limit, "bandwidth_in_limit": 1e6}
+        for broker in ("a:80", "b:80")
+        for at, limit in ((0, 800.0), (1, 400.0))
+    ]
+    return frame_of(spark, "broker_windows", rows), frame_of(spark, "clean_broker_reports", reports)
+
+
+def by_quantile(rows: list[Row]) -> dict[float, list[Row]]:
+    ordered = sorted(rows, key=lambda row: row["start_ms"])
+    return {quantile: [row for row in ordered if row["quantile"] == quantile] for quantile in (0.1, 0.5, 0.9)}
+
+
+def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) -> None:
+    windows, reports = growing(spark)
+
+    found = by_quantile(require(capacity(windows, reports, Aim(days=20, headroom=0.2)), "capacity").collect())
+
+    middle = found[0.5]
+    assert [row["day"] for row in middle][::19] == ["2026-03-30", "2026-04-18"]
+    # On the first day both use 2 * (0.1 + 0.28) of a CPU that 0.8 of may be used of, on the last 0.38 more in all.
+    assert (middle[0]["have"], middle[0]["needed"], middle[0]["needed_n1"]) == (2, 2, 3)
+    assert middle[0]["used"] == pytest.approx(0.76 / 0.8)
+    assert middle[-1]["used"] == pytest.approx((0.76 + 19 * 0.02) / 0.8)
+    assert {row["resource_first"] for row in middle} == {"cpu"}
+    assert {row["exhausted_on"] for row in middle} == {"2026-04-02"}  # 0.82
+    assert {row["exhausted_on_n1"] for row in middle} == {"2026-03-30"}
+    assert {row["exhausted_on_domain"] for row in middle} == {None}
+    assert middle[0]["basis"] == (
+        "28 whole days, with their trend, usage in proportion to load,"
+        " without direct_memory, bandwidth_out (no limit known)"
+    )
+    for low, high in ((0.1, 0.5), (0.5, 0.9)):
+        assert all(a["needed"] <= b["needed"] for a, b in zip(found[low], found[high], strict=True))
+
+
+def test_by_a_cost_model_the_load_and_each_idle_broker_count(spark: SparkSession) -> None:
+    windows, reports = growing(spark)
+    nothing = (0.0,) * 5
+    cost = CostModel((80.0, 0.0, 0.0, 0.0, 0.0), ((0.05, 0.0, 0.0, 0.0, 0.0), *(nothing,) * 4))
+
+    rows = capacity(windows, reports, Aim(days=1, headroom=0.5), cost, {"a:80": "x", "b:80": "y"}).collect()
+
+    (row,) = by_quantile(rows)[0.5]
+    # 2 * 3,800 messages/s cost 380; of 400 a broker may use 200, and 80 are used by being there.
+    assert row["used"] == pytest.approx(380 / 240)
+    assert (row["needed"], row["needed_n1"], row["needed_domain"]) == (4, 5, 8)
+    assert (row["fits"], row["fits_n1"], row["fits_domain"]) == (False, False, False)
+    assert "by the cost model" in row["basis"]
+
+
+def hours_of(**columns: object) -> pd.DataFrame:
+    """Ten hours of a cluster of two brokers, of each of which everything is known."""
+    names = [*METRICS, "topics", *RATED]
+    known = {f"{name}_known": 2 for name in RATED}
+    times = [START_MS + hour * HOUR_MS for hour in range(10)]
+    return pd.DataFrame({"start_ms": times, "brokers": 2, **dict.fromkeys(names, 0.0), **known, **columns})
+
+
+def fleet_of(brokers: int, **limits: float) -> pd.DataFrame:
+    known = {f"{name}_limit": limits.get(name, NAN) for name in RATED}
+    return pd.DataFrame({"broker": [f"b{row}:80" for row in range(brokers)], **known})
+
+
+def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
+    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), Aim(days=2), None, {})
+
+    assert set(found["have"]) == {1}
+    assert set(found["needed"]) == {2}
+    assert found["basis"].iloc[0] == (
+        "parts of 1 day, no trend (it takes 14 days), usage in proportion to load,"
+        " without direct_memory, bandwidth_in, bandwidth_out (no limit known)"
+    )
+
+
+def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_others() -> None:
+    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), Aim(days=1, headroom=0.0), None, {})
+
+    assert found["used"].tolist() == [pytest.approx(0.8)] * 3  # 160 of 200
+
+
+def test_without_any_limit_there_is_nothing_to_run_out_of() -> None:
+    assert plan(hours_of(cpu=80.0), fleet_of(2), Aim(), None, {}).empty
+
+
+def test_no_windows_no_capacity(spark: SparkSession) -> None:
+    nothing = frame_of(spark, "broker_windows", []), frame_of(spark, "clean_broker_reports", [])
+
+    assert capacity(*nothing, Aim()).collect() == []

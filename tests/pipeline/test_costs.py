@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from loadmanager.core.load import BANDWIDTH_IN, CPU, RESOURCES, FloatArray
+from loadmanager.pipeline.costs import (
+    COST_MODELS,
+    FEWEST_REPORTS,
+    LIMITS,
+    PREDICTORS,
+    USAGES,
+    Reports,
+    class_name,
+    cost_models,
+    fit_class,
+    fleet_cost,
+)
+from loadmanager.sim.cost import CostModel
+
+TRUE = CostModel(
+    base=(30.0, 2000.0, 100.0, 50.0, 60.0),
+    coefficients=(
+        (0.01, 0.005, 2e-6, 1e-6, 0.02),
+        (0.0, 0.0, 1e-5, 0.0, 0.5),
+        (0.0, 0.0, 2e-6, 2e-6, 0.0),
+        (0.0, 0.0, 0.008, 0.0, 0.0),
+        (0.0, 0.0, 0.0, 0.008, 0.0),
+    ),
+)
+LIMIT = np.array([800.0, 16_384.0, 8_192.0, 10_000_000.0, 10_000_000.0])
+
+
+def reports(count: int = 500, *, noise: float = 0.0, seed: int = 1, truth: CostModel = TRUE) -> Reports:
+    """What brokers report for which the true model holds, but for noise; no two predictors follow each other."""
+    rng = np.random.default_rng(seed)
+    predictors = rng.uniform(0, 1, (count, 5)) * np.array([8_000, 12_000, 8e7, 9e7, 2_000])
+    usage = truth.usage(predictors[:, :4], predictors[:, 4], np.ones(count))
+    usage *= 1 + noise * rng.standard_normal((count, RESOURCES))
+    return Reports(predictors, usage, np.tile(LIMIT, (count, 1)))
+
+
+def with_predictors(given: Reports, column: int, values: FloatArray) -> Reports:
+    predictors = given.predictors.copy()
+    predictors[:, column] = values
+    return replace(given, predictors=predictors)
+
+
+def test_the_true_costs_are_found_again() -> None:
+    fits = fit_class(reports())
+
+    for resource, fit in enumerate(fits):
+        assert fit.fitted, fit.why
+        assert fit.base == pytest.approx(TRUE.base[resource], rel=1e-6)
+        assert fit.coefficients == pytest.approx(TRUE.coefficients[resource], rel=1e-6, abs=1e-9)
+        assert (fit.reports, fit.held_out) == (500, 100)
+        assert fit.r2 == pytest.approx(1.0)
+        assert fit.mape == pytest.approx(0.0, abs=1e-6)
+
+
+def test_with_noise_they_are_found_about_and_the_error_is_that_of_the_noise() -> None:
+    fits = fit_class(reports(5_000, noise=0.05))
+
+    cpu = fits[CPU]
+    assert cpu.fitted
+    assert cpu.coefficients[:2] == pytest.approx(TRUE.coefficients[CPU][:2], rel=0.1)
+    assert cpu.mape == pytest.approx(0.05 * np.sqrt(2 / np.pi), rel=0.2)  # the mean of |noise|
+    assert cpu.mape is not None
+    assert cpu.given_mape is not None
+    assert cpu.mape < cpu.given_mape
+
+
+def test_no_cost_is_negative_where_plain_least_squares_would_make_one_so() -> None:
+    given = reports(200)
+    usage = given.usage.copy()
+    usage[:, CPU] = 300 - 0.01 * given.predictors[:, 0] + 1e-6 * given.predictors[:, 2]
+
+    fit = fit_class(replace(given, usage=usage))[CPU]
+
+    assert fit.base >= 0
+    assert min(fit.coefficients) >= 0
+
+
+def test_reports_at_the_limit_do_not_make_load_look_cheap() -> None:
+    given = reports(1_000)
+    usage = np.minimum(given.usage, np.array([280.0, *LIMIT[1:]]))
+    limit = given.limit.copy()
+    limit[:, CPU] = 280.0
+
+    fit = fit_class(Reports(given.predictors, usage, limit))[CPU]
+
+    assert 200 < fit.reports < 800
+    assert fit.coefficients == pytest.approx(TRUE.coefficients[CPU], rel=1e-6)
+
+
+def test_a_limit_that_is_unknown_is_none() -> None:
+    given = reports()
+    limit = given.limit.copy()
+    limit[:, BANDWIDTH_IN] = 0.0
+
+    assert fit_class(replace(given, limit=limit))[BANDWIDTH_IN].reports == 500
+
+
+def test_too_few_reports_are_said_to_be_and_the_model_given_is_kept() -> None:
+    fits = fit_class(reports(FEWEST_REPORTS - 1))
+
+    for resource, fit in enumerate(fits):
+        assert not fit.fitted
+        assert fit.why == "49 usable reports, at least 50 are needed; the model given is kept"
+        assert (fit.base, fit.coefficients) == (CostModel().base[resource], CostModel().coefficients[resource])
+        assert fit.r2 is None
+
+
+def test_predictors_that_follow_each_other_are_named_and_the_model_given_is_kept() -> None:
+    given = reports()
+
+    fit = fit_class(with_predictors(given, 2, given.predictors[:, 0] * 1024))[CPU]
+
+    assert not fit.fitted
+    assert fit.why.startswith("msg_rate_in, msg_throughput_in rise and fall together")
+    assert fit.coefficients == CostModel().coefficients[CPU]
+
+
+def test_a_predictor_that_never_changes_cannot_be_told_from_the_base() -> None:
+    fit = fit_class(with_predictors(reports(), 4, np.full(500, 40.0)))[CPU]
+
+    assert not fit.fitted
+    assert fit.why.startswith("topics never changes, so its cost cannot be told from the base")
+
+
+def test_a_predictor_that_nobody_has_costs_nothing_and_does_not_matter() -> None:
+    without = CostModel(TRUE.base, tuple((*row[:4], 0.0) for row in TRUE.coefficients))
+    fit = fit_class(with_predictors(reports(truth=without), 4, np.zeros(500)))[CPU]
+
+    assert fit.fitted, fit.why
+    assert fit.coefficients[4] == 0.0
+
+
+def test_a_resource_that_is_not_measured_keeps_the_model_given() -> None:
+    given = reports()
+    usage = given.usage.copy()
+    usage[:, BANDWIDTH_IN] = 0.0
+
+    fit = fit_class(replace(given, usage=usage))[BANDWIDTH_IN]
+
+    assert not fit.fitted
+    assert fit.why.startswith("the usage is 0 in every report to learn from")
+
+
+def test_a_fit_that_foretells_no_better_than_the_model_given_is_not_used() -> None:
+    fit = fit_class(reports(), given=TRUE)[CPU]
+
+    assert not fit.fitted
+    assert fit.r2 is not None
+    assert fit.given_r2 is not None
+    assert fit.given_r2 >= fit.r2
+    assert fit.why == "the model given foretells the reports held out at least as well, and is kept"
+    assert fit.coefficients == TRUE.coefficients[CPU]
+
+
+def test_numbers_that_are_not_numbers_are_left_out() -> None:
+    given = reports(300)
+    predictors = given.predictors.copy()
+    predictors[:10, 0] = np.nan
+    predictors[10:20, 1] = -1.0
+
+    fit = fit_class(replace(given, predictors=predictors))[CPU]
+
+    assert fit.fitted
+    assert fit.reports == 280
+
+
+def rows_of(given: Reports, first_broker: int = 0) -> list[tuple[object, ...]]:
+    columns = (given.predictors.tolist(), given.limit.tolist(), given.usage.tolist())
+    return [
+        (number * 1000, f"broker-{first_broker + number % 3}:8080", *predictors[:4], int(predictors[4]), *limit, *usage)
+        for number, (predictors, limit, usage) in enumerate(zip(*columns, strict=True))
+    ]
+
+
+def whole_topics(count: int, truth: CostModel) -> Reports:
+    given = reports(count)
+    predictors = given.predictors.round()
+    return Reports(predictors, truth.usage(predictors[:, :4], predictors[:, 4], np.ones(count)), given.limit)
+
+
+def test_spark_fits_each_class_of_brokers_as_the_plain_fit_does(spark: SparkSession) -> None:
+    twice = CostModel(TRUE.base, tuple(tuple(2 * each for each in row) for row in TRUE.coefficients))
+    large, small = whole_topics(400, TRUE), whole_topics(150, twice)
+    small = replace(small, limit=np.tile(LIMIT * 2, (150, 1)))
+    names = ["at_ms", "broker", *PREDICTORS, *LIMITS, *USAGES]
+    frame = spark.createDataFrame([*rows_of(small, 10), *rows_of(large)], names)
+
+    table = cost_models(frame)
+    rows = table.collect()
+
+    assert table.schema == COST_MODELS
+    found = {(row["broker_class"], row["resource"]): row for row in rows}
+    assert len(found) == 2 * RESOURCES
+    for given in (large, small):
+        for fit in fit_class(given):
+            row = found[class_name(given.limit[0]), fit.resource]
+            assert tuple(row[name] for name in PREDICTORS) == pytest.approx(fit.coefficients)
+            assert (row["fitted"], row["reports"], row["held_out"]) == (fit.fitted, fit.reports, fit.held_out)
+    chosen = fleet_cost(rows)
+    assert chosen.broker_class == "8 cores, 16384 MiB heap, 8192 MiB direct memory, 10 Gbit/s in, 10 Gbit/s out"
+    assert chosen.cost.coefficients[CPU] == pytest.approx(TRUE.coefficients[CPU], rel=1e-6)
+
+
+def test_no_rows_make_no_model() -> None:
+    nothing: list[Row] = []
+    with pytest.raises(ValueError, match="the range has no broker reports"):
+        fleet_cost(nothing)

@@ -1,0 +1,279 @@
+"""The steps of a run, one after the other, on an hour of a small fleet; and what bad input gets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+from pyspark.sql import SparkSession
+from support.frames import files_of
+from support.recorded import NOON_MS
+from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, record_fleet
+
+from loadmanager.config import Settings, load_settings
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline.jobs import (
+    RECOMMENDED,
+    STEPS,
+    SUMMARY,
+    Job,
+    StepError,
+    Summary,
+    get_summary,
+    make_report_again,
+    run,
+)
+from loadmanager.pipeline.publish import learned_from
+from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.pipeline.writing import Tables
+
+HOUR_MS = 60 * MINUTE_MS
+REPORTS = 60 * BROKERS
+
+
+class Seen:
+    """What a run has told."""
+
+    def __init__(self) -> None:
+        self.steps: list[str] = []
+        self.rows: dict[str, int] = {}
+
+    def began(self, step: str) -> None:
+        self.steps.append(step)
+
+    def wrote(self, step: str, table: str, rows: int) -> None:
+        assert step == self.steps[-1]
+        self.rows[table] = rows
+
+    def ended(self, step: str, seconds: float) -> None:
+        assert seconds > 0
+        self.steps.append(f"{step} done")
+
+
+def whatif(**given: object) -> WhatIf:
+    return parse_whatif({"name": "two", "strategies": ["ThresholdShedder", "TransferShedder"], **given}, "what-if.yaml")
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An hour, from noon on. Not to be changed."""
+    root = tmp_path_factory.mktemp("history")
+    record_fleet(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def done(spark: SparkSession, history: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Seen, Tables]:
+    """A whole run."""
+    out, seen = str(tmp_path_factory.mktemp("out")), Seen()
+    return run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), seen), seen, Tables(spark, out)
+
+
+Done = tuple[Summary, Seen, Tables]
+
+
+def test_all_steps_are_run_in_their_order_and_tell_what_they_write(done: Done) -> None:
+    summary, seen, tables = done
+    assert seen.steps == [each for step in STEPS for each in (step, f"{step} done")]
+    assert seen.rows == {table: rows for each in summary.steps for table, rows in each.rows.items()}
+    assert seen.rows.keys() <= TABLES.keys()
+    assert all(tables.rows(table) == rows for table, rows in seen.rows.items())
+
+
+def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
+    _, seen, _ = done
+    rows = seen.rows
+    assert rows["clean_broker_reports"] == REPORTS
+    assert rows["clean_bundle_reports"] == 60 * NAMESPACES * BUNDLES
+    assert rows["rejected_rows"] == 0
+    assert rows["running_means"] == NAMESPACES * BUNDLES
+    assert rows["scenarios"] == 2
+    assert rows["league"] == 2
+    for table in ("bundle_windows", "broker_windows", "namespace_windows", "imbalance", "capacity", "cost_models"):
+        assert rows[table] > 0, table
+
+
+def test_the_summary_says_what_was_done_on_which_range(spark: SparkSession, done: Done) -> None:
+    summary, _, _ = done
+    assert get_summary(spark, summary.out) == summary
+    assert summary.from_ms == NOON_MS
+    assert summary.to_ms is not None
+    assert NOON_MS + 59 * MINUTE_MS < summary.to_ms <= NOON_MS + HOUR_MS
+    assert all(each.fault is None and each.run == summary.run for each in summary.steps)
+
+
+def test_the_configuration_recommended_is_one_that_a_node_takes(done: Done) -> None:
+    summary, _, _ = done
+    path = Path(summary.out) / RECOMMENDED
+    assert load_settings(Settings, path).load_balancer_load_shedding_strategy in ("ThresholdShedder", "TransferShedder")
+    assert summary.run in path.read_text()
+
+
+def test_the_report_has_every_section_and_can_be_made_again_from_the_tables(spark: SparkSession, done: Done) -> None:
+    summary, _, _ = done
+    page = Path(summary.out) / "report" / "index.html"
+    first = page.read_text()
+    for name in ("imbalance", "brokers", "league", "capacity", "advice", "costs"):
+        assert f'<section id="{name}">' in first
+    page.unlink()
+    assert make_report_again(spark, summary.out) == str(page)
+    assert page.read_text() == first
+
+
+def test_what_was_learned_of_a_namespace_is_the_mean_of_its_bundles(done: Done) -> None:
+    summary, _, tables = done
+    learned = learned_from(tables, summary)
+    assert learned["run"] == summary.run
+    assert list(learned["namespaces"]) == [f"tenant/ns-{number}" for number in reversed(range(NAMESPACES))]
+    # Per bundle: a quarter carries 6 times the usual 800 messages/s, growing from once to twice over the hour.
+    for each in learned["namespaces"].values():
+        assert each["bundles"] == BUNDLES
+        assert each["msgRateIn"] == pytest.approx(800 * (6 + 3) / 4 * 1.5, rel=0.1)
+
+
+def test_some_steps_can_be_run_again_alone_and_the_others_stay_as_they_were(
+    spark: SparkSession, done: Done, tmp_path: Path
+) -> None:
+    summary, _, _ = done
+    out = tmp_path / "out"
+    shutil.copytree(summary.out, out)
+    seen = Seen()
+    again = run(spark, Job(summary.history, str(out)), ["advice"], seen)
+    assert seen.steps == ["advice", "advice done"]
+    runs = {each.step: each.run for each in again.steps}
+    assert runs == {step: again.run if step == "advice" else summary.run for step in STEPS}
+    assert (again.from_ms, again.to_ms) == (summary.from_ms, summary.to_ms)
+
+
+def rows_by_table(tables: Tables) -> dict[str, int]:
+    return {name: tables.rows(name) for name in TABLES if tables.has(name)}
+
+
+@pytest.fixture
+def before(spark: SparkSession, done: Done, tmp_path: Path) -> Iterator[tuple[Job, Tables]]:
+    """A copy of the tables of a whole run; they have to be the same afterwards."""
+    summary, _, _ = done
+    out = tmp_path / "out"
+    shutil.copytree(summary.out, out)
+    tables = Tables(spark, str(out))
+    expected = rows_by_table(tables)
+    yield Job(summary.history, str(out)), tables
+    assert rows_by_table(tables) == expected
+    assert tables.read("imbalance").count() == expected["imbalance"]
+
+
+def failed(spark: SparkSession, job: Job, step: str) -> str:
+    """What a run of the step ends in, which the summary says too."""
+    with pytest.raises(StepError) as raised:
+        run(spark, job, [step], Seen())
+    said = orjson.loads((Path(job.out) / SUMMARY).read_bytes())["steps"][-1]
+    assert said["step"] == step
+    assert str(raised.value) == f"step {step}: {said['fault']}"
+    return str(raised.value)
+
+
+def test_a_range_without_reports_is_named_with_the_one_that_there_is(
+    spark: SparkSession, before: tuple[Job, Tables]
+) -> None:
+    job, _ = before
+    text = failed(spark, replace(job, from_ms=NOON_MS + 24 * HOUR_MS), "ingest")
+    assert "no broker_reports in the range 20" in text
+    assert "there is: 20" in text
+
+
+def test_a_range_that_ends_before_it_begins_is_refused(spark: SparkSession, before: tuple[Job, Tables]) -> None:
+    job, _ = before
+    assert "is empty" in failed(spark, replace(job, from_ms=NOON_MS, to_ms=NOON_MS), "ingest")
+
+
+def test_a_history_that_is_not_there_is_named(spark: SparkSession, before: tuple[Job, Tables], tmp_path: Path) -> None:
+    job, _ = before
+    assert f"{tmp_path}/none: there is no history" in failed(spark, replace(job, history=f"{tmp_path}/none"), "ingest")
+
+
+def a_bad_file(history: Path, tmp_path: Path, content: bytes | None) -> tuple[str, Path]:
+    """A copy of the history in which one file has other content, or that of a damaged page for None; and the file."""
+    root = tmp_path / "history"
+    shutil.copytree(history, root)
+    bad = files_of(root, "bundle_reports")[0]
+    if content is None:
+        data = bytearray(bad.read_bytes())
+        data[4 : len(data) // 2] = os.urandom(len(data) // 2 - 4)
+        content = bytes(data)
+    bad.write_bytes(content)
+    return str(root), bad
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1, not really", None], ids=["empty", "foreign", "damaged"])
+def test_a_file_that_cannot_be_read_is_named_and_what_is_there_stays(
+    spark: SparkSession, before: tuple[Job, Tables], history: Path, tmp_path: Path, content: bytes | None
+) -> None:
+    job, _ = before
+    root, bad = a_bad_file(history, tmp_path, content)
+    assert str(bad) in failed(spark, replace(job, history=root), "ingest")
+
+
+def test_a_file_that_cannot_be_read_is_left_out_where_that_was_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    record_fleet(tmp_path / "recorded", minutes=90)
+    root, bad = a_bad_file(tmp_path / "recorded", tmp_path, b"not Parquet")
+    summary = run(spark, Job(root, str(tmp_path / "out"), bad_files="leave_out"), ["ingest"], Seen())
+    (note,) = summary.notes
+    assert str(bad) in note
+    assert summary.steps[0].rows["clean_bundle_reports"] == 30 * NAMESPACES * BUNDLES
+
+
+def test_an_unknown_strategy_is_named_with_those_that_there_are(
+    spark: SparkSession, before: tuple[Job, Tables]
+) -> None:
+    job, _ = before
+    text = failed(spark, replace(job, whatif=whatif(strategies=["ThresholdSheder"])), "whatif")
+    assert "ThresholdSheder" in text
+    assert "ThresholdShedder" in text
+
+
+def test_an_unknown_key_of_the_settings_is_named(spark: SparkSession, before: tuple[Job, Tables]) -> None:
+    job, _ = before
+    text = failed(spark, replace(job, whatif=whatif(settings={"loadBalancerEnabledd": True})), "whatif")
+    assert "loadBalancerEnabledd" in text
+
+
+def test_a_step_whose_tables_are_missing_says_which(spark: SparkSession, history: Path, tmp_path: Path) -> None:
+    text = failed(spark, Job(str(history), str(tmp_path / "out")), "advice")
+    assert "bundle_windows: there is no such table yet" in text
+
+
+def test_a_report_of_no_run_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match=r"summary\.json: cannot be read"):
+        make_report_again(spark, str(tmp_path))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of its own with room for little."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no disk can be mounted here")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_said_and_the_tables_before_stay_whole(
+    spark: SparkSession, history: Path, small_disk: Path
+) -> None:
+    job = Job(str(history), str(small_disk))
+    written = Seen()
+    with pytest.raises(StepError, match=r"cannot be written: .*No space left on device"):
+        run(spark, job, list(STEPS), written)
+    tables = Tables(spark, str(small_disk))
+    assert written.rows
+    for table, rows in written.rows.items():
+        assert tables.read(table).count() == rows, table

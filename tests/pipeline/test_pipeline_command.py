@@ -1,0 +1,91 @@
+"""`loadmanager pipeline` as a process: what it says and how it exits when it is asked for something it cannot do."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from loadmanager.cli import main
+
+ANSWERS_S = 60
+Pipeline = Callable[..., tuple[int, str]]
+
+
+@pytest.fixture
+def pipeline(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Pipeline:
+    """Gives a command's exit code and standard error; for commands that end before Spark is started."""
+
+    def asked(*arguments: object) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["loadmanager", "pipeline", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, capsys.readouterr().err
+
+    return asked
+
+
+def test_an_unknown_step_is_refused_with_those_that_there_are(pipeline: Pipeline, tmp_path: Path) -> None:
+    code, said = pipeline("run", tmp_path, "--out", tmp_path / "out", "--step", "ingst")
+    assert code == 2
+    assert "--step 'ingst': expected one of ingest, averages" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (None, "No such file"),
+        ("name: [", "not valid YAML"),
+        ("name: some\nstrategys: [A]\n", "strategys"),
+        ("name: some\nstretchS: 5\n", "stretchS"),
+    ],
+)
+def test_a_file_of_scenarios_that_cannot_be_used_is_named_before_spark_is_started(
+    pipeline: Pipeline, tmp_path: Path, content: str | None, said: str
+) -> None:
+    path = tmp_path / "what-if.yaml"
+    if content is not None:
+        path.write_text(content)
+    code, error = pipeline("whatif", path, tmp_path, "--out", tmp_path / "out")
+    assert code == 2
+    assert str(path) in error
+    assert said in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_time_that_is_none_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    code, said = pipeline("run", tmp_path, "--out", tmp_path / "out", "--from", "yesterday")
+    assert code == 2
+    assert "--from 'yesterday'" in said
+
+
+def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_path: Path) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        master = f"spark://127.0.0.1:{unused.getsockname()[1]}"
+        began_s = time.monotonic()
+        code, said = pipeline("run", tmp_path, "--out", tmp_path / "out", "--master", master, "--master-timeout", 5)
+    assert code == 1
+    assert f"master {master} does not answer" in said
+    assert time.monotonic() - began_s < ANSWERS_S / 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
+    hidden = (
+        "import sys, importlib.util as util\n"
+        "find = util.find_spec\n"
+        "util.find_spec = lambda name, *rest: None if name == 'pyspark' else find(name, *rest)\n"
+        "sys.modules['pyspark'] = None\n"
+        "from loadmanager.cli import main; main()"
+    )
+    command = [sys.executable, "-c", hidden, "pipeline", "run", str(tmp_path), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_S, check=False)
+    assert done.returncode == 1
+    assert done.stderr.strip().endswith("not installed: pyspark; install with: pip install 'loadmanager[pipeline]'")

@@ -1,0 +1,112 @@
+"""What of the tables is published: against the same worked out by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import SparkSession
+
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline.forecast import FORECASTS, HOUR_MS
+from loadmanager.pipeline.jobs import Done, Summary
+from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, weekly_hours
+from loadmanager.pipeline.schemas import METRICS, TABLES
+from loadmanager.pipeline.writing import Tables
+from loadmanager.wire.learned import LEARNED_DATA
+
+MONDAY_MS = 1_789_948_800_000
+"""2026-09-21 00:00 UTC."""
+
+
+def window(
+    namespace: str, bundles: int, load: float, covered_s: float = 3600.0, window_s: int = 3600
+) -> dict[str, Any]:
+    means = {f"mean_{metric}": load * (number + 1) for number, metric in enumerate(METRICS)}
+    named = {"window_s": window_s, "start_ms": 0, "namespace": namespace, "bundles": bundles, "covered_s": covered_s}
+    rest = {name: 0.0 for name in TABLES["namespace_windows"].names if name not in {**named, **means}}
+    return {**named, **means, **rest}
+
+
+def test_a_bundle_carries_what_its_namespace_did_divided_among_its_bundles_by_time(spark: SparkSession) -> None:
+    rows = [
+        window("t/even", 4, 8.0),
+        window("t/even", 2, 8.0, covered_s=1800.0),
+        window("t/busy", 1, 1e6),
+        window("t/idle", 3, 0.0),
+        window("t/busy", 1, 5e9, window_s=300),
+    ]
+    found = loads_of_namespaces(spark.createDataFrame(rows, TABLES["namespace_windows"])).collect()
+    assert [row.namespace for row in found] == ["t/busy", "t/even"]
+    even = (8.0 / 4 * 3600 + 8.0 / 2 * 1800) / 5400
+    assert [found[1][metric] for metric in METRICS] == pytest.approx([even, 2 * even, 3 * even, 4 * even])
+    assert [row.bundles for row in found] == [1, 4]
+
+
+def test_hours_are_the_medians_of_both_directions_where_both_are_forecast(spark: SparkSession) -> None:
+    def row(kind: str, metric: str, hour: int, median: float) -> tuple[Any, ...]:
+        return (kind, "t/ns", metric, hour * HOUR_MS, hour, 0.0, median, 9.0, "seasonal")
+
+    rows = [
+        row("namespace", "msg_throughput_in", 1, 2.0),
+        row("namespace", "msg_throughput_out", 1, 3.0),
+        row("namespace", "msg_rate_in", 1, 100.0),
+        row("bundle", "msg_throughput_in", 1, 100.0),
+        row("namespace", "msg_throughput_in", 2, 2.0),
+    ]
+    found = weekly_hours(spark.createDataFrame(rows, FORECASTS)).collect()
+    assert [tuple(each) for each in found] == [("t/ns", HOUR_MS, 5.0)]
+
+
+def hours(namespace: str, count: int, first: int = 0) -> pd.DataFrame:
+    """Twice as much on Mondays."""
+    starts = [MONDAY_MS + (first + hour) * HOUR_MS for hour in range(count)]
+    load = [2.0 if (first + hour) % 168 < 24 else 1.0 for hour in range(count)]
+    return pd.DataFrame({"key": namespace, "start_ms": starts, "load": load})
+
+
+def test_a_profile_begins_on_monday_wherever_the_forecast_does_and_its_mean_is_one() -> None:
+    found = profiles_of(
+        pd.concat([hours("t/a", 168, first=50), hours("t/short", 167), hours("t/b", 168)]), ["t/a", "t/short"]
+    )
+    assert list(found) == ["t/a"]
+    mean = (24 * 2 + 144) / 168
+    assert found["t/a"][:25] == [round(2 / mean, 3)] * 24 + [round(1 / mean, 3)]
+    assert sum(found["t/a"]) / 168 == pytest.approx(1, abs=1e-3)
+
+
+def test_what_is_published_says_where_it_comes_from_and_is_what_a_leader_takes(
+    spark: SparkSession, tables: Tables
+) -> None:
+    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], TABLES["namespace_windows"]))
+    steps = [Done("averages", "run-1"), Done("report", "run-2")]
+    learned = learned_from(tables, Summary("run-2", "/history", "/out", 5, 6, steps))
+    assert {key: learned[key] for key in ("run", "history", "rangeFrom", "rangeTo")} == {
+        "run": "run-1",
+        "history": "/history",
+        "rangeFrom": 5,
+        "rangeTo": 6,
+    }
+    assert learned["namespaces"]["t/ns"]["msgThroughputOut"] == 16.0
+    assert LEARNED_DATA.validate_json(LEARNED_DATA.dump_json(learned)) == learned
+
+
+def test_a_profile_is_published_with_the_load(spark: SparkSession, tables: Tables) -> None:
+    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 8.0)], TABLES["namespace_windows"]))
+    rows = [
+        ("namespace", "t/ns", metric, MONDAY_MS + hour * HOUR_MS, hour + 1, 0.0, 3.0, 9.0, "seasonal")
+        for metric in METRICS
+        for hour in range(168)
+    ]
+    tables.write("forecasts", spark.createDataFrame(rows, FORECASTS))
+    learned = learned_from(tables, Summary("run-1", "/history", "/out"))
+    assert learned["namespaces"]["t/ns"]["profile"] == [1.0] * 168
+
+
+def test_nothing_is_published_where_nothing_was_carried(spark: SparkSession, tables: Tables) -> None:
+    with pytest.raises(PipelineError, match="namespace_windows: there is no such table yet"):
+        learned_from(tables, Summary("run-1", "/history", "/out"))
+    tables.write("namespace_windows", spark.createDataFrame([window("t/ns", 2, 0.0)], TABLES["namespace_windows"]))
+    with pytest.raises(PipelineError, match="nothing to publish"):
+        learned_from(tables, Summary("run-1", "/history", "/out"))

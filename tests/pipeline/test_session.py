@@ -1,0 +1,100 @@
+"""What is said when there can be no Spark session."""
+
+from __future__ import annotations
+
+import importlib.util
+import socket
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline import session as session_module
+from loadmanager.pipeline.session import require_spark, spark_session
+
+
+def test_times_are_in_utc_and_rows_go_to_python_by_arrow(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.session.timeZone") == "UTC"
+    assert spark.conf.get("spark.sql.execution.arrow.pyspark.enabled") == "true"
+    assert spark.sparkContext.master == "local[2]"
+
+
+def test_settings_that_are_given_win(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+
+
+def test_a_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
+    find = importlib.util.find_spec
+
+    def without_pandas(name: str, package: str | None = None) -> Any:  # noqa: ANN401 - a module's specification
+        return None if name == "pandas" else find(name, package)
+
+    monkeypatch.setattr(importlib.util, "find_spec", without_pandas)
+    with pytest.raises(
+        PipelineError, match=r"not installed: pandas; install with: pip install 'loadmanager\[pipeline\]'"
+    ):
+        require_spark()
+
+
+def test_without_java_it_says_how_to_get_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADMANAGER_JAVA", "/nowhere/java")
+    with pytest.raises(PipelineError, match=r"no Java 17 or newer .*/nowhere/java cannot be run.*pip install"):
+        spark_session("local[1]")
+
+
+def test_a_master_that_does_not_answer_is_named() -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        port = closed.getsockname()[1]
+    with pytest.raises(PipelineError, match=f"master spark://127.0.0.1:{port} does not answer .*refused"):
+        spark_session(f"spark://127.0.0.1:{port}", answer_timeout_s=5)
+
+
+def test_one_of_several_masters_is_enough() -> None:
+    with socket.socket() as listening, socket.socket() as closed:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        closed.bind(("127.0.0.1", 0))
+        addresses = ",".join(f"127.0.0.1:{each.getsockname()[1]}" for each in (closed, listening))
+        session_module._require_listener(f"spark://{addresses}", 5)
+
+
+@pytest.mark.parametrize("master", ["spark://nowhere", "spark://"])
+def test_a_master_without_an_address_is_refused(master: str) -> None:
+    with pytest.raises(PipelineError, match="expected spark://host:port"):
+        spark_session(master)
+
+
+def test_a_cluster_that_carries_out_nothing_is_named(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[bool] = []
+    monkeypatch.setattr(spark, "stop", lambda: stopped.append(True))
+
+    class Idle:
+        """A context whose tasks are never taken up, until all are cancelled."""
+
+        def __init__(self) -> None:
+            self.cancelled = False
+
+        def cancelAllJobs(self) -> None:  # noqa: N802 - Spark's name
+            self.cancelled = True
+
+        def parallelize(self, _: object, __: int) -> Idle:
+            return self
+
+        def count(self) -> int:
+            while not self.cancelled:
+                pass
+            raise RuntimeError("Job 0 cancelled as part of cancellation of all jobs")
+
+    monkeypatch.setattr(SparkSession, "sparkContext", Idle())
+    with pytest.raises(PipelineError, match=r"master yarn has not carried out a task within 0.05 s.*Job 0 cancelled"):
+        session_module._require_answer(spark, "yarn", 0.05)
+    assert stopped == [True]
+
+
+def test_as_many_partitions_as_two_for_each_core() -> None:
+    settings = session_module._settings("local[3]", {"spark.log.level": "WARN"})
+    assert settings["spark.sql.shuffle.partitions"] == "6"
+    assert settings["spark.log.level"] == "WARN"
+    assert "spark.driver.memory" not in session_module._settings("yarn", {})

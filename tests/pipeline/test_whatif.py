@@ -1,0 +1,324 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as f
+from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recorded_fleet import (
+    BROKERS,
+    MINUTE_MS,
+    NAMESPACES,
+    broker,
+    bundle_name,
+    record_fleet,
+    report_of,
+    uneven,
+)
+
+from loadmanager.config import Settings, load_settings
+from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineError, ScenarioError
+from loadmanager.history.files import Directory
+from loadmanager.history.reader import History
+from loadmanager.history.rows import Event
+from loadmanager.pipeline.league import league_table, paired_differences, recommend, recommended_yaml
+from loadmanager.pipeline.stretches import find_stretches, read_range
+from loadmanager.pipeline.whatif import OUTCOMES, Plan, plan, play
+from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
+from loadmanager.sim.cost import CostModel
+from loadmanager.sim.recorded import FleetChange, recorded_world
+from loadmanager.sim.trial import figures
+
+SHEDDERS = ["ThresholdShedder", "TransferShedder"]
+
+
+def whatif(**given: object) -> WhatIf:
+    return parse_whatif({"name": "some", **given}, "what-if.yaml")
+
+
+@pytest.fixture(scope="module")
+def history(tmp_path_factory: pytest.TempPathFactory) -> History:
+    """An hour, from noon on."""
+    return record_fleet(tmp_path_factory.mktemp("history"))
+
+
+@pytest.fixture(scope="module")
+def tried(history: History) -> Plan:
+    return plan(
+        whatif(
+            strategies=SHEDDERS,
+            variants=[
+                {"name": "default"},
+                {"name": "eager", "settings": {"loadBalancerBrokerThresholdShedderPercentage": 3}},
+            ],
+            fleets=[{"name": "as-recorded"}, {"name": "one-less", "removedCount": 1}],
+        ),
+        history,
+    )
+
+
+def plain_rows(given: Plan) -> dict[int, dict[str, Any]]:
+    """What becomes of each trial without Spark."""
+    return {
+        cell.number: {
+            "scenario": cell.number,
+            "fleet": cell.fleet,
+            "configuration": cell.configuration,
+            "stretch": cell.stretch.number,
+            "seed": cell.seed,
+            "from_ms": cell.stretch.from_ms,
+            **figures(given.play(cell.number), given.band),
+        }
+        for cell in given.cells
+    }
+
+
+@pytest.fixture(scope="module")
+def outcomes(spark: SparkSession, tried: Plan) -> pd.DataFrame:
+    return play(spark, tried).toPandas()
+
+
+def test_every_trial_is_bit_for_bit_what_it_is_without_spark(outcomes: pd.DataFrame, tried: Plan) -> None:
+    assert outcomes.columns.tolist() == OUTCOMES.names
+    assert len(outcomes) == len(tried.cells) == 8
+    assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(tried)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+def test_the_number_of_partitions_does_not_matter(
+    spark: SparkSession, outcomes: pd.DataFrame, tried: Plan, partitions: int
+) -> None:
+    table = play(spark, tried, partitions)
+    found = pd.DataFrame(table.collect(), columns=OUTCOMES.names)
+
+    assert table.schema == OUTCOMES
+    assert found.sort_values("scenario", ignore_index=True).equals(outcomes.sort_values("scenario", ignore_index=True))
+
+
+def test_each_trial_has_a_partition_of_its_own(spark: SparkSession, tried: Plan) -> None:
+    placed = play(spark, tried).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
+
+    assert [row["count"] for row in placed] == [1] * len(tried.cells)
+
+
+def test_a_trial_is_the_world_of_what_was_recorded(history: History) -> None:
+    given = plan(whatif(seeds=[5], strategies=["TransferShedder"]), history)
+    stretch = given.cells[0].stretch
+
+    world = recorded_world(
+        read_range(history, stretch),
+        Settings(load_balancer_load_shedding_strategy="TransferShedder").planner_settings(),
+        change=FleetChange(),
+        seed=5,
+        rules=given.trials[0].rules,
+    )
+
+    assert world.run(stretch.duration_s).digest() == given.play(0).digest()
+
+
+def test_the_loads_are_those_that_were_recorded(history: History, tried: Plan) -> None:
+    recorded = tried.ranges[0]
+    names = [name for spec in recorded.namespace_specs() for name in spec.bundle_names()]
+
+    found = recorded.loads.load_at(30 * 60 + 5)
+
+    assert len(names) == NAMESPACES * 8
+    for row, name in enumerate(names):
+        namespace, bundle = divmod(row, 8)
+        assert name == bundle_name(namespace, bundle)
+        assert found[row].tolist() == pytest.approx(
+            [uneven(30, namespace, bundle) * each for each in (800, 1200, 4e6, 6e6)], rel=1e-5
+        )
+    assert [spec.owners for spec in recorded.namespaces] == [tuple(broker(i % BROKERS) for i in range(8))] * 2
+    assert history.directory is not None
+
+
+def test_from_the_history_to_the_recommended_configuration(outcomes: pd.DataFrame, tried: Plan, tmp_path: Path) -> None:
+    found = recommend(outcomes, tried.recommend_for)
+    path = tmp_path / "recommended.yaml"
+
+    path.write_text(recommended_yaml(found, tried.configurations[found.configuration], ["From a test."]))
+
+    settings = load_settings(Settings, path)
+    assert found.configuration.startswith(settings.load_balancer_load_shedding_strategy)
+    table = league_table(outcomes)
+    assert len(table) == 2 * 4
+    assert set(table[table["recommended"]]["fleet"]) == {"as-recorded", "one-less"}
+    assert set(paired_differences(outcomes)["paired_over"]) == {"seeds"}
+
+
+def test_with_fewer_brokers_and_a_doubled_namespace_brokers_are_used_more(history: History) -> None:
+    fleets = [
+        {"name": "as-recorded"},
+        {"name": "fewer", "removed": [str(broker(3))], "removedCount": 1},
+        {"name": "slower", "speeds": {str(broker(0)): 0.5}},
+        {"name": "double", "loads": {"tenant/ns-0": 2}},
+        {"name": "more", "added": [{"count": 2}]},
+    ]
+    given = plan(whatif(fleets=fleets), history)
+
+    results = {cell.fleet: given.play(cell.number) for cell in given.cells}
+
+    assert {fleet: int(each.series.brokers[0]) for fleet, each in results.items()} == {
+        "as-recorded": 4, "fewer": 2, "slower": 4, "double": 4, "more": 6,
+    }  # fmt: skip
+    assert results["slower"].series.worst_usage[0] > results["as-recorded"].series.worst_usage[0]
+    assert results["double"].series.load[0] == pytest.approx(1.5 * results["as-recorded"].series.load[0], rel=0.01)
+    assert given.trials[4].change.added[0].capacity == given.ranges[0].brokers[0].capacity
+    assert [spec.id for spec in given.trials[4].change.added] == ["added-0000:8080", "added-0001:8080"]
+
+
+def test_the_file_in_the_documentation_can_be_used() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "pipeline.md").read_text(encoding="utf-8")
+    _, _, rest = text.partition("```yaml\nname: three-brokers-less\n")
+
+    found = parse_whatif(yaml.safe_load("name: three-brokers-less\n" + rest.partition("```")[0]), "docs/pipeline.md")
+
+    assert [fleet.name for fleet in found.fleets] == ["as-recorded", "three-less", "two-more", "doubled"]
+    assert found.recommend_for == "three-less"
+
+
+def test_the_cost_model_is_the_files_or_else_the_one_given(history: History) -> None:
+    fitted = CostModel(base=(1.0, 2.0, 3.0, 4.0, 5.0))
+
+    assert plan(whatif(), history).trials[0].cost == CostModel()
+    assert plan(whatif(), history, cost=fitted).trials[0].cost == fitted
+    assert plan(whatif(costs={"base": [9, 9, 9, 9, 9]}), history, cost=fitted).trials[0].cost.base == (9.0,) * 5
+
+
+def test_settings_of_the_node_hold_where_the_file_says_nothing(history: History) -> None:
+    given = plan(
+        whatif(settings={"loadBalancerSheddingIntervalMinutes": 2}),
+        history,
+        base={"loadBalancerSheddingIntervalMinutes": 5, "maxConcurrentUnloads": 3},
+    )
+
+    rules = given.trials[0].rules
+    assert (rules.shedding_interval_s, rules.max_concurrent_unloads) == (120.0, 3)
+
+
+def test_stretches_are_cut_by_length_and_the_short_rest_is_left_out(history: History) -> None:
+    found, left_out = find_stretches(whatif(stretchS=1500), history)
+
+    assert [(each.from_ms - NOON_MS, each.duration_s) for each in found] == [(0, 1500.0), (1_500_000, 1500.0)]
+    assert len(left_out) == 1
+    assert "too short beside the other stretches" in left_out[0]
+
+
+def test_a_silence_of_all_brokers_is_left_out_and_named(tmp_path: Path) -> None:
+    history = record_fleet(tmp_path, minutes=150, is_silent=lambda minute: 60 <= minute < 110)
+
+    found, left_out = find_stretches(whatif(), history)
+
+    assert [((each.from_ms - NOON_MS) // MINUTE_MS, each.duration_s / 60) for each in found] == [(0, 74), (110, 39)]
+    assert left_out == ["from 2026-09-21T13:14:03+00:00 to 2026-09-21T13:50:00+00:00: no broker reported"]
+
+
+def test_a_gap_that_the_leader_marked_is_left_out_with_its_reason(tmp_path: Path) -> None:
+    history = record_fleet(tmp_path, minutes=60)
+    directory = Directory.of(str(tmp_path))
+    later_ms = NOON_MS + 60 * MINUTE_MS
+    with a_writer(directory) as writer:
+        writer.begin_term(2, later_ms)
+        writer.put(later_ms, Event("gap", "", {"from_ms": NOON_MS + 20 * MINUTE_MS, "to_ms": NOON_MS + 40 * MINUTE_MS,
+                                               "rows": 3, "why": "the queue was full"}))  # fmt: skip
+        writer.end_term(later_ms)
+        assert writer.flush(FLUSH_S)
+
+    given = plan(whatif(seeds=[1, 2]), history)
+
+    assert [(cell.stretch.number, cell.seed) for cell in given.cells] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert given.cells[0].stretch.duration_s == 20 * 60
+    assert given.left_out == (
+        "from 2026-09-21T12:20:00+00:00 to 2026-09-21T12:40:00+00:00: a gap in the history: the queue was full",
+    )
+
+
+def test_a_range_that_begins_before_the_history_says_so(history: History) -> None:
+    found, left_out = find_stretches(whatif(**{"from": "2026-09-21T10:00:00Z", "to": "2026-09-21T12:30:00Z"}), history)
+
+    assert [(each.from_ms, each.duration_s) for each in found] == [(NOON_MS, 1800.0)]
+    assert left_out == ["from 2026-09-21T10:00:00+00:00 to 2026-09-21T12:00:00+00:00: no broker reported"]
+
+
+def test_an_empty_range_is_named_with_what_there_is(history: History) -> None:
+    with pytest.raises(
+        PipelineError, match=r"no broker reports from 2025-01-01T00:00:00\+00:00 .*; it has them from 2026"
+    ):
+        plan(whatif(**{"from": "2025-01-01T00:00:00Z", "to": "2025-01-02T00:00:00Z"}), history)
+
+
+def test_a_history_without_reports_has_none_at_all(tmp_path: Path) -> None:
+    with pytest.raises(PipelineError, match="no broker reports at any time; it has none at all"):
+        plan(whatif(), History(str(tmp_path)))
+
+
+def test_reports_of_brokers_without_any_bundle_are_nothing_to_replay(tmp_path: Path) -> None:
+    with a_writer(Directory.of(str(tmp_path))) as writer:
+        writer.begin_term(1, NOON_MS)
+        for minute in range(30):
+            at_ms = NOON_MS + minute * MINUTE_MS
+            writer.put(at_ms, report_of(0, at_ms, {}))
+        assert writer.flush(FLUSH_S)
+
+    with pytest.raises(PipelineError, match=r"nothing to replay: from .*: the range has no reports of loaded bundles"):
+        plan(whatif(), History(str(tmp_path)))
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"strategies": ["TransferSheder"]}, ScenarioError, "strategies: 'TransferSheder': expected one of Over"),
+        ({"settings": {"loadBalancerFoo": 1}}, ConfigurationError, "unknown key 'loadBalancerFoo'"),
+        (
+            {"variants": [{"name": "a", "settings": {"loadBalancerBrokerThresholdShedderPercentage": 300}}]},
+            ConfigurationError,
+            r"settings of a: loadBalancerBrokerThresholdShedderPercentage: .* \(got 300",
+        ),
+        ({"settings": {"loadBalancerAutoBundleMergeEnabled": True}}, ScenarioError, "never merged; set it to false"),
+        (
+            {"fleets": [{"name": "a", "removed": ["broker-9:8080"]}]},
+            ScenarioError,
+            r"fleets.0.removed: the range has no 'broker-9:8080'; did you mean broker-",
+        ),
+        (
+            {"fleets": [{"name": "a", "loads": {"tenant/nope": 2}}]},
+            ScenarioError,
+            "fleets.0.loads: the range has no 'tenant/nope'; did you mean tenant/ns-",
+        ),
+        ({"fleets": [{"name": "a", "removedCount": 4}]}, ScenarioError, "fleet a, .*no broker is left"),
+        ({"seeds": list(range(1000)), "fleets": [{"name": f"f{i}"} for i in range(11)]}, ScenarioError, "11000 scen"),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_before_anything_runs(
+    history: History, given: dict[str, object], error: type[LoadManagerError], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        plan(whatif(**given), history)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"strategy": "TransferShedder"}, "strategy: unknown key, did you mean strategies?"),
+        ({"fleets": [{"name": "a", "remove": []}]}, "fleets.0.remove: unknown key, did you mean removed?"),
+        ({"fleets": [{"name": "a"}, {"name": "a"}]}, "fleets: 'a' is there twice"),
+        ({"seeds": [1, 1]}, "seeds: 1 is there twice"),
+        ({"seeds": []}, "seeds: "),
+        ({"stepS": 600, "stretchS": 3600}, "stretchS: expected at least 10 steps of stepS"),
+        ({"recommendFor": "moon"}, "recommendFor: there is no fleet 'moon'; there are as-recorded"),
+        ({"from": "2026-01-02", "to": "2026-01-01"}, "expected a time before 2026-01-01T00:00:00+00:00"),
+        ({"fleets": [{"name": "a", "speeds": {"broker-1:8080": 0}}]}, "fleets.0.speeds.broker-1:8080: "),
+        ({"fleets": [{"name": "a", "removed": ["x"]}]}, "fleets.0.removed.0: "),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_with_the_key(given: dict[str, object], message: str) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        whatif(**given)
+
+    assert str(raised.value).startswith("what-if.yaml: ")
+    assert message in str(raised.value)
