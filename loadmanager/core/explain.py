@@ -365,7 +365,10 @@ def _why_not(
         return Verdict(name, Reason.OWNS_IT_ALREADY, acted=True, why={"broker": broker})
     if obstacles:
         return _verdict_of(obstacles[0], name, broker)
-    return _compare(name, asked, broker, trial, _holder(snapshot, bundle))
+    holder = _holder(snapshot, bundle)
+    if holder is not None and holder == snapshot.controls.pinned.get(name):
+        return Verdict(name, Reason.BUNDLE_PINNED, acted=False, why={"pinned_to": holder})
+    return _compare(name, asked, broker, trial, holder)
 
 
 def _compare(bundle: str, asked: int, broker: BrokerId, trial: Trial, holder: BrokerId | None) -> Verdict:

@@ -37,7 +37,6 @@ class Forwarder:
     ) -> web.Response:
         """`act()` on the leader; `timeout_s` bounds the answer of another node."""
         deadline_s = time.monotonic() + self._patience_s
-        body = await request.read()
         while True:
             try:
                 return await act()
@@ -47,7 +46,7 @@ class Forwarder:
                 refusal = error
             if request.method == "GET":
                 timeout_s = min(timeout_s, max(_SHORTEST_S, deadline_s - time.monotonic()))
-            answer = await self._pass_on_while_it_leads(request, body, timeout_s)
+            answer = await self._pass_on_while_it_leads(request, await request.read(), timeout_s)
             if isinstance(answer, web.Response):
                 return answer
             if time.monotonic() > deadline_s:

@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 from pydantic import TypeAdapter
 
 from loadmanager import __version__
+from loadmanager.errors import BadRequestError
 from loadmanager.http.responses import guarded, json_bytes
 from loadmanager.wire.http import Problem
 
@@ -34,6 +35,9 @@ _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
 _PROBLEM = ("", "")
 """Stands for the error body among the keys of operations."""
+
+_MEANT_FOR_PULSAR = frozenset({"authoritative"})
+"""Query parameters that Pulsar's clients add, and that mean nothing here."""
 
 _NAME: _JsonSchema = {"type": "string", "pattern": "^[-=:.A-Za-z0-9_]+$"}
 
@@ -70,7 +74,9 @@ class Operation:
 
     `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
     without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
-    possible, and 400 and 413 wherever there is a body. `handler` is wrapped in `guarded` unless it `guards_itself`.
+    possible, 413 wherever there is a body, and 400 for a body or a request that changes something: it may have no other
+    query parameters than these, since one that is misspelt would change something else. `handler` is wrapped in
+    `guarded` unless it `guards_itself`.
     """
 
     method: str
@@ -97,16 +103,21 @@ class Operation:
 
     @property
     def all_statuses(self) -> set[int]:
-        of_body = (
-            {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE} if self.body_model is not None else set()
-        )
-        return {*self.statuses, *of_body, HTTPStatus.SERVICE_UNAVAILABLE}
+        of_body = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE} if self.body_model is not None else set()
+        of_change = {HTTPStatus.BAD_REQUEST} if self.method != "GET" or of_body else set()
+        return {*self.statuses, *of_body, *of_change, HTTPStatus.SERVICE_UNAVAILABLE}
 
     def route(self) -> web.RouteDef:
-        handler = self.handler if self.guards_itself else guarded(self.handler)
         if self.method == "GET":
-            return web.get(self.path, handler)
-        return web.route(self.method, self.path, handler)
+            return web.get(self.path, self.handler if self.guards_itself else guarded(self.handler))
+        return web.route(self.method, self.path, guarded(self._change))
+
+    async def _change(self, request: web.Request) -> web.StreamResponse:
+        known = [parameter.name for parameter in self.parameters]
+        for name in request.query:
+            if name not in known and name not in _MEANT_FOR_PULSAR:
+                raise BadRequestError(f"query parameter {name[:40]!r}: unknown; known: {', '.join(known) or 'none'}")
+        return await self.handler(request)
 
 
 class OpenApiHandlers:

@@ -218,7 +218,7 @@ class Drains:
                     self._executor.withdraw(bundle)
 
     async def _end(self, broker: BrokerId, since_s: float) -> None:
-        """The life of the broker that was to be drained is over; tried again in the next round if that is not stored."""
+        """The life of the broker that was to be drained is over; tried again in the next round if need be."""
         try:
             await self._operators.update_controls(
                 lambda now: _without_drain(now, broker) if now.draining.get(broker) == since_s else now

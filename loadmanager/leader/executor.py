@@ -244,7 +244,7 @@ class Executor:
             done = await self._outcome(following.task)
         except UnloadFailedError:
             return
-        raise NoUnloadError(f"too late: {name} is released already, and now {done.state} by {done.owner}")
+        raise NoUnloadError(f"too late: {name} is released already, and now {done}")
 
     async def _outcome(self, task: asyncio.Task[Ownership]) -> Ownership:
         """The result of a task that others may await too; if it ends with the term, this caller is not cancelled."""

@@ -62,7 +62,7 @@ Bundle = Annotated[
 Broker = Annotated[str, typer.Argument(metavar="BROKER", help="The broker's id, host:port.")]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster: the nodes' clusterName.")]
 AnyCluster = Annotated[
-    str, typer.Argument(metavar="[CLUSTER]", help="The cluster; any name stands for the only one here.")
+    str, typer.Argument(metavar="CLUSTER", help="The cluster; any name stands for the only one here.")
 ]
 Range = Annotated[
     BundleRange | None,

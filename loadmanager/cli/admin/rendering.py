@@ -16,6 +16,7 @@ _NO_TERMINAL_WIDTH = 500
 _TIMES = frozenset({"at", "lastAt", "lastUpdate", "since", "startTimestamp", "takenAt"})
 """Keys of times in epoch milliseconds."""
 
+_SENTENCE = "sentence"
 _SAID_BY_SENTENCE = frozenset({"why"})
 """What people do not need to read beside a sentence that says it."""
 
@@ -58,13 +59,28 @@ def _print_object(content: dict[str, object]) -> None:
 
 
 def _print_rows(rows: list[dict[str, object]]) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    if "sentence" in columns:
-        columns = [column for column in columns if column not in _SAID_BY_SENTENCE]
+    """A table without the columns that are empty throughout; a sentence, too long for one, stands below its row."""
+    columns = list(dict.fromkeys(key for row in rows for key in row if _text(row[key], key)))
+    if _SENTENCE not in columns:
+        _print_table(_table(columns, rows))
+        return
+    columns = [column for column in columns if column != _SENTENCE and column not in _SAID_BY_SENTENCE]
+    lines = _rendered(_table(columns, rows), _NO_TERMINAL_WIDTH)
+    heading = len(lines) - len(rows) if columns else 0
+    for line in lines[:heading]:
+        print(line)
+    for number, row in enumerate(rows, heading):
+        if columns:
+            print(lines[number])
+        if sentence := _text(row.get(_SENTENCE)):
+            print(f"  {sentence}")
+
+
+def _table(columns: list[str], rows: list[dict[str, object]]) -> Table:
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     for row in rows:
-        table.add_row(*(_text(row.get(column), column) for column in columns))
-    _print_table(table)
+        table.add_row(*(" ".join(_text(row.get(column), column).splitlines()) for column in columns))
+    return table
 
 
 def _text(value: object, key: str = "") -> str:
@@ -91,8 +107,13 @@ def _text(value: object, key: str = "") -> str:
 
 
 def _print_table(table: Table) -> None:
-    console = Console(width=None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH, markup=False, highlight=False)
+    for line in _rendered(table, None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH):
+        print(line)
+
+
+def _rendered(table: Table, width: int | None) -> list[str]:
+    """The lines of a table; None is the width of the terminal."""
+    console = Console(width=width, markup=False, highlight=False)
     with console.capture() as captured:
         console.print(table)
-    for line in captured.get().splitlines():
-        print(line.rstrip())
+    return [line.rstrip() for line in captured.get().splitlines()]

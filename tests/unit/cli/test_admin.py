@@ -282,7 +282,11 @@ ANSWERS = {
     "objects": (b'[{"a":1},{"b":{"c":[2]}}]', ["a b", "1", '{"c":[2]}']),
     "sentences": (
         b'{"answer":{"sentence":"Not there","why":{"n":1},"change":"wait"},"rows":[{"sentence":"Here","why":{"n":1}}]}',
-        ["answer Not there; to change it: wait", "", "rows:", "sentence", "Here"],
+        ["answer Not there; to change it: wait", "", "rows:", "Here"],
+    ),
+    "sentences-below-rows": (
+        b'[{"what":"x\\ny","source":null,"sentence":"So"},{"what":"z","source":null,"sentence":"And"}]',
+        ["what", "x y", "So", "z", "And"],
     ),
     "times": (b'{"at":0,"limit":0}', ["at 1970-01-01 00:00:00.000+00:00", "limit 0"]),
     "an-object-of-lists": (

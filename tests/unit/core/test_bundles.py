@@ -21,6 +21,11 @@ def test_equal_bundles_differ_only_in_the_last_which_takes_the_remainder() -> No
     assert equal_boundaries(3) == (0, 0x55555555, 0xAAAAAAAA, 0xFFFFFFFF)
 
 
+def test_ranges_are_written_as_each_of_them_is() -> None:
+    bundles = NamespaceBundles((0, 5, 0x80000000, 0xFFFFFFFF))
+    assert bundles.range_texts() == tuple(str(each) for each in bundles.ranges())
+
+
 @pytest.mark.parametrize("bundles", [0, -1, MAX_BUNDLES + 1])
 def test_a_number_of_bundles_out_of_bounds_is_refused(bundles: int) -> None:
     with pytest.raises(InvalidNameError, match="numBundles"):

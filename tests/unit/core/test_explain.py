@@ -383,6 +383,12 @@ def test_a_pin_decides_whatever_the_preferences_say() -> None:
     assert answer.verdict.sentence() == "Placed on b:8080 because it is pinned there"
 
 
+def test_a_bundle_that_is_pinned_where_it_is_is_not_elsewhere_because_of_that() -> None:
+    answer = why_not(under(hot_a(), pinned={HEAVY: A}), HEAVY, C)
+    assert answer.verdict.sentence() == "No move because it is pinned to a:8080"
+    assert remedy_of(answer.verdict) == "take back its pin"
+
+
 def test_a_preference_is_an_obstacle_unless_it_is_given_up() -> None:
     more = report([bundle(5, "tenant/ns-9")], cpu=10)
     kept = why_not(situation(hot_a(b=report(cpu=10), c=more)), HEAVY, C)

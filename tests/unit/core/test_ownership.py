@@ -73,7 +73,7 @@ def test_a_bundle_whose_owner_is_gone_is_free(current: Ownership) -> None:
     ],
 )
 def test_an_illegal_transition_raises_with_the_bundles_story(step: Callable[[], Ownership]) -> None:
-    with pytest.raises(IllegalTransitionError, match="a bundle that is .* at version"):
+    with pytest.raises(IllegalTransitionError, match=r"a bundle that is .* at version"):
         step()
 
 

@@ -165,6 +165,14 @@ async def test_a_bundle_unloaded_with_a_destination_is_owned_by_it(
     assert node.ownership(owned).owner == target.registration
 
 
+async def test_a_parameter_that_is_misspelt_changes_nothing(node: RunningNode, owned: str) -> None:
+    before = node.ownership(owned)
+    reply = await node.put(f"/admin/v2/namespaces/{owned}/unload?destination=b2:8080")
+    assert reply.status == 400
+    assert reply.reason == "query parameter 'destination': unknown; known: destinationBroker"
+    assert node.ownership(owned) == before
+
+
 async def test_an_unknown_destination_is_409_and_moves_nothing(node: RunningNode, owned: str) -> None:
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload?destinationBroker=b9:8080")
     assert (reply.status, reply.reason) == (409, "destinationBroker 'b9:8080' is not registered; known: b1:8080")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from support.learned import learned
 from support.nodes import Cluster, a_leader
@@ -47,7 +48,7 @@ def in_force(node: Node, path: str) -> bool:
         paths.ANTI_AFFINITY: policies.find_group("t/ns") == "group",
         paths.CONTROLS: snapshot.controls == CONTROLS == node.view.laid_down.controls,
         paths.CONFIGURATION: node.live.planner.broker_max_topics == 7,
-        paths.LEARNED: snapshot.learned.load_of("t/ns").tolist() == [1, 2, 3, 4],
+        paths.LEARNED: bool(np.array_equal(snapshot.learned.load_of("t/ns"), [1, 2, 3, 4])),
     }[path]
 
 

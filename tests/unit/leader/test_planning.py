@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import replace
 
 import pytest
@@ -13,7 +14,7 @@ from support.waiting import eventually
 
 from loadmanager.core.names import TopicName
 from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.plan import Reason
+from loadmanager.core.plan import Plan, Reason
 from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
 from loadmanager.leader.service import Node
 from loadmanager.store import paths
@@ -119,6 +120,27 @@ async def test_those_who_wait_hear_of_the_end_of_the_term() -> None:
         with pytest.raises((NotLeaderError, NoBrokerAvailableError)):
             await waiting
         await eventually(lambda: leader.node.election.terms_won == 2)
+
+
+async def test_bundles_that_nobody_asks_for_are_placed_in_batches_and_lookups_go_first() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        names = await cluster.a_namespace("t/ns", bundles={"numBundles": 2_500})
+        batches: list[list[str]] = []
+        place = leader.node.desk.place
+
+        async def noted(bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
+            batches.append(bundles)
+            return await place(bundles, non_persistent)
+
+        leader.node.desk.place = noted  # type: ignore[method-assign]  # the same, noted
+        leader.node.assigner.place_soon(names[:-1])
+        asked = [names[2_000], names[-1]]
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in asked))
+        assert [len(batches), batches[0][:2], len(batches[0])] == [1, asked, 1_000]
+        await eventually(lambda: leader.node.assigner.assignments == len(names))
+        assert [len(batch) for batch in batches] == [1_000, 1_000, 500]
+        assert Counter(name for batch in batches for name in batch) == Counter(names)
 
 
 async def _hot_and_cold(cluster: Cluster) -> list[str]:

@@ -42,6 +42,27 @@ async def test_they_are_placed_at_once_where_that_is_asked_for() -> None:
         await eventually(lambda: leader.ownership(bundle).owner == other.registration)
 
 
+async def test_bundles_that_were_freed_while_no_broker_was_there_are_placed_when_one_registers() -> None:
+    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        await cluster.brokers["b1:8080"].leave()
+        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
+        other = await cluster.a_broker("b2:8080")
+        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
+
+
+async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup_all_the_same() -> None:
+    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+        (unowned,) = await cluster.a_namespace("t/other", bundles={"numBundles": 1})
+        await cluster.a_broker("b2:8080")
+        leader.node.reconciler.wake()
+        await leader.node.lookup(TopicName.parse("persistent://t/ns/x"))
+        assert leader.ownership(unowned).version == 0
+        assert leader.ownership(bundle).version == 4, "owned, released, freed, and owned by its lookup"
+
+
 async def test_a_broker_that_registers_again_has_lost_its_bundles() -> None:
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)

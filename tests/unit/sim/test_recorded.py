@@ -174,6 +174,17 @@ def test_a_limit_that_is_not_known_is_that_of_any_broker() -> None:
     assert given.brokers[0].capacity == LIMITS
 
 
+def test_a_limit_that_the_first_report_does_not_have_yet_is_that_of_a_later_one() -> None:
+    limits = np.array([[0.0] * 5, [400.0, 0.0, 1024.0, 15e3, 15e3], [800.0, 0.0, 1024.0, 15e3, 15e3]])
+    rows = BrokerRows(np.arange(3.0), np.array(["a:8080"] * 3, object), limits, *[np.array([""] * 3, object)] * 2)
+    none = np.zeros(1, dtype=np.int64)
+    one = BundleRows(none, np.array(["tenant/ns"], object), none, none + HASH_SPACE_END, np.ones((1, 4)), none, none)
+
+    found = recorded_range(rows, one, HOUR_S).brokers[0].capacity
+
+    assert found == (400.0, BrokerSpec(BrokerId("a:8080")).capacity[1], 1024.0, 15e3, 15e3)
+
+
 def test_a_range_without_loaded_bundles_is_an_error() -> None:
     with pytest.raises(ValueError, match="the range has no reports of loaded bundles"):
         recorded((0.0, "a", []))
