@@ -16,7 +16,7 @@ from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import HASH_SPACE_END, BundleRange, InvalidNameError
 
 _HASHES = HASH_SPACE_END + 1
-_TEXTS_KEPT = 256
+_TEXTS_KEPT = 1_024
 MAX_BUNDLES = 1 << 14
 """More bundles than this in one namespace are refused: its record, an owner for each, has to fit into one znode."""
 
