@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline-demo test check lint bench format clean
+.PHONY: help demo pipeline-demo test test-pipeline check lint bench format clean
 
 # Test processes side by side.
 WORKERS ?= 2
@@ -38,11 +38,14 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 	report=$$($(BIN)/loadmanager pipeline run "$$history" --out '$(OUT)' $(ARGS)); \
 	echo "the report: $$report"
 
-test: $(VENV)/.for-development ## All tests, and every branch of the core covered
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup \
+test: $(VENV)/.for-development ## All tests but those on Spark, and every branch of the core covered
+	$(BIN)/python -m pytest -m 'not spark' -n $(WORKERS) --dist loadgroup \
 		--cov=loadmanager.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
-check: lint test ## What has to pass before a change goes in
+test-pipeline: $(VENV)/.for-development ## The tests on Spark, in one process
+	$(BIN)/python -m pytest -m spark tests/pipeline tests/integration/test_pipeline_end_to_end.py $(ARGS)
+
+check: lint test test-pipeline ## What has to pass before a change goes in
 
 lint: $(VENV)/.for-development ## Style, types and the direction of imports
 	$(BIN)/ruff check $(CODE)

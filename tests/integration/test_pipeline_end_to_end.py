@@ -14,7 +14,7 @@ from support.recorded_fleet import BUNDLES, record_fleet
 
 from loadmanager.config import Settings, load_settings
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600), pytest.mark.xdist_group("spark")]
 
 LEARNED = "/loadbalance/v1/learned"
 SPARK = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2", "--conf", "spark.driver.memory=1g"]

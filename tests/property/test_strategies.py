@@ -41,8 +41,8 @@ COUNTS_MESSAGES = {"leastLoadedServer", "leastMsgPerSecond", "weightedRandomSele
 GOES_ON = {"TransferShedder", "SimpleLoadManagerImpl"}
 """One takes few brokers in a round and the next ones later, the other looks for a broker that is comfortable now."""
 ROUNDS = 3
-LOOKED_AT = 60
-LEAST_SHARE = 0.1
+LOOKED_AT = 100
+LEAST_SHARE = 0.05
 """In so great a part of the clusters each strategy has to act, or the properties would say little of it."""
 
 
