@@ -34,4 +34,6 @@ def test_an_example_says_what_the_documentation_shows(
 
 
 def test_every_example_file_is_shown() -> None:
-    assert {path.name for path in (DOCS / "examples").glob("*.jsonl")} == {arguments.split()[0] for arguments, _ in SHOWN}
+    assert {path.name for path in (DOCS / "examples").glob("*.jsonl")} == {
+        arguments.split()[0] for arguments, _ in SHOWN
+    }
