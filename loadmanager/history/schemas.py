@@ -104,12 +104,17 @@ class TableSchema:
 def _cast(column: pa.ChunkedArray, wanted: pa.Field, where: str) -> pa.ChunkedArray:
     if column.type == wanted.type:
         return column
+    said = f"{where}: column {wanted.name} is {column.type}, expected {wanted.type}"
+    if _is_text(column.type) and not _is_text(wanted.type):  # Arrow would read numbers from it, as long as it can
+        raise HistoryFileError(said)
     try:
         return column.cast(wanted.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise HistoryFileError(
-            f"{where}: column {wanted.name} is {column.type}, expected {wanted.type}: {error}"
-        ) from None
+        raise HistoryFileError(f"{said}: {error}") from None
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind.value_type if pa.types.is_dictionary(kind) else kind))
 
 
 def version_of(metadata: Mapping[bytes, bytes] | None, table: str, where: str) -> int:

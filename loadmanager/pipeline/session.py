@@ -40,6 +40,8 @@ _SETTINGS_HERE = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    # Looking for files on this machine takes less time than a task for each of them.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 
 
