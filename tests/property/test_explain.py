@@ -136,7 +136,12 @@ def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(situation: 
         if verdict is Reason.WOULD_BE_CHOSEN:
             assert broker == chosen
         if broker == chosen:
-            assert verdict in (Reason.WOULD_BE_CHOSEN, Reason.PINNED_TO_BROKER, Reason.DECIDED_BEFORE)
+            assert verdict in (
+                Reason.WOULD_BE_CHOSEN,
+                Reason.PINNED_TO_BROKER,
+                Reason.BUNDLE_PINNED,
+                Reason.DECIDED_BEFORE,
+            )
 
 
 @pytest.mark.parametrize("strategy", sorted(PLACEMENT_STRATEGIES))
