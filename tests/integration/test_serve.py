@@ -79,6 +79,12 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
         url = await serve.url()
         async with http.get(f"{url}/readyz") as answer:
             assert answer.status == 200
+
+        async def leads() -> bool:
+            async with http.get(f"{url}/healthz") as answer:
+                return bool((await answer.json())["leading"])
+
+        await eventually(leads)
         serve.process.send_signal(number)
         code, said = await serve.end(2.0)
     assert code == 0
