@@ -135,11 +135,18 @@ class Cluster:
         return self.nodes[found[0]]
 
     async def brokers_are_seen(self, url: str, count: int) -> None:
-        async def seen() -> bool:
-            async with self.http.get(f"{url}/admin/v2/brokers") as answer:
-                return len(await answer.json()) == count
+        """By the node at `url` and by the leader, who plans and who answers what operators command."""
 
-        await eventually(seen, what=f"{count} brokers are seen by {url}")
+        async def seen() -> bool:
+            leaders = await self.leaders()
+            urls = {url, *(self.nodes[name].url for name in leaders)}
+            return bool(leaders) and all([await self._known_brokers(each) == count for each in urls])
+
+        await eventually(seen, what=f"{count} brokers are seen by {url} and by the leader")
+
+    async def _known_brokers(self, url: str) -> int:
+        async with self.http.get(f"{url}/admin/v2/brokers") as answer:
+            return len(await answer.json())
 
 
 @asynccontextmanager
