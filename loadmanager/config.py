@@ -6,6 +6,7 @@ Settings are resolved once, where a process starts, and passed down; nothing rea
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 from collections.abc import Iterable, Mapping
@@ -578,82 +579,27 @@ class Settings(StoreSettings, WeightSettings):
 
     def planner_settings(self) -> PlannerSettings:
         """What the core needs of these settings."""
-        return PlannerSettings(
-            load_balancer_enabled=self.load_balancer_enabled,
-            placement_strategy=self.load_balancer_load_placement_strategy,
-            shedding_enabled=self.load_balancer_shedding_enabled,
-            shedding_strategy=self.load_balancer_load_shedding_strategy,
-            shedding_excluded_namespaces=self.load_balancer_shedding_excluded_namespaces,
-            distribute_bundles_evenly_enabled=self.load_balancer_distribute_bundles_evenly_enabled,
-            broker_max_topics=self.load_balancer_broker_max_topics,
-            broker_overloaded_threshold_percentage=self.load_balancer_broker_overloaded_threshold_percentage,
-            broker_threshold_shedder_percentage=self.load_balancer_broker_threshold_shedder_percentage,
-            lower_boundary_shedding_enabled=self.lower_boundary_shedding_enabled,
-            bundle_unload_min_throughput_threshold=self.load_balancer_bundle_unload_min_throughput_threshold,
-            history_resource_percentage=self.load_balancer_history_resource_percentage,
-            average_resource_usage_difference_threshold_percentage=(
-                self.load_balancer_average_resource_usage_difference_threshold_percentage
-            ),
-            load_manager_class_name=self.load_manager_class_name,
-            simple_placement_strategy=self.load_balancer_placement_strategy,
-            broker_underloaded_threshold_percentage=self.load_balancer_broker_underloaded_threshold_percentage,
-            broker_comfort_load_level_percentage=self.load_balancer_broker_comfort_load_level_percentage,
-            resource_quota_update_interval_minutes=self.load_balancer_resource_quota_update_interval_minutes,
-            prefer_later_versions=self.prefer_later_versions,
-            failure_domains_enabled=self.failure_domains_enabled,
-            msg_rate_difference_shedder_threshold=self.load_balancer_msg_rate_difference_shedder_threshold,
-            msg_throughput_multiplier_difference_shedder_threshold=(
-                self.load_balancer_msg_throughput_multiplier_difference_shedder_threshold
-            ),
-            min_unload_message=self.min_unload_message,
-            min_unload_message_throughput=self.min_unload_message_throughput,
-            max_unload_percentage=self.max_unload_percentage,
-            max_unload_bundle_num_per_shedding=self.max_unload_bundle_num_per_shedding,
-            avg_shedder_low_threshold=self.load_balancer_avg_shedder_low_threshold,
-            avg_shedder_high_threshold=self.load_balancer_avg_shedder_high_threshold,
-            avg_shedder_hit_count_low_threshold=self.load_balancer_avg_shedder_hit_count_low_threshold,
-            avg_shedder_hit_count_high_threshold=self.load_balancer_avg_shedder_hit_count_high_threshold,
-            broker_load_target_std=self.load_balancer_broker_load_target_std,
-            shedding_condition_hit_count_threshold=self.load_balancer_shedding_condition_hit_count_threshold,
-            transfer_enabled=self.load_balancer_transfer_enabled,
-            max_number_of_broker_shedding_per_cycle=self.load_balancer_max_number_of_broker_shedding_per_cycle,
-            shedding_delay_in_seconds=self.load_balance_shedding_delay_in_seconds,
-            broker_load_data_ttl_in_seconds=self.load_balancer_broker_load_data_ttl_in_seconds,
-            max_number_of_bundles_in_bundle_load_report=(
-                self.load_balancer_max_number_of_bundles_in_bundle_load_report
-            ),
-            shedding_bundles_with_policies_enabled=self.load_balancer_shedding_bundles_with_policies_enabled,
-            auto_bundle_split_enabled=self.load_balancer_auto_bundle_split_enabled,
-            namespace_bundle_max_topics=self.load_balancer_namespace_bundle_max_topics,
-            namespace_bundle_max_sessions=self.load_balancer_namespace_bundle_max_sessions,
-            namespace_bundle_max_msg_rate=self.load_balancer_namespace_bundle_max_msg_rate,
-            namespace_bundle_max_bandwidth_mbytes=self.load_balancer_namespace_bundle_max_bandwidth_mbytes,
-            namespace_maximum_bundles=self.load_balancer_namespace_maximum_bundles,
-            namespace_bundle_split_algorithm=self.default_namespace_bundle_split_algorithm,
-            supported_split_algorithms=self.supported_namespace_bundle_split_algorithms,
-            flow_or_qps_difference_threshold_percentage=self.flow_or_qps_difference_threshold_percentage,
-            max_number_of_bundles_to_split_per_cycle=self.load_balancer_max_number_of_bundles_to_split_per_cycle,
-            namespace_bundle_split_condition_hit_count_threshold=(
-                self.load_balancer_namespace_bundle_split_condition_hit_count_threshold
-            ),
-            auto_bundle_merge_enabled=self.load_balancer_auto_bundle_merge_enabled,
-            bundle_merge_max_topics=self.load_balancer_bundle_merge_max_topics,
-            bundle_merge_max_sessions=self.load_balancer_bundle_merge_max_sessions,
-            bundle_merge_max_msg_rate=self.load_balancer_bundle_merge_max_msg_rate,
-            bundle_merge_max_bandwidth_mbytes=self.load_balancer_bundle_merge_max_bandwidth_mbytes,
-            bundle_merge_min_age_minutes=self.load_balancer_bundle_merge_min_age_minutes,
-            namespace_minimum_bundles=self.load_balancer_namespace_minimum_bundles,
-            max_load_moved_per_cycle_percentage=self.load_balancer_max_load_moved_per_cycle_percentage,
-            max_load_moved_per_hour_percentage=self.load_balancer_max_load_moved_per_hour_percentage,
-            return_cool_down_minutes=self.load_balancer_return_cool_down_minutes,
-            thrash_window_minutes=self.load_balancer_thrash_window_minutes,
-            max_bundle_returns=self.load_balancer_max_bundle_returns,
-            thrash_bundle_freeze_minutes=self.load_balancer_thrash_bundle_freeze_minutes,
-            thrash_threshold_percentage=self.load_balancer_thrash_threshold_percentage,
-            thrash_shedding_stop_minutes=self.load_balancer_thrash_shedding_stop_minutes,
-            memory_resource_weight=self.load_balancer_memory_resource_weight,
-            resource_weights=self.resource_weights,
-        )
+        return PlannerSettings(**{name: getattr(self, source) for name, source in _PLANNER_SOURCES.items()})
+
+
+_PLANNER_NAMES = {
+    "placement_strategy": "load_balancer_load_placement_strategy",
+    "simple_placement_strategy": "load_balancer_placement_strategy",
+    "shedding_strategy": "load_balancer_load_shedding_strategy",
+    "shedding_delay_in_seconds": "load_balance_shedding_delay_in_seconds",
+    "namespace_bundle_split_algorithm": "default_namespace_bundle_split_algorithm",
+    "supported_split_algorithms": "supported_namespace_bundle_split_algorithms",
+}
+"""Where a field of the core's settings does not have the name of the setting, with or without `load_balancer_`."""
+
+
+def _planner_source(name: str) -> str:
+    """The attribute of `Settings` that a field of the core's settings is taken from."""
+    full = _PLANNER_NAMES.get(name, f"load_balancer_{name}")
+    return full if full in Settings.model_fields else name
+
+
+_PLANNER_SOURCES = {each.name: _planner_source(each.name) for each in dataclasses.fields(PlannerSettings)}
 
 
 class AgentSettings(StoreSettings, ReportSettings):

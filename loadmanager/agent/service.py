@@ -78,17 +78,7 @@ class Agent:
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self.watch = self._make_watch()
         self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots())
-        identity = Identity.of(settings, agent_url)
-        self.reporter = Reporter(
-            identity,
-            settings,
-            self.watch,
-            self.namespaces,
-            lambda: self.sampler.usage,
-            lambda: min(self.watch.measured_at_s, self.sampler.measured_at_s),
-            self.metrics,
-            clock,
-        )
+        self.reporter = self._make_reporter(agent_url)
         self.registration = Registration(
             store, broker_id, agent_url, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
         )
@@ -176,6 +166,18 @@ class Agent:
             silence_s=self._store.session_timeout_s,
             last_lease_at_s=lambda: self.leases.last_granted_at_s,
             on_change=self._broker_changed,
+        )
+
+    def _make_reporter(self, agent_url: str) -> Reporter:
+        return Reporter(
+            Identity.of(self._settings, agent_url),
+            self._settings,
+            self.watch,
+            self.namespaces,
+            lambda: self.sampler.usage,
+            lambda: min(self.watch.measured_at_s, self.sampler.measured_at_s),
+            self.metrics,
+            self._clock,
         )
 
     def _broker_changed(self) -> None:

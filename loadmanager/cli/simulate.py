@@ -79,16 +79,9 @@ def simulate(
     if not scenarios:
         fail("expected a scenario, a file or a name; --list shows the names", EXIT_CONFIGURATION)
     overrides = given_settings(settings or ())
-    held = True
     try:
         cases = [_case(name, strategies or (), seed, traces or (), fill_gaps) for name in scenarios]
-        for case in cases:
-            for strategy in case.strategies:  # all is checked before the first one runs
-                settings_for(case.scenario, strategy, overrides)
-        for case in cases:
-            runs = [_run(case, strategy, overrides, quiet=as_json) for strategy in case.strategies]
-            held = held and all(each.held for each in runs)
-            write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _shown(case, runs, with_plot))
+        held = _run_all(cases, overrides, as_json=as_json, with_plot=with_plot)
     except LoadManagerError as error:
         fail(str(error), EXIT_CONFIGURATION)
     if not held:
@@ -103,6 +96,19 @@ def _case(name: str, strategies: Sequence[str], seed: int | None, traces: Sequen
     return _Case(
         scenario, recorded_for(scenario, directory, traces, fill_gaps), tuple(asked) or scenario.strategies or ("",)
     )
+
+
+def _run_all(cases: Sequence[_Case], overrides: dict[str, str], *, as_json: bool, with_plot: bool) -> bool:
+    """Run and show them; whether all bounds hold."""
+    for case in cases:
+        for strategy in case.strategies:  # all is checked before the first one runs
+            settings_for(case.scenario, strategy, overrides)
+    held = True
+    for case in cases:
+        runs = [_run(case, strategy, overrides, quiet=as_json) for strategy in case.strategies]
+        held = held and all(each.held for each in runs)
+        write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _shown(case, runs, with_plot))
+    return held
 
 
 def _run(case: _Case, strategy: str, overrides: dict[str, str], *, quiet: bool) -> Run:

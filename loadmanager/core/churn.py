@@ -185,6 +185,12 @@ def limit(plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: Stat
     return replace(plan, steps=steps, verdicts=(*kept, *refusals.values())), state
 
 
+def find_excess(step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State) -> Verdict | None:
+    """Why the limits keep this step, alone, from being carried out now, None if they do not."""
+    memory = Memory.of(state).at(snapshot.taken_at_s, settings)
+    return _Allowance(memory, snapshot, settings).find_refusal(step)
+
+
 class _Allowance:
     """What a round may still move; each step that is not refused counts."""
 

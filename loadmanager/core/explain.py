@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmanager.core.churn import limit
+from loadmanager.core.churn import find_excess
 from loadmanager.core.effect import carried_load, share_of
 from loadmanager.core.filters import Question, rules_of
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
@@ -22,11 +22,12 @@ from loadmanager.core.obstacles import Obstacle, find_general_obstacles, find_ob
 from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Placement, Projection
 from loadmanager.core.plan import Figure, Plan, Reason, Unload, Verdict
-from loadmanager.core.planner import State, Trial, find_round_refusal, plan_shedding, try_transfer
-from loadmanager.core.restraint import drain_of, restrain, restraint_of
+from loadmanager.core.planner import State, Trial, find_round_refusal, try_transfer
+from loadmanager.core.restraint import drain_of, pin_of, restrain, restraint_of
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.shedding.base import MIB, find_hold, throughput_per_broker
+from loadmanager.core.shedding.round import shed
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 
@@ -41,8 +42,7 @@ class Situation:
 
     def round(self) -> Plan:
         """What a round of shedding would do now, within the limits on churn."""
-        plan, state = plan_shedding(self.snapshot, self.settings, self.state, deepcopy(self.rng))
-        return limit(plan, self.snapshot, self.settings, state)[0]
+        return shed(self.snapshot, self.settings, self.state, self.state, deepcopy(self.rng)).plan
 
     def trial(self, bundle: str, exclude: BrokerId | None) -> Trial:
         return Trial(self.snapshot, bundle, exclude, self.settings, self.state, self.rng)
@@ -302,9 +302,7 @@ def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
     step, verdict = try_transfer(restrained, bundle, settings, situation.state, situation.rng)
     if step is None:
         return verdict
-    alone = Plan(snapshot.revision, snapshot.taken_at_s, (step,), ())
-    refused = limit(alone, snapshot, settings, situation.state)[0].verdicts
-    return refused[0] if refused else None
+    return find_excess(step, snapshot, settings, situation.state)
 
 
 def _explain_placement(situation: Situation, bundle: int) -> PlacementExplained:
@@ -367,7 +365,7 @@ def _why_not(
         return _verdict_of(obstacles[0], name, broker)
     holder = _holder(snapshot, bundle)
     if holder is not None and holder == snapshot.controls.pinned.get(name):
-        return Verdict(name, Reason.BUNDLE_PINNED, acted=False, why={"pinned_to": holder})
+        return pin_of(name, holder)
     return _compare(name, asked, broker, trial, holder)
 
 

@@ -10,6 +10,7 @@ whichever its hash map has first; of several failure domains that list a broker,
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -84,8 +85,12 @@ class IsolationPolicy:
             raise InvalidPolicyError(f"{where}: nested too deeply") from None
 
 
-UNLOAD_ALL_MATCHING, UNLOAD_CHANGED, UNLOAD_NONE = "all_matching", "changed", "none"
-"""Pulsar's scopes: of which namespaces the bundles are unloaded when an isolation policy is set."""
+class UnloadScope(enum.StrEnum):
+    """Pulsar's: of which namespaces the bundles are unloaded when an isolation policy is set."""
+
+    CHANGED = "changed"
+    ALL_MATCHING = "all_matching"
+    NONE = "none"
 
 
 def namespaces_to_unload(
@@ -95,12 +100,12 @@ def namespaces_to_unload(
 
     With scope `changed`: those that one of both covers; or all that either covers, if the brokers are other ones.
     """
-    if scope == UNLOAD_NONE:
+    if scope == UnloadScope.NONE:
         return []
 
     def is_affected(namespace: str) -> bool:
         was = old is not None and old.covers(namespace)
-        if scope == UNLOAD_ALL_MATCHING or old is None or _brokers_of(old) != _brokers_of(new):
+        if scope == UnloadScope.ALL_MATCHING or old is None or _brokers_of(old) != _brokers_of(new):
             return was or new.covers(namespace)
         return was != new.covers(namespace)
 

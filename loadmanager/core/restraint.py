@@ -75,7 +75,12 @@ def restraint_of(bundle: str, controls: Controls) -> Verdict:
     if bundle in controls.frozen_bundles:
         why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
         return Verdict(bundle, Reason.BUNDLE_FROZEN, acted=False, why=why)
-    return Verdict(bundle, Reason.BUNDLE_PINNED, acted=False, why={"pinned_to": controls.pinned[bundle]})
+    return pin_of(bundle, controls.pinned[bundle])
+
+
+def pin_of(bundle: str, broker: BrokerId) -> Verdict:
+    """Why a bundle that belongs on that broker does not go elsewhere."""
+    return Verdict(bundle, Reason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
 
 
 def _with_bundles_kept(snapshot: Snapshot, controls: Controls) -> Snapshot:

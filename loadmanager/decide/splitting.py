@@ -10,9 +10,8 @@ from loadmanager.config import Settings
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.names import BrokerId, BundleRange, namespace_of
-from loadmanager.core.placement.base import State
 from loadmanager.core.plan import Reason, Verdict
-from loadmanager.core.settings import PlannerSettings, get_by_name, is_extensible, is_simple
+from loadmanager.core.settings import PlannerSettings, get_by_name
 from loadmanager.core.snapshot import NOBODY, Snapshot
 from loadmanager.core.splitting import PULSAR_REASONS, SPECIFIED_POSITIONS, SPLIT_ALGORITHMS, split_algorithm
 from loadmanager.core.splitting.base import SplitAlgorithm, TopicLoad
@@ -21,9 +20,8 @@ from loadmanager.core.splitting.finder import (
     Split,
     SplitCandidate,
     divide_bundle,
-    find_for_extensible,
-    find_for_modular,
 )
+from loadmanager.core.splitting.round import Question, find_splits_by, goes_by_latest_rates
 from loadmanager.decide.checks import check_bundle, declared_bundles, parse_bundle
 from loadmanager.decide.deciding import Decided, Decider
 from loadmanager.decide.settings import settings_for
@@ -68,40 +66,20 @@ class SplitDecider(Decider):
             why = {"loadBalancerAutoBundleSplitEnabled": str(settings.auto_bundle_split_enabled)}
             verdict = Verdict("cluster", Reason.SPLITTING_DISABLED, acted=False, why=why)
             return Decided(taken_at_ms, [], [verdict], self._state)
-        counts = _bundle_counts(snapshot, line, where)
-        if is_extensible(settings):
-            return self._extensible(snapshot, settings, counts, divide, line)
-        simple = is_simple(settings)
-        candidates = [each for row in range(len(snapshot.brokers)) for each in _reported(snapshot, row, latest=simple)]
-        topics = partial(_topics, line)
-        found = find_for_modular(candidates, counts, divide, settings, topics, counts_splits=not simple)
-        return Decided(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, self._state)
-
-    def _extensible(
-        self, snapshot: Snapshot, settings: PlannerSettings, counts: Counter[str], divide: Divide, line: DumpLine
-    ) -> Decided:
-        """Each broker looks at its own bundles, and a new incarnation of it remembers nothing.
-
-        They do so one after the other: `counts` grows by what those before have split.
-        """
-        remembered: State = self._state.get(_STATE, {}).get("hits", {})
-        splits: list[Split] = []
-        verdicts: list[Verdict] = []
-        hits = {}
-        for row, registration in enumerate(snapshot.brokers.registrations):
-            incarnation, own = remembered.get(registration.broker, (registration.incarnation, {}))
-            before = own if incarnation == registration.incarnation else {}
-            reported = _reported(snapshot, row, latest=True)
-            topics = partial(_topics, line)
-            found = find_for_extensible(reported, before, counts, divide, settings, find_topics=topics)
-            for split in found.splits:
-                counts[namespace_of(split.bundle)] += len(split.boundaries)
-            splits += found.splits
-            verdicts += found.verdicts
-            if found.hits:
-                hits[registration.broker] = [registration.incarnation, dict(found.hits)]
-        state = self._with_state(_STATE, {"hits": hits})
-        return Decided(line.get("takenAt", 0), _decisions(snapshot, splits), verdicts, state)
+        latest = goes_by_latest_rates(settings)
+        question = Question(
+            looked_at=tuple(
+                (registration, tuple(_reported(snapshot, row, latest=latest)))
+                for row, registration in enumerate(snapshot.brokers.registrations)
+            ),
+            counts=_bundle_counts(snapshot, line, where),
+            topics={},
+            under_way=frozenset(),
+            before=self._state.get(_STATE, {}).get("hits", {}),
+        )
+        found, remembered = find_splits_by(divide, partial(_topics, line), question, settings)
+        state = self._state if remembered is None else self._with_state(_STATE, remembered)
+        return Decided(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, state)
 
     def _divide(self, settings: PlannerSettings, line: DumpLine) -> Divide:
         name, algorithm = split_algorithm(settings, self._algorithm, "--split")

@@ -35,17 +35,12 @@ class AdminHandlers:
         self._short_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
+        tenant, found, unloaded = "/admin/v2/namespaces/{tenant}", (200, 404, 412), (204, 404, 409, 412, 504)
         destination = Parameter(
             "destinationBroker", "the broker that shall own it next; none: placed at the next lookup"
         )
         return [
-            Operation(
-                "GET",
-                "/admin/v2/namespaces/{tenant}",
-                "the namespaces of a tenant",
-                self.list_namespaces,
-                response_model=list[str],
-            ),
+            Operation("GET", tenant, "the namespaces of a tenant", self.list_namespaces, response_model=list[str]),
             Operation(
                 "PUT",
                 _NAMESPACE,
@@ -61,7 +56,7 @@ class AdminHandlers:
                 "the namespace's policies",
                 self.get_policies,
                 response_model=NamespacePolicies,
-                statuses=(200, 404, 412),
+                statuses=found,
             ),
             Operation(
                 "GET",
@@ -69,14 +64,14 @@ class AdminHandlers:
                 "the boundaries of its bundles",
                 self.get_bundles,
                 response_model=BundlesData,
-                statuses=(200, 404, 412),
+                statuses=found,
             ),
             Operation(
                 "PUT",
                 f"{_NAMESPACE}/unload",
                 "release every bundle; 504 when an owner did not do so in time",
                 self.unload_namespace,
-                statuses=(204, 404, 409, 412, 504),
+                statuses=unloaded,
             ),
             Operation(
                 "PUT",
@@ -84,7 +79,7 @@ class AdminHandlers:
                 "release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it",
                 self.unload_bundle,
                 (destination,),
-                statuses=(204, 404, 409, 412, 504),
+                statuses=unloaded,
             ),
         ]
 

@@ -166,9 +166,21 @@ class NodeCollector(Collector):
 
 def figures_of(node: Node) -> _Figures:
     """The node's figures at this moment; called on the event loop."""
+    return _Figures(
+        node.desk.snapshot(),
+        _as_floats(_counters(node), _churn_counters(node), _recording_counters(node)),
+        _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node)),
+        dict(node.journal.counts),
+        dict(node.shedding.strategy_metrics),
+        _splits(node),
+        {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS},
+        node.drains.bundles_left(),
+    )
+
+
+def _counters(node: Node) -> list[_Sample]:
     unloading, none = {"metric": "bundleUnloading"}, dict[str, str]()
-    term = node.election.term
-    counters = [
+    return [
         ("pulsar_lb_unload_broker", "Brokers shed from, summed over rounds.", unloading, node.shedding.brokers_shed),
         ("pulsar_lb_unload_bundle", "Bundles unloaded.", unloading, node.executor.unloads_completed),
         (
@@ -201,8 +213,12 @@ def figures_of(node: Node) -> _Figures:
         ("loadmanager_records_rejected", "Records that could not be used.", none, node.intake.records_rejected),
         ("loadmanager_history_records_written", "Records of history written.", none, node.persistence.records_written),
     ]
-    gauges = [
-        ("loadmanager_leader", "1 while this node leads.", none, float(term is not None)),
+
+
+def _gauges(node: Node) -> list[_Sample]:
+    none = dict[str, str]()
+    return [
+        ("loadmanager_leader", "1 while this node leads.", none, node.election.term is not None),
         ("loadmanager_epoch", "The current epoch.", none, node.view.epoch),
         ("loadmanager_lease_seconds", "How long the session is certain to live.", none, _lease_s(node)),
         ("loadmanager_view_fresh", "1 while the view was read since the last reconnection.", none, node.view.is_fresh),
@@ -217,16 +233,6 @@ def figures_of(node: Node) -> _Figures:
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
     ]
-    return _Figures(
-        node.desk.snapshot(),
-        _as_floats(counters, _churn_counters(node), _recording_counters(node)),
-        _as_floats(gauges, _churn_gauges(node), _recording_gauges(node)),
-        dict(node.journal.counts),
-        dict(node.shedding.strategy_metrics),
-        _splits(node),
-        {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS},
-        node.drains.bundles_left(),
-    )
 
 
 def _as_floats(*groups: Iterable[_Sample]) -> list[_Sample]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from loadmanager.core.names import BrokerId, NamespaceName, broker_host
-from loadmanager.core.policies import UNLOAD_CHANGED, InvalidPolicyError, IsolationPolicy, namespaces_to_unload
-from loadmanager.errors import BadRequestError, ConflictError, LoadManagerError, NotFoundError, UnloadFailedError
+from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, UnloadScope, namespaces_to_unload
+from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.bodies import value_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
@@ -41,22 +43,60 @@ def check_cluster(node: Node, request: web.Request) -> None:
         raise NotFoundError(f"cluster {name[:80]!r} not found; this one is {own!r}")
 
 
+@dataclass(frozen=True, slots=True)
+class _Kind(Generic[_Data]):
+    """What is laid down under names of its own. `known`: all of them; `update` stores what a change makes of them.
+
+    `variable` is that of the path which names one.
+    """
+
+    called: str
+    variable: str
+    known: Callable[[], Mapping[str, _Data]]
+    update: Callable[[Callable[[Mapping[str, _Data]], Mapping[str, _Data]]], Awaitable[object]]
+
+    def get(self, name: str) -> _Data:
+        known = self.known()
+        self._check(name, known)
+        return known[name]
+
+    async def remove(self, name: str) -> None:
+        def without(known: Mapping[str, _Data]) -> Mapping[str, _Data]:
+            self._check(name, known)
+            return {other: data for other, data in known.items() if other != name}
+
+        await self.update(without)
+
+    def _check(self, name: str, known: Mapping[str, _Data]) -> None:
+        if name not in known:
+            there_are = ", ".join(sorted(known)) or "none"
+            raise NotFoundError(f"{self.called} {name[:80]!r} not found; there are: {there_are}")
+
+
 class PolicyHandlers:
     """Any node tells what is laid down; the leader changes it."""
 
     def __init__(self, node: Node, forwarder: Forwarder) -> None:
         self._node = node
         self._forwarder = forwarder
+        operators, view = node.operators, node.view
+        self._isolation: _Kind[IsolationData] = _Kind(
+            "isolation policy", "policy", lambda: view.laid_down.isolation, operators.update_isolation
+        )
+        self._domains: _Kind[FailureDomain] = _Kind(
+            "failure domain", "failureDomain", lambda: view.laid_down.failure_domains, operators.update_failure_domains
+        )
 
     def operations(self) -> list[Operation]:
-        policy, domain = f"{_POLICIES}/{_NOT_BROKERS}", f"{_DOMAINS}/{{failureDomain}}"
-        found, done = (200, 404), (204, 404, 409)
-        policies, domains = dict[str, IsolationData], dict[str, FailureDomain]
+        return [*self._of_policies(), *self._of_domains()]
+
+    def _of_policies(self) -> list[Operation]:
+        policy, found = f"{_POLICIES}/{_NOT_BROKERS}", (200, 404)
+        kind, policies, brokers = self._isolation, dict[str, IsolationData], list[BrokerUnderPolicy]
         set_policy = "set an isolation policy, and unload what it concerns by its unload_scope"
-        brokers = list[BrokerUnderPolicy]
         return [
             Operation(
-                "GET", _POLICIES, "all isolation policies", self.list_policies, response_model=policies, statuses=found
+                "GET", _POLICIES, "all isolation policies", self._list(kind), response_model=policies, statuses=found
             ),
             Operation(
                 "GET",
@@ -75,35 +115,53 @@ class PolicyHandlers:
                 statuses=found,
             ),
             Operation(
-                "GET", policy, "an isolation policy", self.get_policy, response_model=IsolationData, statuses=found
+                "GET", policy, "an isolation policy", self._get(kind), response_model=IsolationData, statuses=found
             ),
             Operation(
                 "POST", policy, set_policy, self.set_policy, body_model=IsolationData, statuses=(204, 404, 409, 504)
             ),
-            Operation("DELETE", policy, "remove an isolation policy", self.delete_policy, statuses=done),
-            Operation(
-                "GET", _DOMAINS, "all failure domains", self.list_domains, response_model=domains, statuses=found
-            ),
-            Operation("GET", domain, "a failure domain", self.get_domain, response_model=FailureDomain, statuses=found),
-            Operation(
-                "POST",
-                domain,
-                "set the brokers of a failure domain; each broker is in one at most",
-                self.set_domain,
-                body_model=FailureDomain,
-                statuses=done,
-            ),
-            Operation("DELETE", domain, "remove a failure domain", self.delete_domain, statuses=done),
+            Operation("DELETE", policy, "remove an isolation policy", self._delete(kind), statuses=(204, 404, 409)),
         ]
 
-    async def list_policies(self, request: web.Request) -> web.Response:
-        check_cluster(self._node, request)
-        return json_response(dict(sorted(self._node.view.laid_down.isolation.items())))
+    def _of_domains(self) -> list[Operation]:
+        domain, found, done = f"{_DOMAINS}/{{failureDomain}}", (200, 404), (204, 404, 409)
+        kind, domains = self._domains, dict[str, FailureDomain]
+        set_domain = "set the brokers of a failure domain; each broker is in one at most"
+        return [
+            Operation("GET", _DOMAINS, "all failure domains", self._list(kind), response_model=domains, statuses=found),
+            Operation("GET", domain, "a failure domain", self._get(kind), response_model=FailureDomain, statuses=found),
+            Operation("POST", domain, set_domain, self.set_domain, body_model=FailureDomain, statuses=done),
+            Operation("DELETE", domain, "remove a failure domain", self._delete(kind), statuses=done),
+        ]
 
-    async def get_policy(self, request: web.Request) -> web.Response:
-        check_cluster(self._node, request)
-        name = request.match_info["policy"]
-        return json_response(_get("isolation policy", name, self._node.view.laid_down.isolation))
+    def _list(self, kind: _Kind[_Data]) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            check_cluster(self._node, request)
+            return json_response(dict(sorted(kind.known().items())))
+
+        return handle
+
+    def _get(self, kind: _Kind[_Data]) -> Handler:
+        async def handle(request: web.Request) -> web.Response:
+            check_cluster(self._node, request)
+            return json_response(kind.get(request.match_info[kind.variable]))
+
+        return handle
+
+    def _delete(self, kind: _Kind[_Data]) -> Handler:
+        """204; nothing is unloaded, and what is placed next goes by what is left."""
+
+        async def handle(request: web.Request) -> web.Response:
+            check_cluster(self._node, request)
+            name = request.match_info[kind.variable]
+
+            async def act() -> web.Response:
+                await kind.remove(name)
+                return web.Response(status=HTTPStatus.NO_CONTENT)
+
+            return await self._on_leader(request, act)
+
+        return handle
 
     async def list_brokers(self, request: web.Request) -> web.Response:
         check_cluster(self._node, request)
@@ -116,7 +174,7 @@ class PolicyHandlers:
         return json_response(_under_policy(broker, self._policies()))
 
     def _policies(self) -> list[IsolationPolicy]:
-        return [isolation_policy(name, data) for name, data in sorted(self._node.view.laid_down.isolation.items())]
+        return [isolation_policy(name, data) for name, data in sorted(self._isolation.known().items())]
 
     async def set_policy(self, request: web.Request) -> web.Response:
         """`POST`: 204 once it is stored and the bundles of the namespaces it concerns are unloaded."""
@@ -132,9 +190,9 @@ class PolicyHandlers:
                 replaced.append(policies.get(name))
                 return {**policies, name: data}
 
-            await self._node.operators.update_isolation(put)
+            await self._isolation.update(put)
             old = None if replaced[-1] is None else isolation_policy(name, replaced[-1])
-            scope = data.get("unload_scope", UNLOAD_CHANGED)
+            scope = data.get("unload_scope", UnloadScope.CHANGED)
             for namespace in namespaces_to_unload(old, policy, scope, sorted(self._node.view.namespaces)):
                 await self._unload(namespace, name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -150,26 +208,6 @@ class PolicyHandlers:
             said = f"isolation policy {policy!r} is stored, but not every bundle of {namespace} was unloaded: {error}"
             raise UnloadFailedError(said) from None
 
-    async def delete_policy(self, request: web.Request) -> web.Response:
-        """`DELETE`: 204; nothing is unloaded, and what is placed next goes anywhere."""
-        check_cluster(self._node, request)
-        name = request.match_info["policy"]
-
-        async def act() -> web.Response:
-            await self._node.operators.update_isolation(lambda policies: _without("isolation policy", name, policies))
-            return web.Response(status=HTTPStatus.NO_CONTENT)
-
-        return await self._on_leader(request, act)
-
-    async def list_domains(self, request: web.Request) -> web.Response:
-        check_cluster(self._node, request)
-        return json_response(dict(sorted(self._node.view.laid_down.failure_domains.items())))
-
-    async def get_domain(self, request: web.Request) -> web.Response:
-        check_cluster(self._node, request)
-        name = request.match_info["failureDomain"]
-        return json_response(_get("failure domain", name, self._node.view.laid_down.failure_domains))
-
     async def set_domain(self, request: web.Request) -> web.Response:
         """`POST`: 204; 409 when one of the brokers is in another domain."""
         check_cluster(self._node, request)
@@ -184,17 +222,7 @@ class PolicyHandlers:
             return {**domains, name: domain}
 
         async def act() -> web.Response:
-            await self._node.operators.update_failure_domains(put)
-            return web.Response(status=HTTPStatus.NO_CONTENT)
-
-        return await self._on_leader(request, act)
-
-    async def delete_domain(self, request: web.Request) -> web.Response:
-        check_cluster(self._node, request)
-        name = request.match_info["failureDomain"]
-
-        async def act() -> web.Response:
-            await self._node.operators.update_failure_domains(lambda domains: _without("failure domain", name, domains))
+            await self._domains.update(put)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._on_leader(request, act)
@@ -229,19 +257,3 @@ def _under_policy(broker: str, policies: list[IsolationPolicy]) -> BrokerUnderPo
                 namespaceRegex=list(policy.namespaces),
             )
     return BrokerUnderPolicy(brokerName=broker, primary=False)
-
-
-def _get(kind: str, name: str, known: Mapping[str, _Data]) -> _Data:
-    if name not in known:
-        raise _not_found(kind, name, known)
-    return known[name]
-
-
-def _without(kind: str, name: str, known: Mapping[str, _Data]) -> Mapping[str, _Data]:
-    if name not in known:
-        raise _not_found(kind, name, known)
-    return {other: data for other, data in known.items() if other != name}
-
-
-def _not_found(kind: str, name: str, known: Mapping[str, object]) -> LoadManagerError:
-    return NotFoundError(f"{kind} {name[:80]!r} not found; there are: {', '.join(sorted(known)) or 'none'}")

@@ -1,4 +1,4 @@
-"""Keeps the memory of moves while this node leads, holds shedding to the limits, and speaks for the breaker."""
+"""Keeps the memory of moves while this node leads, by which shedding is limited, and speaks for the breaker."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory, State
 from loadmanager.core.effect import share_of, total_load
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
-from loadmanager.core.plan import Plan, Reason, Verdict
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.plan import Reason, Verdict
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.history.rows import Event
 from loadmanager.leader.journal import Journal
@@ -107,11 +106,6 @@ class Churn:
         self.memory_changed.set()
         self._journal.judged("breaker", verdict, epoch=self._view.epoch)
         log.warning("breaker_tripped", subject=verdict.subject, sentence=verdict.sentence(), **verdict.why)
-
-    def limit(self, plan: Plan, snapshot: Snapshot, settings: PlannerSettings) -> Plan:
-        """The plan of a round without what is beyond the limits."""
-        limited, self.state = churn.limit(plan, snapshot, settings, self.state)
-        return limited
 
     def lift(self, bundle: str | None = None) -> None:
         """Set the breaker back, of one bundle or of everything, at an operator's word."""

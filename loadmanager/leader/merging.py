@@ -21,6 +21,7 @@ from loadmanager.leader.view import BrokerEntry, ClusterView
 from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.checkpoint import Later
 from loadmanager.wire.reshaping import merging_as_json
+from loadmanager.wire.steps import merge_as_json
 
 
 class Merger:
@@ -49,7 +50,7 @@ class Merger:
             return candidates, *find_merges(candidates, settings)
 
         candidates, merges, verdicts = await asyncio.to_thread(find)
-        steps = [{"kind": "merge", "bundle": each.lower, "detail": {"with": each.upper}} for each in merges]
+        steps = [merge_as_json(each) for each in merges]
         said = [*verdicts, *(each.why for each in merges)]
         self._desk.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
         for verdict in verdicts:

@@ -31,7 +31,7 @@ from loadmanager.core.ownership import (
     owner_gone,
 )
 from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding import round as shedding
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError, NotLeaderError
 from loadmanager.leader.churn import Churn
@@ -118,25 +118,25 @@ class Desk:
             snapshot, settings = self._new_snapshot(), self._live.planner
             asked = self.recorder.ask("shed")
             try:
-                plan, state = await self._decide(asked, _plan_round, snapshot, settings, self.state, self._rng)
+                proposal = await self._decide(asked, shedding.propose, snapshot, settings, self.state, self._rng)
             except Exception:
                 self.state = {}  # what was remembered may be the cause; the next round starts without it
                 raise
-            limited = self.churn.limit(plan, snapshot, settings)
-            self.state = recency.after_round(state, limited, snapshot)
-            self.recorder.decided(asked, limited.steps, limited.verdicts, self.state, self._rng)
+            done = proposal.within_limits(self.churn.state)
+            self.state, self.churn.state = done.state, done.churn_state
+            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, self._rng)
             self.recorder.remembered({**self.state, **self.churn.state})
-            return limited
+            return done.plan
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
         """What `shed` would decide now, and on which snapshot. Nothing is remembered of it."""
         async with self._lock:
             snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._rng)
             asked = self.recorder.ask("preview_shed")
-            plan, _ = await asyncio.to_thread(_plan_round, snapshot, settings, self.state, rng)
-            limited = churn.limit(plan, snapshot, settings, self.churn.state)[0]
-            self.recorder.decided(asked, limited.steps, limited.verdicts)
-            return limited, snapshot
+            proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, self.state, rng)
+            plan = proposal.within_limits(self.churn.state).plan
+            self.recorder.decided(asked, plan.steps, plan.verdicts)
+            return plan, snapshot
 
     async def look(self) -> Situation:
         """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
@@ -184,10 +184,7 @@ class Desk:
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
-        snapshot = self.snapshot()
-        plan = Plan(snapshot.revision, snapshot.taken_at_s, (step,), ())
-        limited, _ = churn.limit(plan, snapshot, self._live.planner, self.churn.state)
-        return None if limited.steps else limited.verdicts[0]
+        return churn.find_excess(step, self.snapshot(), self._live.planner, self.churn.state)
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
         """Owners for free bundles, decided as one batch; `non_persistent` are those asked for by such a topic."""
@@ -241,13 +238,6 @@ class Desk:
     def _recent_snapshot(self) -> Snapshot:
         """The last one that was taken, or a new one if there is none."""
         return self._snapshot or self.snapshot()
-
-
-def _plan_round(
-    snapshot: Snapshot, settings: PlannerSettings, state: planner.State, rng: np.random.Generator
-) -> tuple[Plan, planner.State]:
-    """A round of shedding, which forgets the averages that would mislead it."""
-    return planner.plan_shedding(snapshot, settings, recency.before_round(state, snapshot, settings), rng)
 
 
 class Assigner:

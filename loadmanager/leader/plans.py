@@ -21,6 +21,7 @@ from loadmanager.core.effect import Effect, effect_of
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Plan, Reason, Unload, Verdict
+from loadmanager.core.restraint import pin_of
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import (
     BadRequestError,
@@ -192,8 +193,8 @@ class Plans:
     def _find_refusal(self, kind: str, bundle: str, destination: BrokerId) -> Verdict | None:
         """Why the destination may not be given the bundle; an operator's own moves keep to the pins as well."""
         pinned = self._view.laid_down.controls.pinned.get(bundle)
-        if kind == "moves" and pinned not in (None, destination):
-            return Verdict(bundle, Reason.BUNDLE_PINNED, acted=False, why={"pinned_to": str(pinned)})
+        if kind == "moves" and pinned is not None and pinned != destination:
+            return pin_of(bundle, pinned)
         return self._desk.find_move_refusal(bundle, destination)
 
     def _step(self, step: object) -> _Step | None:

@@ -75,26 +75,12 @@ class Node:
         self.journal = Journal(settings.decisions_kept)
         self.store = store
         self.intake = Intake(store, self.view, self.live, self._on_change)
-        self.election = Election(
-            store,
-            self.view,
-            LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0),
-            settings.leader_probe_interval_ms / 1000,
-            self._on_elected,
-            self._on_deposed,
-        )
+        self.election = self._make_election()
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
         self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves)
         self.explainer = Explainer(self.view, self.desk, self.journal)
-        self.executor = Executor(
-            self.view,
-            self.ledger,
-            self.election,
-            self.journal,
-            lambda: _executor_settings(self.live.current),
-            self.desk.churn,
-        )
+        self.executor = self._make_executor()
         self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
         self.shedding = SheddingLoop(self.desk, self.executor, self.election, self.journal, self.view, self.live)
         self.reconciler = Reconciler(
@@ -104,7 +90,42 @@ class Node:
         self.plans = Plans(self.view, self.desk, self.executor, self.live)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view)
-        self.reshaper = Reshaper(
+        self.reshaper = self._make_reshaper()
+        self.splitter = Splitter(self.desk, self.view, self.reshaper, self.executor, self.journal, self.live)
+        merger = Merger(self.desk, self.view, self.reshaper, self.journal)
+        self.reshaping = ReshapingLoop(
+            self.view, self.reshaper, self.splitter, merger, self.election, self.journal, self.live
+        )
+        self.leading = asyncio.Event()
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._swept = 0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._term_task: asyncio.Task[None] | None = None
+        self._end_of_term: asyncio.Task[None] | None = None
+        self._started_ms = time.time_ns() // 1_000_000
+
+    def _make_election(self) -> Election:
+        return Election(
+            self.store,
+            self.view,
+            LeaderRecord(broker_id=self.node_id, service_url=self.service_url, epoch=0),
+            self.settings.leader_probe_interval_ms / 1000,
+            self._on_elected,
+            self._on_deposed,
+        )
+
+    def _make_executor(self) -> Executor:
+        return Executor(
+            self.view,
+            self.ledger,
+            self.election,
+            self.journal,
+            lambda: _executor_settings(self.live.current),
+            self.desk.churn,
+        )
+
+    def _make_reshaper(self) -> Reshaper:
+        return Reshaper(
             self.view,
             self.desk,
             self.ledger,
@@ -115,23 +136,6 @@ class Node:
             self.live,
             self._on_reshaped,
         )
-        self.splitter = Splitter(self.desk, self.view, self.reshaper, self.executor, self.journal, self.live)
-        self.reshaping = ReshapingLoop(
-            self.view,
-            self.reshaper,
-            self.splitter,
-            Merger(self.desk, self.view, self.reshaper, self.journal),
-            self.election,
-            self.journal,
-            self.live,
-        )
-        self.leading = asyncio.Event()
-        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._swept = 0
-        self._tasks: list[asyncio.Task[None]] = []
-        self._term_task: asyncio.Task[None] | None = None
-        self._end_of_term: asyncio.Task[None] | None = None
-        self._started_ms = time.time_ns() // 1_000_000
 
     async def start(self) -> None:
         """Read the cluster, register this node and take part in elections."""

@@ -19,12 +19,12 @@ from loadmanager.core.names import BundleName, InvalidNameError, namespace_of
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.placement.base import State
 from loadmanager.core.plan import Reason, Unload, Verdict
-from loadmanager.core.settings import PlannerSettings, is_extensible, is_simple
+from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.base import MIB
 from loadmanager.core.splitting.finder import Split, SplitCandidate, Splits
 from loadmanager.core.splitting.finder import find_reason as find_limit
-from loadmanager.core.splitting.round import Question, find_splits, hits_of
+from loadmanager.core.splitting.round import Question, find_splits, goes_by_latest_rates, hits_of
 from loadmanager.errors import LoadManagerError, NotLeaderError, OwnerSilentError, SplitRefusedError
 from loadmanager.leader.executor import Executor
 from loadmanager.leader.journal import Journal
@@ -36,6 +36,7 @@ from loadmanager.leader.view import BrokerEntry, ClusterView
 from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.checkpoint import Later
 from loadmanager.wire.reshaping import question_as_json
+from loadmanager.wire.steps import split_as_json
 
 log = structlog.get_logger(__name__)
 
@@ -175,15 +176,7 @@ class Splitter:
         found, remembered = find_splits(question, settings)
         if remembered is not None:
             self._desk.split_state = remembered
-        steps = [
-            {
-                "kind": "split",
-                "bundle": split.bundle,
-                "reason": split.reason.value,
-                "detail": {"boundaries": list(split.boundaries)},
-            }
-            for split in found.splits
-        ]
+        steps = [split_as_json(split) for split in found.splits]
         state = {SPLIT_STRATEGY: self._desk.split_state}
         content = Later(lambda: question_as_json(question))
         self._desk.recorder.decided(asked, steps, found.verdicts, state, question=content)
@@ -261,7 +254,7 @@ def _find_hot(
     remembered: State,
 ) -> list[_Hot]:
     """What each broker reports that is above a limit, or was; of bundles that there are, by name."""
-    latest = is_extensible(settings) or is_simple(settings)
+    latest = goes_by_latest_rates(settings)
     above_in_long_term = frozenset() if latest else _above_in_long_term(snapshot, settings)
     found = []
     for entry in entries:

@@ -14,6 +14,7 @@ from loadmanager.core.image import BrokerImage, ClusterImage
 from loadmanager.core.plan import Assign, Unload, Verdict
 from loadmanager.sim.retaking import Retaken
 from loadmanager.wire.dump import quoted
+from loadmanager.wire.steps import step_as_json
 
 _STEP_FIELDS = (
     "kind",
@@ -153,14 +154,4 @@ def _number(value: Any) -> Any:  # noqa: ANN401 - a number of numpy's
 def _step(step: Assign | Unload | Mapping[str, Any]) -> Mapping[str, Any]:
     if isinstance(step, Mapping):
         return step
-    source = step.source if isinstance(step, Unload) else None
-    destination = step.destination
-    return {
-        "kind": "unload" if isinstance(step, Unload) else "assign",
-        "bundle": step.bundle,
-        "source": source.broker if source else None,
-        "source_incarnation": source.incarnation if source else None,
-        "destination": destination.broker if destination else None,
-        "destination_incarnation": destination.incarnation if destination else None,
-        "reason": step.reason.value,
-    }
+    return step_as_json(step)

@@ -6,12 +6,13 @@ from collections.abc import Collection, Container, Sequence
 
 import numpy as np
 
-from loadmanager.core import churn, planner, recency
+from loadmanager.core import churn, planner
 from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory
 from loadmanager.core.effect import share_of
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.shedding.round import shed
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.sim.scene import Scene
 
@@ -29,12 +30,9 @@ class Leader:
 
     def shed(self) -> Plan:
         """One round of shedding, within the limits on churn."""
-        snapshot, settings = self._new_snapshot(), self._scene.settings
-        state = recency.before_round(self.state, snapshot, settings)
-        plan, state = planner.plan_shedding(snapshot, settings, state, self._rng)
-        limited, self.churn_state = churn.limit(plan, snapshot, settings, self.churn_state)
-        self.state = recency.after_round(state, limited, snapshot)
-        return limited
+        done = shed(self._new_snapshot(), self._scene.settings, self.state, self.churn_state, self._rng)
+        self.state, self.churn_state = done.state, done.churn_state
+        return done.plan
 
     def place(self, bundles: Sequence[str]) -> Plan:
         """Owners for free bundles, as one batch."""

@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from loadmanager.core import churn, planner, recency
+from loadmanager.core import planner
 from loadmanager.core.merging import find_merges
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Assign, Unload, Verdict
 from loadmanager.core.planner import State
 from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding.round import shed
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.round import find_splits
 from loadmanager.wire.checkpoint import unquoted
 from loadmanager.wire.reshaping import merging_of, question_of
+from loadmanager.wire.steps import merge_as_json, split_as_json
 
 SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
 
@@ -58,20 +60,16 @@ Retake = Callable[[Snapshot | None, PlannerSettings, Memory, Detail], Retaken | 
 def _shed(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, _: Detail) -> Retaken | None:
     if snapshot is None:
         return None
-    state = recency.before_round(memory.states, snapshot, settings)
-    plan, state = planner.plan_shedding(snapshot, settings, state, memory.rng)
-    limited, memory.churn = churn.limit(plan, snapshot, settings, memory.churn)
-    memory.states = recency.after_round(state, limited, snapshot)
-    return Retaken(limited.steps, limited.verdicts, memory.states)
+    done = shed(snapshot, settings, memory.states, memory.churn, memory.rng)
+    memory.states, memory.churn = done.state, done.churn_state
+    return Retaken(done.plan.steps, done.plan.verdicts, memory.states)
 
 
 def _preview_shed(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, _: Detail) -> Retaken | None:
     if snapshot is None:
         return None
-    state = recency.before_round(memory.states, snapshot, settings)
-    plan, _state = planner.plan_shedding(snapshot, settings, state, deepcopy(memory.rng))
-    limited, _churn = churn.limit(plan, snapshot, settings, memory.churn)
-    return Retaken(limited.steps, limited.verdicts)
+    plan = shed(snapshot, settings, memory.states, memory.churn, deepcopy(memory.rng)).plan
+    return Retaken(plan.steps, plan.verdicts)
 
 
 def _place(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
@@ -126,21 +124,13 @@ def _split(_: Snapshot | None, settings: PlannerSettings, memory: Memory, detail
     found, remembered = find_splits(question_of(detail["question"]), settings)
     if remembered is not None:
         memory.split_state = remembered
-    steps = [
-        {
-            "kind": "split",
-            "bundle": split.bundle,
-            "reason": split.reason.value,
-            "detail": {"boundaries": list(split.boundaries)},
-        }
-        for split in found.splits
-    ]
+    steps = [split_as_json(split) for split in found.splits]
     return Retaken(steps, found.verdicts, {SPLIT_STRATEGY: memory.split_state})
 
 
 def _merge(_: Snapshot | None, settings: PlannerSettings, __: Memory, detail: Detail) -> Retaken | None:
     merges, verdicts = find_merges(merging_of(detail["candidates"]), settings)
-    steps = [{"kind": "merge", "bundle": each.lower, "detail": {"with": each.upper}} for each in merges]
+    steps = [merge_as_json(each) for each in merges]
     return Retaken(steps, [*verdicts, *(each.why for each in merges)])
 
 

@@ -8,22 +8,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from loadmanager.core.load import BrokerReport, FloatArray
-from loadmanager.core.names import BrokerId, BundleName, BundleRange, namespace_of
+from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import OwnershipState, Registration
-from loadmanager.core.placement.base import State
 from loadmanager.core.plan import Reason, Unload, Verdict
 from loadmanager.core.settings import is_extensible
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting import split_algorithm
 from loadmanager.core.splitting.base import MIB, TopicLoad
-from loadmanager.core.splitting.finder import (
-    Split,
-    SplitCandidate,
-    Splits,
-    find_for_extensible,
-    find_for_modular,
-    find_reason,
-)
+from loadmanager.core.splitting.finder import Split, SplitCandidate, Splits, find_reason
+from loadmanager.core.splitting.round import Question, find_splits, goes_by_latest_rates, hits_of
 from loadmanager.sim.executing import Executor, Lookups
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import SplitDone
@@ -46,7 +39,7 @@ class Splitter:
         self._leader = leader
         self._executor = executor
         self._lookups = lookups
-        self._name, self._algorithm = split_algorithm(scene.settings)
+        self._algorithm, _ = split_algorithm(scene.settings)
         self._work: deque[Callable[[], bool]] = deque()
         self._looked_at = 0
 
@@ -94,7 +87,7 @@ class Splitter:
             return False
         row = scene.table.row_of(name)
         topics[name] = None if row is None else scene.table.find_topics(row, scene.loads.load[row])
-        if topics[name] is None and self._name != _WITHOUT_TOPICS:
+        if topics[name] is None and self._algorithm != _WITHOUT_TOPICS:
             self._judge(Verdict(name, Reason.OWNER_SILENT, acted=False))
             return False
         return True
@@ -103,40 +96,26 @@ class Splitter:
         self, candidates: Mapping[Registration, list[SplitCandidate]], topics: Mapping[str, Sequence[TopicLoad] | None]
     ) -> Splits:
         """By the rule that is configured."""
-        settings, counts = self._scene.settings, self._scene.table.namespace_sizes()
-
-        def divide(name: str, own: BundleRange) -> list[int] | None:
-            return self._algorithm(own, topics.get(name) or (), (), settings)
-
-        def topics_of(name: str) -> Sequence[TopicLoad]:
-            return topics.get(name) or ()
-
-        if not is_extensible(settings):
-            every = [candidate for own in candidates.values() for candidate in own]
-            return find_for_modular(every, counts, divide, settings, topics_of)
-        hits: dict[BrokerId, list[object]] = {}
-        splits: list[Split] = []
-        verdicts: list[Verdict] = []
-        for registration, own in candidates.items():
-            before = self._hits_of(registration)
-            found = find_for_extensible(own, before, counts, divide, settings, (), topics_of)
-            for split in found.splits:
-                counts[namespace_of(split.bundle)] += len(split.boundaries)
-            splits += found.splits
-            verdicts += found.verdicts
-            if found.hits:
-                hits[registration.broker] = [registration.incarnation, dict(found.hits)]
-        self._leader.split_state = {"hits": hits}
-        return Splits(tuple(splits), tuple(verdicts), {})
+        question = Question(
+            looked_at=tuple((registration, tuple(own)) for registration, own in candidates.items()),
+            counts=self._scene.table.namespace_sizes(),
+            topics={name: known or () for name, known in topics.items()},
+            under_way=frozenset(),
+            before=self._leader.split_state.get("hits", {}),
+        )
+        found, remembered = find_splits(question, self._scene.settings)
+        if remembered is not None:
+            self._leader.split_state = remembered
+        return found
 
     def _candidates(self, registrations: Sequence[Registration]) -> dict[Registration, list[SplitCandidate]]:
         """What each broker reports that is above a limit, or was in the last round; of bundles that there are."""
-        settings, latest = self._scene.settings, is_extensible(self._scene.settings)
-        snapshot = self._leader.snapshot()
+        settings, latest = self._scene.settings, goes_by_latest_rates(self._scene.settings)
+        snapshot, remembered = self._leader.snapshot(), self._leader.split_state.get("hits", {})
         hot = frozenset[str]() if latest else self._hot_in(snapshot)
         found: dict[Registration, list[SplitCandidate]] = {}
         for registration in registrations:
-            report, before = self._scene.reports[registration], self._hits_of(registration)
+            report, before = self._scene.reports[registration], hits_of(remembered, registration)
             sessions = settings.namespace_bundle_max_sessions
             above = report.bundle_topics > settings.namespace_bundle_max_topics
             above |= report.bundle_sessions > (sessions if sessions > 0 else np.inf)
@@ -190,12 +169,6 @@ class Splitter:
             throughput=bytes_in + bytes_out,
             is_owned=ownership.state is OwnershipState.OWNED and ownership.owner == reporter,
         )
-
-    def _hits_of(self, registration: Registration) -> Mapping[str, int]:
-        """A new incarnation of a broker has none."""
-        remembered: State = self._leader.split_state.get("hits", {})
-        incarnation, hits = remembered.get(registration.broker, (registration.incarnation, {}))
-        return hits if incarnation == registration.incarnation else {}
 
     def _go_on(self) -> None:
         """Do what is left of the round, until something has to be waited for; then the next round comes."""

@@ -12,12 +12,16 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from typing_extensions import TypedDict
 
 from loadmanager.core.names import BrokerId, NamespaceName, parse_broker_id
-from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, Policies, domain_of_each_broker
+from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, Policies, UnloadScope, domain_of_each_broker
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import parse_json
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
-_DEFAULT_MIN_LIMIT, _DEFAULT_USAGE_THRESHOLD = "1", "100"
+MIN_AVAILABLE = "min_available"
+"""The only kind of failover policy."""
+
+_SCOPES = f"^({'|'.join(UnloadScope)})$"
+_DEFAULT_PARAMETERS = {"min_limit": "1", "usage_threshold": "100"}
 
 
 def _in_quotes(value: object) -> object:
@@ -30,12 +34,11 @@ def _namespace(text: str) -> str:
 
 
 Name = Annotated[str, Field(min_length=1)]
-UnloadScope = Annotated[str, Field(pattern="^(changed|all_matching|none)$")]
 
 
 @with_config(_STRICT)
 class FailoverPolicy(TypedDict, total=False):
-    policy_type: Annotated[str, Field(pattern="^min_available$")]
+    policy_type: Annotated[str, Field(pattern=f"^{MIN_AVAILABLE}$")]
     parameters: dict[str, Annotated[str, BeforeValidator(_in_quotes), Field(pattern="^[0-9]{1,9}$")]]
 
 
@@ -47,7 +50,7 @@ class IsolationData(TypedDict, total=False):
     primary: list[str]
     secondary: list[str]
     auto_failover_policy: FailoverPolicy
-    unload_scope: UnloadScope
+    unload_scope: Annotated[str, Field(pattern=_SCOPES)]
 
 
 @with_config(_STRICT)
@@ -64,14 +67,14 @@ _GROUPS = TypeAdapter(dict[Annotated[str, AfterValidator(_namespace)], Name])
 
 def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:
     """Raises `InvalidPolicyError`, which names the policy and the pattern."""
-    parameters = data.get("auto_failover_policy", {}).get("parameters", {})
+    parameters = _DEFAULT_PARAMETERS | data.get("auto_failover_policy", {}).get("parameters", {})
     return IsolationPolicy(
         name,
         tuple(data.get("namespaces", ())),
         tuple(data.get("primary", ())),
         tuple(data.get("secondary", ())),
-        int(parameters.get("min_limit", _DEFAULT_MIN_LIMIT)),
-        int(parameters.get("usage_threshold", _DEFAULT_USAGE_THRESHOLD)),
+        int(parameters["min_limit"]),
+        int(parameters["usage_threshold"]),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 from support.builders import broker, bundle, report, snapshot
-from support.random_clusters import seldom
+from support.random_clusters import drawn, seldom
 from support.transcription_selection import (
     Broker,
     Isolation,
@@ -47,8 +47,8 @@ some_brokers = st.builds(
     Broker,
     topics=st.sampled_from([0, 9, 10, 11]),
     version=VERSIONS,
-    persistent=seldom().map(lambda it_is: not it_is),
-    non_persistent=seldom().map(lambda it_is: not it_is),
+    persistent=drawn(lambda chance: not seldom(chance, 5)),
+    non_persistent=drawn(lambda chance: not seldom(chance, 5)),
     ranges=st.dictionaries(st.sampled_from(NAMESPACES), st.integers(1, 3)),
 )
 policies = st.builds(Isolation, NAMESPACE_PATTERNS, HOST_PATTERNS, HOST_PATTERNS, st.integers(0, 3))
@@ -138,7 +138,11 @@ def test_a_bundle_may_leave_its_broker_when_pulsar_lets_it(world: World, namespa
 
 @given(
     rounds=st.lists(
-        st.lists(st.tuples(st.integers(0, 120), st.booleans(), seldom(3)), min_size=5, max_size=5),
+        st.lists(
+            st.tuples(st.integers(0, 120), st.booleans(), drawn(lambda chance: seldom(chance, 3))),
+            min_size=5,
+            max_size=5,
+        ),
         min_size=1,
         max_size=6,
     ),

@@ -1,10 +1,18 @@
-"""Random clusters for property tests: described as values, to be renamed, scaled and applied in any order."""
+"""Random clusters for property tests: described as values, to be renamed, scaled and applied in any order.
+
+What is drawn is written once, in `some_cluster`. Where the choices come from is another matter: Hypothesis varies and
+shrinks them, but makes many clusters from few by changing a bit of each, so how often something holds among them says
+little. A generator with a seed draws each on its own, and the same ones in every run.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeVar
 
+import numpy as np
 from hypothesis import strategies as st
 from support.builders import Load, averages, broker, bundle, owned, releasing, report
 
@@ -12,6 +20,7 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.ownership import FREE, Ownership, Registration
 from loadmanager.core.snapshot import Snapshot
 
+T = TypeVar("T")
 Name = Callable[[int], str]
 
 
@@ -43,48 +52,100 @@ class SomeCluster:
     bundles: tuple[SomeBundle, ...]
 
 
-FIGURES = st.sampled_from([0.0, 0.0, 1.0, 3.0, 100.0, 5e5, 1e6, 1e7, 2e7, 7e7]) | st.integers(0, 10**8).map(float)
+class Chance(Protocol):
+    """Where random numbers come from. Both ends of a range are in it; the least number is the simplest."""
+
+    def between(self, least: int, most: int) -> int: ...
 
 
-def seldom(chance: int = 5) -> st.SearchStrategy[bool]:
-    """True once in so many times."""
-    return st.sampled_from([False] * (chance - 1) + [True])
+@dataclass(frozen=True)
+class Drawn:
+    """By Hypothesis."""
+
+    draw: st.DrawFn
+
+    def between(self, least: int, most: int) -> int:
+        return self.draw(st.integers(least, most))
 
 
-def brokers() -> st.SearchStrategy[SomeBroker]:
-    return st.builds(
-        SomeBroker,
-        cpu=st.sampled_from([0, 0, 20, 50, 75, 85, 86, 99, 120]) | st.integers(0, 130),
-        topics=st.sampled_from([0, 10, 50_000, 50_001]),
-        persistent_enabled=seldom().map(lambda it_is: not it_is),
-        incarnation=st.integers(1, 3),
+@dataclass(frozen=True)
+class Seeded:
+    """By a generator: nothing but its seed decides."""
+
+    rng: np.random.Generator
+
+    def between(self, least: int, most: int) -> int:
+        return int(self.rng.integers(least, most, endpoint=True))
+
+
+MOST_BROKERS, MOST_BUNDLES = 6, 25
+CPU = (0, 0, 20, 50, 75, 85, 86, 99, 120)
+FIGURES = (0.0, 0.0, 1.0, 3.0, 100.0, 5e5, 1e6, 1e7, 2e7, 7e7)
+MOST = 10**8
+STATES = ("Owned",) * 11 + ("Free", "Releasing")
+
+
+def among(chance: Chance, options: Sequence[T]) -> T:
+    """One of these; the first is the simplest."""
+    return options[chance.between(0, len(options) - 1)]
+
+
+def seldom(chance: Chance, once_in: int) -> bool:
+    return chance.between(1, once_in) == once_in
+
+
+def some_broker(chance: Chance) -> SomeBroker:
+    """Few serve no persistent topics: such a one is idle, and no bundle of these clusters may go there."""
+    return SomeBroker(
+        cpu=among(chance, CPU) if among(chance, [True, False]) else chance.between(0, 130),
+        topics=among(chance, [0, 10, 50_000, 50_001]),
+        persistent_enabled=not seldom(chance, 20),
+        incarnation=chance.between(1, 3),
+    )
+
+
+def some_figure(chance: Chance) -> float:
+    return among(chance, FIGURES) if among(chance, [True, False]) else float(chance.between(0, MOST))
+
+
+def some_bundle(chance: Chance, brokers: int, *, settled: bool) -> SomeBundle:
+    """Few are under way or waited for: a broker that has to do with one of those is let be."""
+    return SomeBundle(
+        namespace=chance.between(0, 2),
+        state="Owned" if settled else among(chance, STATES),
+        owner=chance.between(0, brokers - 1),
+        destination=None if settled else among(chance, [None, chance.between(0, brokers - 1)]),
+        dead=not settled and seldom(chance, 20),
+        reported=settled or not seldom(chance, 15),
+        recent=seldom(chance, 5),
+        load=(some_figure(chance), some_figure(chance), some_figure(chance), some_figure(chance)),
+    )
+
+
+def some_cluster(
+    chance: Chance, *, settled: bool = False, fewest_brokers: int = 1, fewest_bundles: int = 0
+) -> SomeCluster:
+    """With `settled` every bundle is owned and reported by its owner."""
+    brokers = chance.between(fewest_brokers, MOST_BROKERS)
+    return SomeCluster(
+        tuple(some_broker(chance) for _ in range(brokers)),
+        tuple(
+            some_bundle(chance, brokers, settled=settled) for _ in range(chance.between(fewest_bundles, MOST_BUNDLES))
+        ),
     )
 
 
 @st.composite
+def drawn(draw: st.DrawFn, make: Callable[[Chance], T]) -> T:
+    """What `make` makes of choices that Hypothesis draws."""
+    return make(Drawn(draw))
+
+
 def clusters(
-    draw: st.DrawFn,
-    most_brokers: int = 6,
-    *,
-    settled: bool = False,
-    fewest_brokers: int = 1,
-    fewest_bundles: int = 0,
-) -> SomeCluster:
-    """With `settled` every bundle is owned and reported by its owner."""
-    some_brokers = draw(st.lists(brokers(), min_size=fewest_brokers, max_size=most_brokers))
-    position = st.integers(0, len(some_brokers) - 1)
-    some_bundles = st.builds(
-        SomeBundle,
-        namespace=st.integers(0, 2),
-        state=st.just("Owned") if settled else st.sampled_from(["Owned"] * 6 + ["Free", "Releasing"]),
-        owner=position,
-        destination=st.none() if settled else st.none() | position,
-        dead=seldom(10).map(lambda it_is: it_is and not settled),
-        reported=seldom().map(lambda it_is: settled or not it_is),
-        recent=seldom(),
-        load=st.tuples(FIGURES, FIGURES, FIGURES, FIGURES),
-    )
-    return SomeCluster(tuple(some_brokers), tuple(draw(st.lists(some_bundles, min_size=fewest_bundles, max_size=25))))
+    *, settled: bool = False, fewest_brokers: int = 1, fewest_bundles: int = 0
+) -> st.SearchStrategy[SomeCluster]:
+    """See `some_cluster`."""
+    return drawn(partial(some_cluster, settled=settled, fewest_brokers=fewest_brokers, fewest_bundles=fewest_bundles))
 
 
 def broker_name(position: int) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -10,6 +9,8 @@ import typer
 from loadmanager.cli.admin.arguments import Cluster, pairs, words
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import Request, delete, get, post
+from loadmanager.core.policies import UnloadScope
+from loadmanager.wire.policies import MIN_AVAILABLE, FailureDomain, IsolationData
 
 APP = group("Which brokers serve which namespaces.")
 CLUSTERS = group("Failure domains.")
@@ -22,12 +23,6 @@ _Domain = Annotated[str, typer.Option("--domain-name", help="The failure domain.
 _Brokers = Annotated[str, typer.Option("--broker-list", help="Its brokers, host:port, separated by commas.")]
 
 
-class UnloadScope(StrEnum):
-    CHANGED = "changed"
-    ALL_MATCHING = "all_matching"
-    NONE = "none"
-
-
 @command(APP, "set")
 def set_policy(
     cluster: Cluster,
@@ -35,14 +30,16 @@ def set_policy(
     namespaces: Annotated[str, typer.Option("--namespaces", help="Patterns of tenant/namespace, with commas.")],
     primary: Annotated[str, typer.Option("--primary", help="Patterns of hosts that serve them, with commas.")],
     secondary: Annotated[str, typer.Option("--secondary", help="Patterns of hosts that stand in, with commas.")] = "",
-    failover_type: Annotated[str, typer.Option("--auto-failover-policy-type", help="min_available.")] = "min_available",
+    failover_type: Annotated[
+        str, typer.Option("--auto-failover-policy-type", help=f"{MIN_AVAILABLE}.")
+    ] = MIN_AVAILABLE,
     failover_params: Annotated[
         str, typer.Option("--auto-failover-policy-params", help="min_limit=1,usage_threshold=80")
     ] = "min_limit=1,usage_threshold=100",
     unload_scope: Annotated[UnloadScope | None, typer.Option("--unload-scope", help="What moves at once.")] = None,
 ) -> Request:
     """Create or replace a policy."""
-    data: dict[str, object] = {
+    data: IsolationData = {
         "namespaces": words(namespaces),
         "primary": words(primary),
         "secondary": words(secondary),
@@ -86,7 +83,8 @@ def policy_broker(
 
 
 def _put_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> Request:
-    return post(_BASE, cluster, _DOMAINS, domain, body={"brokers": words(brokers)})
+    data: FailureDomain = {"brokers": words(brokers)}
+    return post(_BASE, cluster, _DOMAINS, domain, body=data)
 
 
 @command(CLUSTERS, "create-failure-domain")

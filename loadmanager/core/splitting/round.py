@@ -13,7 +13,15 @@ from loadmanager.core.plan import Verdict
 from loadmanager.core.settings import PlannerSettings, is_extensible, is_simple
 from loadmanager.core.splitting import split_algorithm
 from loadmanager.core.splitting.base import TopicLoad
-from loadmanager.core.splitting.finder import Split, SplitCandidate, Splits, find_for_extensible, find_for_modular
+from loadmanager.core.splitting.finder import (
+    Divide,
+    FindTopics,
+    Split,
+    SplitCandidate,
+    Splits,
+    find_for_extensible,
+    find_for_modular,
+)
 
 State = dict[str, Any]
 
@@ -37,7 +45,6 @@ class Question:
 def find_splits(question: Question, settings: PlannerSettings) -> tuple[Splits, State | None]:
     """What to split, and what to remember; None: nothing is. Raises `UnknownStrategyError`."""
     _, algorithm = split_algorithm(settings)
-    counts = Counter(question.counts)
 
     def topics_of(name: str) -> Sequence[TopicLoad]:
         return question.topics.get(name, ())
@@ -45,16 +52,27 @@ def find_splits(question: Question, settings: PlannerSettings) -> tuple[Splits, 
     def divide(name: str, own: BundleRange) -> list[int] | None:
         return algorithm(own, topics_of(name), (), settings)
 
+    return find_splits_by(divide, topics_of, question, settings)
+
+
+def find_splits_by(
+    divide: Divide, find_topics: FindTopics, question: Question, settings: PlannerSettings
+) -> tuple[Splits, State | None]:
+    """As `find_splits`, cutting by any algorithm; `find_topics` stands for the topics of the question.
+
+    Under the extensible rule each broker looks at its own bundles, one after the other: those before have split some.
+    """
+    counts = Counter(question.counts)
     if not is_extensible(settings):
         candidates = [candidate for _, own in question.looked_at for candidate in own]
         counted = not is_simple(settings)
-        return find_for_modular(candidates, counts, divide, settings, topics_of, counts_splits=counted), None
+        return find_for_modular(candidates, counts, divide, settings, find_topics, counts_splits=counted), None
     hits: State = {}
     splits: list[Split] = []
     verdicts: list[Verdict] = []
     for registration, own in question.looked_at:
         before = hits_of(question.before, registration)
-        found = find_for_extensible(own, before, counts, divide, settings, question.under_way, topics_of)
+        found = find_for_extensible(own, before, counts, divide, settings, question.under_way, find_topics)
         for split in found.splits:
             counts[namespace_of(split.bundle)] += len(split.boundaries)
         splits += found.splits
@@ -62,6 +80,11 @@ def find_splits(question: Question, settings: PlannerSettings) -> tuple[Splits, 
         if found.hits:
             hits[registration.broker] = [registration.incarnation, dict(found.hits)]
     return Splits(tuple(splits), tuple(verdicts), {}), {"hits": hits}
+
+
+def goes_by_latest_rates(settings: PlannerSettings) -> bool:
+    """Whether the rule that is configured goes by what bundles carried last, not by their long-term averages."""
+    return is_extensible(settings) or is_simple(settings)
 
 
 def hits_of(remembered: State, registration: Registration) -> Mapping[str, int]:

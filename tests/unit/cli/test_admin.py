@@ -315,7 +315,7 @@ def test_a_reader_that_goes_away_is_no_fault(node: RecordingNode, body: bytes, o
         assert process.stderr is not None
         process.stdout.close()
         said = process.stderr.read()
-        assert (process.wait(timeout=60), said) == (0, b"")
+        assert (process.wait(timeout=180), said) == (0, b"")
 
 
 @pytest.mark.parametrize("body", [b'["b1:8080"]', b'{"a":{"b":1.23456789}}', b"{}", b"[]"])

@@ -83,6 +83,15 @@ def test_a_bundle_that_is_heavier_than_the_limit_moves_alone() -> None:
     assert limited(plan, of_loads(80, 10, 10), max_load_moved_per_cycle_percentage=0)[0] == []
 
 
+def test_a_step_alone_is_refused_for_what_would_refuse_it_in_a_plan() -> None:
+    state = moved({}, 0, B, A, at_s=NOW_S - 10 * MINUTE_S)
+    refusal = churn.find_excess(unload(0, A, B), of_loads(1, 9), SETTINGS, state)
+    in_plan = limited(a_plan(unload(0, A, B)), of_loads(1, 9), state)[1][bundle(0)]
+    assert refusal is not None
+    assert refusal.sentence() == in_plan.sentence()
+    assert churn.find_excess(unload(0, A, C), of_loads(1, 9), SETTINGS, state) is None
+
+
 def test_what_was_refused_is_no_longer_said_to_be_placed() -> None:
     plan, _ = churn.limit(a_plan(unload(0)), of_loads(1), PlannerSettings(max_load_moved_per_cycle_percentage=0), {})
     assert [(v.subject, v.acted) for v in plan.verdicts] == [(A.broker, True), (bundle(0), False)]

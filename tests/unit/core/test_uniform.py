@@ -147,7 +147,7 @@ def test_loads_that_are_not_numbers_decide_nothing() -> None:
 def test_a_broker_with_a_hundred_thousand_bundles_is_decided_on_at_once(carried: float, taken: int) -> None:
     loads: dict[str, Load] = {bundle(i): (carried, 0, 0, 0) for i in range(100_000)}
     given = snapshot({"a": report(loads, load=(1e6, 0, 0, 0)), "b": report()})
-    started_s = time.perf_counter()
+    started_s = time.process_time()
     shed = UNIFORM.find_bundles_for_unloading(given, {})
-    assert time.perf_counter() - started_s < 0.3
+    assert time.process_time() - started_s < 0.3
     assert [len(pick.bundles) for pick in shed.bundles] == [taken]

@@ -19,7 +19,7 @@ QUARTERS = ["0x00000000", "0x40000000", "0x80000000", "0xc0000000", "0xffffffff"
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     async with Cluster() as cluster:
-        await cluster.start_leader(namespace_bundle_unloading_timeout_ms=300)
+        await cluster.start_leader()
         yield cluster
 
 
@@ -208,6 +208,7 @@ async def test_an_owner_that_does_not_let_go_in_time_is_504_and_keeps_the_bundle
     cluster: Cluster, node: RunningNode, owned: str
 ) -> None:
     cluster.brokers["b1:8080"].may_answer.clear()
+    node.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300"})
     reply = await node.put(f"/admin/v2/namespaces/{owned}/unload")
     assert reply.status == 504
     assert f"{owned} stays with b1:8080" in reply.reason
@@ -233,6 +234,7 @@ async def test_a_namespace_of_which_one_bundle_stays_is_504_and_the_others_are_u
     for bundle in bundles:
         await node.node.assigner.request(bundle)
     slow.status = 500
+    node.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "3000"})
     reply = await node.put(f"{NAMESPACE}/unload")
     assert reply.status == 504
     owners = {entry.owner for entry in map(node.ownership, bundles)}

@@ -23,7 +23,7 @@ TOPIC = "persistent://t/ns/x"
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     async with Cluster() as cluster:
-        await cluster.start_leader(namespace_bundle_unloading_timeout_ms=2_000)
+        await cluster.start_leader()
         yield cluster
 
 

@@ -13,7 +13,7 @@ LOOKUP = "/lookup/v2/topic"
 @pytest.fixture
 async def cluster() -> AsyncIterator[Cluster]:
     async with Cluster() as cluster:
-        await cluster.start_leader(lookup_timeout_ms=300)
+        await cluster.start_leader()
         yield cluster
 
 

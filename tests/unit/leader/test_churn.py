@@ -13,6 +13,8 @@ from support.waiting import eventually
 from loadmanager.core.churn import Memory
 from loadmanager.core.names import BundleName
 from loadmanager.core.plan import Reason, Unload
+from loadmanager.leader.persistence import pack_within_limit
+from loadmanager.store import paths
 
 FLAPPING = {
     "load_balancer_load_shedding_strategy": "OverloadShedder",
@@ -67,6 +69,7 @@ async def test_only_what_was_completed_counts() -> None:
         await shed(leader, bundles[0], first, second)
         assert memory(leader).moves == ()
         first.status = 204
+        leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "20000"})
         await shed(leader, bundles[0], first, second)
         (move,) = memory(leader).moves
         assert (move.bundle, move.source, move.is_own, move.is_return) == (bundles[0], "b1:8080", True, False)
@@ -130,7 +133,11 @@ async def test_a_breaker_that_has_tripped_outlives_the_leader() -> None:
         first, second, bundles = await two_brokers(cluster, leader)
         await shed(leader, bundles[0], first, second)
         await shed(leader, bundles[0], second, first)
-        await eventually(lambda: leader.node.persistence.records_written)
+        persistence = leader.node.persistence
+        await eventually(
+            lambda: persistence._written.get(paths.STRATEGY_STATE) == pack_within_limit(persistence._strategy_state()),
+            what="both moves are written",
+        )
         await leader.node.stop()
         await eventually(lambda: standby.leads)
         assert (await churn_of(standby))["sheddingStopped"] is True

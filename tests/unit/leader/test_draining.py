@@ -140,6 +140,7 @@ async def test_a_drain_ends_with_the_registration_it_was_for() -> None:
         await eventually(lambda: leader.node.drains._drains)
         await broker.leave()
         await eventually(lambda: leader.node.view.laid_down.controls == Controls())
+        await eventually(lambda: any(e["kind"] == "drain" and e["acted"] for e in leader.node.journal.recent(100)))
         (entry,) = [e for e in leader.node.journal.recent(100, "b1:8080") if e["kind"] == "drain" and e["acted"]]
         assert entry["sentence"] == "Drained no more because the registration that was drained has ended"
 
@@ -207,6 +208,7 @@ async def test_a_new_leader_goes_on_with_a_drain() -> None:
         await eventually(lambda: standby.leads)
         broker.may_answer.set()
         await eventually(lambda: owners(standby, bundles) == ["b2:8080"] * 8)
+        await eventually(lambda: standby.node.drains.progress(broker.registration.broker).state == "done")
         assert (await standby.get("/loadbalance/v1/brokers/b1:8080/drain")).json()["state"] == "done"
 
 

@@ -22,6 +22,7 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.plan import Reason, Unload
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
+from loadmanager.leader import executor
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
@@ -103,7 +104,7 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
     async with a_leader(**patience) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
-        async with asyncio.timeout(2):
+        async with asyncio.timeout(30):
             with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: http://.*/unload: TimeoutError"):
                 await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
         kept = leader.ownership(bundle)
@@ -125,7 +126,7 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
 async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_reported_in_short(
     body: bytes, content_type: str
 ) -> None:
-    async with a_leader(namespace_bundle_unloading_timeout_ms=1000) as (cluster, leader):
+    async with a_leader(namespace_bundle_unloading_timeout_ms=2_500) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type
         with pytest.raises(UnloadFailedError, match="answered 500") as failure:
@@ -139,7 +140,7 @@ async def test_an_owner_that_fails_at_first_is_asked_again() -> None:
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
         unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
-        await eventually(lambda: len(broker.unloads) == 2)
+        await eventually(lambda: len(broker.unloads) >= 2)
         broker.status = 204
         await unload
         assert leader.ownership(bundle).state is OwnershipState.FREE
@@ -248,7 +249,7 @@ async def test_an_unload_cut_short_by_the_end_of_the_term_is_finished_in_the_nex
 
 
 async def test_a_release_that_ended_by_another_hand_is_not_ended_again() -> None:
-    async with a_leader(namespace_bundle_unloading_timeout_ms=300) as (cluster, leader):
+    async with a_leader(namespace_bundle_unloading_timeout_ms=2_000) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
@@ -284,14 +285,13 @@ async def test_a_step_is_looked_at_again_when_its_turn_comes() -> None:
         await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in (first, second)))
         other = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
-        executor = leader.node.executor
         steps = [Unload(bundle, broker.registration, None, Reason.BROKER_OVERLOADED) for bundle in (first, second)]
-        shedding = asyncio.create_task(executor.execute_all((step, []) for step in steps))
+        shedding = asyncio.create_task(leader.node.executor.execute_all((step, []) for step in steps))
         await eventually(lambda: broker.unloads)
         await _give(leader, second, other.registration)
         broker.may_answer.set()
         await shedding
-        assert executor.stale_steps == 1
+        assert leader.node.executor.stale_steps == 1
         assert leader.ownership(second).owner == other.registration
 
 
@@ -324,14 +324,15 @@ async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version(
         assert (await leader.node.lookup(TOPIC)).registration == broker.registration
 
 
-async def test_an_unload_between_two_calls_is_cancelled_at_once() -> None:
-    async with a_leader(namespace_bundle_unloading_timeout_ms=60_000) as (cluster, leader):
+async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(executor, "_FIRST_PAUSE_S", 120.0)
+    async with a_leader(namespace_bundle_unloading_timeout_ms=600_000) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
         unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
-        await eventually(lambda: len(broker.unloads) == 4)
-        async with asyncio.timeout(0.5):
+        await eventually(lambda: broker.unloads)
+        async with asyncio.timeout(30):
             await leader.node.executor.cancel(name)
         with pytest.raises(UnloadCancelledError):
             await unload

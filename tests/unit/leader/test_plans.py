@@ -223,7 +223,7 @@ async def test_a_plan_is_executed_once_at_a_time_and_not_twice() -> None:
 
 async def test_a_plan_does_not_outlive_its_leader() -> None:
     async with Cluster(in_memory()) as cluster:
-        leader, standby = await cluster.start_nodes(2)
+        leader, standby = await cluster.start_nodes(2, unload_attempt_timeout_ms=1_000)
         first, _, bundles = await two_brokers(cluster, leader)
         plan, other = await compute(standby, **moves(bundles[:1])), await compute(standby, **moves(bundles[1:2]))
         assert (await standby.get(f"{PLANS}/{plan['hash']}")).status == 200, "any node passes it on"

@@ -30,6 +30,7 @@ async def test_the_bundles_of_a_broker_that_left_become_free() -> None:
         await cluster.brokers["b1:8080"].leave()
         await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
         assert leader.ownership(bundle).reason == "owner_gone"
+        await eventually(lambda: "freed" in [entry["kind"] for entry in leader.node.journal.recent(9)])
         (newest, *_) = leader.node.journal.recent(1)
         assert (newest["kind"], newest["source"]) == ("freed", "b1:8080")
 

@@ -95,6 +95,7 @@ async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_p
         broker = recorded.cluster.brokers["b2:8080"]
         bundle = recorded.owned_by("b2:8080")[0]
         broker.status = 500
+        recorded.leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "1000"})
         with pytest.raises(Exception, match="stays with b2:8080"):
             await recorded.leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
     began = {row["sequence"]: row for row in rows(tmp_path, MOVES, "began")}

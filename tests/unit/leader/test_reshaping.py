@@ -217,6 +217,7 @@ async def test_the_parts_are_unloaded_if_that_is_wanted(cluster: Cluster, leader
 async def test_parts_that_their_owner_does_not_let_go_stay_with_it(cluster: Cluster, leader: RunningNode) -> None:
     agent = await an_owner(cluster)
     agent.status = 503
+    leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "1000"})
     await leader.node.reshaper.split(WHOLE, unload=True)
     await eventually(lambda: states(leader) == {(OwnershipState.OWNED, "b1:8080", 4)})
 
@@ -243,7 +244,7 @@ async def test_history_is_divided_by_what_the_topics_carry_and_written_soon(
         znode = await cluster.store.get(path)
         return decode_bundle_data("t/ns", decode(znode.data, path), path) if znode else {}
 
-    await eventually(lambda: leader.node.persistence.records_written > 0)
+    await eventually(written)
     assert {name: each.long[0] for name, each in (await written()).items()} == {str(LOW): 300.0, str(HIGH): 100.0}
 
 

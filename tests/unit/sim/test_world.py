@@ -549,6 +549,24 @@ def test_splits_say_why_there_are_none() -> None:
         assert result.splits == ()
 
 
+@pytest.mark.parametrize(
+    ("load_manager", "splits"),
+    [("", 0), ("SimpleLoadManagerImpl", 1), ("ExtensibleLoadManagerImpl", 1)],
+    ids=["modular", "simple", "extensible"],
+)
+def test_a_bundle_that_is_hot_for_minutes_is_split_by_a_rule_that_goes_by_latest_rates(
+    load_manager: str, splits: int
+) -> None:
+    """The modular rule goes by long-term averages: over hours the bundle carries little."""
+    settings = replace(_SPLITTING, load_manager_class_name=load_manager)
+    brokers = [replace(spec, load_manager_class=load_manager) for spec in brokers_named(3)]
+    (namespace,) = namespaces_dealt(1, 3, [spec.id for spec in brokers])
+    hot = f"{namespace.name}/{namespace.ranges()[0]}"
+    surge = HotSpot(4000.0, 4600.0, (hot,), 100.0)
+    made = world([0.1] * 3, mib_per_s=3.0, brokers=brokers, namespaces=[namespace], settings=settings, events=[surge])
+    assert [split.bundle for split in made.run(4600.0).splits[:1]] == [hot] * splits
+
+
 def test_parts_of_a_split_bundle_go_where_placement_would_put_them_or_stay() -> None:
     result = world([1.0] * 3, mib_per_s=60.0, settings=_SPLITTING).run(600.0)
     assert result.verdicts["split", Reason.SPLIT_PART_STAYS, False] > 0
