@@ -2,9 +2,40 @@
 
 import logging
 
+import pytest
 import structlog
+from hypothesis import HealthCheck, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins = ["support.zookeeper"]
+
+# How long an example takes says more about what else the machine does than about the code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
+
+TOGETHER = {
+    "tests/chaos/test_cut_off_leader.py::": "many processes",
+    "tests/chaos/test_every_step.py::test_when_a_zookeeper_server_dies": "many processes",
+    "tests/chaos/test_killed_processes.py::": "many processes",
+    "tests/integration/test_demo.py::": "many processes",
+    "tests/integration/test_image_steps.py::": "image",
+}
+"""How the names of tests begin that run one after the other, in one process: they share something that takes long to
+make, or start so many processes that two of them at a time would be in each other's way.
+"""
+
+
+class _Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """What xdist's own groups were to do, which go by an attribute that pytest has no more."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return _Together(config, log)
 
 
 def pytest_runtest_teardown() -> None:

@@ -13,10 +13,11 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
 SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
-    "namespaceBundleUnloadingTimeoutMs": 1_500,
-    "unloadAttemptTimeoutMs": 400,
-    "lookupTimeoutMs": 3_000,
+    "namespaceBundleUnloadingTimeoutMs": 20_000,
+    "unloadAttemptTimeoutMs": 10_000,
+    "lookupTimeoutMs": 20_000,
 }
+"""Nobody gives up because the machine is busy."""
 
 
 @pytest.fixture

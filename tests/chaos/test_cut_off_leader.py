@@ -22,11 +22,15 @@ from loadmanager.store import paths
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 
-SESSION_S = 3.0
+SESSION_S = 6.0
 LEASE_S = SESSION_S * 2 / 3
 NOTICE_S = 0.6
-"""For a scrape and a loop that is busy, on a machine that is busy too."""
-SETTINGS = {"metadataStoreSessionTimeoutMillis": int(SESSION_S * 1000), "leaderProbeIntervalMs": 200}
+"""For a loop that is busy, on a machine that is busy too."""
+SETTINGS = {
+    "metadataStoreSessionTimeoutMillis": int(SESSION_S * 1000),
+    "leaderProbeIntervalMs": 200,
+    "lookupTimeoutMs": 3_000,
+}
 
 
 @pytest.fixture
@@ -65,16 +69,15 @@ async def test_a_leader_cut_off_while_busy_stops_leading_within_its_lease(cut: t
         await eventually(lambda: len(history.moments) > 5, what="the leader is busy")
         proxy.blackhole()
         cut_s = time.monotonic()
-        stopped_s = await no_longer_leads(cluster, far)
-        assert stopped_s - cut_s < LEASE_S + NOTICE_S
-        await eventually(lambda: leads(cluster, near), SESSION_S + 5.0, "the other node takes over")
+        assert await last_led(cluster, far) - cut_s < LEASE_S + NOTICE_S
+        await eventually(lambda: leads(cluster, near), what="the other node takes over")
         taken_over = await cluster.get(paths.EPOCH)
-        assert (await cluster.lookup(near.url, fresh[-1]))[0] == 200, "the successor assigns"
+        await eventually(lambda: answers(cluster, near, fresh[-1]), what="the successor assigns")
         count = len(prober.probes)
         await eventually(lambda: len(prober.probes) > count + 30)
         proxy.heal()
         await eventually(lambda: is_ready(cluster, far), what="the healed node is ready")
-        assert (await cluster.lookup(far.url, fresh[-2]))[0] == 200, "the healed node forwards"
+        await eventually(lambda: answers(cluster, far, fresh[-2]), what="the healed node forwards")
         assert await cluster.leaders() == ["near"]
     assert prober.failures() == [], "owned bundles are answered all the while, by both"
     assert history.written_by_deposed_leaders(taken_over.version, taken_over.mzxid) == []
@@ -95,7 +98,7 @@ async def test_a_healed_node_is_not_ready_before_it_knows_what_it_missed(cut: tu
     async with asking(cluster.http, cluster.brokers, [far.url, near.url], topics):
         await eventually(lambda: any(broker.serves(moved) for broker in cluster.brokers))
         proxy.blackhole()
-        await eventually(lambda: leads(cluster, near), SESSION_S + 5.0)
+        await eventually(lambda: leads(cluster, near))
         assert await cluster.unload(near.url, moved, target.broker_id) == 204
         await cluster.create_namespace(near.url, "tenant/later")
         status, assigned = await cluster.lookup(near.url, fresh[0])
@@ -130,21 +133,23 @@ async def test_when_zookeeper_hangs_nobody_leads_and_owned_bundles_are_answered(
             paused_s = time.monotonic()
             try:
                 for node in cluster.nodes.values():
-                    assert await no_longer_leads(cluster, node) - paused_s < LEASE_S + NOTICE_S
+                    assert await last_led(cluster, node) - paused_s < LEASE_S + NOTICE_S
                 silent_s = time.monotonic()
                 count = len(assigning.probes)
-                await eventually(lambda: len(assigning.probes) > count + 4, 15.0)
+                await eventually(lambda: len(assigning.probes) > count + 4)
                 for url in urls:
                     assert (await get_json(cluster.http, f"{url}/readyz"))[0] == 503
             finally:
                 server.resume()
             resumed_s = time.monotonic()
-            await eventually(lambda: assigning.successes(asked_after_s=resumed_s), 15.0, "bundles are assigned again")
+            await cluster.leader()
+            await eventually(
+                lambda: answers(cluster, cluster.nodes["n1"], fresh[-1]), what="bundles are assigned again"
+            )
         answered = [probe.topic for probe in assigning.successes(silent_s) if probe.answered_s < resumed_s]
         during = set(answered) - known(assigning, silent_s)
         assert during == set(), "nothing is assigned without ZooKeeper"
         assert prober.failures() == []
-        assert len(await cluster.leaders()) == 1
         assert await cluster.epoch() > epoch
 
 
@@ -157,18 +162,32 @@ async def leads(cluster: Cluster, node: NodeProcess) -> bool:
     return node.name in await cluster.leaders()
 
 
-async def no_longer_leads(cluster: Cluster, node: NodeProcess) -> float:
-    """When the node was first seen not to lead, by its metrics and by its health."""
-    deadline_s = time.monotonic() + 10.0
-    while time.monotonic() < deadline_s:
-        _, health = await get_json(cluster.http, f"{node.url}/healthz")
-        async with cluster.http.get(f"{node.url}/metrics", timeout=aiohttp.ClientTimeout(total=5)) as answer:
+async def answers(cluster: Cluster, node: NodeProcess, topic: str) -> bool:
+    return (await cluster.lookup(node.url, topic))[0] == 200
+
+
+async def last_led(cluster: Cluster, node: NodeProcess) -> float:
+    """When the node was last asked before it said, by its health and by its metrics, that it leads no more.
+
+    An answer that comes late says nothing about when the node stopped; one to a question that was asked late does. 0 if
+    it never said that it leads.
+    """
+    asked_s = [0.0]
+
+    async def leads_no_more() -> bool:
+        now_s = time.monotonic()
+        status, health = await get_json(cluster.http, f"{node.url}/healthz")
+        async with cluster.http.get(f"{node.url}/metrics", timeout=aiohttp.ClientTimeout(total=30)) as answer:
             lines = (await answer.text()).splitlines()
-        gauges = [line for line in lines if line.startswith("loadmanager_leader{")]
-        if health.get("leading") is False and [line.rpartition(" ")[2] for line in gauges] == ["0.0"]:
-            return time.monotonic()
-        await asyncio.sleep(0.02)
-    raise AssertionError(f"{node.name} leads on and on")
+        gauges = [line.rpartition(" ")[2] for line in lines if line.startswith("loadmanager_leader{")]
+        assert status == 200
+        if health["leading"] or gauges != ["0.0"]:
+            asked_s.append(now_s)
+            return False
+        return True
+
+    await eventually(leads_no_more, what=f"{node.name} leads no more")
+    return asked_s[-1]
 
 
 async def is_ready(cluster: Cluster, node: NodeProcess) -> bool:
@@ -177,7 +196,7 @@ async def is_ready(cluster: Cluster, node: NodeProcess) -> bool:
 
 async def not_ready_unless_it_knows(cluster: Cluster, node: NodeProcess, topic: str, owner: str) -> None:
     """Ask for readiness, then for the owner, without a pause: once it says that it is ready it has to name `owner`."""
-    deadline_s = time.monotonic() + 10.0
+    deadline_s = time.monotonic() + 30.0
     while time.monotonic() < deadline_s:
         ready = await is_ready(cluster, node)
         _, answer = await cluster.lookup(node.url, topic)

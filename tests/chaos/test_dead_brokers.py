@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 from support.local_cluster import TOPIC, LocalCluster
@@ -24,6 +25,7 @@ async def test_the_bundles_of_a_dead_broker_are_free_at_once_and_placed_at_their
     await dead.die()
     await cluster.reaches(FREE)
     assert (await cluster.story())[-1] == ("Free", None, "owner_gone")
+    await eventually(lambda: cluster.journalled("freed"))
     assert [entry["source"] for entry in cluster.journalled("freed")] == [dead.broker_id]
     assert await cluster.owner() is not dead
     assert cluster.ownership.version == 3
@@ -93,7 +95,7 @@ async def test_without_any_broker_a_lookup_is_refused_for_now_and_works_when_one
         await broker.die()
     survivor = cluster.brokers[0]
     await survivor.register_again()
-    await eventually(lambda: len(cluster.node.view.brokers) == 1)
+    await eventually(lambda: cluster.incarnations() == {survivor.incarnation})
     assert await cluster.owner() is survivor
     await survivor.die()
     await eventually(lambda: not cluster.node.view.brokers)
@@ -113,11 +115,16 @@ async def test_lookups_are_answered_while_one_broker_after_the_other_restarts(cl
     asking = [asyncio.create_task(ask(number)) for number in range(8)]
     try:
         for _ in range(5):
+            answered = len(statuses)
             for broker in cluster.brokers:
                 await broker.register_again()
+            await eventually(partial(is_longer_than, statuses, answered + 10))
     finally:
         for task in asking:
             task.cancel()
         await asyncio.gather(*asking, return_exceptions=True)
-    assert len(statuses) > 50
     assert set(statuses) == {200}
+
+
+def is_longer_than(statuses: list[int], length: int) -> bool:
+    return len(statuses) > length

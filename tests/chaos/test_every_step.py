@@ -107,12 +107,11 @@ def ensemble() -> Iterator[EmbeddedEnsemble]:
 
 @pytest.mark.zookeeper
 @pytest.mark.slow
-@pytest.mark.xdist_group("ensemble of every step")
 @pytest.mark.parametrize(("operation", "step"), EVERY_STEP)
 async def test_when_a_zookeeper_server_dies_at_a_step_it_is_completed_or_undone(
     ensemble: EmbeddedEnsemble, chroot: str, operation: str, step: str
 ) -> None:
-    async with a_stepped_cluster(ZooKeeperWorld(ensemble, chroot)) as cluster:
+    async with a_stepped_cluster(ZooKeeperWorld(ensemble, chroot, session_timeout_s=6.0)) as cluster:
         urls = [cluster.leader.url, cluster.standby.url]
         async with probing(cluster.http, urls, lambda _: cluster.uninvolved) as prober:
             cluster.steps.hold(step)

@@ -46,7 +46,7 @@ async def test_a_node_that_reads_everything_before_its_watch_is_in_force_is_not_
     store = LateWatchStore(beneath)
     async with (
         a_local_node(store) as local,  # type: ignore[arg-type]  # it delegates
-        asyncio.timeout(10),
+        asyncio.timeout(60),
     ):
         assert local.node.view.is_fresh
         store.may_arm.clear()

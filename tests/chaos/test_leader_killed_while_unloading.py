@@ -22,7 +22,11 @@ pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Cluster]:
     """Two nodes and two brokers; the session is so long that no test waits for its end."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
-        settings = {"metadataStoreSessionTimeoutMillis": 30_000, "unloadAttemptTimeoutMs": 400}
+        settings = {
+            "metadataStoreSessionTimeoutMillis": 30_000,
+            "unloadAttemptTimeoutMs": 400,
+            "namespaceBundleUnloadingTimeoutMs": 6_000,
+        }
         await asyncio.gather(
             *(cluster.start_node(name, settings) for name in ("n1", "n2")),
             *(cluster.start_broker() for _ in range(2)),
@@ -89,7 +93,7 @@ async def outcome(cluster: Cluster, bundle: str) -> Ownership:
         found[:] = [await cluster.ownership(bundle)]
         return found[0].state is not OwnershipState.RELEASING
 
-    await eventually(is_settled, 15.0, "the unload ends")
+    await eventually(is_settled, what="the unload ends")
     return found[0]
 
 

@@ -26,8 +26,9 @@ SHEDDING = {
     "loadBalancerSheddingIntervalMinutes": 0.01,
     "loadBalancerSheddingGracePeriodMinutes": 0,
     "loadBalancerBundleUnloadMinThroughputThreshold": 0,
-    "namespaceBundleUnloadingTimeoutMs": 20_000,
-    "unloadAttemptTimeoutMs": 20_000,
+    "namespaceBundleUnloadingTimeoutMs": 60_000,
+    "unloadAttemptTimeoutMs": 60_000,
+    "metadataStoreSessionTimeoutMillis": 6_000,
 }
 
 
@@ -58,7 +59,7 @@ async def test_a_leader_paused_while_it_sheds_changes_nothing_when_it_wakes_up(c
         asking(cluster.http, cluster.brokers, urls, topics),
         recording(cluster.witness, "tenant/ns") as history,
         probing(cluster.http, others, lambda number: topics[number % len(topics)], concurrency=1) as prober,
-        probing(cluster.http, urls, lambda number: fresh[number % 512], pause_s=0.02, timeout_s=2.0) as assigning,
+        probing(cluster.http, urls, lambda number: fresh[number % 511], pause_s=0.02, timeout_s=2.0) as assigning,
     ):
         old_epoch = await cluster.epoch()
         shed = await shed_something(cluster, hot)

@@ -12,6 +12,10 @@ from loadmanager.core.ownership import OwnershipState
 
 pytestmark = pytest.mark.zookeeper
 
+IMPATIENT = pytest.mark.parametrize("cluster", [{"unloadAttemptTimeoutMs": 400}], indirect=True)
+"""A call that is not answered is soon repeated."""
+GIVES_UP = {"unloadAttemptTimeoutMs": 400, "namespaceBundleUnloadingTimeoutMs": 1_500}
+
 FREE, OWNED, RELEASING = OwnershipState.FREE, OwnershipState.OWNED, OwnershipState.RELEASING
 
 
@@ -41,17 +45,19 @@ async def test_a_transfer_to_the_broker_that_owns_the_bundle_leaves_it_as_it_is(
     assert (cluster.ownership.version, source.unloads) == (1, [])
 
 
+@IMPATIENT
 async def test_an_unload_whose_answer_is_lost_is_repeated_and_done_once(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_answer.clear()
     unloading = asyncio.create_task(cluster.unload())
-    await eventually(lambda: len(source.unloads) == 2, what="the call is repeated")
+    await eventually(lambda: len(source.unloads) >= 2, what="the call is repeated")
     source.may_answer.set()
     assert await unloading == 204
     assert {(call.epoch, call.version, call.status) for call in source.unloads} == {(1, 2, 204)}
     assert cluster.ownership.version == 3
 
 
+@pytest.mark.parametrize("cluster", [GIVES_UP], indirect=True)
 @pytest.mark.parametrize("conduct", ["never answers", "refuses", "is not there"])
 async def test_a_broker_that_does_not_let_go_keeps_the_bundle_and_it_is_reported(
     cluster: LocalCluster, conduct: str
@@ -81,8 +87,10 @@ async def test_a_broker_that_does_not_let_go_keeps_the_bundle_and_it_is_reported
 async def test_an_unload_that_failed_can_be_tried_again(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_obey.clear()
+    cluster.node.live.apply({key: str(value) for key, value in GIVES_UP.items()})
     assert await cluster.unload() == 504
     source.may_obey.set()
+    cluster.node.live.apply({})
     assert await cluster.unload() == 204
     await cluster.reaches(FREE)
     assert cluster.ownership.version == 5
@@ -157,6 +165,7 @@ async def test_a_destination_that_registered_again_meanwhile_is_somebody_else(cl
     assert not target.serves(cluster.bundle)
 
 
+@IMPATIENT
 async def test_lookups_of_a_bundle_under_way_wait_for_its_new_owner(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     target = cluster.other_than(source)
@@ -171,13 +180,14 @@ async def test_lookups_of_a_bundle_under_way_wait_for_its_new_owner(cluster: Loc
     assert {(status, body["brokerId"]) for status, body in answers} == {(200, target.broker_id)}
 
 
+@IMPATIENT
 async def test_an_unload_of_a_bundle_under_way_shares_the_first_ones_outcome(cluster: LocalCluster) -> None:
     source = await cluster.owner()
     source.may_obey.clear()
     first = asyncio.create_task(cluster.unload())
     await eventually(lambda: source.unloads)
     others = [asyncio.create_task(cluster.unload()) for _ in range(3)]
-    await eventually(lambda: len(source.unloads) == 2, what="some time passes: the call is repeated")
+    await eventually(lambda: len(source.unloads) >= 2, what="some time passes: the call is repeated")
     source.may_obey.set()
     assert await asyncio.gather(first, *others) == [204, 204, 204, 204]
     assert cluster.ownership.version == 3

@@ -85,6 +85,7 @@ async def test_a_change_that_changes_nothing_is_not_written(cluster: Cluster) ->
 
 async def test_a_deposed_leader_lays_down_nothing(cluster: Cluster) -> None:
     leader = await cluster.start_leader()
+    leader.node.election._resigned = True  # else it might lead again before it is asked
     await cluster.store.commit([Put(paths.EPOCH, b"another"), Delete(paths.LEADER)])
     with pytest.raises(NotLeaderError):
         await leader.node.operators.update_controls(lambda controls: excluding("b1:8080", controls))

@@ -50,7 +50,7 @@ class Shell:
             stderr=asyncio.subprocess.PIPE,
             env=environment,
         )
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             out, err = await process.communicate()
         assert process.returncode is not None
         return Done(process.returncode, out.decode(), err.decode())

@@ -68,7 +68,7 @@ def some_settings(store_url: str, broker_url: str = "http://127.0.0.1:1", node_u
 
 
 async def ended(process: Process) -> tuple[int, str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         _, errors = await process.communicate()
     assert process.returncode is not None
     return process.returncode, errors.decode()
@@ -109,21 +109,21 @@ async def test_a_port_that_is_taken_ends_it_with_1_and_names_the_port(tmp_path: 
 async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothing_behind(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, stop: signal.Signals
 ) -> None:
-    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=6.0, chroot=chroot)
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
     await store.start()
     async with FakeBroker() as broker, FakeNode() as node, aiohttp.ClientSession() as http:
         node.create_namespace("t/ns")
         settings = some_settings(f"zk:{zookeeper.connect_string}{chroot}", broker.url, node.url)
         settings["metadataStoreConnectTimeoutMillis"] = 15_000
         async with agent_process(tmp_path, **settings) as process:
-            await eventually((tmp_path / "ready.json").exists, timeout_s=30)
+            await eventually((tmp_path / "ready.json").exists, timeout_s=60)
             url = orjson.loads((tmp_path / "ready.json").read_bytes())["url"]
 
             async def has_lease() -> bool:
                 async with http.get(f"{url}/loadmanager/v1/lease") as lease:
                     return lease.status == 200
 
-            await eventually(has_lease, timeout_s=30)
+            await eventually(has_lease, timeout_s=60)
             znode = await store.get(paths.broker(BROKER_ID))
             assert znode is not None
             node.own(node.bundle_of(TOPIC), BROKER_ID, znode.czxid)

@@ -23,6 +23,7 @@ from schemathesis.specs.openapi.checks import (
 )
 from support.background import a_cluster_in_another_thread
 from support.nodes import Cluster
+from support.waiting import eventually
 
 from loadmanager.http import openapi
 
@@ -32,7 +33,7 @@ DECLARED = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 NO_LISTENER = "has no advertised listener named"
 """Pulsar answers a listener that the owner does not have with 500."""
 
-TIMEOUT_S = 10.0
+TIMEOUT_S = 60.0
 EXAMPLES = 4
 
 RANGES = ["0x00000000_0x80000000", "0x80000000_0xffffffff", "0x00000000_0x40000000", "0x40000000_0x80000000"]
@@ -61,7 +62,11 @@ async def _prepare(cluster: Cluster) -> None:
     await cluster.a_broker("b1:8080")
     await cluster.a_broker("b2:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
-    assert (await node.lookup("persistent://t/ns/x")).status == HTTPStatus.OK
+
+    async def owned() -> bool:
+        return (await node.lookup("persistent://t/ns/x")).status == HTTPStatus.OK
+
+    await eventually(owned)
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ async def a_client(folder: Path, node_url: str) -> AsyncIterator[asyncio.subproc
     path.write_text(config.to_json())
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.client", str(path))
     try:
-        await eventually(config.ready_file.exists, 20)
+        await eventually(config.ready_file.exists, 60)
         yield process
     finally:
         if process.returncode is None:
@@ -129,7 +129,7 @@ async def test_topics_that_move_lose_nothing_and_their_gaps_are_measured(world: 
     for gap in gaps:
         assert gap["cause"] == "unloaded"
         assert (gap["from_instance"], gap["to_instance"]) == (world.brokers["a"].instance, world.brokers["b"].instance)
-        assert 0 < gap["to_s"] - gap["from_s"] < 5
+        assert 0 < gap["to_s"] - gap["from_s"] < 20
     assert find_overlaps(serving_intervals(world.serving_records(), {})) == []
 
 
@@ -155,7 +155,7 @@ async def test_a_broker_that_was_stopped_past_its_lease_never_overlaps_with_the_
     await asyncio.sleep(LEASE_S)  # what the load manager waits for is time
     world.agents["b"].owned.update(TOPICS)
     world.owner = "b"
-    await eventually(lambda: _has_delivered(world, "b", 200), 20)
+    await eventually(lambda: _has_delivered(world, "b", 200))
     stopped.process.send_signal(signal.SIGCONT)
     await eventually(lambda: len(stopped.serving_log("closed")) == len(TOPICS))
     assert find_overlaps(serving_intervals(world.serving_records(), {})) == []

@@ -32,7 +32,7 @@ BUNDLE = "t/ns/0x00000000_0xffffffff"
 def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loadmanager", "history", *map(str, arguments)]
     environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
 
 
 def lines_of(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
@@ -180,9 +180,9 @@ async def test_a_cluster_of_pulsars_is_sampled_over_time_and_not_changed(
         await register(store, "b2:8080", a_record("b2:8080", cpu=5))
         before = versions(zookeeper, chroot)
         sampling = asyncio.create_task(
-            asyncio.to_thread(run, "import", "pulsar", root, url, "--every", "0.5", "--for", "4")
+            asyncio.to_thread(run, "import", "pulsar", root, url, "--every", "0.5", "--for", "12")
         )
-        await eventually(lambda: bool(list(History(str(root)).reports())), timeout_s=30)
+        await eventually(lambda: bool(list(History(str(root)).reports())))
         assert versions(zookeeper, chroot) == before
         record_ = {**a_record("b1:8080", {BUNDLE: load_of(60)}, cpu=50), "lastUpdate": NOON_MS}
         await write(store, paths.broker("b1:8080"), json.dumps(record_).encode())

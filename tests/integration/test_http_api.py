@@ -73,5 +73,7 @@ async def test_the_next_leader_answers_with_what_the_last_one_decided(cluster: C
         await eventually(lambda: second.leads)
         after = await second.lookup("persistent://t/ns/x")
         assert (after.status, after.body) == (200, before.body)
+        # What every node knows of the leader is what it has read, the leader itself too.
+        await eventually(lambda: second.node.view.leader is not None)
         leader = (await second.get("/admin/v2/brokers/leaderBroker")).json()
         assert leader["brokerId"] == second.node.node_id

@@ -14,8 +14,9 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
 
-BOUND_S = 6.0
-"""Generous: `benchmarks/bench_failover.py` measures."""
+SESSION_S = 40.0
+BOUND_S = 20.0
+"""Generous, for a machine that is busy: `benchmarks/bench_failover.py` measures."""
 
 
 @pytest.fixture
@@ -23,7 +24,7 @@ async def cluster(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> 
     """Three nodes, two brokers, a namespace in which all bundles are owned, and one in which none is."""
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         for name in ("n1", "n2", "n3"):
-            await cluster.start_node(name, {"metadataStoreSessionTimeoutMillis": 10_000})
+            await cluster.start_node(name, {"metadataStoreSessionTimeoutMillis": int(SESSION_S * 1000)})
         for _ in range(2):
             await cluster.start_broker()
         url = cluster.nodes["n1"].url

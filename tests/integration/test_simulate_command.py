@@ -17,7 +17,7 @@ from support.scenarios import a_file
 def simulate(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "160", "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-m", "loadmanager", "simulate", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment, cwd=cwd, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, cwd=cwd, check=False)
 
 
 def written(folder: Path, **changes: Any) -> str:  # noqa: ANN401 - whatever a key may hold
@@ -75,7 +75,8 @@ def test_the_packaged_scenarios_are_listed() -> None:
     done = simulate("--list", "--json")
     names = {json.loads(line)["name"] for line in done.stdout.splitlines()}
     assert {"five-to-ten-brokers", "stationary-noise", "mass-failure"} <= names
-    assert all(name in simulate("--list").stdout for name in names)
+    shown = simulate("--list").stdout
+    assert all(name in shown for name in names)
 
 
 def test_recorded_series_are_read_from_beside_the_scenario_or_from_where_they_are_said_to_be(tmp_path: Path) -> None:

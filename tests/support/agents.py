@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
-from support.servers import listen, serve_app
+from support.servers import end_app, listen, serve_app
 from support.waiting import eventually
 
 from loadmanager.agent.service import Agent
@@ -65,7 +65,7 @@ class RunningAgent:
 
     async def registered(self, *, after: int = 0) -> int:
         """The incarnation, once there is one that is newer than `after`."""
-        await eventually(lambda: (self.agent.registration.incarnation or 0) > after, timeout_s=30)
+        await eventually(lambda: (self.agent.registration.incarnation or 0) > after)
         incarnation = self.agent.registration.incarnation
         assert incarnation is not None
         return incarnation
@@ -101,7 +101,7 @@ async def running_agent(
     settings: AgentSettings,
     store: MetadataStore,
     clock: Callable[[], float] = time.monotonic,
-    unload_timeout_s: float = 0.3,
+    unload_timeout_s: float = 10.0,
 ) -> AsyncIterator[RunningAgent]:
     """The agent on a started store; it is stopped gracefully at the end, unless the test did so before."""
     listener = listen()
@@ -117,4 +117,4 @@ async def running_agent(
             running.stop.set()
             await task
             await agent.close()
-            await server.cleanup()
+            await end_app(server)

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from support.nodes import Cluster
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 90.0
 
 
 @contextmanager

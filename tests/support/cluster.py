@@ -27,14 +27,16 @@ from loadmanager.store.codec import decode
 from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.records import decode_namespace
 
-FAST: dict[str, Any] = {
-    "metadataStoreSessionTimeoutMillis": 2_000,
-    "lookupTimeoutMs": 3_000,
-    "namespaceBundleUnloadingTimeoutMs": 3_000,
-    "unloadAttemptTimeoutMs": 500,
+CALM: dict[str, Any] = {
+    "metadataStoreSessionTimeoutMillis": 10_000,
+    "lookupTimeoutMs": 15_000,
+    "namespaceBundleUnloadingTimeoutMs": 20_000,
+    "unloadAttemptTimeoutMs": 5_000,
     "loadBalancerSheddingEnabled": False,
 }
-"""Settings of nodes in tests: everything that takes time takes less."""
+"""Settings of nodes in tests: nobody gives up because the machine is busy. A test of giving up has shorter ones."""
+
+_POLL_S = 1.0
 
 NAMESPACE = "tenant/ns"
 BUNDLES = 64
@@ -66,9 +68,9 @@ class Cluster:
     async def start_node(
         self, name: str, settings: Mapping[str, object] | None = None, *, via: str | None = None
     ) -> NodeProcess:
-        """A node process, which reaches ZooKeeper at `via` (`host:port`); settings by Pulsar's keys."""
+        """A node process, which reaches ZooKeeper at `via` (`host:port`); settings by Pulsar's keys, over `CALM`."""
         url = f"zk:{via or self._connect_string}{self.chroot}"
-        node = NodeProcess(name, self._folder, self._processes, {**FAST, "metadataStoreUrl": url, **(settings or {})})
+        node = NodeProcess(name, self._folder, self._processes, {**CALM, "metadataStoreUrl": url, **(settings or {})})
         await node.start()
         self.nodes[name] = node
         return node
@@ -82,11 +84,23 @@ class Cluster:
         return broker
 
     async def create_namespace(self, url: str, name: str = NAMESPACE, bundles: int = BUNDLES) -> None:
-        body = {"bundles": {"numBundles": bundles}}
-        async with self.http.put(f"{url}/admin/v2/namespaces/{name}", json=body) as answer:
+        """Create it at the node at `url`, and wait until every node that is ready has heard of it."""
+        path, body = f"/admin/v2/namespaces/{name}", {"bundles": {"numBundles": bundles}}
+        async with self.http.put(f"{url}{path}", json=body) as answer:
             assert answer.status == 204, await answer.text()
 
-    async def lookup(self, url: str, topic: str, timeout_s: float = 10.0) -> tuple[int, dict[str, Any]]:
+        async def known() -> bool:
+            return all([await self._knows(node.url, path) for node in self.nodes.values()])
+
+        await eventually(known, what=f"{name} is known to every node that is ready")
+
+    async def _knows(self, url: str, path: str) -> bool:
+        """Whether the node answers there; one that is not ready need not."""
+        if (await get_json(self.http, f"{url}{path}"))[0] == 200:
+            return True
+        return (await get_json(self.http, f"{url}/readyz"))[0] != 200
+
+    async def lookup(self, url: str, topic: str, timeout_s: float = 30.0) -> tuple[int, dict[str, Any]]:
         """Status and body; `topic` is `tenant/namespace/topic`."""
         return await get_json(self.http, f"{url}/lookup/v2/topic/persistent/{topic}", timeout_s)
 
@@ -117,32 +131,32 @@ class Cluster:
     async def epoch(self) -> int:
         return (await self.get(paths.EPOCH)).version
 
-    async def leaders(self) -> list[str]:
-        """The nodes that say they lead."""
+    async def leaders(self, timeout_s: float = 10.0) -> list[str]:
+        """The nodes that say they lead; one that is stopped says nothing, and is waited for so long."""
         names = sorted(self.nodes)
-        answers = await asyncio.gather(*(get_json(self.http, f"{self.nodes[n].url}/healthz", 0.5) for n in names))
+        answers = await asyncio.gather(*(get_json(self.http, f"{self.nodes[n].url}/healthz", timeout_s) for n in names))
         return [name for name, (_, body) in zip(names, answers, strict=True) if body.get("leading")]
 
-    async def leader(self, timeout_s: float = 15.0) -> NodeProcess:
+    async def leader(self, timeout_s: float = 30.0) -> NodeProcess:
         """The one node that leads; waits until exactly one says so."""
         found: list[str] = []
 
         async def one_leads() -> bool:
-            found[:] = await self.leaders()
+            found[:] = await self.leaders(_POLL_S)
             return len(found) == 1
 
         await eventually(one_leads, timeout_s, "exactly one node leads")
         return self.nodes[found[0]]
 
-    async def brokers_are_seen(self, url: str, count: int) -> None:
+    async def brokers_are_seen(self, url: str, count: int, timeout_s: float = 60.0) -> None:
         """By the node at `url` and by the leader, who plans and who answers what operators command."""
 
         async def seen() -> bool:
-            leaders = await self.leaders()
+            leaders = await self.leaders(_POLL_S)
             urls = {url, *(self.nodes[name].url for name in leaders)}
             return bool(leaders) and all([await self._known_brokers(each) == count for each in urls])
 
-        await eventually(seen, what=f"{count} brokers are seen by {url} and by the leader")
+        await eventually(seen, timeout_s, f"{count} brokers are seen by {url} and by the leader")
 
     async def _known_brokers(self, url: str) -> int:
         async with self.http.get(f"{url}/admin/v2/brokers") as answer:
@@ -190,7 +204,7 @@ async def probing(
     *,
     concurrency: int = 2,
     pause_s: float = 0.005,
-    timeout_s: float = 10.0,
+    timeout_s: float = 30.0,
 ) -> AsyncIterator[Prober]:
     """Meanwhile look up `topic_of(0)`, `topic_of(1)`, ... at the nodes in turn."""
     prober = Prober()

@@ -13,12 +13,13 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from support.servers import end_app
 from support.waiting import eventually
 
 from loadmanager.demo.journal import read_journal
 from loadmanager.demo.protocol import Frame, Kind, encode, read_frame
 
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 30.0
 
 
 class FakeAgent:
@@ -64,7 +65,7 @@ async def serving(routes: list[web.RouteDef]) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{runner.addresses[0][1]}"
     finally:
-        await runner.cleanup()
+        await end_app(runner)
 
 
 @asynccontextmanager
@@ -110,7 +111,7 @@ async def a_broker(agent: FakeAgent, folder: Path, name: str = "broker") -> Asyn
     arguments = [word for option, path in files.items() for word in (f"--{option}", str(path))]
     process = await asyncio.create_subprocess_exec(sys.executable, "-m", "loadmanager.demo.broker", *arguments)
     try:
-        await eventually(files["ready-file"].exists, 20)
+        await eventually(files["ready-file"].exists, 60)
         broker = BrokerProcess(process, json.loads(files["ready-file"].read_text()), files["serving-log"])
         leases = agent.leases
         await eventually(lambda: agent.leases > leases, what="the broker asks for its lease")

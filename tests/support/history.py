@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 from loadmanager.core.names import NamespaceName
 from loadmanager.core.ownership import NamespaceState
+from loadmanager.errors import StoreUnavailableError
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
 from loadmanager.store.codec import decode
@@ -65,7 +67,8 @@ async def recording(store: MetadataStore, namespace: str) -> AsyncIterator[Histo
         while True:
             await changed.wait()
             changed.clear()
-            await look()
+            with contextlib.suppress(StoreUnavailableError):  # the watch speaks again once the connection is back
+                await look()
 
     unsubscribe = store.watch(path, lambda _: changed.set())
     await look()

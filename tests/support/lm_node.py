@@ -14,7 +14,7 @@ import aiohttp
 import orjson
 import yaml
 from support.processes import Processes
-from support.servers import listen, serve_app
+from support.servers import end_app, listen, serve_app
 from support.waiting import eventually
 
 from loadmanager.config import Settings, load_settings
@@ -22,7 +22,7 @@ from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
 from loadmanager.store.base import MetadataStore
 
-START_TIMEOUT_S = 30.0
+START_TIMEOUT_S = 60.0
 
 
 class NodeProcess:
@@ -100,11 +100,11 @@ async def a_local_node(store: MetadataStore, settings: Mapping[str, Any] | None 
         yield LocalNode(node, node.service_url)
     finally:
         await node.stop()
-        await runner.cleanup()
+        await end_app(runner)
     assert not node.failure.done(), f"a task of the node ended: {node.failure}"
 
 
-async def get_json(http: aiohttp.ClientSession, url: str, timeout_s: float = 2.0) -> tuple[int, dict[str, Any]]:
+async def get_json(http: aiohttp.ClientSession, url: str, timeout_s: float = 10.0) -> tuple[int, dict[str, Any]]:
     """Status and body; status 0 when there was no answer."""
     try:
         async with http.get(url, timeout=aiohttp.ClientTimeout(total=timeout_s)) as answer:

@@ -60,7 +60,7 @@ class LocalCluster:
         return [(o.state.value, o.owner.broker if o.owner else None, o.reason) for o in seen.values() if o.version]
 
     async def lookup(self, topic: str = TOPIC) -> tuple[int, dict[str, Any]]:
-        return await get_json(self.http, f"{self.local.url}/lookup/v2/topic/persistent/{topic}", 10.0)
+        return await get_json(self.http, f"{self.local.url}/lookup/v2/topic/persistent/{topic}", 30.0)
 
     async def owner(self) -> ScriptedBroker:
         """Look the topic up, as a client does: again, as long as the broker it is sent to does not serve it."""
@@ -79,7 +79,7 @@ class LocalCluster:
         namespace, _, bundle_range = self.bundle.rpartition("/")
         query = {"destinationBroker": destination.broker_id} if destination else {}
         url = f"{self.local.url}/admin/v2/namespaces/{namespace}/{bundle_range}/unload"
-        async with self.http.put(url, params=query, timeout=aiohttp.ClientTimeout(total=20)) as answer:
+        async with self.http.put(url, params=query, timeout=aiohttp.ClientTimeout(total=60)) as answer:
             return answer.status
 
     def other_than(self, *brokers: ScriptedBroker) -> ScriptedBroker:
@@ -94,6 +94,10 @@ class LocalCluster:
             return now.state is state and (now.owner.broker if now.owner else None) == wanted
 
         await eventually(is_there, what=f"{state} by {wanted}")
+
+    def incarnations(self) -> set[int]:
+        """Of the brokers that the leader knows."""
+        return {entry.registration.incarnation for entry in self.node.view.brokers.values()}
 
     def journalled(self, kind: str) -> list[dict[str, Any]]:
         """The leader's journal about the bundle, oldest first."""

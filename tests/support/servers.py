@@ -9,12 +9,16 @@ from typing import Self
 
 from aiohttp import web
 
+from loadmanager.embedded.ports import free_ports
+
 _TURNS_UNTIL_ACCEPTED = 3
 
 
 @dataclass(slots=True)
 class LoopbackServer:
-    """Serves `routes()` between `start` and `stop`; started again it comes back on the same port."""
+    """Serves `routes()` between `start` and `stop`; started again it comes back on the same port, which is none that a
+    connection of somebody else may be given meanwhile.
+    """
 
     port: int = 0
     _runner: web.AppRunner | None = field(default=None, init=False, repr=False)
@@ -32,7 +36,7 @@ class LoopbackServer:
         # Requests that are held back must not hold up the end of the server (0 would mean: without limit).
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
         await self._runner.setup()
-        listener = listen(self.port)
+        listener = listen(self.port or free_ports(1)[0])
         self.port = listener.getsockname()[1]
         await web.SockSite(self._runner, listener).start()
 
@@ -79,8 +83,13 @@ def listen(port: int = 0) -> socket.socket:
     return listener
 
 
+_HELD: list[socket.socket] = []
+
+
 def closed_port() -> int:
-    """A loopback port on which nothing listens at the moment."""
-    with listen() as listener:
-        port: int = listener.getsockname()[1]
+    """A loopback port on which nothing listens, nor will: it is held as long as this process lives."""
+    held = socket.socket()
+    held.bind(("127.0.0.1", 0))
+    _HELD.append(held)
+    port: int = held.getsockname()[1]
     return port

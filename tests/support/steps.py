@@ -49,6 +49,7 @@ STEPS: Mapping[str, Sequence[str]] = {
 
 NAME = NamespaceName.of("tenant", "ns")
 SETTLED_S = 10.0
+_REACHED_S = 30.0
 _SETTINGS: dict[str, Any] = {
     "loadBalancerSheddingEnabled": False,
     "leaderProbeIntervalMs": 100,
@@ -84,7 +85,7 @@ class Steps:
 
     async def reached(self) -> None:
         """Wait until the operation is held."""
-        async with asyncio.timeout(SETTLED_S):
+        async with asyncio.timeout(_REACHED_S):
             await self._reached.wait()
 
     def go_on(self) -> None:

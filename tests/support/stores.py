@@ -55,7 +55,9 @@ class MemoryWorld:
 
 
 class ZooKeeperWorld:
-    def __init__(self, server: ZooKeeperServer | EmbeddedEnsemble, chroot: str, session_timeout_s: float = 6.0) -> None:
+    def __init__(
+        self, server: ZooKeeperServer | EmbeddedEnsemble, chroot: str, session_timeout_s: float = 15.0
+    ) -> None:
         self._server = server
         self._chroot = chroot
         self._session_timeout_s = session_timeout_s

@@ -8,10 +8,12 @@ import time
 from collections.abc import Awaitable, Callable
 
 _POLL_S = 0.02
+_PATIENCE_S = 30.0
+"""Nothing here takes that long by itself: what takes longer on a machine that is busy does not fail for it."""
 
 
 async def eventually(
-    predicate: Callable[[], object | Awaitable[object]], timeout_s: float = 10.0, what: str = ""
+    predicate: Callable[[], object | Awaitable[object]], timeout_s: float = _PATIENCE_S, what: str = ""
 ) -> None:
     """Return once `predicate()` is truthy; fail after `timeout_s` and say what never came true."""
     deadline_s = time.monotonic() + timeout_s
@@ -26,7 +28,7 @@ async def eventually(
         await asyncio.sleep(_POLL_S)
 
 
-def eventually_sync(predicate: Callable[[], object], timeout_s: float = 10.0, what: str = "") -> None:
+def eventually_sync(predicate: Callable[[], object], timeout_s: float = _PATIENCE_S, what: str = "") -> None:
     """`eventually` for tests without an event loop."""
     deadline_s = time.monotonic() + timeout_s
     while not predicate():

@@ -98,7 +98,7 @@ def without_site_packages(code: str) -> subprocess.CompletedProcess[str]:
     checkout = Path(loadmanager.__file__).parent.parent
     program = f"import sys; sys.path.insert(0, {str(checkout)!r})\n{code}"
     return subprocess.run(
-        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False, timeout=180
     )
 
 

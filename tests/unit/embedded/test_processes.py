@@ -153,14 +153,14 @@ def test_servers_and_folder_go_with_a_parent_that_is_ended_by_a_signal(number: s
         assert parent.stdout is not None
         told = json.loads(parent.stdout.readline())
         os.killpg(parent.pid, number)
-        parent.wait(10)
+        parent.wait(60)
     eventually_sync(lambda: not is_alive(told["pid"]))
     eventually_sync(lambda: not is_alive(told["guardian"]))
     assert not Path(told["folder"]).exists()
 
 
 def test_servers_go_with_a_parent_that_ends_normally() -> None:
-    done = subprocess.run([sys.executable, "-c", A_PARENT], input=b"", capture_output=True, check=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", A_PARENT], input=b"", capture_output=True, check=True, timeout=120)
     told = json.loads(done.stdout)
     eventually_sync(lambda: not is_alive(told["guardian"]))
     assert not is_alive(told["pid"])
@@ -180,6 +180,6 @@ def test_servers_go_with_their_parent_even_when_a_process_forked_from_it_lives_o
         try:
             eventually_sync(lambda: not is_alive(told["pid"]))
             eventually_sync(lambda: not Path(told["folder"]).exists())
-            assert parent.wait(10) == 0
+            assert parent.wait(60) == 0
         finally:
             os.killpg(told["group"], signal.SIGKILL)

@@ -180,7 +180,7 @@ def test_a_full_disk_costs_rows_but_nobody_waits_and_what_was_written_stays(tmp_
         started_s = time.monotonic()
         for number in range(100):
             writer.put(NOON_MS + number, Event("during"))
-        assert time.monotonic() - started_s < 1
+        assert time.monotonic() - started_s < 5
         eventually_sync(lambda: writer.figures.write_failures > 1, timeout_s=FLUSH_S)
         figures = writer.figures
         assert (figures.rows_lost, figures.queue_rows) == (80, 20)

@@ -1,0 +1,70 @@
+"""A history that grows minute by minute, and the tables that one batch over all of it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from support.builders import bundle
+from support.frames import MINUTE_MS, Timed, history_of, reported, rows_of
+
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.pipeline.averages import broker_windows, bundle_windows, namespace_windows
+from loadmanager.pipeline.balance import imbalance
+from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports
+from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.writing import Tables
+
+_ORDERS = {
+    "clean_broker_reports": ("sequence",),
+    "clean_bundle_reports": ("sequence", "range_lower"),
+    "broker_windows": ("window_s", "start_ms", "broker"),
+    "bundle_windows": ("window_s", "start_ms", "bundle"),
+    "namespace_windows": ("window_s", "start_ms", "namespace"),
+    "imbalance": ("start_ms",),
+}
+
+
+def write_minutes(folder: Path, minutes: range, first: int) -> None:
+    """One flush: a report of two brokers in each of these minutes."""
+    entries: list[Timed] = []
+    for minute in minutes:
+        for name, number in (("a", 1), ("b", 2)):
+            load = (float(minute), 1.0, 1000.0 * number, 1000.0)
+            entries.append((minute * MINUTE_MS, reported(name, {bundle(number): load})))
+    history_of(folder, entries, first=first)
+
+
+def assert_as_in_one_batch(spark: SparkSession, tables: Tables, url: str) -> None:
+    """Every table has the rows that one batch over the whole history makes."""
+    with _in_one_batch(spark, url) as frames:
+        for name, frame in frames.items():
+            found, expected = (rows_of(each, *_ORDERS[name]) for each in (tables.read(name), frame))
+            assert len(found) == len(expected), name
+            for row, wanted in zip(found, expected, strict=True):
+                assert row == pytest.approx(wanted), name
+
+
+@contextmanager
+def _in_one_batch(spark: SparkSession, url: str) -> Iterator[Mapping[str, DataFrame]]:
+    with ExitStack() as stack:
+
+        def kept(frame: DataFrame) -> DataFrame:
+            stack.callback(frame.persist().unpersist)
+            return frame
+
+        history = HistoryTables(spark, url)
+        brokers = kept(clean_broker_reports(history.frame(BROKER_REPORTS)).clean)
+        bundles = kept(clean_bundle_reports(history.frame(BUNDLE_REPORTS)).clean)
+        of_brokers, of_bundles = kept(broker_windows(brokers)), kept(bundle_windows(bundles, brokers))
+        yield {
+            "clean_broker_reports": brokers,
+            "clean_bundle_reports": bundles,
+            "broker_windows": of_brokers,
+            "bundle_windows": of_bundles,
+            "namespace_windows": namespace_windows(of_bundles),
+            "imbalance": imbalance(of_brokers),
+        }
