@@ -28,7 +28,7 @@ from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioErr
 
 if TYPE_CHECKING:
     from loadmanager.pipeline.jobs import Job, Spark, Summary
-    from loadmanager.pipeline.streaming import BatchDone
+    from loadmanager.pipeline.streaming import BatchDone, Query
     from loadmanager.pipeline.whatif_file import WhatIf
 
 EXIT_INTERRUPTED = 130
@@ -158,11 +158,12 @@ def stream(
             if every is None:
                 under_way.available_now()
                 return
-            stopped = _stop_signals()
+            stopped, taken_in = _stop_signals(), None
             query = under_way.start(every)
             while not under_way.wait(query, _LOOKS_S):
-                is_idle = not query.status["isTriggerActive"]
-                if len(stopped) > (0 if is_idle else 1):
+                if not stopped:
+                    taken_in = _last_look(query)
+                elif len(stopped) > 1 or not query.status["isTriggerActive"] or _last_look(query) != taken_in:
                     query.stop()
 
 
@@ -315,6 +316,12 @@ def _result_of(summary: Summary) -> str:
 def _tell_batch(done: BatchDone) -> None:
     late = f", {done.late} late ones left out" if done.late else ""
     print(f"batch {done.number}: {done.files} files, {len(done.hours)} hours{late}", file=sys.stderr, flush=True)
+
+
+def _last_look(query: Query) -> str | None:
+    """When the last look for new files began whose files are taken in by now."""
+    progress = query.lastProgress
+    return None if progress is None else str(progress["timestamp"])
 
 
 def _stop_signals() -> list[int]:

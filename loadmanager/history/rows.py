@@ -35,6 +35,7 @@ from loadmanager.history.schemas import (
     TABLES,
 )
 from loadmanager.wire.dump import quoted
+from loadmanager.wire.steps import step_as_json
 
 Json = Mapping[str, Any] | Sequence[Any] | str | InColumns
 """A value of JSON; a text is taken for JSON that is written already, and what is in columns is worked out later."""
@@ -313,17 +314,7 @@ def _decision_row(entry: Decision) -> dict[str, Any]:
 def _step_row(step: Assign | Unload | Mapping[str, Any]) -> dict[str, Any]:
     if isinstance(step, Mapping):
         return {**step, "detail": encode_json(step.get("detail"))}
-    source = step.source if isinstance(step, Unload) else None
-    destination = step.destination
-    return {
-        "kind": "unload" if isinstance(step, Unload) else "assign",
-        "bundle": step.bundle,
-        "source": source.broker if source else None,
-        "source_incarnation": source.incarnation if source else None,
-        "destination": destination.broker if destination else None,
-        "destination_incarnation": destination.incarnation if destination else None,
-        "reason": step.reason.value,
-    }
+    return step_as_json(step)
 
 
 def _move_row(entry: Move) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from functools import reduce
 from operator import or_
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
@@ -41,10 +41,15 @@ _RATES = METRICS[:2]
 
 
 class Cleaned(NamedTuple):
-    """The rows that can be counted on, and the others: with their `file` and the `reason`."""
+    """The rows that can be counted on, and the others: with their `file` and the `reason`.
+
+    Each of the two goes through all rows. `seen` says once `clean` has been written how many are `rejected`, so that
+    where there are none nobody has to look for them.
+    """
 
     clean: DataFrame
     rejected: DataFrame
+    seen: Observation
 
 
 def clean_bundle_reports(rows: DataFrame) -> Cleaned:
@@ -80,9 +85,12 @@ def _cleaned(rows: DataFrame, table: str, impossible: Sequence[Column]) -> Clean
     reason = f.when(~f.col("is_bad") & (f.col("copy") > 1), "duplicate").otherwise(f.col("reason"))
     judged = judged.withColumn("reason", reason).drop("is_bad", "copy")
     columns = raw(table).fieldNames()
+    seen = Observation()
+    counted = judged.observe(seen, f.count("reason").alias("rejected"))
     return Cleaned(
-        judged.where(f.col("reason").isNull()).select(*columns),
+        counted.where(f.col("reason").isNull()).select(*columns),
         judged.where(f.col("reason").isNotNull()).select(*columns, "file", "reason"),
+        seen,
     )
 
 

@@ -66,7 +66,7 @@ from loadmanager.pipeline.reading import (
 from loadmanager.pipeline.recorded import Recorded, find_recorded
 from loadmanager.pipeline.report import PAGE, About, collect, make_report
 from loadmanager.pipeline.schemas import TABLES
-from loadmanager.pipeline.whatif import OUTCOMES, plan, play
+from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Tables
 from loadmanager.sim.cost import CostModel
@@ -75,6 +75,7 @@ Spark = SparkSession
 """The session, for those who do not import PySpark."""
 
 SUMMARY, RECOMMENDED, REPORT = "summary.json", "recommended.yaml", "report"
+WHATIF = "whatif"
 _DAY_MS = 86_400_000
 _TRIED = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder")
 _STEPS_OF_A_TRIAL = 120
@@ -208,31 +209,49 @@ class Run:
         if text not in self._done.notes:
             self._done.notes.append(text)
 
+    def require_known(self) -> None:
+        """Refuse strategies and settings that cannot be tried before the other steps have taken their time."""
+        if self.job.whatif is None:
+            return
+        base = {}
+        with suppress(LoadManagerError, *_CANNOT_GO_ON):  # the step that reads it says what is wrong with the history
+            base = self.recorded.values()
+        try:
+            configurations(self.job.whatif, base)
+        except LoadManagerError as error:
+            self._begin(WHATIF)
+            raise self._failed(error) from error
+
     @contextmanager
     def step(self, name: str) -> Iterator[None]:
         """Carry out a step: whatever it ends in, is said of it."""
-        self._done = Done(name, self.summary.run)
-        self.summary.steps = [*(each for each in self.summary.steps if each.step != name), self._done]
+        self._begin(name)
         self._watch.began(name)
         started_s = time.monotonic()
         try:
             with naming_bad_files():
                 yield
-        except LoadManagerError as error:
-            self._done.fault = str(error)
-            raise StepError(name, str(error)) from error
-        except _CANNOT_GO_ON as error:
-            self._done.fault = cause_of(str(error))
-            raise StepError(name, self._done.fault) from error
+        except (LoadManagerError, *_CANNOT_GO_ON) as error:
+            raise self._failed(error) from error
         finally:
             self._done.seconds = time.monotonic() - started_s
         self._watch.ended(name, self._done.seconds)
+
+    def _begin(self, step: str) -> None:
+        self._done = Done(step, self.summary.run)
+        self.summary.steps = [*(each for each in self.summary.steps if each.step != step), self._done]
+
+    def _failed(self, error: Exception) -> StepError:
+        self._done.fault = str(error) if isinstance(error, LoadManagerError) else cause_of(str(error))
+        return StepError(self._done.step, self._done.fault)
 
 
 def run(spark: SparkSession, job: Job, steps: Sequence[str], watch: Watch) -> Summary:
     """These steps, in their order; the summary is written also when one fails. Raises `StepError`."""
     under_way = Run(spark, job, watch)
     try:
+        if WHATIF in steps:
+            under_way.require_known()
         for name in (each for each in STEPS if each in steps):
             with under_way.step(name):
                 STEPS[name](under_way)
@@ -286,7 +305,9 @@ def _ingest(run: Run) -> None:
     for name, clean in (("broker_reports", clean_broker_reports), ("bundle_reports", clean_bundle_reports)):
         cleaned = clean(run.history.frame(name))
         run.write(f"clean_{name}", cleaned.clean)
-        run.write(f"rejected_{name}", cleaned.rejected)
+        is_rejected = cleaned.seen.get["rejected"] > 0
+        none = run.spark.createDataFrame([], TABLES[f"rejected_{name}"])
+        run.write(f"rejected_{name}", cleaned.rejected if is_rejected else none)
         rejected[name] = run.tables.read(f"rejected_{name}")
     run.write("rejected_rows", rejected_rows(rejected, run.history.faults))
 
@@ -398,7 +419,7 @@ STEPS: Mapping[str, Callable[[Run], None]] = {
     "forecast": forecast,
     "capacity": plan_capacity,
     "advice": advise,
-    "whatif": try_out,
+    WHATIF: try_out,
     "report": report,
 }
 """By name, in their order."""

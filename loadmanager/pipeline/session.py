@@ -8,7 +8,8 @@ import re
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from loadmanager.embedded.jvm import get_java, spark_java_home
@@ -21,6 +22,9 @@ HERE = "local[*]"
 _NEEDED = ("pyspark", "pandas", "scipy")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets: the JVM is there already."""
+
+_STANDALONE = "spark://"
+_LOOKS_S = 0.1
 
 _ADDRESS = re.compile(r"([^:,/]+|\[[^]]+\]):(\d+)")
 
@@ -78,13 +82,19 @@ def spark_session(
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
+    if master is None or _is_here(master):
+        return _create(builder, master)
+    with _ending_silence(master, answer_timeout_s) if master.startswith(_STANDALONE) else nullcontext():
+        session = _create(builder, master)
+    _require_answer(session, master, answer_timeout_s)
+    return session
+
+
+def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
     try:
-        session = builder.getOrCreate()
+        return builder.getOrCreate()
     except Exception as error:  # whatever Spark and py4j raise when there is no session
         raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}") from error
-    if master is not None and not _is_here(master):
-        _require_answer(session, master, answer_timeout_s)
-    return session
 
 
 def _settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
@@ -110,9 +120,9 @@ def _use_java() -> None:
 
 def _require_listener(master: str, timeout_s: float) -> None:
     """Of `spark://host:port,...`: somebody has to listen. Spark itself would go on asking for a minute."""
-    if not master.startswith("spark://"):
+    if not master.startswith(_STANDALONE):
         return
-    addresses = _ADDRESS.findall(master.removeprefix("spark://"))
+    addresses = _ADDRESS.findall(master.removeprefix(_STANDALONE))
     if not addresses:
         raise PipelineError(f"master {master}: expected spark://host:port")
     faults = []
@@ -126,6 +136,41 @@ def _require_listener(master: str, timeout_s: float) -> None:
     raise PipelineError(
         f"master {master} does not answer ({'; '.join(faults)}): is it running, and is this its address?"
     )
+
+
+@contextmanager
+def _ending_silence(master: str, timeout_s: float) -> Iterator[None]:
+    """A session has to be there so long after the JVM is: it is ended otherwise.
+
+    Spark itself asks a master for a minute that takes connections but never says a word, and cannot be told otherwise.
+    """
+    from pyspark import SparkContext  # noqa: PLC0415 - it may not be installed, see above
+
+    is_there, is_silent = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while (gateway := SparkContext._gateway) is None:  # noqa: SLF001 - the only way to the JVM's process
+            if is_there.wait(_LOOKS_S):
+                return
+        if not is_there.wait(timeout_s) and (jvm := getattr(gateway, "proc", None)) is not None:
+            is_silent.set()
+            jvm.kill()
+
+    watching = threading.Thread(target=watch, daemon=True)
+    watching.start()
+    try:
+        yield
+    except PipelineError:
+        if not is_silent.is_set():
+            raise
+        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - so that there can be another session
+        raise PipelineError(
+            f"master {master} does not answer: it took the connection and has said nothing for {timeout_s:g} s:"
+            " is it a master of Spark?"
+        ) from None
+    finally:
+        is_there.set()
+        watching.join()
 
 
 def _require_answer(session: SparkSession, master: str, timeout_s: float) -> None:

@@ -38,7 +38,7 @@ from loadmanager.pipeline.averages import (
 )
 from loadmanager.pipeline.balance import imbalance
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
-from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports, rejected_rows
+from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of, read_leaving_out
 from loadmanager.pipeline.schemas import TABLES
 from loadmanager.pipeline.writing import Batch, Tables
@@ -51,6 +51,9 @@ TABLES["late_files"] = t.StructType(
     ]
 )
 
+Query = StreamingQuery
+"""A stream under way, for those who do not import PySpark."""
+
 CHECKPOINT = "_checkpoint"
 LATENESS_S = 86_400.0
 _HOUR_S = 3600
@@ -60,7 +63,7 @@ _FILES_PER_BATCH = 5_000
 _FILE = "path string, modificationTime timestamp, length long, content binary"
 """What Spark says of any file; its content is not read as long as nobody asks for it."""
 
-Cleaner = Callable[[DataFrame], tuple[DataFrame, DataFrame]]
+Cleaner = Callable[[DataFrame], Cleaned]
 _CLEANERS: dict[str, Cleaner] = {BROKER_REPORTS: clean_broker_reports, BUNDLE_REPORTS: clean_bundle_reports}
 
 
@@ -178,16 +181,16 @@ class HistoryStream:
         )
         keys = list(map(_key, hours))
 
-        def cleaned(table: str) -> tuple[DataFrame, DataFrame]:
+        def cleaned(table: str) -> Cleaned:
             rows = history.frame(table, may_be_empty=True)
             return _CLEANERS[table](rows.where(_hour_key("at_ms").isin(keys)))
 
         def write(table: str) -> None:
-            self._write(f"clean_{table}", cleaned(table)[0], keys, batch)
+            self._write(f"clean_{table}", cleaned(table).clean, keys, batch)
 
         for table in _CLEANERS:
             read_leaving_out(history, partial(write, table))
-        rejected = rejected_rows({table: cleaned(table)[1] for table in _CLEANERS}, history.faults)
+        rejected = rejected_rows({table: cleaned(table).rejected for table in _CLEANERS}, history.faults)
         parts = [f.regexp_extract("file", _PARTITION_IN_SPARK, group) for group in (1, 2)]
         part = f.concat(parts[0], f.lit("T"), parts[1])
         self._tables.write(
@@ -226,12 +229,16 @@ class HistoryStream:
         """The short windows of these hours and longer ones; those of a day are made of all its hours."""
         days = sorted({key.partition("T")[0] for key in keys})
         others = [f"{day}T{hour:02d}" for day in days for hour in range(24) if f"{day}T{hour:02d}" not in keys]
-        rest = self._tables.read(name, others) if self._tables.has(name) else short.limit(0)
-        whole = short.unionByName(rest.where(f.col("window_s") == SHORTEST_S))
         hourly = [window for window in WINDOWS_S if window <= _HOUR_S]
         daily = [window for window in WINDOWS_S if window > _HOUR_S]
-        frame = with_longer(name, short, hourly).unionByName(with_longer(name, whole, daily))
-        self._write(name, frame, [*keys, *days], batch)
+        kept = short.persist()  # each length is made of it
+        try:
+            rest = self._tables.read(name, others) if self._tables.has(name) else kept.limit(0)
+            whole = kept.unionByName(rest.where(f.col("window_s") == SHORTEST_S))
+            frame = with_longer(name, kept, hourly).unionByName(with_longer(name, whole, daily))
+            self._write(name, frame, [*keys, *days], batch)
+        finally:
+            kept.unpersist()
 
 
 def _hour_of(path: str) -> int | None:

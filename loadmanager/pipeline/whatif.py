@@ -112,7 +112,7 @@ def plan(
 
     Raises `ScenarioError`, `ConfigurationError`, `PipelineError` or `HistoryError`.
     """
-    configurations = _configurations(whatif, base or {})
+    tried = configurations(whatif, base or {})
     stretches, left_out = find_stretches(whatif, history, on_fault)
     ranges = {}
     for stretch in stretches:
@@ -122,18 +122,36 @@ def plan(
             left_out.append(f"{when(stretch.from_ms, stretch.to_ms)}: {error}")
     if not ranges:
         raise PipelineError(f"{history.directory}: nothing to replay: {'; '.join(left_out)}")
-    cells = _cells(whatif, configurations, [stretch for stretch in stretches if stretch.number in ranges])
+    cells = _cells(whatif, tried, [stretch for stretch in stretches if stretch.number in ranges])
     model = cost_model(whatif.costs) if whatif.costs is not None else cost or CostModel()
     _require_names(whatif, list(ranges.values()))
     return Plan(
         cells=cells,
-        trials=_trials(whatif, configurations, cells, ranges, model),
+        trials=_trials(whatif, tried, cells, ranges, model),
         ranges=ranges,
-        configurations=configurations,
+        configurations=tried,
         band=whatif.band,
         recommend_for=whatif.recommend_for or whatif.fleets[0].name,
         left_out=tuple(left_out),
     )
+
+
+def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The keys of each that is tried, by its name: the strategy, and the variant where there are several.
+
+    `base` are keys that hold where the file says nothing. Raises `ScenarioError` or `ConfigurationError`.
+    """
+    found = {}
+    variants = whatif.variants or (Variant(name="settings"),)
+    for strategy, variant in itertools.product(whatif.strategies or ("",), variants):
+        names = [strategy, variant.name if whatif.variants or not strategy else ""]
+        name = ", ".join(filter(None, names))
+        try:
+            found[name] = with_strategy({**base, **whatif.settings, **variant.settings}, strategy)
+        except ScenarioError as error:
+            raise ScenarioError(f"{whatif.name}: strategies: {str(error).removeprefix('--strategy ')}") from None
+        settings_of(found[name], f"{whatif.name}: settings of {name}")
+    return found
 
 
 def play(spark: SparkSession, given: Plan, partitions: int | None = None) -> DataFrame:
@@ -157,21 +175,6 @@ def play(spark: SparkSession, given: Plan, partitions: int | None = None) -> Dat
     frame = spark.createDataFrame(cells, _CELLS)
     spread = frame.repartitionByRange(partitions or len(cells), "scenario")
     return spread.groupBy("scenario").applyInPandas(run, OUTCOMES)
-
-
-def _configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The keys of each, by its name: the strategy, and the variant where there are several."""
-    found = {}
-    variants = whatif.variants or (Variant(name="settings"),)
-    for strategy, variant in itertools.product(whatif.strategies or ("",), variants):
-        names = [strategy, variant.name if whatif.variants or not strategy else ""]
-        name = ", ".join(filter(None, names))
-        try:
-            found[name] = with_strategy({**base, **whatif.settings, **variant.settings}, strategy)
-        except ScenarioError as error:
-            raise ScenarioError(f"{whatif.name}: strategies: {str(error).removeprefix('--strategy ')}") from None
-        settings_of(found[name], f"{whatif.name}: settings of {name}")
-    return found
 
 
 def _cells(whatif: WhatIf, configurations: Iterable[str], stretches: Sequence[Stretch]) -> tuple[Cell, ...]:

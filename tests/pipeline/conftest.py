@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from loadmanager.pipeline import session as session_module
 from loadmanager.pipeline.session import spark_session
 from loadmanager.pipeline.writing import Tables
 
-_TIMEOUT_S = 300
-"""The first test also starts the JVM and is the first to have Spark compile anything."""
+_TIMEOUT_S = 600
+"""Nothing takes that long by itself: the first test also starts the JVM, and the machine may be busy."""
 
 _FOLDER = Path(__file__).parent
 
@@ -45,3 +46,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture
 def tables(spark: SparkSession, tmp_path: Path) -> Tables:
     return Tables(spark, str(tmp_path / "tables"))
+
+
+@pytest.fixture
+def spark_of_commands(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> SparkSession:
+    """Commands that a test carries out in this process take the session of all tests, and leave it as it is."""
+    monkeypatch.setattr(session_module, "spark_session", lambda *_, **__: spark)
+    monkeypatch.setattr(spark, "stop", lambda: None)
+    return spark

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -193,6 +194,12 @@ def test_a_range_that_ends_before_it_begins_is_refused(spark: SparkSession, befo
     assert "is empty" in failed(spark, replace(job, from_ms=NOON_MS, to_ms=NOON_MS), "ingest")
 
 
+def test_a_range_between_two_reports_has_no_rows(spark: SparkSession, history: Path, tmp_path: Path) -> None:
+    job = Job(str(history), str(tmp_path / "out"), from_ms=NOON_MS + 10_000, to_ms=NOON_MS + 11_000)
+    summary = run(spark, job, ["ingest"], Seen())
+    assert set(summary.steps[0].rows.values()) == {0}
+
+
 def test_a_history_that_is_not_there_is_named(spark: SparkSession, before: tuple[Job, Tables], tmp_path: Path) -> None:
     job, _ = before
     assert f"{tmp_path}/none: there is no history" in failed(spark, replace(job, history=f"{tmp_path}/none"), "ingest")
@@ -229,19 +236,37 @@ def test_a_file_that_cannot_be_read_is_left_out_where_that_was_asked_for(spark: 
     assert summary.steps[0].rows["clean_bundle_reports"] == 30 * NAMESPACES * BUNDLES
 
 
-def test_an_unknown_strategy_is_named_with_those_that_there_are(
-    spark: SparkSession, before: tuple[Job, Tables]
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({"strategies": ["ThresholdSheder"]}, ["ThresholdSheder", "ThresholdShedder"]),
+        ({"settings": {"loadBalancerEnabledd": True}}, ["loadBalancerEnabledd", "loadBalancerEnabled"]),
+        (
+            {"variants": [{"name": "a", "settings": {"loadBalancerBrokerThresholdShedderPercentage": 300}}]},
+            ["settings of ThresholdShedder, a", "loadBalancerBrokerThresholdShedderPercentage"],
+        ),
+    ],
+    ids=["strategy", "key", "value"],
+)
+def test_what_cannot_be_tried_is_named_before_any_step_begins(
+    spark: SparkSession, history: Path, tmp_path: Path, given: dict[str, object], names: list[str]
 ) -> None:
-    job, _ = before
-    text = failed(spark, replace(job, whatif=whatif(strategies=["ThresholdSheder"])), "whatif")
-    assert "ThresholdSheder" in text
-    assert "ThresholdShedder" in text
+    job, seen = Job(str(history), str(tmp_path / "out"), whatif=whatif(**given)), Seen()
+    with pytest.raises(StepError) as raised:
+        run(spark, job, list(STEPS), seen)
+    assert seen.steps == []
+    assert str(raised.value).startswith("step whatif: two: ")
+    assert all(name in str(raised.value) for name in names)
+    (step,) = get_summary(spark, job.out).steps
+    assert f"step {step.step}: {step.fault}" == str(raised.value)
 
 
-def test_an_unknown_key_of_the_settings_is_named(spark: SparkSession, before: tuple[Job, Tables]) -> None:
-    job, _ = before
-    text = failed(spark, replace(job, whatif=whatif(settings={"loadBalancerEnabledd": True})), "whatif")
-    assert "loadBalancerEnabledd" in text
+def test_a_history_that_is_not_there_is_named_by_the_step_that_reads_it_also_where_something_is_tried(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    job = Job(f"{tmp_path}/none", str(tmp_path / "out"), whatif=whatif())
+    with pytest.raises(StepError, match=r"step ingest: .*none: there is no history"):
+        run(spark, job, list(STEPS), Seen())
 
 
 def test_a_step_whose_tables_are_missing_says_which(spark: SparkSession, history: Path, tmp_path: Path) -> None:
@@ -259,7 +284,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of its own with room for little."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=128k", "tmpfs", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(folder)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("no disk can be mounted here")
     yield folder
@@ -277,3 +302,27 @@ def test_a_full_disk_is_said_and_the_tables_before_stay_whole(
     assert written.rows
     for table, rows in written.rows.items():
         assert tables.read(table).count() == rows, table
+
+
+def test_a_table_that_is_made_anew_on_a_full_disk_stays_as_it_was_until_there_is_room_again(
+    spark: SparkSession, history: Path, small_disk: Path
+) -> None:
+    job = Job(str(history), str(small_disk), to_ms=NOON_MS + 10 * MINUTE_MS)
+    table = "clean_broker_reports"
+    run(spark, job, ["ingest"], Seen())
+    tables, filler = Tables(spark, str(small_disk)), small_disk / "filler"
+    fill(filler)
+    with pytest.raises(StepError, match=r"step ingest: .*No space left on device"):
+        run(spark, replace(job, to_ms=None), ["ingest"], Seen())
+    assert tables.read(table).count() == tables.rows(table) == 10 * BROKERS
+    assert get_summary(spark, job.out).to_ms == NOON_MS + 10 * MINUTE_MS
+    filler.unlink()
+    run(spark, job, ["ingest"], Seen())
+    assert tables.read(table).count() == tables.rows(table) == 10 * BROKERS
+
+
+def fill(path: Path) -> None:
+    """Take all room that is left."""
+    with path.open("wb", buffering=0) as file, suppress(OSError):
+        while True:
+            file.write(bytes(512))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from xml.etree import ElementTree as ET
@@ -13,6 +11,7 @@ from xml.etree import ElementTree as ET
 import numpy as np
 import pandas as pd
 import pytest
+from support.browser import find_browser, shown
 
 from loadmanager.pipeline.forecast import HOUR_MS
 from loadmanager.pipeline.report import PAGE, About, hold_out, make_report, make_sections
@@ -181,16 +180,10 @@ def test_the_last_day_is_forecast_by_what_was_known_before_it_alone() -> None:
 
 
 def test_a_browser_shows_the_page(tmp_path: Path) -> None:
-    browser = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    browser = find_browser()
     if browser is None:
         pytest.skip("there is no Chromium here")
     for name, data in make_report(contents(), ABOUT).items():
         (tmp_path / name).write_bytes(data)
-    shown = subprocess.run(
-        [browser, "--headless=new", "--no-sandbox", "--disable-gpu", "--dump-dom", f"file://{tmp_path}/{PAGE}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
-    assert all(f'id="{name}"' in shown.stdout for name in SECTIONS)
+    page = shown(browser, tmp_path / PAGE)
+    assert all(f'id="{name}"' in page for name in SECTIONS)

@@ -3,67 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from support.builders import bundle
-from support.frames import HOUR_MS, MINUTE_MS, Timed, files_of, history_of, reported, rows_of
+from support.frames import HOUR_MS, files_of, rows_of
+from support.streamed import assert_as_in_one_batch, write_minutes
 from support.waiting import eventually_sync
 
 from loadmanager.errors import HistoryFileError, PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
 from loadmanager.pipeline import streaming
-from loadmanager.pipeline.averages import broker_windows, bundle_windows, namespace_windows
-from loadmanager.pipeline.balance import imbalance
-from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports
-from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.streaming import BatchDone, HistoryStream
 from loadmanager.pipeline.writing import Tables
-
-ORDERS = {
-    "clean_broker_reports": ("sequence",),
-    "clean_bundle_reports": ("sequence", "range_lower"),
-    "broker_windows": ("window_s", "start_ms", "broker"),
-    "bundle_windows": ("window_s", "start_ms", "bundle"),
-    "namespace_windows": ("window_s", "start_ms", "namespace"),
-    "imbalance": ("start_ms",),
-}
-
-
-def write(folder: Path, minutes: range, first: int) -> None:
-    """One flush: a report of two brokers in each of these minutes."""
-    entries: list[Timed] = []
-    for minute in minutes:
-        for name, number in (("a", 1), ("b", 2)):
-            load = (float(minute), 1.0, 1000.0 * number, 1000.0)
-            entries.append((minute * MINUTE_MS, reported(name, {bundle(number): load})))
-    history_of(folder, entries, first=first)
-
-
-def in_one_batch(spark: SparkSession, url: str) -> Mapping[str, DataFrame]:
-    history = HistoryTables(spark, url)
-    brokers = clean_broker_reports(history.frame(BROKER_REPORTS)).clean
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS)).clean
-    of_brokers, of_bundles = broker_windows(brokers), bundle_windows(bundles, brokers)
-    return {
-        "clean_broker_reports": brokers,
-        "clean_bundle_reports": bundles,
-        "broker_windows": of_brokers,
-        "bundle_windows": of_bundles,
-        "namespace_windows": namespace_windows(of_bundles),
-        "imbalance": imbalance(of_brokers),
-    }
-
-
-def assert_as_in_one_batch(spark: SparkSession, tables: Tables, url: str) -> None:
-    for name, frame in in_one_batch(spark, url).items():
-        found, expected = (rows_of(each, *ORDERS[name]) for each in (tables.read(name), frame))
-        assert len(found) == len(expected), name
-        for row, wanted in zip(found, expected, strict=True):
-            assert row == pytest.approx(wanted), name
 
 
 def test_a_stream_that_is_stopped_and_started_again_counts_everything_once(
@@ -75,15 +29,15 @@ def test_a_stream_that_is_stopped_and_started_again_counts_everything_once(
     def take_in() -> None:
         HistoryStream(spark, str(folder), out, on_batch=done.append).available_now()
 
-    write(folder, range(50, 58), first=0)
+    write_minutes(folder, range(50, 58), first=0)
     take_in()
-    write(folder, range(58, 66), first=100)
+    write_minutes(folder, range(58, 66), first=100)
     take_in()
     take_in()
     assert [each.hours for each in done] == [("2026-09-21T00",), ("2026-09-21T00", "2026-09-21T01")]
     late_and_twice = files_of(folder, BUNDLE_REPORTS)[0]
     shutil.copy(late_and_twice, late_and_twice.with_name(late_and_twice.name.replace("-node", "-other")))
-    write(folder, range(40, 50), first=200)
+    write_minutes(folder, range(40, 50), first=200)
     take_in()
     assert [each.hours for each in done[2:]] == [("2026-09-21T00",)]
     assert_as_in_one_batch(spark, tables, str(folder))
@@ -100,7 +54,7 @@ def test_a_batch_that_was_cut_short_is_done_again_and_leaves_nothing_twice(
     spark: SparkSession, tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch, cut_at: str
 ) -> None:
     folder, out = tmp_path / "history", str(tables)
-    write(folder, range(56, 64), first=0)
+    write_minutes(folder, range(56, 64), first=0)
     whole: Callable[..., Any] = Tables.write
 
     def cut(self: Tables, name: str, frame: DataFrame, **options: Any) -> Any:  # noqa: ANN401 - as the real one
@@ -112,19 +66,19 @@ def test_a_batch_that_was_cut_short_is_done_again_and_leaves_nothing_twice(
         patch.setattr(Tables, "write", cut)
         with pytest.raises(PipelineError, match="the stream has ended: CutError"):
             HistoryStream(spark, str(folder), out).available_now()
-    write(folder, range(64, 66), first=100)
+    write_minutes(folder, range(64, 66), first=100)
     HistoryStream(spark, str(folder), out).available_now()
     assert_as_in_one_batch(spark, tables, str(folder))
 
 
 def test_a_running_stream_takes_in_what_comes(spark: SparkSession, tmp_path: Path, tables: Tables) -> None:
     folder = tmp_path / "history"
-    write(folder, range(3), first=0)
+    write_minutes(folder, range(3), first=0)
     stream = HistoryStream(spark, str(folder), str(tables))
     query = stream.start(trigger_s=0.2)
     try:
         eventually_sync(lambda: tables.has("imbalance"), timeout_s=60)
-        write(folder, range(3, 5), first=50)
+        write_minutes(folder, range(3, 5), first=50)
         eventually_sync(lambda: tables.has("imbalance") and tables.rows("clean_broker_reports") == 10, timeout_s=60)
         assert not stream.wait(query, 0.01)
         query.processAllAvailable()
@@ -140,10 +94,10 @@ def test_hours_before_the_watermark_are_not_opened_again_but_named(
     folder = tmp_path / "history"
     done: list[BatchDone] = []
     stream = HistoryStream(spark, str(folder), str(tables), lateness_s=HOUR_MS / 1000, on_batch=done.append)
-    write(folder, range(180, 182), first=100)
+    write_minutes(folder, range(180, 182), first=100)
     stream.available_now()
-    write(folder, range(1), first=0)
-    write(folder, range(120, 121), first=50)
+    write_minutes(folder, range(1), first=0)
+    write_minutes(folder, range(120, 121), first=50)
     stream.available_now()
     assert [(each.hours, each.late) for each in done] == [(("2026-09-21T03",), 0), (("2026-09-21T02",), 2)]
     late = [Path(row["file"].removeprefix("file:")) for row in rows_of(tables.read("late_files"), "file")]
@@ -153,8 +107,8 @@ def test_hours_before_the_watermark_are_not_opened_again_but_named(
 
 def test_bad_files_are_left_out_and_named_or_end_the_stream(spark: SparkSession, tmp_path: Path) -> None:
     folder = tmp_path / "history"
-    write(folder, range(2), first=0)
-    write(folder, range(2, 4), first=50)
+    write_minutes(folder, range(2), first=0)
+    write_minutes(folder, range(2, 4), first=50)
     bad = files_of(folder, BUNDLE_REPORTS)[0]
     bad.write_bytes(bad.read_bytes()[:-10])
     with pytest.raises(HistoryFileError, match=f"{bad}: not a Parquet file"):

@@ -1,0 +1,155 @@
+"""`loadmanager pipeline stream`: once, or until it is told to stop; and again, with nothing lost or counted twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+from support.frames import files_of, rows_of
+from support.processes import Processes
+from support.streamed import assert_as_in_one_batch, write_minutes
+from support.waiting import eventually_sync
+
+from loadmanager.cli import main
+from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.pipeline.writing import Tables
+
+PATIENCE_S = 120
+Stream = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def stream(
+    spark_of_commands: SparkSession,  # noqa: ARG001 - it is there while the command is carried out
+    tables: Tables,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Iterator[Stream]:
+    """Carries out the command here; its exit code, and what it said line by line."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def carried_out(history: Path, *options: object) -> tuple[int, list[str]]:
+        arguments = ["pipeline", "stream", history, "--out", tables, *options]
+        monkeypatch.setattr(sys, "argv", ["loadmanager", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, capsys.readouterr().err.splitlines()
+
+    yield carried_out
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@contextmanager
+def once(condition: Callable[[], object], then: Callable[[], object]) -> Iterator[None]:
+    """While the command runs: wait for the condition, then do something."""
+    failures: list[Exception] = []
+
+    def wait() -> None:
+        try:
+            eventually_sync(condition, timeout_s=PATIENCE_S)
+        except AssertionError as error:
+            failures.append(error)
+        then()
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    yield
+    waiting.join()
+    assert not failures
+
+
+def told(number: signal.Signals) -> Callable[[], object]:
+    return lambda: os.kill(os.getpid(), number)
+
+
+def batches(said: list[str]) -> list[str]:
+    return [line for line in said if line.startswith("batch ")]
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Not so one that has ended and that nobody has asked how."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_it_runs_until_it_is_told_to_stop_ends_with_the_batch_under_way_and_goes_on_where_it_was(
+    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
+) -> None:
+    history = tmp_path / "history"
+    write_minutes(history, range(2), first=0)
+    with once(lambda: tables.has("clean_broker_reports"), told(signal.SIGTERM)):
+        assert stream(history, "--every", 1) == (0, ["batch 0: 2 files, 1 hours"])
+    assert tables.has("imbalance")
+    write_minutes(history, range(2, 4), first=50)
+    with once(lambda: tables.rows("clean_broker_reports") == 8, told(signal.SIGINT)):
+        assert stream(history, "--every", 1) == (0, ["batch 1: 2 files, 1 hours"])
+    assert stream(history) == (0, [])
+    assert_as_in_one_batch(spark, tables, str(history))
+
+
+def test_told_twice_it_ends_within_a_batch_which_is_done_again(stream: Stream, tables: Tables, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    write_minutes(history, range(2), first=0)
+
+    def twice() -> None:
+        told(signal.SIGTERM)()
+        told(signal.SIGINT)()
+
+    with once(lambda: tables.has("clean_broker_reports"), twice):
+        code, said = stream(history, "--every", 1)
+    assert (code, batches(said)) == (0, [])
+    assert stream(history) == (0, ["batch 0: 2 files, 1 hours"])
+    assert tables.rows("clean_broker_reports") == tables.rows("clean_bundle_reports") == 4
+    assert tables.rows("imbalance") == 4
+
+
+def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_batch_again(
+    spark: SparkSession, stream: Stream, tables: Tables, tmp_path: Path
+) -> None:
+    history = tmp_path / "history"
+    write_minutes(history, range(2), first=0)
+    arguments = ["-m", "loadmanager", "pipeline", "stream", str(history), "--out", str(tables), "--every", "1"]
+    settings = ["--master", "local[2]", "--conf", "spark.sql.shuffle.partitions=2"]
+    with Processes(tmp_path) as processes:
+        started = processes.start("stream", [*arguments, *settings], tmp_path / "log")
+        eventually_sync(lambda: tables.has("clean_broker_reports"), timeout_s=PATIENCE_S)
+        others = psutil.Process(started).children(recursive=True)
+        assert others
+        processes.signal("stream", signal.SIGKILL)
+        eventually_sync(lambda: not any(map(is_alive, others)), timeout_s=PATIENCE_S)
+    assert not tables.has("imbalance")
+    write_minutes(history, range(2, 3), first=50)
+    assert stream(history) == (0, ["batch 0: 2 files, 1 hours", "batch 1: 2 files, 1 hours"])
+    assert stream(history) == (0, [])
+    assert_as_in_one_batch(spark, tables, str(history))
+
+
+def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tables, tmp_path: Path) -> None:
+    history = tmp_path / "history"
+    write_minutes(history, range(2), first=0)
+    write_minutes(history, range(2, 4), first=50)
+    bad = files_of(history, BUNDLE_REPORTS)[0]
+    bad.write_bytes(bad.read_bytes()[:-10])
+    code, said = stream(history)
+    assert code == 1
+    assert any(f"{bad}: not a Parquet file" in line for line in said)
+    assert stream(history, "--leave-out-bad-files") == (0, ["batch 0: 4 files, 1 hours"])
+    assert [row["file"] for row in rows_of(tables.read("rejected_rows"))] == [str(bad)]
+
+
+def test_a_history_that_is_not_there_is_named(stream: Stream, tmp_path: Path) -> None:
+    code, said = stream(tmp_path / "nowhere", "--every", 1)
+    assert code == 1
+    assert said == [f"loadmanager: {tmp_path}/nowhere: there is no history: no such directory"]
