@@ -131,7 +131,9 @@ class Director:
             self._enter(f"the next assignment came {seconds:.2f} s later, in epoch {self._failover.epoch_after}")
 
     async def _kill_busiest_broker(self) -> None:
-        busiest = max(self._state.brokers, key=lambda row: row.messages_per_s)
+        # The last rate may be of topics that have been unloaded since.
+        serving = [row for row in self._state.brokers if row.topic_names]
+        busiest = max(serving or self._state.brokers, key=lambda row: row.messages_per_s)
         await self._cluster.kill_broker(busiest.name)
         self._enter(f"{busiest.name} and its agent were killed: a machine is lost")
 

@@ -74,9 +74,8 @@ def short_bundle_windows(bundle_reports: DataFrame, broker_reports: DataFrame) -
     """
     report = f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence"))
     bounds = f.shiftleft("range_lower", _WIDTH).bitwiseOR(f.col("range_upper"))
-    hashed = f.xxhash64("namespace").alias("hash")
     figures = [*METRICS, "topics", "sessions"]
-    rows = bundle_reports.select(report.alias("report"), hashed, bounds.alias("bounds"), *figures)
+    rows = bundle_reports.select(report.alias("report"), _hash(), bounds.alias("bounds"), *figures)
     standing = _standing(broker_reports).withColumn("report", report).drop(*ORDER)
     grouped = (
         rows.repartition("hash", "bounds")
@@ -84,7 +83,7 @@ def short_bundle_windows(bundle_reports: DataFrame, broker_reports: DataFrame) -
         .groupBy("hash", "bounds", "window")
         .agg(*_weighted(figures), *(_highest(name) for name in METRICS))
     )
-    named = grouped.join(f.broadcast(_names_by_hash(bundle_reports.select(hashed, "namespace"))), "hash")
+    named = grouped.join(f.broadcast(_names_by_hash(bundle_reports)), "hash")
     lower = f.shiftrightunsigned("bounds", _WIDTH)
     upper = f.col("bounds").bitwiseAND(f.lit((1 << _WIDTH) - 1))
     named = named.withColumn("bundle", bundle_name(f.col("namespace"), lower, upper))
@@ -159,9 +158,13 @@ def _standing(broker_reports: DataFrame) -> DataFrame:
     )
 
 
-def _names_by_hash(namespaces: DataFrame) -> DataFrame:
-    """Each hash with the name that has it; it fails when there are two."""
-    names = namespaces.groupBy("hash").agg(f.collect_set("namespace").alias("names"))
+def _hash() -> Column:
+    return f.xxhash64("namespace").alias("hash")
+
+
+def _names_by_hash(rows: DataFrame) -> DataFrame:
+    """Each hash with the namespace that has it; it fails when there are two."""
+    names = rows.select("namespace").distinct().groupBy(_hash()).agg(f.collect_list("namespace").alias("names"))
     shared = f.concat(f.lit("namespaces that share a hash: "), f.array_join("names", ", "))
     return names.select(
         "hash",

@@ -303,7 +303,7 @@ def _ingest(run: Run) -> None:
     run.summary.from_ms, run.summary.to_ms = run.history.range
     rejected = {}
     for name, clean in (("broker_reports", clean_broker_reports), ("bundle_reports", clean_bundle_reports)):
-        cleaned = clean(run.history.frame(name))
+        cleaned = clean(run.history.frame(name, with_file=True))
         run.write(f"clean_{name}", cleaned.clean)
         is_rejected = cleaned.seen.get["rejected"] > 0
         none = run.spark.createDataFrame([], TABLES[f"rejected_{name}"])
@@ -369,7 +369,7 @@ def advise(run: Run) -> None:
 def try_out(run: Run) -> None:
     """What the range would have looked like with other strategies, settings or brokers."""
     if not run.tables.has("cost_models"):
-        cleaned = clean_broker_reports(run.history.frame("broker_reports"))
+        cleaned = clean_broker_reports(run.history.frame("broker_reports", with_file=True))
         run.write("cost_models", cost_models(cleaned.clean))
     whatif = _whatif(run)
     history = History(directory_at(run.spark, run.job.history))

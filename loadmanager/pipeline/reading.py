@@ -98,15 +98,15 @@ class HistoryTables:
         first, after = min(first for first, _ in times), max(last for _, last in times) + 1
         return max(first, self._from_ms or first), min(after, self._to_ms or after)
 
-    def frame(self, table: str, *, may_be_empty: bool = False) -> DataFrame:
-        """The rows of the range, with the columns of the table and the `file` they are from.
+    def frame(self, table: str, *, may_be_empty: bool = False, with_file: bool = False) -> DataFrame:
+        """The rows of the range, with the columns of the table, and if wanted the `file` they are from.
 
         A table of load reports without any in the range is a `PipelineError`, unless it `may_be_empty`; others may.
         """
         files = [each.file.path for each in self._files(table)]
         if not files and table in _REPORTS and not may_be_empty:
             raise self._nothing(table)
-        read = self._read(table, files)
+        read = self._read(table, files, with_file=with_file)
         if self._from_ms is not None:
             read = read.where(f.col("at_ms") >= self._from_ms)
         return read if self._to_ms is None else read.where(f.col("at_ms") < self._to_ms)
@@ -122,9 +122,9 @@ class HistoryTables:
     def leaves_out(self) -> bool:
         return self._bad_files == "leave_out"
 
-    def _read(self, table: str, files: Sequence[str]) -> DataFrame:
+    def _read(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
         if not files:
-            empty = t.StructType([*raw(table).fields, t.StructField("file", t.StringType())])
+            empty = t.StructType([*raw(table).fields, *([t.StructField("file", t.StringType())] if with_file else [])])
             return self._spark.createDataFrame([], empty)
         reader = self._spark.read.schema(_stored(table)).option("ignoreMissingFiles", "true")
         paths = [url_for_spark(self._directory, path) for path in files]
@@ -133,7 +133,9 @@ class HistoryTables:
             (f.col(name) / float(RATE_STEPS_PER_UNIT)).alias(name) if name in rates else f.col(name)
             for name in TABLES[table].names
         ]
-        return reader.parquet(*paths).select(*columns, f.col("_metadata.file_path").alias("file"))
+        if with_file:
+            columns.append(f.col("_metadata.file_path").alias("file"))
+        return reader.parquet(*paths).select(*columns)
 
     def _files(self, table: str) -> list[_Usable]:
         if table not in TABLES:

@@ -182,7 +182,7 @@ class HistoryStream:
         keys = list(map(_key, hours))
 
         def cleaned(table: str) -> Cleaned:
-            rows = history.frame(table, may_be_empty=True)
+            rows = history.frame(table, may_be_empty=True, with_file=True)
             return _CLEANERS[table](rows.where(_hour_key("at_ms").isin(keys)))
 
         def write(table: str) -> None:

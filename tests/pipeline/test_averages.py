@@ -28,8 +28,8 @@ WINDOWS_MS = {300: 300_000, 3600: HOUR_MS, 86400: 24 * HOUR_MS}
 
 def clean_tables(spark: SparkSession, folder: Path, entries: Sequence[Timed]) -> tuple[DataFrame, DataFrame]:
     history = HistoryTables(spark, history_of(folder, entries))
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS)).clean
-    return bundles, clean_broker_reports(history.frame(BROKER_REPORTS)).clean
+    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, with_file=True)).clean
+    return bundles, clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean
 
 
 def some_reports(minutes: Sequence[int], seed: int = 0) -> list[Timed]:

@@ -34,8 +34,8 @@ def mib(each_way: float) -> Load:
 
 def clean(spark: SparkSession, folder: Path, entries: list[Timed]) -> tuple[DataFrame, DataFrame]:
     history = HistoryTables(spark, history_of(folder, entries))
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, may_be_empty=True)).clean
-    return bundles, clean_broker_reports(history.frame(BROKER_REPORTS)).clean
+    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, may_be_empty=True, with_file=True)).clean
+    return bundles, clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean
 
 
 UNEVEN: list[Timed] = [
@@ -176,7 +176,7 @@ def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(
     ]
     entries += [(11 * MINUTE_MS + at, entry) for at, (_, entry) in enumerate(UNEVEN[3:])]
     history = HistoryTables(spark, history_of(tmp_path, [*entries, (10**6, Event("nothing"))]))
-    windows = broker_windows(clean_broker_reports(history.frame(BROKER_REPORTS)).clean)
+    windows = broker_windows(clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean)
     imbalances = imbalance(windows)
     by_leader, by_windows, kept = rows_of(move_effects(history.frame(MOVES), imbalances), "sequence")
     assert (by_leader["destination"], by_leader["outcome"], by_leader["load"]) == ("b:8080", "Owned", 6000)

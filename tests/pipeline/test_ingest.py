@@ -92,8 +92,8 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, tmp_path: P
         (file,) = files_of(folder, table)
         shutil.copy(file, file.with_name(file.name.replace("-node", "-other")))
     history = HistoryTables(spark, url)
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS))
-    brokers = clean_broker_reports(history.frame(BROKER_REPORTS))
+    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, with_file=True))
+    brokers = clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True))
     assert (bundles.clean.count(), brokers.clean.count()) == (2, 2)
     rejected = rejected_rows({BUNDLE_REPORTS: bundles.rejected, BROKER_REPORTS: brokers.rejected})
     tables.write("rejected_rows", rejected)
@@ -120,7 +120,7 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, tmp_path: P
 def test_a_broker_that_says_what_cannot_be_is_rejected(
     spark: SparkSession, tmp_path: Path, wrong: dict[str, Any], reason: str
 ) -> None:
-    frame = HistoryTables(spark, history_of(tmp_path, [(0, reported("a", {}))])).frame(BROKER_REPORTS)
+    frame = HistoryTables(spark, history_of(tmp_path, [(0, reported("a", {}))])).frame(BROKER_REPORTS, with_file=True)
     (row,) = rows_of(frame)
     cleaned = clean_broker_reports(spark.createDataFrame([tuple({**row, **wrong}.values())], frame.schema))
     assert cleaned.clean.count() == 0

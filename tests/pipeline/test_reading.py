@@ -44,8 +44,8 @@ def test_rows_are_those_that_the_history_reads_itself(spark: SparkSession, folde
             {name: float(value) if name.startswith("msg") else value for name, value in row.items()}
             for row in History(str(folder)).rows(table)
         ]
-        assert rows_of(frame.drop("file"), "at_ms", *(["range_lower"] if table == BUNDLE_REPORTS else [])) == expected
-        assert frame.drop("file").schema == raw(table)
+        assert rows_of(frame, "at_ms", *(["range_lower"] if table == BUNDLE_REPORTS else [])) == expected
+        assert frame.schema == raw(table)
 
 
 def test_nested_columns_are_read_too(spark: SparkSession, tmp_path: Path) -> None:

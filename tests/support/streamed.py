@@ -57,8 +57,8 @@ def _in_one_batch(spark: SparkSession, url: str) -> Iterator[Mapping[str, DataFr
             return frame
 
         history = HistoryTables(spark, url)
-        brokers = kept(clean_broker_reports(history.frame(BROKER_REPORTS)).clean)
-        bundles = kept(clean_bundle_reports(history.frame(BUNDLE_REPORTS)).clean)
+        brokers = kept(clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean)
+        bundles = kept(clean_bundle_reports(history.frame(BUNDLE_REPORTS, with_file=True)).clean)
         of_brokers, of_bundles = kept(broker_windows(brokers)), kept(bundle_windows(bundles, brokers))
         yield {
             "clean_broker_reports": brokers,
