@@ -35,7 +35,7 @@ MINUTE_MS = 60_000
 HEAP = "4g"
 TARGET_ROWS_PER_S = 2.0
 TARGET_GIB = 8.0
-ROUNDS = 3
+WARMING_UP, ROUNDS = 3, 3
 LINEAR = 1.2
 """So many times may the cost of a row be what it was among the fewest."""
 
@@ -154,10 +154,11 @@ def in_duckdb(url: str) -> None:
 
 
 def _measured(work: Callable[[], None]) -> tuple[float, float, float]:
-    """Of some rounds after the first: the seconds of the fastest, the least processor time of this process and those it
-    has started, and the most memory of the latter, in GiB.
+    """Of some rounds after those that warm up: the seconds of the fastest, the least processor time of this process and
+    those it has started, and the most memory of the latter, in GiB.
     """
-    work()
+    for _ in range(WARMING_UP):
+        work()
     seconds, processor_s, highest = [], [], 0.0
     for _ in range(ROUNDS):
         begun, used = time.perf_counter(), _processor_s()

@@ -41,7 +41,7 @@ from loadmanager.core.splitting.base import MIB
 from loadmanager.core.splitting.finder import LIMIT_KEYS, Split, SplitCandidate, find_for_modular, find_reason
 from loadmanager.history.schemas import RESOURCE_COLUMNS
 from loadmanager.pipeline.forecast import hourly
-from loadmanager.pipeline.schemas import BUNDLE_KEY, TABLES, bundle_name
+from loadmanager.pipeline.schemas import TABLES, bundle_name, packed
 
 ADVICE = t.StructType(
     [
@@ -473,7 +473,8 @@ def busy_bundles(bundle_windows: DataFrame, bundle_reports: DataFrame) -> DataFr
             )
         ),
     )
-    reports = bundle_reports.select(bundle_name(*map(f.col, BUNDLE_KEY)).alias("name"), "broker", "at_ms")
+    name = bundle_name(f.col("namespace"), packed(f.col("range_lower"), f.col("range_upper")))
+    reports = bundle_reports.select(name.alias("name"), "broker", "at_ms")
     last = reports.groupBy("name").agg(
         f.max_by("broker", "at_ms").alias("owner"), f.max("at_ms").alias("last_ms"), f.min("at_ms").alias("first_ms")
     )

@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BoolArray, FloatArray, IntArray, next_average
 from loadmanager.history.schemas import ORDER
-from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, RESOURCES, TABLES, bundle_name, require
+from loadmanager.pipeline.schemas import METRICS, RESOURCES, TABLES, bundle_name, packed, require
 
 SHORTEST_S = 300
 WINDOWS_S = (SHORTEST_S, 3600, 86_400)
@@ -32,9 +32,6 @@ _P95 = 0.95
 _BUCKETS = 64
 _EPOCH_BITS = 40
 """Where the epoch begins in the number of a report: there is room for 8 million leaders and 10^12 sequences of each."""
-
-_WIDTH = 32
-"""Of the bound of a range."""
 
 
 def bundle_windows(
@@ -73,10 +70,10 @@ def short_bundle_windows(bundle_reports: DataFrame, broker_reports: DataFrame) -
     would make hardly fewer rows, and wider ones.
     """
     report = f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence"))
-    bounds = f.shiftleft("range_lower", _WIDTH).bitwiseOR(f.col("range_upper"))
+    bounds = packed(f.col("range_lower"), f.col("range_upper"))
     figures = [*METRICS, "topics", "sessions"]
-    rows = bundle_reports.select(report.alias("report"), _hash(), bounds.alias("bounds"), *figures)
-    standing = _standing(broker_reports).withColumn("report", report).drop(*ORDER)
+    rows = _without_nulls(bundle_reports.select(report.alias("report"), _hash(), bounds.alias("bounds"), *figures))
+    standing = _without_nulls(_standing(broker_reports).withColumn("report", report).drop(*ORDER))
     grouped = (
         rows.repartition("hash", "bounds")
         .join(f.broadcast(standing), "report")
@@ -84,9 +81,7 @@ def short_bundle_windows(bundle_reports: DataFrame, broker_reports: DataFrame) -
         .agg(*_weighted(figures), *(_highest(name) for name in METRICS))
     )
     named = grouped.join(f.broadcast(_names_by_hash(bundle_reports)), "hash")
-    lower = f.shiftrightunsigned("bounds", _WIDTH)
-    upper = f.col("bounds").bitwiseAND(f.lit((1 << _WIDTH) - 1))
-    named = named.withColumn("bundle", bundle_name(f.col("namespace"), lower, upper))
+    named = named.withColumn("bundle", bundle_name(f.col("namespace"), f.col("bounds")))
     return require(_as_windows(named, figures), "bundle_windows")
 
 
@@ -130,7 +125,7 @@ def running_means(bundle_reports: DataFrame, before: DataFrame | None = None, bu
     `before` is an earlier such table to go on from; reports that it has are not counted again. A leader leaves a bundle
     to its owner when two brokers report it at once; such a report is counted here.
     """
-    name = bundle_name(*(f.col(key) for key in BUNDLE_KEY))
+    name = bundle_name(f.col("namespace"), packed(f.col("range_lower"), f.col("range_upper")))
     samples = bundle_reports.select(name.alias("bundle"), "namespace", *METRICS, "topics", "at_ms", *ORDER)
     if before is None:
         before = bundle_reports.sparkSession.createDataFrame([], TABLES["running_means"])
@@ -160,6 +155,11 @@ def _standing(broker_reports: DataFrame) -> DataFrame:
 
 def _hash() -> Column:
     return f.xxhash64("namespace").alias("hash")
+
+
+def _without_nulls(numbers: DataFrame) -> DataFrame:
+    """Clean rows have none: where Spark knows it, it need not look for them in each step."""
+    return numbers.select(*(f.coalesce(name, f.lit(0).cast(kind)).alias(name) for name, kind in numbers.dtypes))
 
 
 def _names_by_hash(rows: DataFrame) -> DataFrame:

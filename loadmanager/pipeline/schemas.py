@@ -17,6 +17,7 @@ from loadmanager.history.schemas import TABLES as HISTORY_TABLES
 METRICS = LOAD_COLUMNS
 RESOURCES = tuple(name.removesuffix("_usage") for name in RESOURCE_COLUMNS if name.endswith("_usage"))
 BUNDLE_KEY = ("namespace", "range_lower", "range_upper")
+_HASH_BITS, _HASH_DIGITS = 32, 8
 
 _LONG, _DOUBLE, _STRING, _INT, _BOOLEAN = (
     t.LongType(),
@@ -169,10 +170,13 @@ def require(frame: DataFrame, table: str) -> DataFrame:
     return frame.select(*TABLES[table].fieldNames())
 
 
-def bundle_name(namespace: Column, range_lower: Column, range_upper: Column) -> Column:
-    """`tenant/namespace/0x........_0x........`."""
-    return f.concat(namespace, f.lit("/0x"), _hex(range_lower), f.lit("_0x"), _hex(range_upper))
+def packed(range_lower: Column, range_upper: Column) -> Column:
+    """Both bounds of a range as one number."""
+    return f.shiftleft(range_lower, _HASH_BITS).bitwiseOR(range_upper)
 
 
-def _hex(value: Column) -> Column:
-    return f.lower(f.lpad(f.hex(value), 8, "0"))
+def bundle_name(namespace: Column, bounds: Column) -> Column:
+    """`tenant/namespace/0x........_0x........`, of bounds that are `packed`: names are made by the million."""
+    digits = f.lower(f.lpad(f.hex(bounds), 2 * _HASH_DIGITS, "0"))
+    lower, upper = f.substring(digits, 1, _HASH_DIGITS), f.substring(digits, 1 + _HASH_DIGITS, _HASH_DIGITS)
+    return f.concat(namespace, f.lit("/0x"), lower, f.lit("_0x"), upper)
