@@ -39,7 +39,7 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 	echo "the report: $$report"
 
 test: $(VENV)/.for-development ## All tests but those on Spark, and every branch of the core covered
-	$(BIN)/python -m pytest -m 'not spark' -n $(WORKERS) --dist loadgroup \
+	$(BIN)/python -m pytest -m 'not spark' -n $(WORKERS) \
 		--cov=loadmanager.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
 test-pipeline: $(VENV)/.for-development ## The tests on Spark, in one process

@@ -20,6 +20,8 @@ TOGETHER = {
     "tests/chaos/test_killed_processes.py::": "many processes",
     "tests/integration/test_demo.py::": "many processes",
     "tests/integration/test_image_steps.py::": "image",
+    "tests/integration/test_pipeline_end_to_end.py::": "spark",
+    "tests/pipeline/": "spark",
 }
 """How the names of tests begin that run one after the other, in one process: they share something that takes long to
 make, or start so many processes that two of them at a time would be in each other's way.

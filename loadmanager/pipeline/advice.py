@@ -41,7 +41,7 @@ from loadmanager.core.splitting.base import MIB
 from loadmanager.core.splitting.finder import LIMIT_KEYS, Split, SplitCandidate, find_for_modular, find_reason
 from loadmanager.history.schemas import RESOURCE_COLUMNS
 from loadmanager.pipeline.forecast import hourly
-from loadmanager.pipeline.schemas import TABLES, bundle_name, packed
+from loadmanager.pipeline.schemas import TABLES, bundle_name, packed_bounds
 
 ADVICE = t.StructType(
     [
@@ -473,8 +473,7 @@ def busy_bundles(bundle_windows: DataFrame, bundle_reports: DataFrame) -> DataFr
             )
         ),
     )
-    name = bundle_name(f.col("namespace"), packed(f.col("range_lower"), f.col("range_upper")))
-    reports = bundle_reports.select(name.alias("name"), "broker", "at_ms")
+    reports = bundle_reports.select(bundle_name(packed_bounds()).alias("name"), "broker", "at_ms")
     last = reports.groupBy("name").agg(
         f.max_by("broker", "at_ms").alias("owner"), f.max("at_ms").alias("last_ms"), f.min("at_ms").alias("first_ms")
     )

@@ -20,7 +20,7 @@ from pyspark.sql import functions as f
 
 from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BoolArray, FloatArray, IntArray, next_average
 from loadmanager.history.schemas import ORDER
-from loadmanager.pipeline.schemas import METRICS, RESOURCES, TABLES, bundle_name, packed, require
+from loadmanager.pipeline.schemas import METRICS, RESOURCES, TABLES, bundle_name, packed_bounds, require
 
 SHORTEST_S = 300
 WINDOWS_S = (SHORTEST_S, 3600, 86_400)
@@ -70,9 +70,10 @@ def short_bundle_windows(bundle_reports: DataFrame, broker_reports: DataFrame) -
     would make hardly fewer rows, and wider ones.
     """
     report = f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence"))
-    bounds = packed(f.col("range_lower"), f.col("range_upper"))
     figures = [*METRICS, "topics", "sessions"]
-    rows = _without_nulls(bundle_reports.select(report.alias("report"), _hash(), bounds.alias("bounds"), *figures))
+    rows = _without_nulls(
+        bundle_reports.select(report.alias("report"), _hash(), packed_bounds().alias("bounds"), *figures)
+    )
     standing = _without_nulls(_standing(broker_reports).withColumn("report", report).drop(*ORDER))
     grouped = (
         rows.repartition("hash", "bounds")
@@ -81,7 +82,7 @@ def short_bundle_windows(bundle_reports: DataFrame, broker_reports: DataFrame) -
         .agg(*_weighted(figures), *(_highest(name) for name in METRICS))
     )
     named = grouped.join(f.broadcast(_names_by_hash(bundle_reports)), "hash")
-    named = named.withColumn("bundle", bundle_name(f.col("namespace"), f.col("bounds")))
+    named = named.withColumn("bundle", bundle_name(f.col("bounds")))
     return require(_as_windows(named, figures), "bundle_windows")
 
 
@@ -125,8 +126,9 @@ def running_means(bundle_reports: DataFrame, before: DataFrame | None = None, bu
     `before` is an earlier such table to go on from; reports that it has are not counted again. A leader leaves a bundle
     to its owner when two brokers report it at once; such a report is counted here.
     """
-    name = bundle_name(f.col("namespace"), packed(f.col("range_lower"), f.col("range_upper")))
-    samples = bundle_reports.select(name.alias("bundle"), "namespace", *METRICS, "topics", "at_ms", *ORDER)
+    samples = bundle_reports.select(
+        bundle_name(packed_bounds()).alias("bundle"), "namespace", *METRICS, "topics", "at_ms", *ORDER
+    )
     if before is None:
         before = bundle_reports.sparkSession.createDataFrame([], TABLES["running_means"])
     bucket = f.pmod(f.xxhash64("bundle"), f.lit(buckets))

@@ -306,8 +306,8 @@ def _ingest(run: Run) -> None:
         cleaned = clean(run.history.frame(name, with_file=True))
         run.write(f"clean_{name}", cleaned.clean)
         is_rejected = cleaned.seen.get["rejected"] > 0
-        none = run.spark.createDataFrame([], TABLES[f"rejected_{name}"])
-        run.write(f"rejected_{name}", cleaned.rejected if is_rejected else none)
+        rejects = cleaned.rejected if is_rejected else run.spark.createDataFrame([], TABLES[f"rejected_{name}"])
+        run.write(f"rejected_{name}", rejects)
         rejected[name] = run.tables.read(f"rejected_{name}")
     run.write("rejected_rows", rejected_rows(rejected, run.history.faults))
 

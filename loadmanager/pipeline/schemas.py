@@ -170,13 +170,13 @@ def require(frame: DataFrame, table: str) -> DataFrame:
     return frame.select(*TABLES[table].fieldNames())
 
 
-def packed(range_lower: Column, range_upper: Column) -> Column:
-    """Both bounds of a range as one number."""
-    return f.shiftleft(range_lower, _HASH_BITS).bitwiseOR(range_upper)
+def packed_bounds() -> Column:
+    """The bounds of a row's range as one number."""
+    return f.shiftleft("range_lower", _HASH_BITS).bitwiseOR(f.col("range_upper"))
 
 
-def bundle_name(namespace: Column, bounds: Column) -> Column:
-    """`tenant/namespace/0x........_0x........`, of bounds that are `packed`: names are made by the million."""
+def bundle_name(bounds: Column) -> Column:
+    """`namespace/0x........_0x........` of a row, by bounds that are packed: names are made by the million."""
     digits = f.lower(f.lpad(f.hex(bounds), 2 * _HASH_DIGITS, "0"))
     lower, upper = f.substring(digits, 1, _HASH_DIGITS), f.substring(digits, 1 + _HASH_DIGITS, _HASH_DIGITS)
-    return f.concat(namespace, f.lit("/0x"), lower, f.lit("_0x"), upper)
+    return f.concat("namespace", f.lit("/0x"), lower, f.lit("_0x"), upper)

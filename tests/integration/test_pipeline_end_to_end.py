@@ -14,7 +14,7 @@ from support.nodes import RunningNode, a_leader
 
 from loadmanager.config import Settings, load_settings
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200), pytest.mark.xdist_group("spark")]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 LEARNED = "/loadbalance/v1/learned"
 SECTIONS = 10

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, Row, SparkSession
 from support.window_frames import HOUR_MS, frame_of
@@ -119,7 +119,6 @@ def test_a_single_broker_is_not_to_be_lost() -> None:
     st.floats(0, 0.09),
     st.integers(1, 30),
 )
-@settings(deadline=None)
 def test_more_load_or_more_headroom_never_needs_fewer_brokers(
     load: list[float], more: list[float], headroom: float, more_headroom: float, brokers: int
 ) -> None:
@@ -196,7 +195,6 @@ def test_days_of_the_week_differ() -> None:
 
 
 @given(st.lists(st.floats(0, 1e9), min_size=1, max_size=40))
-@settings(deadline=None)
 def test_quantiles_of_days_to_come_are_ordered_and_not_negative(peaks: list[float]) -> None:
     found = project(np.arange(len(peaks)), np.array(peaks), np.arange(len(peaks), len(peaks) + 30))
 

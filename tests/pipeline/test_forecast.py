@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from support.window_frames import HOUR_MS, frame_of
@@ -84,7 +84,6 @@ def test_weeks_begin_on_monday() -> None:
 
 
 @given(st.lists(st.one_of(st.floats(0, 1e9), st.just(NAN)), min_size=1, max_size=400), st.integers(0, 500_000))
-@settings(deadline=None)
 def test_quantiles_of_the_season_are_ordered_and_within_what_was_seen(load: list[float], first_hour: int) -> None:
     quantiles = seasonal_quantiles(one(load, first_hour))
 
