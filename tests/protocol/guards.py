@@ -1,0 +1,143 @@
+"""The guards of the protocol, and how each is taken out: a run without one has to find what it is there for.
+
+docs/architecture.md says what each guard is for. What is patched here is the product's own code, at the line that is
+the guard, and nothing beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+from unittest.mock import patch
+
+from protocol.zookeeper import ModelStore
+
+from loadmanager.agent import grants, lease
+from loadmanager.agent.grants import Claim, Grants, Question, Verdict
+from loadmanager.core.ownership import Registration as Life
+from loadmanager.demo.hosting import TopicHost
+from loadmanager.demo.lease import Lease
+from loadmanager.leader.executor import Executor
+from loadmanager.leader.intake import Intake
+from loadmanager.leader.view import ClusterView
+from loadmanager.store import paths
+from loadmanager.store.base import Check, Op
+
+Without = Callable[[], contextlib.AbstractContextManager[object]]
+
+
+def _no_epoch() -> contextlib.AbstractContextManager[object]:
+    commit = ModelStore.commit
+
+    async def unchecked(store: ModelStore, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        kept = [op for op in ops if not (isinstance(op, Check) and op.path == paths.EPOCH)]
+        dropped = [0] * (len(ops) - len(kept))
+        return dropped + await commit(store, kept, session_id=session_id)
+
+    return patch.object(ModelStore, "commit", unchecked)
+
+
+def _no_fence() -> contextlib.AbstractContextManager[object]:
+    return patch.object(grants._Namespace, "fences_over", lambda *_: iter(()))
+
+
+def _no_void_at_agent() -> contextlib.AbstractContextManager[object]:
+    answer = Grants.answer
+
+    def as_if_just_asked(self: Grants, question: Question, claim: Claim) -> Verdict:
+        return answer(self, replace(question, asked_after=self._unloads), claim)
+
+    return patch.object(Grants, "answer", as_if_just_asked)
+
+
+def _no_void_at_broker() -> contextlib.AbstractContextManager[object]:
+    class Never:
+        def __init__(self) -> None: ...
+
+        @property
+        def is_void(self) -> bool:
+            return False
+
+        @is_void.setter
+        def is_void(self, value: bool) -> None: ...
+
+    return patch("loadmanager.demo.hosting._Question", Never)
+
+
+def _no_incarnation() -> contextlib.AbstractContextManager[object]:
+    def is_registered(view: ClusterView, life: Life | None) -> bool:
+        return life is not None and life.broker in view.registrations
+
+    return patch.object(ClusterView, "is_registered", is_registered)
+
+
+def _no_answer_awaited() -> contextlib.AbstractContextManager[object]:
+    async def ask(*_: object) -> None: ...
+
+    return patch.object(Executor, "_ask", ask)
+
+
+def _no_second_reading() -> contextlib.AbstractContextManager[object]:
+    return patch.object(Intake, "_session_changed", lambda *_: None)
+
+
+@contextlib.contextmanager
+def _no_last_lease() -> Iterator[None]:
+    with patch.object(lease.Leases, "lapsed_at_s", property(lambda _: 0.0)):
+        yield
+
+
+def _no_lease_at_broker() -> contextlib.AbstractContextManager[object]:
+    return patch.object(Lease, "is_valid", lambda self: self.incarnation is not None)
+
+
+def _no_session_in_lease() -> contextlib.AbstractContextManager[object]:
+    return patch.object(lease, "lease_ms", lambda _now_s, _until_s, longest_ms: longest_ms)
+
+
+def _no_closing_at_new_life() -> contextlib.AbstractContextManager[object]:
+    def renew(host: TopicHost, asked_at_s: float, answer: Any) -> None:  # noqa: ANN401 - a LeaseAnswer
+        host._lease.renew(asked_at_s, answer)
+
+    return patch.object(TopicHost, "renew_lease", renew)
+
+
+def _no_leftover() -> contextlib.AbstractContextManager[object]:
+    return patch.object(lease.Leases, "assume_granted_by_predecessor", lambda _: None)
+
+
+def _no_registrations_read() -> contextlib.AbstractContextManager[object]:
+    async def at_once(_: Intake) -> None: ...
+
+    return patch.object(Intake, "settle_registrations", at_once)
+
+
+def _no_moment_of_asking() -> contextlib.AbstractContextManager[object]:
+    renew = Lease.renew
+
+    def later(self: Lease, _: float, answer: Any) -> None:  # noqa: ANN401 - a LeaseAnswer
+        renew(self, self._clock(), answer)
+
+    return patch.object(Lease, "renew", later)
+
+
+GUARDS: dict[str, Without] = {
+    "epoch: every write of a leader checks that it has not been replaced": _no_epoch,
+    "release: the owner's answer is awaited before anybody else is given the bundle": _no_answer_awaited,
+    "fence: an agent believes no answer from before an unload": _no_fence,
+    "question: an unload makes void what the agent has asked": _no_void_at_agent,
+    "question: an unload, or the end of a lease, makes void what the broker has asked": _no_void_at_broker,
+    "incarnation: a broker that registered again is another one": _no_incarnation,
+    "lease: a broker without one serves nothing": _no_lease_at_broker,
+    "lease: it counts from the moment of asking": _no_moment_of_asking,
+    "lease: it never outlives what is certain of the agent's session": _no_session_in_lease,
+    "lease: a registration is taken back only once the last one has lapsed": _no_last_lease,
+    "lease: one of another incarnation closes everything first": _no_closing_at_new_life,
+    "lease: a left-over registration stands until the former life's last one has lapsed": _no_leftover,
+    "view: everything is read again after a reconnection": _no_second_reading,
+    "view: a new leader reads the registrations before it takes anything away": _no_registrations_read,
+}
+"""By what is lost without it."""
+

@@ -1,0 +1,320 @@
+"""HTTP between parties without sockets: the real handlers, real requests and answers, and what goes wrong between them.
+
+    client                                        server
+      │──request, after a while ──▶ the link is cut: again and again, until it is not     ──▶ handler
+      │                             the host is there, the process is not: refused
+      │                             the process is paused: nothing, until it goes on
+      │◀──answer, after a while──── the link is cut: as above; the process was killed: the connection breaks
+
+As over TCP, what was sent is not lost while both hosts live, only late, perhaps too late for who waited. A client whose
+connection broke may send a request again, which the server then has twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+from aiohttp import streams, web
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http_parser import RawRequestMessage
+from aiohttp.http_writer import HttpVersion11
+from multidict import CIMultiDict, CIMultiDictProxy
+from protocol.parties import Party, VirtualLoop, current_party
+from yarl import URL
+
+_LATENCY_S = (0.0002, 0.004)
+_SLOW_S = 0.5
+_SLOW_SHARE = 0.02
+_TRY_AGAIN_S = 0.2
+_TWICE_SHARE = 0.01
+_NEVER_S = 3_600.0
+
+
+@dataclass(eq=False, slots=True)
+class Server:
+    """An application that a party serves at an address, `host:port`."""
+
+    party: Party
+    app: web.Application
+
+
+@dataclass(slots=True)
+class Network:
+    """`cuts` are the pairs of hosts (from, to) between which nothing gets through; `delivered` counts what does."""
+
+    loop: VirtualLoop
+    rng: random.Random
+    servers: dict[str, Server] = field(default_factory=dict)
+    cuts: set[tuple[str, str]] = field(default_factory=set)
+    delivered: Counter[str] = field(default_factory=Counter)
+    tell: Callable[[str], None] = lambda _: None
+
+    def serve(self, address: str, party: Party, app: web.Application) -> None:
+        app.freeze()
+        self.servers[address] = Server(party, app)
+
+    def is_cut(self, source: str, destination: str) -> bool:
+        return source != destination and (source, destination) in self.cuts
+
+    def latency_s(self) -> float:
+        if self.rng.random() < _SLOW_SHARE:
+            return self.rng.uniform(0.0, _SLOW_S)
+        return self.rng.uniform(*_LATENCY_S)
+
+    async def is_refused(self, url: str) -> bool:
+        """In place of `loadmanager.liveness.is_refused`: the host answers that nobody listens."""
+        address, party = URL(url).authority, current_party()
+        source, destination = party.host if party else "", _host_of(address)
+        await asyncio.sleep(self.latency_s())
+        if self.is_cut(source, destination) or self.is_cut(destination, source):
+            await asyncio.sleep(1.0)
+            return False
+        server = self.servers.get(address)
+        return server is None or server.party.is_dead
+
+    async def exchange(self, method: str, url: URL, headers: CIMultiDict[str], body: bytes) -> web.Response:
+        """The answer to a request of the running party; it may take for ever."""
+        party = current_party()
+        assert party is not None, "only parties send requests"
+        address = url.authority
+        server = await self._connect(party.host, address)
+        answer: asyncio.Future[web.Response] = self.loop.create_future()
+
+        def broken() -> None:
+            if not self.is_cut(server.party.host, party.host):
+                self.loop.as_party(party, self.latency_s(), _fail, answer)
+
+        server.party.on_death.append(broken)
+        deliver = _Delivery(self, party, server, method, url, headers, body, answer)
+        deliver.later()
+        if self.rng.random() < _TWICE_SHARE:
+            deliver.later()
+        try:
+            return await answer
+        finally:
+            if broken in server.party.on_death:
+                server.party.on_death.remove(broken)
+
+    async def _connect(self, host: str, address: str) -> Server:
+        await asyncio.sleep(self.latency_s())
+        destination = _host_of(address)
+        while self.is_cut(host, destination) or self.is_cut(destination, host):
+            await asyncio.sleep(_TRY_AGAIN_S)
+        server = self.servers.get(address)
+        if server is None or server.party.is_dead:
+            raise aiohttp.ClientConnectionError(f"{address} refused the connection")
+        return server
+
+
+@dataclass(eq=False, slots=True)
+class _Delivery:
+    """One request on its way to its server, and the answer on its way back; the first of several answers counts."""
+
+    network: Network
+    client: Party
+    server: Server
+    method: str
+    url: URL
+    headers: CIMultiDict[str]
+    body: bytes
+    answer: asyncio.Future[web.Response]
+
+    def later(self) -> None:
+        self._send(self.client.host, self.server.party, self._arrive)
+
+    def _send(self, source: str, to: Party, arrive: Callable[[], None]) -> None:
+        network = self.network
+
+        def hop() -> None:
+            if network.is_cut(source, to.host):
+                network.loop.as_party(to, _TRY_AGAIN_S, hop)
+            else:
+                arrive()
+
+        network.loop.as_party(to, network.latency_s(), hop)
+
+    def _arrive(self) -> None:
+        self.network.delivered["request"] += 1
+        self.network.loop.create_task(self._handle())
+
+    async def _handle(self) -> None:
+        response = await respond(self.server.app, self.method, self.url, self.headers, self.body)
+        self._send(self.server.party.host, self.client, lambda: self._answered(response))
+
+    def _answered(self, response: web.Response) -> None:
+        self.network.delivered["answer"] += 1
+        if not self.answer.done():
+            self.network.tell(f"{self.client} ◀ {self.server.party}: {response.status} to {self.method} {self.url.path}")
+            self.answer.set_result(response)
+
+
+async def respond(
+    app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes
+) -> web.Response:
+    """What the application answers, also when it is an error of aiohttp's or of the handler's own."""
+    loop = asyncio.get_running_loop()
+    payload = streams.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
+    payload.feed_data(body)
+    payload.feed_eof()
+    raw = tuple((name.encode(), value.encode()) for name, value in headers.items())
+    message = RawRequestMessage(
+        method,
+        url.raw_path_qs,
+        HttpVersion11,
+        CIMultiDictProxy(headers),
+        raw,
+        should_close=False,
+        compression=None,
+        upgrade=False,
+        chunked=False,
+        url=url.relative(),
+    )
+    task = asyncio.current_task()
+    assert task is not None
+    request = web.Request(message, payload, _CONNECTION, None, task, loop)  # type: ignore[arg-type]  # stand-ins
+    try:
+        response = await app._handle(request)
+    except web.HTTPException as error:
+        return web.Response(status=error.status, text=error.reason)
+    except Exception as error:  # noqa: BLE001 - aiohttp answers so
+        return web.Response(status=500, text=f"{type(error).__name__}: {error}")
+    assert isinstance(response, web.Response)
+    return response
+
+
+class _Connection:
+    """As much of a connection as requests look at."""
+
+    ssl_context = None
+    peername = ("10.0.0.1", 1)
+    sockname = ("10.0.0.2", 1)
+    transport = None
+
+
+_CONNECTION = _Connection()
+
+
+class ClientSession:
+    """In place of `aiohttp.ClientSession`, as far as the product uses it."""
+
+    network: Network
+    """Set for the time of a run: see `world`."""
+
+    def __init__(self, *, timeout: aiohttp.ClientTimeout | None = None, **_: object) -> None:
+        self._timeout = timeout or aiohttp.ClientTimeout(total=300)
+        self.closed = False
+
+    async def close(self) -> None:
+        self.closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def request(self, method: str, url: str | URL, **options: Any) -> _Call:  # noqa: ANN401 - aiohttp's options
+        return _Call(self.network, method, URL(url), options, options.pop("timeout", None) or self._timeout)
+
+    def get(self, url: str | URL, **options: Any) -> _Call:  # noqa: ANN401 - as above
+        return self.request("GET", url, **options)
+
+    def put(self, url: str | URL, **options: Any) -> _Call:  # noqa: ANN401 - as above
+        return self.request("PUT", url, **options)
+
+    def post(self, url: str | URL, **options: Any) -> _Call:  # noqa: ANN401 - as above
+        return self.request("POST", url, **options)
+
+
+class _Call:
+    """A request that is made when it is awaited, or entered."""
+
+    def __init__(
+        self,
+        network: Network,
+        method: str,
+        url: URL,
+        options: Mapping[str, Any],
+        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's
+    ) -> None:
+        self._network = network
+        self._method = method
+        self._url = url.update_query(options.get("params") or {})
+        self._options = options
+        self._timeout_s = timeout.total
+
+    def __await__(self) -> Generator[Any, None, _Answer]:
+        return self._make().__await__()
+
+    async def _make(self) -> _Answer:
+        headers = CIMultiDict(self._options.get("headers") or {})
+        body = self._options.get("data") or b""
+        if "json" in self._options:
+            body = orjson.dumps(self._options["json"])
+            headers["Content-Type"] = "application/json"
+        async with asyncio.timeout(self._timeout_s):
+            return _Answer(self._url, await self._network.exchange(self._method, self._url, headers, body))
+
+    async def __aenter__(self) -> _Answer:
+        return await self._make()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class _Answer:
+    """In place of `aiohttp.ClientResponse`: whole, since it has arrived."""
+
+    def __init__(self, url: URL, response: web.Response) -> None:
+        body = response.body
+        self.url = url
+        self.status = response.status
+        self.headers = response.headers
+        self.content = _Content(bytes(body) if isinstance(body, (bytes, bytearray)) else b"")
+        self.content_type = response.content_type
+
+    async def read(self) -> bytes:
+        return await self.content.read()
+
+    async def text(self) -> str:
+        return (await self.read()).decode()
+
+    async def json(self, **_: object) -> Any:  # noqa: ANN401 - whatever was answered
+        return orjson.loads(await self.read())
+
+    def release(self) -> None: ...
+
+
+class _Content:
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    async def read(self, most: int = -1) -> bytes:
+        taken = self._body if most < 0 else self._body[:most]
+        self._body = self._body[len(taken) :]
+        return taken
+
+    async def iter_any(self) -> AsyncIterator[bytes]:
+        if self._body:
+            yield await self.read()
+
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0]
+
+
+def _fail(answer: asyncio.Future[web.Response]) -> None:
+    if not answer.done():
+        answer.set_exception(aiohttp.ServerDisconnectedError())

@@ -1,0 +1,99 @@
+"""What must hold of everything that is written to the metadata store, looked at in each transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from protocol.brokers import Served
+from protocol.parties import VirtualLoop
+
+from loadmanager.core.hashing import topic_hash
+from loadmanager.core.invariants import ownership_violations, succession_violations
+from loadmanager.core.names import BundleName, NamespaceName
+from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState
+from loadmanager.store import paths
+from loadmanager.store.base import Op, Put, Znode
+from loadmanager.store.codec import decode
+from loadmanager.wire.records import decode_namespace
+
+_PREFIX = f"{paths.NAMESPACES}/"
+
+
+@dataclass(slots=True)
+class Records:
+    """Follows the tree. `violations` are transactions that should not have been possible."""
+
+    loop: VirtualLoop
+    served: Served
+    tell: Callable[[str], None]
+    violations: list[str] = field(default_factory=list)
+    namespaces: dict[str, NamespaceState] = field(default_factory=dict)
+    states_seen: set[int] = field(default_factory=set)
+    transitions: int = 0
+    released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
+    """When each bundle was released that is so now, by its name and version."""
+    _leading_session: int = 0
+    _registered: dict[str, int] = field(default_factory=dict)
+
+    def committed(self, session: int, ops: Sequence[Op], changes: dict[str, Znode | None]) -> None:
+        if any(isinstance(op, Put) and op.path == paths.EPOCH for op in ops):
+            self._leading_session = session
+        for path, znode in changes.items():
+            if path.startswith(f"{paths.BROKERS}/"):
+                self._broker_changed(path.rpartition("/")[2], znode)
+            if path.startswith(_PREFIX) and path.count("/") == _PREFIX.count("/") + 1:
+                self._namespace_written(path, znode, session)
+
+    def _broker_changed(self, broker: str, znode: Znode | None) -> None:
+        if znode is None:
+            self._registered.pop(broker, None)
+            self.tell(f"registration of {broker} ended")
+        elif self._registered.get(broker) != znode.czxid:
+            self._registered[broker] = znode.czxid
+            self.tell(f"{broker} registered, incarnation {znode.czxid}")
+
+    def _namespace_written(self, path: str, znode: Znode | None, session: int) -> None:
+        name = path.removeprefix(_PREFIX)
+        if session != self._leading_session:
+            self.violations.append(f"{name} was written by a leader that had been replaced")
+        if znode is None:
+            self.namespaces.pop(name, None)
+            return
+        after = decode_namespace(NamespaceName.parse(name), decode(znode.data, path), path)
+        before = self.namespaces.get(name)
+        self.namespaces[name] = after
+        self.violations += [f"{name}: {text}" for text in ownership_violations(after.bundles.ranges(), after.ownerships)]
+        if before is not None:
+            self.violations += [f"{name}: {text}" for text in succession_violations(before, after)]
+            self._compare(before, after)
+        self.states_seen.add(hash(tuple((o.state, o.owner, o.destination) for o in after.ownerships)))
+
+    def _compare(self, before: NamespaceState, after: NamespaceState) -> None:
+        was = dict(zip(before.bundle_names(), before.ownerships, strict=True))
+        for name, now in zip(after.bundle_names(), after.ownerships, strict=True):
+            old = was.get(name)
+            if old is None or old == now:
+                continue
+            self.transitions += 1
+            self.tell(f"{name}: {now} ({now.reason})")
+            if now.state is OwnershipState.RELEASING:
+                self.released_at_s[name, now.version] = self.loop.now_s
+            elif old.state is OwnershipState.RELEASING:
+                self.released_at_s.pop((name, old.version), None)
+            if old.owner is not None and now.owner != old.owner:
+                self._check_closed(name, old)
+
+    def _check_closed(self, name: str, taken: Ownership) -> None:
+        """Whom a bundle was taken from must not serve anything of it."""
+        bundle = BundleName.parse(name)
+        function = self.namespaces[str(bundle.namespace)].bundles.hash_function
+        assert taken.owner is not None
+        for topic in list(self.served.open):
+            if topic_hash(topic, function) not in bundle.range:
+                continue
+            for instance in self.served.serving(topic):
+                host = self.served.hosts[instance][0].host
+                same_life = self.served.hosts[instance][1].incarnation == taken.owner.incarnation
+                if taken.owner.broker.startswith(f"{host}:") and same_life:
+                    self.violations.append(f"{name} was taken from {taken.owner}, which still serves {topic}")

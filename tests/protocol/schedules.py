@@ -1,0 +1,436 @@
+"""A schedule: what goes wrong in a cluster, and what people do to it, and when; drawn from a seed, shrunk, and told.
+
+    start, a namespace, clients ──▶ the steps, with pauses between them ──▶ everything is mended ──▶ it heals, in time
+
+After every step, and at every change of who serves what and of every record, the invariants are looked at (`brokers`,
+`records`). Once all is mended: every topic is served, every request answered, nothing is under way any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import orjson
+from protocol.parties import StuckError, VirtualLoop
+from protocol.world import BROKER_PORT, NAMESPACE, Shape, World, in_virtual_time
+
+_SETTLE_S = 60.0
+_ANSWER_S = 25.0
+_TRY_EVERY = 40
+_PAUSES_S = (0.01, 0.1, 0.5, 1.5)
+_LONG_PAUSE_S = 7.0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """After a pause of so many seconds something happens, to `target` if it is about one; `number` is drawn."""
+
+    pause_s: float
+    what: str
+    target: str = ""
+    number: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.target} [{self.number}]".replace("  ", " ")
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    seed: int
+    shape: Shape
+    steps: tuple[Step, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a schedule: `violations` is empty if everything held."""
+
+    violations: tuple[str, ...]
+    events: int
+    duration_s: float
+    transitions: int
+    states: frozenset[int]
+    story: tuple[str, ...]
+
+
+def _on_process(act: Callable[[World, str], None], *, up: bool) -> Callable[[World, Step], None]:
+    def do(world: World, step: Step) -> None:
+        if world.processes[step.target].is_up == up:
+            act(world, step.target)
+
+    return do
+
+
+def _kill(world: World, name: str) -> None:
+    party = world.processes[name].party
+    assert party is not None
+    world.loop.kill(party)
+
+
+def _stop(world: World, name: str) -> None:
+    stop = world.processes[name].stop
+    if stop is not None:
+        party = world.processes[name].party
+        assert party is not None
+        world.loop.as_party(party, 0.0, stop.set)
+
+
+def _pause(world: World, name: str) -> None:
+    party = world.processes[name].party
+    assert party is not None
+    world.loop.pause(party)
+
+
+def _resume(world: World, name: str) -> None:
+    party = world.processes[name].party
+    assert party is not None
+    world.loop.resume(party)
+
+
+def _cut(world: World, step: Step) -> None:
+    """Nothing gets through from one host to another; every other time neither the other way."""
+    hosts = world.hosts
+    other = hosts[step.number % len(hosts)]
+    world.network.cuts.add((step.target, other))
+    if step.number % 2:
+        world.network.cuts.add((other, step.target))
+
+
+def _mend_network(world: World, _: Step) -> None:
+    world.network.cuts.clear()
+
+
+def _lag(world: World, step: Step) -> None:
+    followers = world.zookeeper.followers
+    followers[step.number % len(followers)].lag_s = (step.number % 7) * 0.3
+
+
+def _break_connections(world: World, step: Step) -> None:
+    for connection in list(world.zookeeper.followers[step.number % 3].connections):
+        connection.end()
+
+
+def _use(world: World, step: Step) -> None:
+    world.use(world.topics[step.number % len(world.topics)], step.number // 7)
+
+
+def _bundle(world: World, number: int) -> str | None:
+    state = world.records.namespaces.get(NAMESPACE)
+    return None if state is None else str(state.bundles.range_at(number % len(state.bundles)))
+
+
+def _on_bundle(verb: str, query: Callable[[World, Step], str] = lambda *_: "") -> Callable[[World, Step], None]:
+    def do(world: World, step: Step) -> None:
+        bundle = _bundle(world, step.number)
+        if bundle is not None:
+            url = f"{world.node_url(step.number // 5)}/admin/v2/namespaces/{NAMESPACE}/{bundle}/{verb}"
+            world.ask("PUT", url + query(world, step))
+
+    return do
+
+
+def _destination(world: World, step: Step) -> str:
+    return f"?destinationBroker=b{step.number // 3 % world.shape.brokers}:{BROKER_PORT}"
+
+
+def _broker(world: World, number: int) -> str:
+    return f"b{number % world.shape.brokers}:{BROKER_PORT}"
+
+
+def _ours(world: World, step: Step, path: str) -> str:
+    return f"{world.node_url(step.number // 11)}/loadbalance/v1/{path}"
+
+
+def _drain(world: World, step: Step) -> None:
+    method = "DELETE" if step.number % 3 == 0 else "PUT"
+    world.ask(method, _ours(world, step, f"brokers/{_broker(world, step.number)}/drain"))
+
+
+def _hold_off(world: World, step: Step) -> None:
+    url = _ours(world, step, f"brokers/{_broker(world, step.number)}/hold-off")
+    world.ask("PUT", url, {"forS": 1 + step.number % 9})
+
+
+def _freeze(world: World, step: Step) -> None:
+    method, body = ("DELETE", None) if step.number % 2 else ("PUT", {"reason": "somebody is looking"})
+    world.ask(method, _ours(world, step, "freeze"), body)
+
+
+def _merge(world: World, step: Step) -> None:
+    bundle = _bundle(world, step.number)
+    if bundle is not None:
+        world.ask("POST", _ours(world, step, f"bundles/{NAMESPACE}/{bundle}/merge"), {})
+
+
+def _cancel(world: World, step: Step) -> None:
+    bundle = _bundle(world, step.number)
+    if bundle is not None:
+        world.ask("DELETE", _ours(world, step, f"bundles/{NAMESPACE}/{bundle}/unload"))
+
+
+def _pin(world: World, step: Step) -> None:
+    bundle = _bundle(world, step.number)
+    if bundle is not None:
+        world.ask(
+            "PUT",
+            _ours(world, step, f"bundles/{NAMESPACE}/{bundle}/pin"),
+            {"broker": _broker(world, step.number // 3)},
+        )
+
+
+def _plan(world: World, step: Step) -> None:
+    url = f"{world.node_url(step.number)}/loadbalance/v1/plans"
+    broker = f"b{step.number % world.shape.brokers}:{BROKER_PORT}"
+
+    def computed(status: int, body: bytes) -> None:
+        if status < 300:  # noqa: PLR2004 - of HTTP
+            world.ask("POST", f"{url}/{orjson.loads(body)['hash']}/execute")
+
+    world.ask("POST", url, {"kind": "drain", "broker": broker}, then=computed)
+
+
+DO: dict[str, Callable[[World, Step], None]] = {
+    "kill": _on_process(_kill, up=True),
+    "stop": _on_process(_stop, up=True),
+    "pause": _on_process(_pause, up=True),
+    "resume": _on_process(_resume, up=True),
+    "start": _on_process(World.start, up=False),
+    "cut network": _cut,
+    "mend network": _mend_network,
+    "cut off from ZooKeeper": lambda world, step: world.zookeeper.cut(step.target),
+    "mend ZooKeeper's network": lambda world, step: world.zookeeper.heal(step.target),
+    "stop ZooKeeper": lambda world, _: world.zookeeper.stop(),
+    "let ZooKeeper go on": lambda world, _: world.zookeeper.go_on(),
+    "let a follower lag": _lag,
+    "break connections to ZooKeeper": _break_connections,
+    "use a topic": _use,
+    "unload": _on_bundle("unload"),
+    "transfer": _on_bundle("unload", _destination),
+    "split": _on_bundle("split"),
+    "merge": _merge,
+    "cancel an unload": _cancel,
+    "pin": _pin,
+    "hold off": _hold_off,
+    "drain": _drain,
+    "freeze": _freeze,
+    "plan": _plan,
+}
+"""What may happen, by its name."""
+
+_WEIGHTS = {
+    "use a topic": 14,
+    "unload": 5,
+    "transfer": 6,
+    "split": 2,
+    "merge": 2,
+    "cancel an unload": 2,
+    "pin": 1,
+    "hold off": 1,
+    "drain": 2,
+    "plan": 1,
+    "freeze": 1,
+    "kill": 3,
+    "stop": 1,
+    "start": 6,
+    "pause": 4,
+    "resume": 7,
+    "cut network": 3,
+    "mend network": 3,
+    "cut off from ZooKeeper": 3,
+    "mend ZooKeeper's network": 4,
+    "stop ZooKeeper": 1,
+    "let ZooKeeper go on": 3,
+    "let a follower lag": 2,
+    "break connections to ZooKeeper": 2,
+}
+_OF_PROCESSES = frozenset({"kill", "stop", "start", "pause", "resume"})
+_OF_HOSTS = frozenset({"cut network", "cut off from ZooKeeper", "mend ZooKeeper's network"})
+
+
+def draw(seed: int, steps: int = 40) -> Schedule:
+    """The schedule of a seed."""
+    rng = random.Random(seed)
+    shape = Shape(rng.randint(1, 3), rng.randint(2, 3), rng.choice((1, 2, 4)), rng.randint(2, 5))
+    processes = [f"node-{n}" for n in range(shape.nodes)]
+    processes += [f"{kind}-{n}" for n in range(shape.brokers) for kind in ("agent", "broker")]
+    hosts = [f"n{n}" for n in range(shape.nodes)] + [f"b{n}" for n in range(shape.brokers)]
+    names, weights = list(_WEIGHTS), list(_WEIGHTS.values())
+    drawn = []
+    for what in rng.choices(names, weights, k=steps):
+        target = rng.choice(processes) if what in _OF_PROCESSES else rng.choice(hosts) if what in _OF_HOSTS else ""
+        pause_s = _LONG_PAUSE_S if rng.random() < 0.05 else rng.uniform(0.0, rng.choice(_PAUSES_S))  # noqa: PLR2004 - a share
+        drawn.append(Step(round(pause_s, 3), what, target, rng.randrange(1_000)))
+    return Schedule(seed, shape, tuple(drawn))
+
+
+def run(schedule: Schedule) -> Outcome:
+    """Let it happen."""
+    loop = VirtualLoop(random.Random(schedule.seed ^ 0x5EED))
+    world = World(schedule.seed, schedule.shape, loop)
+    asyncio.set_event_loop(loop)
+    try:
+        with in_virtual_time(loop, world.network):
+            try:
+                loop.run_until_complete(_play(world, schedule.steps))
+            except StuckError as error:
+                world.failures.append(str(error))
+            finally:
+                _leave_behind(loop)
+    finally:
+        asyncio.set_event_loop(None)
+    records = world.records
+    return Outcome(
+        tuple(world.violations),
+        world.events,
+        loop.now_s,
+        records.transitions,
+        frozenset(records.states_seen),
+        tuple(world.story),
+    )
+
+
+async def _play(world: World, steps: Sequence[Step]) -> None:
+    await _begin(world)
+    for step in steps:
+        await world.wait(step.pause_s)
+        if world.violations:
+            return
+        world.tell(f"— {step}")
+        DO[step.what](world, step)
+    _mend(world)
+    await _lift_controls(world)
+    await _expect_health(world)
+
+
+async def _begin(world: World) -> None:
+    for name in world.processes:
+        world.start(name)
+    made: list[int] = []
+
+    def create(status: int = 0, _: bytes = b"") -> None:
+        made.append(status)
+        if not 200 <= status < 300 and status != 409:  # noqa: PLR2004 - of HTTP
+            world.loop.call_later(
+                0.2,
+                lambda: world.ask(
+                    "PUT",
+                    f"{world.node_url(0)}/admin/v2/namespaces/{NAMESPACE}",
+                    {"bundles": {"numBundles": world.shape.bundles}},
+                    then=create,
+                ),
+            )
+
+    create()
+    await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _SETTLE_S)
+    for number, topic in enumerate(world.topics):
+        world.use(topic, number)
+
+
+def _mend(world: World) -> None:
+    """Whatever is broken is so no more."""
+    world.tell("— everything is mended")
+    world.network.cuts.clear()
+    for host in list(world.zookeeper.cut_hosts):
+        world.zookeeper.heal(host)
+    world.zookeeper.go_on()
+    for follower in world.zookeeper.followers:
+        follower.lag_s = 0.0
+    for name, process in world.processes.items():
+        if process.is_up:
+            _resume(world, name)
+        else:
+            world.start(name)
+
+
+async def _lift_controls(world: World) -> None:
+    """What operators laid down that keeps bundles from being served is taken back, however often it takes."""
+    undone: set[str] = set()
+    wanted = [("DELETE", f"/loadbalance/v1/brokers/{_broker(world, n)}/drain") for n in range(world.shape.brokers)]
+    tries = 0
+
+    def lifted() -> bool:
+        nonlocal tries
+        tries += 1
+        _restart_ended(world)
+        if tries % _TRY_EVERY == 1:
+            for method, path in wanted:
+                if path not in undone:
+                    url = world.node_url(tries // _TRY_EVERY) + path
+                    world.ask(method, url, then=lambda status, _, path=path: _note(undone, path, status))  # type: ignore[misc]
+        return len(undone) == len(wanted)
+
+    if not await world.wait_until(lifted, _SETTLE_S) and not world.violations:
+        world.failures.append(f"{_SETTLE_S:g} s after everything was mended no operator can change the controls")
+
+
+def _note(undone: set[str], path: str, status: int) -> None:
+    if status in {200, 204, 404}:
+        undone.add(path)
+
+
+async def _expect_health(world: World) -> None:
+    """In time every topic is served, nothing is on its way, and everybody was answered."""
+    served: set[str] = set()
+
+    def all_served() -> bool:
+        for number, topic in enumerate(world.topics):
+            if not world.served.serving(topic):
+                served.discard(topic)
+            if topic not in served and f"{topic}" not in waiting:
+                waiting[topic] = world.loop.now_s
+                world.use(topic, number, then=lambda topic=topic: served.add(topic))  # type: ignore[misc]
+        for topic in [topic for topic, at_s in waiting.items() if world.loop.now_s - at_s > 1.0]:
+            del waiting[topic]
+        return len(served) == len(world.topics) and not world.records.released_at_s
+
+    waiting: dict[str, float] = {}
+    for name in [name for name, process in world.processes.items() if not process.is_up]:
+        world.start(name)
+    if not await world.wait_until(lambda: _restart_ended(world) and all_served(), _SETTLE_S) and not world.violations:
+        missing = sorted(set(world.topics) - served)
+        world.failures.append(
+            f"{_SETTLE_S:g} s after everything was mended: not served {missing},"
+            f" on their way {sorted(world.records.released_at_s)}"
+        )
+    if not await world.wait_until(lambda: not world.unanswered, _ANSWER_S) and not world.violations:
+        world.failures.append(f"never answered: {sorted(world.unanswered)}")
+
+
+def _restart_ended(world: World) -> bool:
+    """As whoever runs services does: what ended is started again."""
+    for name, process in world.processes.items():
+        if not process.is_up:
+            world.start(name)
+    return True
+
+
+def _leave_behind(loop: VirtualLoop) -> None:
+    """What was killed, or is under way, ends with the world, without a word."""
+    loop.is_over = True
+    loop.set_exception_handler(lambda *_: None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for task in [task for task in loop.tasks if not task.done()]:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it
+            with contextlib.suppress(BaseException):  # whatever its end wants to do, there is no world to do it in
+                task.get_coro().close()  # type: ignore[union-attr]  # tasks here are of coroutines
+
+
+def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
+    """As few steps as still fail, found by leaving out ever smaller parts."""
+    size = max(1, len(schedule.steps) // 2)
+    while size:
+        at = 0
+        while at < len(schedule.steps):
+            less = replace(schedule, steps=schedule.steps[:at] + schedule.steps[at + size :])
+            if fails(less):
+                schedule = less
+            else:
+                at += size
+        size //= 2
+    return schedule

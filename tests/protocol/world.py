@@ -1,0 +1,290 @@
+"""A cluster in virtual time: nodes, agents, brokers, clients, operators, a model of ZooKeeper, and one seed.
+
+Nodes and agents are the product's own, with all that they are made of; only sockets, threads, clocks and the metadata
+store are others (see `network`, `parties`, `virtual_time`, `zookeeper`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import aiohttp
+import orjson
+import structlog
+from protocol.brokers import Broker, Served
+from protocol.network import ClientSession, Network
+from protocol.parties import Party, VirtualLoop
+from protocol.records import Records
+from protocol.virtual_time import virtual_time
+from protocol.zookeeper import Ensemble, ModelStore
+from support.nodes import settings as node_settings
+
+from loadmanager.agent.host_usage import HostUsage
+from loadmanager.agent.service import Agent
+from loadmanager.config import AgentSettings
+from loadmanager.errors import StoreError
+from loadmanager.http.app import make_app
+from loadmanager.leader.service import Node
+
+NAMESPACE = "t/ns"
+SESSION_S = 6.0
+NODE_PORT, AGENT_PORT, BROKER_PORT = 8080, 9090, 6650
+_OK, _NO_CONTENT = 200, 204
+_DRIFT = 0.01
+_PATIENCE_S = 20.0
+_STORY_LINES = 400
+
+_NODE_SETTINGS = {
+    "lookup_timeout_ms": 5_000,
+    "leader_probe_interval_ms": 200,
+    "namespace_bundle_unloading_timeout_ms": 8_000,
+    "unload_attempt_timeout_ms": 2_000,
+}
+
+Then = Callable[[int, bytes], None]
+"""What is done with an answer: its status and its body."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How large a cluster is."""
+
+    nodes: int
+    brokers: int
+    bundles: int
+    topics: int
+
+
+@dataclass(eq=False, slots=True)
+class Process:
+    """A process that may be started again: `life` counts its lives, `party` is the present one."""
+
+    name: str
+    host: str
+    main: Callable[[Process, Party], Coroutine[Any, Any, None]]
+    party: Party | None = None
+    life: int = 0
+    stop: asyncio.Event | None = None
+    node: Node | None = None
+
+    @property
+    def is_up(self) -> bool:
+        return self.party is not None and not self.party.is_dead
+
+
+class World:
+    """One cluster. `violations` are what must never be, `unanswered` the requests that wait, and since when."""
+
+    def __init__(self, seed: int, shape: Shape, loop: VirtualLoop) -> None:
+        self.rng = random.Random(seed)
+        self.shape = shape
+        self.loop = loop
+        self.story: deque[str] = deque(maxlen=_STORY_LINES)
+        self.failures: list[str] = []
+        self.network = Network(loop, random.Random(self.rng.getrandbits(64)), tell=self.tell)
+        self.zookeeper = Ensemble(loop, random.Random(self.rng.getrandbits(64)))
+        self.served = Served(loop)
+        self.records = Records(loop, self.served, self.tell)
+        self.zookeeper.on_commit.append(self.records.committed)
+        self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
+        self.unanswered: dict[str, float] = {}
+        self.answered = 0
+        self._asked = 0
+        self.processes: dict[str, Process] = {}
+        self._people = Party("people", "people")
+        for number in range(shape.nodes):
+            self._add(f"node-{number}", f"n{number}", self._run_node)
+        for number in range(shape.brokers):
+            self._add(f"agent-{number}", f"b{number}", self._run_agent)
+            self._add(f"broker-{number}", f"b{number}", self._run_broker)
+
+    def tell(self, line: str) -> None:
+        self.story.append(f"{self.loop.now_s:9.3f}  {line}")
+
+    @property
+    def violations(self) -> list[str]:
+        return [*self.served.violations, *self.records.violations, *self.failures]
+
+    @property
+    def events(self) -> int:
+        """What one party has noticed of another so far."""
+        return self.network.delivered.total() + self.zookeeper.messages
+
+    @property
+    def hosts(self) -> list[str]:
+        return sorted({process.host for process in self.processes.values()})
+
+    # Processes
+
+    def _add(self, name: str, host: str, main: Callable[[Process, Party], Coroutine[Any, Any, None]]) -> None:
+        self.processes[name] = Process(name, host, main)
+
+    def of(self, kind: str) -> list[Process]:
+        return [process for process in self.processes.values() if process.name.startswith(kind)]
+
+    def start(self, name: str) -> None:
+        """Begin a process, or its next life."""
+        process = self.processes[name]
+        assert not process.is_up, f"{name} is running"
+        process.life += 1
+        rate, offset_s = self.rng.uniform(1 - _DRIFT, 1 + _DRIFT), self.rng.uniform(100.0, 1_000_000.0)
+        party = process.party = Party(f"{name}.{process.life}", process.host, rate, offset_s)
+        self.loop.as_party(party, 0.0, self._begin, process, party)
+
+    def _begin(self, process: Process, party: Party) -> None:
+        process.stop = asyncio.Event()
+        task = asyncio.create_task(process.main(process, party), name=party.name)
+        task.add_done_callback(lambda done: self._ended(party, done))
+
+    def _ended(self, party: Party, task: asyncio.Task[None]) -> None:
+        error = None if task.cancelled() else task.exception()
+        self.tell(f"{party} ended{f': {type(error).__name__}: {error}' if error else ''}")
+        if error is not None and not isinstance(error, StoreError):
+            self.failures.append(f"{party} ended by {type(error).__name__}: {error}")
+        self.loop.kill(party)
+
+    async def _run_node(self, process: Process, party: Party) -> None:
+        address = f"{process.host}:{NODE_PORT}"
+        settings = node_settings(**_NODE_SETTINGS)
+        async with self._a_store() as store:
+            node = process.node = Node(settings, store, address, f"http://{address}", self.rng.getrandbits(32))
+            self.network.serve(address, party, make_app(node))
+            await node.start()
+            await _first(_event(process.stop), node.failure)
+            await node.stop()
+
+    async def _run_agent(self, process: Process, party: Party) -> None:
+        host = process.host
+        url = f"http://{host}:{AGENT_PORT}"
+        settings = AgentSettings(
+            broker_id=f"{host}:{BROKER_PORT}",
+            broker_url=f"http://{host}:{BROKER_PORT}",
+            broker_service_url=f"pulsar://{host}:{BROKER_PORT}",
+            load_manager_urls=tuple(f"http://{node.host}:{NODE_PORT}" for node in self.of("node")),
+            agent_url=url,
+            stats_update_frequency_in_secs=2.0,
+        )
+        async with self._a_store() as store:
+            agent = Agent(settings, store, url, clock=self.loop.time)
+            self.network.serve(f"{host}:{AGENT_PORT}", party, agent.app())
+            assert process.stop is not None
+            try:
+                await agent.run(process.stop)
+            finally:
+                await agent.close()
+
+    async def _run_broker(self, process: Process, party: Party) -> None:
+        broker = Broker(party.name, process.life, f"http://{process.host}:{AGENT_PORT}", self.served)
+        self.served.joined(party.name, party, broker.lease)
+        self.network.serve(f"{process.host}:{BROKER_PORT}", party, broker.app())
+        await _first(_event(process.stop), asyncio.ensure_future(broker.run()))
+        await broker.host.shut_down()
+
+    @contextlib.asynccontextmanager
+    async def _a_store(self) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
+        store = ModelStore(self.zookeeper, session_timeout_s=SESSION_S)
+        await store.start()
+        try:
+            yield store
+        finally:
+            await store.close()
+
+    # Clients and operators
+
+    def node_url(self, number: int) -> str:
+        return f"http://n{number % self.shape.nodes}:{NODE_PORT}"
+
+    def ask(self, method: str, url: str, body: object = None, then: Then | None = None) -> None:
+        """Have somebody send a request. Whatever the answer is, there has to be one in time."""
+        self.loop.as_party(self._people, 0.0, lambda: asyncio.create_task(self._ask(method, url, body, then)))
+
+    async def _ask(self, method: str, url: str, body: object, then: Then | None) -> None:
+        self._asked += 1
+        name = f"{method} {url} at {self.loop.now_s:.3f} s (request {self._asked})"
+        self.unanswered[name] = self.loop.now_s
+        options: dict[str, Any] = {} if body is None else {"json": body}
+        timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
+        try:
+            async with ClientSession().request(method, url, timeout=timeout, **options) as answer:
+                self.answered += 1
+                if then is not None:
+                    then(answer.status, await answer.read())
+        except (aiohttp.ClientError, TimeoutError):
+            pass
+        finally:
+            del self.unanswered[name]
+
+    def use(self, topic: str, node: int, then: Callable[[], None] | None = None) -> None:
+        """A client looks a topic up, and uses it where it is told to go; `then` is called if it can."""
+
+        def found(status: int, body: bytes) -> None:
+            if status == _OK:
+                address = orjson.loads(body)["brokerUrl"].partition("://")[2]
+                self.ask("GET", f"http://{address}/serve?topic={topic}", then=served)
+
+        def served(status: int, _: bytes) -> None:
+            if status == _NO_CONTENT and then is not None:
+                then()
+
+        self.ask("GET", f"{self.node_url(node)}/lookup/v2/topic/{topic.replace('://', '/')}", then=found)
+
+    # Time
+
+    async def wait(self, duration_s: float) -> None:
+        await asyncio.sleep(duration_s)
+
+    async def wait_until(self, condition: Callable[[], bool], within_s: float) -> bool:
+        """Whether it came true within so many seconds of the world."""
+        until_s = self.loop.now_s + within_s
+        while not condition():
+            if self.loop.now_s >= until_s or self.violations:
+                return False
+            await asyncio.sleep(0.05)
+        return True
+
+
+async def _event(event: asyncio.Event | None) -> None:
+    assert event is not None
+    await event.wait()
+
+
+async def _first(stop: Awaitable[None], failure: asyncio.Future[None]) -> None:
+    """Until one of the two is done; raises what the second one raises."""
+    stopped = asyncio.ensure_future(stop)
+    await asyncio.wait({stopped, failure}, return_when=asyncio.FIRST_COMPLETED)
+    if failure.done():
+        await failure
+
+
+@contextlib.contextmanager
+def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
+    """Meanwhile the product has no socket, no clock of this machine's and no figures of it, and keeps quiet."""
+
+    async def is_refused(url: str) -> bool:
+        return await network.is_refused(url)
+
+    ClientSession.network = network
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(virtual_time(loop))
+        for module in ("agent.broker", "agent.registration", "leader.election"):
+            stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
+        stack.enter_context(patch("aiohttp.ClientSession", ClientSession))
+        stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
+        stack.enter_context(patch("loadmanager.agent.usage_sampler.UsageSampler.sample", _no_sample))
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        try:
+            yield
+        finally:
+            structlog.reset_defaults()
+
+
+async def _no_sample(sampler: Any) -> None:  # noqa: ANN401 - a UsageSampler
+    sampler.usage, sampler.measured_at_s = HostUsage(), sampler._clock()

@@ -1,0 +1,600 @@
+"""A model of ZooKeeper and of a client of it: sessions, followers that lag, answers in order, connections that break.
+
+    client ──requests, in order──▶ follower ──writes──▶ leader ──transactions, in order──▶ every follower, sooner or later
+       ◀──answers and events, in order──┘
+
+What is kept of ZooKeeper: a client is answered in the order of its requests, and hears of a change before it can read
+it; it never sees time go back, but it may see the past; its write is answered once its follower has it, `sync` once
+the follower has what the leader had. A session lives on while its client is heard from in time, and ends once it was
+not. A connection that breaks leaves open what became of the writes under way. The tree itself and its transactions
+are those of `loadmanager.store.memory`. The client keeps to `MetadataStore`, as the one on ZooKeeper does: it sends a
+heartbeat six times in a session's timeout, and trusts its session for two thirds of that from the last one answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from protocol.parties import Party, VirtualLoop, current_party
+
+from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError
+from loadmanager.store._subscriptions import Subscriptions
+from loadmanager.store.base import (
+    LEASE_RATIO,
+    Create,
+    Op,
+    SessionState,
+    Unsubscribe,
+    Znode,
+    check_path,
+    check_sizes,
+)
+from loadmanager.store.memory import _Staged
+
+_HEARTBEATS = 6
+_LATENCY_S = (0.0001, 0.002)
+_LAG_S = (0.0, 0.003)
+_RECONNECT_S = (0.02, 0.3)
+_CONNECT_TIMEOUT_S = 1.0
+_TICK_S = 0.2
+_FOLLOWERS = 3
+
+Changes = dict[str, Znode | None]
+OnCommit = Callable[[int, Sequence[Op], Changes], None]
+"""Told of each transaction: the session, its operations, and the znodes as they are then; None: deleted."""
+
+
+@dataclass(eq=False, slots=True)
+class _Session:
+    number: int
+    timeout_s: float
+    heard_at_s: float
+
+
+@dataclass(eq=False, slots=True)
+class Follower:
+    """A copy of the tree as it was at transaction `zxid`. `lag_s` is added to what each transaction takes to come."""
+
+    name: str
+    znodes: dict[str, Znode] = field(default_factory=lambda: {"/": Znode("/", b"", 0, 0, 0, 0)})
+    zxid: int = 0
+    lag_s: float = 0.0
+    last_due_s: float = 0.0
+    connections: list[_Connection] = field(default_factory=list)
+    waiting: list[tuple[int, Callable[[], None]]] = field(default_factory=list)
+
+    def once_at(self, zxid: int, then: Callable[[], None]) -> None:
+        if self.zxid >= zxid:
+            then()
+        else:
+            self.waiting.append((zxid, then))
+
+
+class Ensemble:
+    """The servers. While it `is_stopped` nothing is answered and nobody heard, but the time of sessions goes on."""
+
+    def __init__(self, loop: VirtualLoop, rng: random.Random) -> None:
+        self.loop = loop
+        self.rng = rng
+        self.party = Party("zookeeper", "zookeeper")
+        self.zxid = 0
+        self.znodes: dict[str, Znode] = {"/": Znode("/", b"", 0, 0, 0, 0)}
+        self.followers = [Follower(f"zk{number}") for number in range(_FOLLOWERS)]
+        self.sessions: dict[int, _Session] = {}
+        self.is_stopped = False
+        self.cut_hosts: set[str] = set()
+        self.on_commit: list[OnCommit] = []
+        self.messages = 0
+        self._numbers = 0
+        self._held: list[Callable[[], None]] = []
+        loop.as_party(self.party, _TICK_S, self._tick)
+
+    # What goes wrong
+
+    def stop(self) -> None:
+        self.is_stopped = True
+
+    def go_on(self) -> None:
+        self.is_stopped = False
+        self._expire()
+        held, self._held = self._held, []
+        for then in held:
+            self.loop.as_party(self.party, 0.0, then)
+
+    def cut(self, host: str) -> None:
+        """Nothing gets through between this host and any server."""
+        self.cut_hosts.add(host)
+
+    def heal(self, host: str) -> None:
+        """What was sent meanwhile arrives, as far as the connections still stand."""
+        self.cut_hosts.discard(host)
+        for follower in self.followers:
+            for connection in list(follower.connections):
+                connection.flush()
+
+    def expire(self, number: int) -> None:
+        """End a session, as if its client had not been heard of for long."""
+        session = self.sessions.pop(number, None)
+        if session is None:
+            return
+        held = {path: None for path, znode in self.znodes.items() if znode.ephemeral_owner == number}
+        self._commit(number, (), dict(held))
+        for follower in self.followers:
+            for connection in [each for each in follower.connections if each.session == number]:
+                connection.end()
+
+    # What servers do
+
+    def when_running(self, then: Callable[[], None]) -> None:
+        """Now, or once the servers go on."""
+        if self.is_stopped:
+            self._held.append(then)
+        else:
+            then()
+
+    def latency_s(self) -> float:
+        return self.rng.uniform(*_LATENCY_S)
+
+    def begin_session(self, timeout_s: float) -> int:
+        self._numbers += 1
+        number = (self._numbers << 8) | 0xA
+        self.sessions[number] = _Session(number, timeout_s, self.loop.now_s)
+        self.zxid += 1
+        self._spread({})
+        return number
+
+    def heard(self, number: int) -> None:
+        session = self.sessions.get(number)
+        if session is not None:
+            session.heard_at_s = self.loop.now_s
+
+    def write(self, ops: Sequence[Op], number: int) -> list[int]:
+        """Do all operations or none, for a session that lives."""
+        staged = _Staged(self.znodes, self.zxid + 1, number)
+        versions = [staged.apply(index, op) for index, op in enumerate(ops)]
+        self._commit(number, ops, staged.changes)
+        return versions
+
+    def _commit(self, number: int, ops: Sequence[Op], changes: Changes) -> None:
+        self.zxid += 1
+        _apply(self.znodes, changes)
+        for told in self.on_commit:
+            told(number, ops, changes)
+        self._spread(changes)
+
+    def _spread(self, changes: Changes) -> None:
+        zxid = self.zxid
+        for follower in self.followers:
+            due_s = max(follower.last_due_s, self.loop.now_s + follower.lag_s + self.rng.uniform(*_LAG_S))
+            follower.last_due_s = due_s
+            self.loop.as_party(self.party, due_s - self.loop.now_s, self._take, follower, zxid, changes)
+
+    def _take(self, follower: Follower, zxid: int, changes: Changes) -> None:
+        _apply(follower.znodes, changes)
+        follower.zxid = zxid
+        for connection in follower.connections:
+            connection.changed(list(changes))
+        due = [then for at, then in follower.waiting if at <= zxid]
+        follower.waiting = [each for each in follower.waiting if each[0] > zxid]
+        for then in due:
+            then()
+
+    def _tick(self) -> None:
+        if not self.is_stopped:
+            self._expire()
+        self.loop.as_party(self.party, _TICK_S, self._tick)
+
+    def _expire(self) -> None:
+        now_s = self.loop.now_s
+        for session in list(self.sessions.values()):
+            if now_s - session.heard_at_s > session.timeout_s:
+                self.expire(session.number)
+
+
+def _apply(znodes: dict[str, Znode], changes: Changes) -> None:
+    for path, znode in changes.items():
+        if znode is None:
+            znodes.pop(path, None)
+        else:
+            znodes[path] = znode
+
+
+@dataclass(eq=False, slots=True)
+class _Request:
+    """`serve` is what the follower does with it: it calls what it is given with the result, or with an error."""
+
+    serve: Callable[[Callable[[Any], None]], None]
+    answer: asyncio.Future[Any]
+    is_write: bool
+
+
+class _Connection:
+    """One connection of a client to a follower, on a session; both directions keep their order."""
+
+    def __init__(self, ensemble: Ensemble, follower: Follower, store: ModelStore, party: Party, session: int) -> None:
+        self.session = session
+        self.follower = follower
+        self.is_open = True
+        self._ensemble = ensemble
+        self._store = store
+        self._party = party
+        self._inbox: deque[_Request] = deque()
+        self._is_serving = False
+        self._last_in_s = 0.0
+        self._last_out_s = 0.0
+        self._stalled: deque[tuple[Party, Callable[[], None]]] = deque()
+        follower.connections.append(self)
+
+    @property
+    def is_cut(self) -> bool:
+        return self._party.host in self._ensemble.cut_hosts
+
+    def send(self, request: _Request) -> None:
+        loop = self._ensemble.loop
+        self._last_in_s = max(self._last_in_s, loop.now_s + self._ensemble.latency_s())
+        servers = self._ensemble.party
+        loop.as_party(servers, self._last_in_s - loop.now_s, self._pass, servers, lambda: self._arrive(request))
+
+    def changed(self, paths: Sequence[str]) -> None:
+        """The follower has other znodes at these paths."""
+        if self.is_open and paths:
+            self._out(lambda: self._store.changed(self, paths))
+
+    def end(self) -> None:
+        """The server closes it: the client finds out if that reaches it."""
+        if not self.is_open:
+            return
+        self.close()
+        self._out(lambda: self._store.disconnected(self))
+
+    def close(self) -> None:
+        self.is_open = False
+        if self in self.follower.connections:
+            self.follower.connections.remove(self)
+
+    def _arrive(self, request: _Request) -> None:
+        self._ensemble.when_running(lambda: self._take(request))
+
+    def _take(self, request: _Request) -> None:
+        if not self.is_open:
+            return
+        self._ensemble.heard(self.session)
+        self._inbox.append(request)
+        self._serve_next()
+
+    def _serve_next(self) -> None:
+        if self._is_serving or not self._inbox or not self.is_open:
+            return
+        self._is_serving = True
+        request = self._inbox.popleft()
+
+        def done(result: Any) -> None:  # noqa: ANN401 - whatever is answered
+            self._is_serving = False
+            if self.is_open:
+                self._out(lambda: _resolve(request.answer, result))
+            self._serve_next()
+
+        request.serve(done)
+
+    def _out(self, arrive: Callable[[], None]) -> None:
+        """To the client, after everything that went there before."""
+        loop = self._ensemble.loop
+        self._last_out_s = max(self._last_out_s, loop.now_s + self._ensemble.latency_s())
+
+        loop.as_party(self._party, self._last_out_s - loop.now_s, self._pass, self._party, arrive)
+
+    def _pass(self, to: Party, arrive: Callable[[], None]) -> None:
+        """What was sent arrives, or waits for the network to be mended, in its order."""
+        if self.is_cut or self._stalled:
+            self._stalled.append((to, arrive))
+        else:
+            self._ensemble.messages += 1
+            arrive()
+
+    def flush(self) -> None:
+        stalled, self._stalled = self._stalled, deque()
+        for to, arrive in stalled:
+            self._ensemble.loop.as_party(to, 0.0, self._pass, to, arrive)
+
+
+def _resolve(answer: asyncio.Future[Any], result: Any) -> None:  # noqa: ANN401 - whatever is answered
+    if answer.done():
+        return
+    if isinstance(result, Exception):
+        answer.set_exception(result)
+    else:
+        answer.set_result(result)
+
+
+class ModelStore:
+    """A `MetadataStore` of the party that makes it."""
+
+    def __init__(self, ensemble: Ensemble, *, session_timeout_s: float = 6.0, connect_timeout_s: float = 15.0) -> None:
+        self._ensemble = ensemble
+        self._party = current_party() or ensemble.party
+        self._session_timeout_s = session_timeout_s
+        self._connect_timeout_s = connect_timeout_s
+        self._subscriptions = Subscriptions()
+        self._connection: _Connection | None = None
+        self._session_id = 0
+        self._seen_zxid = 0
+        self._state = SessionState.LOST
+        self._lease_valid_until_s = -math.inf
+        self._under_way: dict[_Request, None] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._serving = asyncio.Event()
+        self._is_closed = False
+        self._party.on_death.append(self._killed)
+
+    @property
+    def session_id(self) -> int:
+        return self._session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session_timeout_s
+
+    @property
+    def state(self) -> SessionState:
+        return self._state
+
+    @property
+    def lease_valid_until_s(self) -> float:
+        return self._lease_valid_until_s
+
+    async def start(self) -> None:
+        self._subscriptions.bind(asyncio.get_running_loop())
+        self._tasks = [asyncio.create_task(self._keep_connected()), asyncio.create_task(self._keep_alive())]
+        try:
+            async with asyncio.timeout(self._connect_timeout_s):
+                await self._serving.wait()
+        except TimeoutError:
+            for task in self._tasks:
+                task.cancel()
+            raise StoreUnavailableError("no ZooKeeper answered") from None
+
+    async def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        connection, number = self._connection, self._session_id
+        if connection is not None and number:
+            ended = self._request(lambda done: done(self._ensemble.expire(number)), is_write=False)
+            try:
+                async with asyncio.timeout(1.0):
+                    await ended
+            except (TimeoutError, StoreUnavailableError):
+                pass
+        self._drop()
+        self._session_id = 0
+        self._set_state(SessionState.LOST)
+
+    async def get(self, path: str) -> Znode | None:
+        check_path(path)
+        return (await self.get_many([path]))[0]
+
+    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
+        for path in paths:
+            check_path(path)
+        found: list[Znode | None] = await self._ask(
+            lambda follower: [follower.znodes.get(path) for path in paths]
+        )
+        return found
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        prefix = "/" if path == "/" else f"{path}/"
+        names: list[str] = await self._ask(
+            lambda follower: sorted(
+                other.removeprefix(prefix)
+                for other in follower.znodes
+                if other.startswith(prefix) and other != "/" and "/" not in other.removeprefix(prefix)
+            )
+        )
+        return names
+
+    async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        for op in ops:
+            check_path(op.path)
+        check_sizes(ops)
+        if not ops:
+            return []
+        if session_id is not None and session_id != self._session_id:
+            raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
+        number, follower = self._session_id, self._follower()
+
+        def serve(done: Callable[[Any], None]) -> None:
+            self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), write, done)
+
+        def write(done: Callable[[Any], None]) -> None:
+            def act() -> None:
+                if number not in self._ensemble.sessions:
+                    return
+                try:
+                    versions = self._ensemble.write(ops, number)
+                except TransactionFailedError as error:
+                    done(error)
+                else:
+                    follower.once_at(self._ensemble.zxid, lambda: done(versions))
+
+            self._ensemble.when_running(act)
+
+        made: list[int] = await self._request(serve, is_write=True)
+        return made
+
+    async def ensure_path(self, path: str) -> None:
+        names = check_path(path).strip("/").split("/")
+        for depth in range(1, len(names) + 1):
+            parent = "/" + "/".join(names[:depth])
+            if await self.get(parent) is None:
+                try:
+                    await self.commit([Create(parent, b"")])
+                except TransactionFailedError as error:
+                    if error.cause != "node_exists":
+                        raise
+
+    async def sync(self) -> None:
+        follower = self._follower()
+
+        def serve(done: Callable[[Any], None]) -> None:
+            self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), catch_up, done)
+
+        def catch_up(done: Callable[[Any], None]) -> None:
+            self._ensemble.when_running(lambda: follower.once_at(self._ensemble.zxid, lambda: done(None)))
+
+        await self._request(serve, is_write=False)
+
+    def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
+        unsubscribe = self._subscriptions.watch(check_path(path), on_change)
+        if self._state is SessionState.CONNECTED:
+            self._subscriptions.armed(path)
+        return unsubscribe
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
+        return self._subscriptions.on_session(callback)
+
+    # What arrives
+
+    def changed(self, connection: _Connection, paths: Sequence[str]) -> None:
+        if connection is self._connection:
+            self._seen_zxid = max(self._seen_zxid, connection.follower.zxid)
+            for path in paths:
+                self._subscriptions.changed(path)
+
+    def disconnected(self, connection: _Connection) -> None:
+        if connection is self._connection:
+            self._drop()
+
+    def drop(self) -> None:
+        """Break the connection, as a network does: the session lives."""
+        self._drop()
+
+    # Inside
+
+    def _follower(self) -> Follower:
+        if self._connection is None:
+            raise StoreUnavailableError(f"no connection to ZooKeeper: {self._state}")
+        return self._connection.follower
+
+    async def _ask(self, read: Callable[[Follower], Any]) -> Any:  # noqa: ANN401 - what is read
+        follower = self._follower()
+        return await self._request(lambda done: done(read(follower)), is_write=False)
+
+    async def _request(self, serve: Callable[[Callable[[Any], None]], None], *, is_write: bool) -> Any:  # noqa: ANN401 - the answer
+        if self._connection is None or self._state is not SessionState.CONNECTED:
+            raise StoreUnavailableError(f"no connection to ZooKeeper: {self._state}")
+        request = _Request(serve, asyncio.get_running_loop().create_future(), is_write)
+        self._under_way[request] = None
+        self._connection.send(request)
+        try:
+            return await request.answer
+        finally:
+            self._under_way.pop(request, None)
+
+    async def _keep_connected(self) -> None:
+        rng, loop = self._ensemble.rng, asyncio.get_running_loop()
+        while True:
+            if self._connection is None:
+                await self._connect()
+            lapses_s = self._lease_valid_until_s
+            if self._connection is not None and loop.time() >= lapses_s:
+                self._drop()
+            pause_s = rng.uniform(*_RECONNECT_S) if self._connection is None else max(0.001, lapses_s - loop.time())
+            await asyncio.sleep(pause_s)
+
+    async def _connect(self) -> None:
+        """One attempt: to be heard by a follower that has seen all that this client has."""
+        loop = asyncio.get_running_loop()
+        asked_at_s = loop.time()
+        greeted: asyncio.Future[tuple[Follower, int] | None] = loop.create_future()
+        number, party = self._session_id, self._party
+
+        def arrive() -> None:
+            if party.host not in self._ensemble.cut_hosts:
+                self._ensemble.when_running(greet)
+
+        def greet() -> None:
+            follower = self._ensemble.rng.choice(self._ensemble.followers)
+            if greeted.done():
+                return
+            if follower.zxid < self._seen_zxid:
+                answer = None
+            elif number in self._ensemble.sessions:
+                self._ensemble.heard(number)
+                answer = (follower, number)
+            elif number:
+                answer = (follower, 0)
+            else:
+                answer = (follower, self._ensemble.begin_session(self._session_timeout_s))
+            self._ensemble.loop.as_party(party, self._ensemble.latency_s(), come_back, answer)
+
+        def come_back(answer: tuple[Follower, int] | None) -> None:
+            if party.host not in self._ensemble.cut_hosts:
+                _resolve(greeted, answer)
+
+        self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), arrive)
+        try:
+            async with asyncio.timeout(_CONNECT_TIMEOUT_S):
+                answer = await greeted
+        except TimeoutError:
+            return
+        if answer is not None:
+            self._connected(*answer, asked_at_s)
+
+    def _connected(self, follower: Follower, number: int, asked_at_s: float) -> None:
+        if self._session_id and number != self._session_id:
+            self._session_id, self._seen_zxid = 0, 0
+            self._lease_valid_until_s = -math.inf
+            self._set_state(SessionState.LOST)
+            return
+        self._session_id = number
+        self._connection = _Connection(self._ensemble, follower, self, self._party, number)
+        self._lease_valid_until_s = max(
+            self._lease_valid_until_s, asked_at_s + LEASE_RATIO * self._session_timeout_s
+        )
+        self._set_state(SessionState.CONNECTED)
+        self._serving.set()
+        self._subscriptions.disarmed()
+        for path in self._subscriptions.paths:
+            self._subscriptions.armed(path)
+
+    async def _keep_alive(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await asyncio.sleep(self._session_timeout_s / _HEARTBEATS)
+            if self._connection is not None:
+                sent_at_s, number = loop.time(), self._session_id
+                asking = asyncio.ensure_future(self.sync())
+                asking.add_done_callback(lambda done, sent=sent_at_s, own=number: self._heard(done, sent, own))
+
+    def _heard(self, done: asyncio.Future[None], sent_at_s: float, number: int) -> None:
+        if not done.cancelled() and done.exception() is None and number == self._session_id:
+            lease_s = sent_at_s + LEASE_RATIO * self._session_timeout_s
+            self._lease_valid_until_s = max(self._lease_valid_until_s, lease_s)
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+        for request in list(self._under_way):
+            error = OutcomeUnknownError if request.is_write else StoreUnavailableError
+            _resolve(request.answer, error("the connection to ZooKeeper broke"))
+        if self._state is SessionState.CONNECTED:
+            self._set_state(SessionState.SUSPENDED)
+
+    def _killed(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def _set_state(self, state: SessionState) -> None:
+        if state is not self._state:
+            self._state = state
+            self._subscriptions.state_changed(state)
