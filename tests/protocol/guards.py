@@ -79,14 +79,20 @@ def _no_answer_awaited() -> contextlib.AbstractContextManager[object]:
     return patch.object(Executor, "_ask", ask)
 
 
-def _no_second_reading() -> contextlib.AbstractContextManager[object]:
-    return patch.object(Intake, "_session_changed", lambda *_: None)
-
-
 @contextlib.contextmanager
-def _no_last_lease() -> Iterator[None]:
-    with patch.object(lease.Leases, "lapsed_at_s", property(lambda _: 0.0)):
+def _no_second_reading() -> Iterator[None]:
+    notified = Intake._notified
+
+    def only_changes(intake: Intake, path: str) -> None:
+        if path != paths.ROOT or not intake._is_watching:
+            notified(intake, path)
+
+    with patch.object(Intake, "_session_changed", lambda *_: None), patch.object(Intake, "_notified", only_changes):
         yield
+
+
+def _no_last_lease() -> contextlib.AbstractContextManager[object]:
+    return patch.object(lease.Leases, "lapsed_at_s", property(lambda _: 0.0))
 
 
 def _no_lease_at_broker() -> contextlib.AbstractContextManager[object]:

@@ -31,8 +31,8 @@ from protocol.parties import Party, VirtualLoop, current_party
 from yarl import URL
 
 _LATENCY_S = (0.0002, 0.004)
-_SLOW_S = 0.5
-_SLOW_SHARE = 0.02
+_SLOW_SHARES = (0.0, 0.02, 0.1, 0.3)
+_SLOW_S = (0.05, 0.5, 2.5)
 _TRY_AGAIN_S = 0.2
 _TWICE_SHARE = 0.01
 _NEVER_S = 3_600.0
@@ -56,6 +56,12 @@ class Network:
     cuts: set[tuple[str, str]] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
     tell: Callable[[str], None] = lambda _: None
+    slow_share: float = 0.0
+    slow_s: float = 0.0
+    """So many messages are slow, and take so long at most: drawn once."""
+
+    def __post_init__(self) -> None:
+        self.slow_share, self.slow_s = self.rng.choice(_SLOW_SHARES), self.rng.choice(_SLOW_S)
 
     def serve(self, address: str, party: Party, app: web.Application) -> None:
         app.freeze()
@@ -65,8 +71,8 @@ class Network:
         return source != destination and (source, destination) in self.cuts
 
     def latency_s(self) -> float:
-        if self.rng.random() < _SLOW_SHARE:
-            return self.rng.uniform(0.0, _SLOW_S)
+        if self.rng.random() < self.slow_share:
+            return self.rng.uniform(0.0, self.slow_s)
         return self.rng.uniform(*_LATENCY_S)
 
     async def is_refused(self, url: str) -> bool:

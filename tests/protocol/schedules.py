@@ -333,6 +333,7 @@ async def _begin(world: World) -> None:
 
 def _mend(world: World) -> None:
     """Whatever is broken is so no more."""
+    world.network.slow_share = 0.0
     world.tell("— everything is mended")
     world.network.cuts.clear()
     for host in list(world.zookeeper.cut_hosts):

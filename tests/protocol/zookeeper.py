@@ -235,7 +235,8 @@ class _Connection:
     def is_cut(self) -> bool:
         return self._party.host in self._ensemble.cut_hosts
 
-    def send(self, request: _Request) -> None:
+    def send(self, request: _Request | None) -> None:
+        """To the server, after everything that went there before; None: the end."""
         loop = self._ensemble.loop
         self._last_in_s = max(self._last_in_s, loop.now_s + self._ensemble.latency_s())
         servers = self._ensemble.party
@@ -253,16 +254,22 @@ class _Connection:
         self.close()
         self._out(lambda: self._store.disconnected(self))
 
+    def left(self) -> None:
+        """The client's process is gone: what it has sent still arrives."""
+        self.send(None)
+
     def close(self) -> None:
         self.is_open = False
         if self in self.follower.connections:
             self.follower.connections.remove(self)
 
-    def _arrive(self, request: _Request) -> None:
+    def _arrive(self, request: _Request | None) -> None:
         self._ensemble.when_running(lambda: self._take(request))
 
-    def _take(self, request: _Request) -> None:
-        if not self.is_open:
+    def _take(self, request: _Request | None) -> None:
+        if request is None:
+            self.close()
+        if request is None or not self.is_open:
             return
         self._ensemble.heard(self.session)
         self._inbox.append(request)
@@ -592,7 +599,7 @@ class ModelStore:
 
     def _killed(self) -> None:
         if self._connection is not None:
-            self._connection.close()
+            self._connection.left()
 
     def _set_state(self, state: SessionState) -> None:
         if state is not self._state:
