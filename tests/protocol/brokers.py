@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ class Served:
     hosts: dict[str, tuple[Party, Lease]] = field(default_factory=dict)
     open: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     violations: list[str] = field(default_factory=list)
+    is_owner: Callable[[str, str, int | None], bool] = lambda *_: True
+    """Whether the record gives a topic to a host in an incarnation, or does not take it away yet."""
 
     def joined(self, instance: str, party: Party, lease: Lease) -> None:
         self.hosts[instance] = party, lease
@@ -54,6 +56,10 @@ class Served:
         serving = self.serving(topic)
         if len(serving) > 1:
             self.violations.append(f"{topic} is served by {' and '.join(serving)}")
+        for instance in serving:
+            party, lease = self.hosts[instance]
+            if not self.is_owner(topic, party.host, lease.incarnation):
+                self.violations.append(f"{topic} is served by {instance}, and its record says otherwise")
 
     def serving(self, topic: str) -> list[str]:
         """The processes that have it open, live, and have a lease by their own clock; a stopped one may go on."""

@@ -29,9 +29,12 @@ _LONGEST_RUN = 3
 _THREAD_S = 0.02
 """How long work in a worker thread takes, at most."""
 
+_CALLBACK_S = 2e-6
+"""How long a callback takes: without any, rounded times could be waited for for ever."""
+
 
 class StuckError(Exception):
-    """Callbacks call each other without any time passing."""
+    """Nobody has anything to wait for, or callbacks call each other without end."""
 
 
 class Party:
@@ -72,7 +75,7 @@ def current_party() -> Party | None:
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. `now_s` is the world's time, from 0 on; `time()` what the party that runs takes it for."""
 
-    def __init__(self, rng: random.Random, most_callbacks_at_once: int = 200_000) -> None:
+    def __init__(self, rng: random.Random, most_callbacks_a_second: int = 200_000) -> None:
         super().__init__()
         self.now_s = 0.0
         self.is_over = False
@@ -85,8 +88,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._busy: dict[Party, None] = {}
         self._timers: list[tuple[float, int, events.TimerHandle]] = []
         self._number = 0
-        self._most_at_once = most_callbacks_at_once
-        self._at_once = 0
+        self._most_a_second = most_callbacks_a_second
+        self._second, self._in_second = 0, 0
 
     def time(self) -> float:
         party = _PARTY.get(None)
@@ -168,14 +171,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 break
             handle = party.ready.popleft()
             if not handle.cancelled():
-                self._at_once += 1
+                self._in_second += 1
+                self.now_s += _CALLBACK_S
                 handle._run()  # type: ignore[attr-defined]  # what BaseEventLoop does
                 if self._stopping or self._ready:
                     break
         if not party.ready:
             self._busy.pop(party, None)
-        if self._at_once > self._most_at_once:
-            raise StuckError(f"{self._most_at_once} callbacks at {self.now_s:.3f} s, the last ones of {party}")
+        if int(self.now_s) != self._second:
+            self._second, self._in_second = int(self.now_s), 0
+        if self._in_second > self._most_a_second:
+            raise StuckError(f"{self._in_second} callbacks within {self._second} s, the last ones of {party}")
 
     def _sort_ready(self) -> None:
         """To each party what has become ready of it."""
@@ -194,9 +200,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             due_s, _, timer = heapq.heappop(self._timers)
             if timer.cancelled():
                 continue
-            if due_s > self.now_s:
-                self.now_s = due_s
-                self._at_once = 0
+            self.now_s = max(self.now_s, due_s)
             self._ready.append(timer)  # type: ignore[attr-defined]  # as above
             return True
         return False

@@ -10,7 +10,7 @@ from protocol.parties import VirtualLoop
 
 from loadmanager.core.hashing import topic_hash
 from loadmanager.core.invariants import ownership_violations, succession_violations
-from loadmanager.core.names import BundleName, NamespaceName
+from loadmanager.core.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState
 from loadmanager.store import paths
 from loadmanager.store.base import Op, Put, Znode
@@ -44,6 +44,15 @@ class Records:
                 self._broker_changed(path.rpartition("/")[2], znode)
             if path.startswith(_PREFIX) and path.count("/") == _PREFIX.count("/") + 1:
                 self._namespace_written(path, znode, session)
+
+    def is_owner(self, topic: str, host: str, incarnation: int | None) -> bool:
+        """Whether this life of the broker on the host is the one that the record of the topic's bundle names."""
+        name = TopicName.parse(topic)
+        state = self.namespaces.get(str(name.namespace))
+        if state is None:
+            return False
+        owner = state.ownerships[state.bundles.index_of_topic(topic)].owner
+        return owner is not None and owner.broker.startswith(f"{host}:") and owner.incarnation == incarnation
 
     def _broker_changed(self, broker: str, znode: Znode | None) -> None:
         if znode is None:
@@ -93,7 +102,7 @@ class Records:
             if topic_hash(topic, function) not in bundle.range:
                 continue
             for instance in self.served.serving(topic):
-                host = self.served.hosts[instance][0].host
-                same_life = self.served.hosts[instance][1].incarnation == taken.owner.incarnation
-                if taken.owner.broker.startswith(f"{host}:") and same_life:
+                party, lease = self.served.hosts[instance]
+                is_theirs = taken.owner.broker.startswith(f"{party.host}:")
+                if is_theirs and lease.incarnation == taken.owner.incarnation:
                     self.violations.append(f"{name} was taken from {taken.owner}, which still serves {topic}")

@@ -295,7 +295,10 @@ def run(schedule: Schedule) -> Outcome:
 
 
 async def _play(world: World, steps: Sequence[Step]) -> None:
+    slow = world.network.slow_share, world.zookeeper.slow_share
+    _calm(world)
     await _begin(world)
+    world.network.slow_share, world.zookeeper.slow_share = slow
     for step in steps:
         await world.wait(step.pause_s)
         if world.violations:
@@ -303,8 +306,10 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
         world.tell(f"— {step}")
         DO[step.what](world, step)
     _mend(world)
+    await _expect_answers(world)
     await _lift_controls(world)
     await _expect_health(world)
+    await _expect_answers(world)
 
 
 async def _begin(world: World) -> None:
@@ -331,9 +336,14 @@ async def _begin(world: World) -> None:
         world.use(topic, number)
 
 
+def _calm(world: World) -> None:
+    """No message is slow."""
+    world.network.slow_share = world.zookeeper.slow_share = 0.0
+
+
 def _mend(world: World) -> None:
     """Whatever is broken is so no more."""
-    world.network.slow_share = 0.0
+    _calm(world)
     world.tell("— everything is mended")
     world.network.cuts.clear()
     for host in list(world.zookeeper.cut_hosts):
@@ -346,6 +356,14 @@ def _mend(world: World) -> None:
             _resume(world, name)
         else:
             world.start(name)
+
+
+async def _expect_answers(world: World) -> None:
+    """Everybody who has asked for something is told what came of it, however late it reached anyone."""
+    waiting = dict(world.unanswered)
+    if not await world.wait_until(lambda: not waiting.keys() & world.unanswered.keys(), _ANSWER_S):
+        if not world.violations:
+            world.failures.append(f"never answered: {sorted(waiting.keys() & world.unanswered.keys())}")
 
 
 async def _lift_controls(world: World) -> None:
@@ -398,8 +416,6 @@ async def _expect_health(world: World) -> None:
             f"{_SETTLE_S:g} s after everything was mended: not served {missing},"
             f" on their way {sorted(world.records.released_at_s)}"
         )
-    if not await world.wait_until(lambda: not world.unanswered, _ANSWER_S) and not world.violations:
-        world.failures.append(f"never answered: {sorted(world.unanswered)}")
 
 
 def _restart_ended(world: World) -> bool:

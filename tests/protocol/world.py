@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import random
 from collections import deque
@@ -29,7 +30,7 @@ from support.nodes import settings as node_settings
 
 from loadmanager.agent.host_usage import HostUsage
 from loadmanager.agent.service import Agent
-from loadmanager.config import AgentSettings
+from loadmanager.config import AgentSettings, Settings
 from loadmanager.errors import StoreError
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
@@ -93,6 +94,7 @@ class World:
         self.zookeeper = Ensemble(loop, random.Random(self.rng.getrandbits(64)))
         self.served = Served(loop)
         self.records = Records(loop, self.served, self.tell)
+        self.served.is_owner = self.records.is_owner
         self.zookeeper.on_commit.append(self.records.committed)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
         self.unanswered: dict[str, float] = {}
@@ -153,7 +155,7 @@ class World:
 
     async def _run_node(self, process: Process, party: Party) -> None:
         address = f"{process.host}:{NODE_PORT}"
-        settings = node_settings(**_NODE_SETTINGS)
+        settings = _settings_of_nodes()
         async with self._a_store() as store:
             node = process.node = Node(settings, store, address, f"http://{address}", self.rng.getrandbits(32))
             self.network.serve(address, party, make_app(node))
@@ -164,14 +166,7 @@ class World:
     async def _run_agent(self, process: Process, party: Party) -> None:
         host = process.host
         url = f"http://{host}:{AGENT_PORT}"
-        settings = AgentSettings(
-            broker_id=f"{host}:{BROKER_PORT}",
-            broker_url=f"http://{host}:{BROKER_PORT}",
-            broker_service_url=f"pulsar://{host}:{BROKER_PORT}",
-            load_manager_urls=tuple(f"http://{node.host}:{NODE_PORT}" for node in self.of("node")),
-            agent_url=url,
-            stats_update_frequency_in_secs=2.0,
-        )
+        settings = _settings_of_agent(host, self.shape.nodes)
         async with self._a_store() as store:
             agent = Agent(settings, store, url, clock=self.loop.time)
             self.network.serve(f"{host}:{AGENT_PORT}", party, agent.app())
@@ -249,6 +244,24 @@ class World:
                 return False
             await asyncio.sleep(0.05)
         return True
+
+
+@functools.cache
+def _settings_of_nodes() -> Settings:
+    return node_settings(**_NODE_SETTINGS)
+
+
+@functools.cache
+def _settings_of_agent(host: str, nodes: int) -> AgentSettings:
+    broker = f"{host}:{BROKER_PORT}"
+    return AgentSettings(
+        broker_id=broker,
+        broker_url=f"http://{broker}",
+        broker_service_url=f"pulsar://{broker}",
+        load_manager_urls=tuple(f"http://n{number}:{NODE_PORT}" for number in range(nodes)),
+        agent_url=f"http://{host}:{AGENT_PORT}",
+        stats_update_frequency_in_secs=2.0,
+    )
 
 
 async def _event(event: asyncio.Event | None) -> None:

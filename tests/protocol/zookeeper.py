@@ -39,6 +39,8 @@ from loadmanager.store.memory import _Staged
 
 _HEARTBEATS = 6
 _LATENCY_S = (0.0001, 0.002)
+_SLOW_SHARES = (0.0, 0.0, 0.05, 0.2)
+_SLOW_S = 1.5
 _LAG_S = (0.0, 0.003)
 _RECONNECT_S = (0.02, 0.3)
 _CONNECT_TIMEOUT_S = 1.0
@@ -88,6 +90,8 @@ class Ensemble:
         self.followers = [Follower(f"zk{number}") for number in range(_FOLLOWERS)]
         self.sessions: dict[int, _Session] = {}
         self.is_stopped = False
+        self.slow_share = rng.choice(_SLOW_SHARES)
+        """So many messages are slow: drawn once."""
         self.cut_hosts: set[str] = set()
         self.on_commit: list[OnCommit] = []
         self.messages = 0
@@ -139,6 +143,8 @@ class Ensemble:
             then()
 
     def latency_s(self) -> float:
+        if self.rng.random() < self.slow_share:
+            return self.rng.uniform(0.0, _SLOW_S)
         return self.rng.uniform(*_LATENCY_S)
 
     def begin_session(self, timeout_s: float) -> int:
