@@ -56,7 +56,6 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     try:
         await beside.run(stop_signal())
     except (ExceptionGroup, StoreError) as failure:  # the top of the process: whatever it was, say it and end
-        log.exception("agent_failed")
         causes = failure.exceptions if isinstance(failure, ExceptionGroup) else (failure,)
         said = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
         fail(f"the agent cannot go on: {said}", EXIT_FAILURE)

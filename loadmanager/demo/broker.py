@@ -174,6 +174,7 @@ class AgentInterface:
             start_timestamp=self._started_ms,
             monotonic_s=time.monotonic(),
             topics=[topic.stats() for topic in self._host.topics()],
+            opening=self._host.opening(),
         )
         return web.Response(body=stats.to_json(), content_type="application/json")
 

@@ -232,13 +232,17 @@ class TopicStats(WireModel):
 
 
 class BrokerStats(WireModel):
-    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting."""
+    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
+
+    `opening` are the topics that it asks for or is about to open, None from a broker that does not say.
+    """
 
     pid: int
     version: str = ""
     start_timestamp: Annotated[int, Field(ge=0)] = 0
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
     topics: list[TopicStats] = Field(default_factory=list)
+    opening: list[str] | None = None
 
 
 class UnloadRequest(WireModel):

@@ -14,6 +14,7 @@ from support.waiting import eventually
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.usage_sampler import UsageSampler
@@ -63,6 +64,7 @@ async def test_unknown_limits_are_said_once_and_again_only_when_they_change(brok
     async with aiohttp.ClientSession() as http:
         watch = BrokerWatch(
             BrokerClient(http, broker.url),
+            Grants(BrokerId("a:1")),
             metrics,
             time.monotonic,
             stats_interval_s=1,
