@@ -9,7 +9,7 @@ from support.delays import Seed
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ["support.zookeeper"]
+pytest_plugins = ["support.children", "support.zookeeper"]
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
