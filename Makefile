@@ -5,8 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo pipeline-demo test soak test-pipeline check lint bench format clean
 
-# Test processes side by side.
-WORKERS ?= 2
+# Test processes side by side: more than there are cores, since tests with processes of their own mostly wait for them,
+# the longest of them one after the other in one worker.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 
 # The newest interpreter that really starts (a shim may be there without a Python behind it) and can make a venv.
 PYTHON ?= $(shell for each in python3.14 python3.13 python3.12 python3.11 python3 python; do \
