@@ -35,6 +35,8 @@ _HOT_SPOT_DELAY_S = 1.25
 """Until the clients have noticed, and a whole interval of the measurement lies behind it."""
 
 _LONGEST_BEFORE_S = 6.0
+_NEXT_STRETCH_S = 2.5 * INTERVAL_S
+_MEASURED_WITHIN_S = 60.0
 _POLL_S = 0.1
 _LEADER_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 30.0
@@ -173,11 +175,18 @@ class Director:
         await asyncio.sleep(max(0.0, self._start_s + self._settings.at_s(share) - time.monotonic()))
 
     async def _measure(self, name: str, from_share: float, until_share: float) -> None:
-        """Wait for a stretch of the script, and note it as the window of a measurement of the imbalance."""
+        """Wait for a stretch of the script, and note it as the window of a measurement of the imbalance.
+
+        Where the machine is so busy that nobody was asked, or answered, in that stretch, the next one is taken.
+        """
         await self._reach(from_share)
         from_s = time.monotonic()
         await self._reach(until_share)
-        self._windows[name] = (from_s, time.monotonic())
+        deadline_s = time.monotonic() + _MEASURED_WITHIN_S
+        while imbalance(self._state.samples, from_s, until_s := time.monotonic()) is None and until_s < deadline_s:
+            from_s = until_s
+            await asyncio.sleep(_NEXT_STRETCH_S)
+        self._windows[name] = (from_s, until_s)
 
     def _enter(self, phase: str) -> None:
         self._state.phase = phase

@@ -20,6 +20,7 @@ import yaml
 from support.agents import BROKER_ID
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
+from support.processes import ended
 from support.servers import closed_port, listen
 from support.waiting import eventually
 
@@ -70,17 +71,10 @@ def some_settings(store_url: str, broker_url: str = "http://127.0.0.1:1", node_u
     }
 
 
-async def ended(process: Process) -> tuple[int, str]:
-    async with asyncio.timeout(120):
-        _, errors = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, errors.decode()
-
-
 async def test_a_configuration_error_ends_it_with_2_and_names_the_key(tmp_path: Path) -> None:
     settings = {**some_settings("zk:127.0.0.1:1"), "brokerLeaseMs": 5, "loadManagerUrls": []}
     async with agent_process(tmp_path, settings) as process:
-        code, errors = await ended(process)
+        code, _, errors = await ended(process)
     assert code == 2
     assert "brokerLeaseMs" in errors
     assert "loadManagerUrls" in errors
@@ -90,7 +84,7 @@ async def test_a_configuration_error_ends_it_with_2_and_names_the_key(tmp_path: 
 async def test_a_zookeeper_that_is_not_there_ends_it_with_1_and_names_the_address(tmp_path: Path) -> None:
     address = f"zk:127.0.0.1:{closed_port()}"
     async with agent_process(tmp_path, some_settings(address)) as process:
-        code, errors = await ended(process)
+        code, _, errors = await ended(process)
     assert code == 1
     assert f"metadataStoreUrl {address}" in errors
     assert "Traceback" not in errors
@@ -101,7 +95,7 @@ async def test_a_port_that_is_taken_ends_it_with_1_and_names_the_port(tmp_path: 
         port = taken.getsockname()[1]
         settings = {**some_settings("zk:127.0.0.1:1"), "agentPort": port}
         async with agent_process(tmp_path, settings) as process:
-            code, errors = await ended(process)
+            code, _, errors = await ended(process)
     assert code == 1
     assert f"agentPort {port} on 127.0.0.1: Address already in use" in errors
     assert "Traceback" not in errors
@@ -134,7 +128,7 @@ async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothin
                 assert (await answer.json())["owned"]
             broker.open(TOPIC)
             process.send_signal(stop)
-            code, errors = await ended(process)
+            code, _, errors = await ended(process)
     assert code == 0, errors
     assert [unload.topics for unload in broker.unloads] == [[TOPIC]]
     assert await store.get(paths.broker(BROKER_ID)) is None
@@ -233,7 +227,7 @@ async def test_an_agent_that_fails_keeps_its_session_until_its_last_lease_has_la
         while time.monotonic() < valid_until_s:
             is_there = await place.incarnation() is not None
             assert is_there or time.monotonic() >= valid_until_s, "the registration went while the lease was valid"
-        code, errors = await ended(process)
+        code, _, errors = await ended(process)
     assert code == 1
     assert "the agent cannot go on: RuntimeError: nobody foresaw this" in errors
     assert await place.incarnation() is None

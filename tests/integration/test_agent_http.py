@@ -12,6 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 from support.agents import BROKER_ID, HIGHEST_EPOCH, RunningAgent, agent_settings, elect, running_agent
 from support.clock import ManualClock
+from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.servers import closed_port
@@ -23,7 +24,7 @@ from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BundleName, BundleRange
 from loadmanager.store import paths
 from loadmanager.store.base import SessionState
-from loadmanager.store.memory import Link, MemoryCluster, MemoryStore
+from loadmanager.store.memory import Link, MemoryStore
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -52,7 +53,7 @@ async def node() -> AsyncIterator[FakeNode]:
 
 @pytest.fixture
 async def store() -> AsyncIterator[MemoryStore]:
-    store = MemoryStore(MemoryCluster(time.monotonic))
+    store = MemoryStore(a_memory_cluster())
     await store.start()
     yield store
     await store.close()
@@ -529,7 +530,7 @@ async def test_while_the_session_is_in_doubt_nothing_is_granted_and_it_goes_on_a
     broker: FakeBroker, node: FakeNode
 ) -> None:
     clock = ManualClock()
-    cluster = MemoryCluster(clock)
+    cluster = a_memory_cluster(clock)
     store = MemoryStore(cluster, session_timeout_s=3.0)
     await store.start()
     settings = agent_settings(broker, node, loadBalancerReportUpdateMaxIntervalMinutes=0.001)

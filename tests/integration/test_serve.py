@@ -18,6 +18,7 @@ import psutil
 import pytest
 import yaml
 from support.nodes import FakeAgent, on_zookeeper
+from support.processes import ENDS_WITHIN_S, ended
 from support.registrations import a_record, register
 from support.servers import closed_port, listen
 from support.tcp_proxy import TcpProxy
@@ -47,12 +48,10 @@ class Serve:
         assert isinstance(url, str)
         return url
 
-    async def end(self, timeout_s: float = 60.0) -> tuple[int, str]:
+    async def end(self, timeout_s: float = ENDS_WITHIN_S) -> tuple[int, str]:
         """The exit code and what was said on standard error, once it has ended by itself."""
-        async with asyncio.timeout(timeout_s):
-            _, said = await self.process.communicate()
-        assert self.process.returncode is not None
-        return self.process.returncode, said.decode()
+        code, _, said = await ended(self.process, timeout_s)
+        return code, said
 
 
 @contextlib.asynccontextmanager

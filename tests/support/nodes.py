@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -13,6 +12,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 from support.builders import Load
+from support.delays import a_memory_cluster
 from support.registrations import a_record, register
 from support.servers import LoopbackServer, end_app, listen, serve_app
 from support.waiting import eventually
@@ -41,7 +41,7 @@ _PATIENT = aiohttp.ClientTimeout(total=60)
 
 def in_memory(cluster: MemoryCluster | None = None) -> Connect:
     """Sessions with one metadata store in memory, on the clock that nodes look at."""
-    shared = cluster or MemoryCluster(time.monotonic)
+    shared = cluster or a_memory_cluster()
 
     async def connect() -> MetadataStore:
         store = MemoryStore(shared)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pytest
 from structlog.testing import capture_logs
 from support.clock import ManualClock
+from support.delays import a_memory_cluster
 
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
@@ -41,7 +42,7 @@ class Beside:
     registration: Registration = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cluster = MemoryCluster(self.clock)
+        self.cluster = a_memory_cluster(self.clock)
         self.store = MemoryStore(self.cluster)
         self.grants = Grants(BROKER)
         self.leases = Leases(LEASE_MS, self.clock)

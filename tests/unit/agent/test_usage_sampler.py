@@ -8,6 +8,7 @@ import aiohttp
 import pytest
 from structlog.testing import capture_logs
 from support.agents import agent_settings, running_agent
+from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.waiting import eventually
@@ -19,7 +20,7 @@ from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.core.names import BrokerId
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory import MemoryStore
 
 TOPIC = "persistent://t/ns/x"
 
@@ -40,7 +41,7 @@ async def test_of_several_brokers_on_one_host_each_is_measured_by_its_own_proces
         cpuLimitCores=0.5,
         loadBalancerOverrideBrokerNicSpeedGbps=1.0,
     )
-    store = MemoryStore(MemoryCluster(time.monotonic))
+    store = MemoryStore(a_memory_cluster())
     await store.start()
     started_s = time.monotonic()
     async with running_agent(settings, store) as beside:

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
+from support.delays import a_memory_cluster
 from support.nodes import Cluster, RunningNode, in_memory
 from support.registrations import a_record
 from support.waiting import eventually
@@ -18,7 +19,7 @@ from loadmanager.store.memory import MemoryCluster, MemoryStore
 
 @pytest.fixture
 def memory() -> MemoryCluster:
-    return MemoryCluster(time.monotonic)
+    return a_memory_cluster()
 
 
 @pytest.fixture

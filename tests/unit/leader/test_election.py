@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 
 import orjson
 import pytest
+from support.delays import a_memory_cluster
 from support.nodes import Cluster, RunningNode, a_leader, in_memory
 from support.registrations import a_record, read, register, write
 from support.waiting import eventually
 
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, MetadataStore
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory import MemoryStore
 from loadmanager.wire.records import LeaderRecord
 
 
@@ -54,7 +54,7 @@ async def test_a_standby_takes_over_from_a_process_that_is_gone_before_its_sessi
 
 
 async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
-    memory = MemoryCluster(time.monotonic)
+    memory = a_memory_cluster()
 
     async def connect() -> MetadataStore:
         store = MemoryStore(memory, session_timeout_s=0.6)
@@ -72,7 +72,7 @@ async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
 
 
 async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> None:
-    memory = MemoryCluster(time.monotonic)
+    memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         leader = await cluster.start_leader()
         assert isinstance(leader.store, MemoryStore)
@@ -164,7 +164,7 @@ async def test_a_new_leader_knows_every_broker_that_registered_before_it_won_wha
 
 
 async def test_a_standby_never_leads_on_a_view_that_is_not_fresh() -> None:
-    memory = MemoryCluster(time.monotonic)
+    memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         first, second = await cluster.start_nodes(2)
         assert isinstance(second.store, MemoryStore)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import orjson
 import pytest
+from support.delays import a_memory_cluster
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually
 
@@ -47,6 +48,7 @@ class Mirror:
 
     async def read(self) -> None:
         """Return once everything written so far has been taken in."""
+        await self.own.sync()
         await asyncio.sleep(0)  # the watches speak first
         await self.intake.settled()
 
@@ -60,8 +62,8 @@ class Mirror:
 
 
 @pytest.fixture
-async def mirror() -> AsyncIterator[Mirror]:
-    cluster = MemoryCluster(time.monotonic)
+async def mirror(request: pytest.FixtureRequest) -> AsyncIterator[Mirror]:
+    cluster = getattr(request, "param", a_memory_cluster)()
     own, other = MemoryStore(cluster), MemoryStore(cluster)
     await own.start()
     await other.start()
@@ -152,6 +154,7 @@ async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror:
     assert Reason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
 
 
+@pytest.mark.parametrize("mirror", [lambda: MemoryCluster(time.monotonic)], indirect=True, ids=["at once"])
 async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()

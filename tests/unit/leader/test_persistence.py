@@ -94,8 +94,8 @@ async def test_a_leader_that_leads_again_writes_what_another_one_wrote_over() ->
         await _loaded(cluster, leader)
         await leader.node.persistence.flush()
         own = await read(cluster.store, paths.bundle_data("t/ns"))
-        await cluster.store.commit([Put(paths.EPOCH, b"another"), Put(paths.bundle_data("t/ns"), b"{}")])
-        await cluster.store.commit([Delete(paths.LEADER)])
+        written_over = Put(paths.bundle_data("t/ns"), b"{}")
+        await cluster.store.commit([Put(paths.EPOCH, b"another"), written_over, Delete(paths.LEADER)])
         await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
         await leader.node.persistence.flush()
         assert await read(cluster.store, paths.bundle_data("t/ns")) == own
