@@ -21,8 +21,8 @@ from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.http.app import make_app
 from loadmanager.leader.executor import Executor, ExecutorSettings
-from loadmanager.leader.planning import SheddingLoop
 from loadmanager.leader.service import Node
+from loadmanager.leader.shedding import SheddingLoop
 from loadmanager.observability import configure_logging
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Put
