@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-import aiohttp
 import structlog
 
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -34,6 +34,7 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.plan import Reason, Unload, Verdict
 from loadmanager.errors import (
+    InvalidRecordError,
     LoadManagerError,
     NotLeaderError,
     NoUnloadError,
@@ -57,7 +58,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
-_SHOWN_BYTES = 200
+_LONGEST_REFUSAL_BYTES = 64 * 1024
 _LOOK_AHEAD = 256
 """Steps of a plan that wait for their turn at a time: more than run at once, so that a busy broker stops no other."""
 
@@ -131,7 +132,7 @@ class Executor:
         self._settings = settings
         self._followed_by = followed_by
         self._slots = Slots(lambda: (settings().concurrency, settings().concurrency_per_broker))
-        self._http: aiohttp.ClientSession | None = None
+        self._http: HttpClient | None = None
         self._finishing: dict[str, _Following] = {}
         self.unloads_completed = 0
         self.unloads_failed = 0
@@ -139,7 +140,7 @@ class Executor:
         self.stale_steps = 0
 
     async def start(self) -> None:
-        self._http = aiohttp.ClientSession()
+        self._http = HttpClient()
 
     async def close(self) -> None:
         await self.abort()
@@ -336,16 +337,12 @@ class Executor:
             INCARNATION_HEADER: str(owner.incarnation),
             HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
         }
-        # Never 0 or less, which would mean "without limit" to aiohttp.
-        timeout = aiohttp.ClientTimeout(total=min(self._settings().attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S)))
+        timeout_s = min(self._settings().attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S))
         try:
-            async with self._http.put(url, headers=headers, timeout=timeout) as answer:
-                if answer.status == HTTPStatus.NO_CONTENT:
-                    return None
-                said = await answer.content.read(_SHOWN_BYTES)
-                return f"{url} answered {answer.status}: {said.decode(errors='replace')}"
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # no connection or answer, or no usable URL
-            return f"{url}: {type(error).__name__} {error}".rstrip()
+            answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            return str(error)
+        return None if answer.status == HTTPStatus.NO_CONTENT else answer.shown()
 
     async def _complete(self, name: BundleName, released: Ownership) -> Ownership:
         destination = released.destination if self._view.is_registered(released.destination) else None
