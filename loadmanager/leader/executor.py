@@ -34,8 +34,10 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.plan import Reason, Unload, Verdict
 from loadmanager.errors import (
+    BundleNotFoundError,
     InvalidRecordError,
     LoadManagerError,
+    NamespaceNotFoundError,
     NotLeaderError,
     NoUnloadError,
     UnloadCancelledError,
@@ -133,7 +135,8 @@ class Executor:
         self._followed_by = followed_by
         self._slots = Slots(lambda: (settings().concurrency, settings().concurrency_per_broker))
         self._http: HttpClient | None = None
-        self._finishing: dict[str, _Following] = {}
+        self._finishing: dict[tuple[str, int], _Following] = {}
+        """The releases that are followed: a bundle may be released anew while somebody waits for a former release."""
         self.unloads_completed = 0
         self.unloads_failed = 0
         self.unloads_cancelled = 0
@@ -256,28 +259,29 @@ class Executor:
                 raise NotLeaderError("the term ended before the unload did; the next leader finishes it") from None
             raise
 
-    def resume(self, name: BundleName, released: Ownership) -> None:
-        """Finish a release found in the records, unless it is being followed already."""
-        self._follow(name, released).task.add_done_callback(self._resumed_ended)
+    def resume(self, name: BundleName) -> None:
+        """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
+        with contextlib.suppress(BundleNotFoundError, NamespaceNotFoundError, InvalidRecordError):
+            entry, index = self._view.bundle(name)
+            current = entry.state.ownerships[index]
+            if current.state is OwnershipState.RELEASING and (str(name), current.version) not in self._finishing:
+                self._follow(name, current).task.add_done_callback(self._resumed_ended)
 
     async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
         """The end of a release under way; raises as `unload` does."""
         return await self._outcome(self._follow(name, released).task)
 
-    def is_following(self, name: BundleName) -> bool:
-        return str(name) in self._finishing
-
     def _follow(self, name: BundleName, released: Ownership) -> _Following:
-        key = str(name)
+        key = str(name), released.version
         following = self._finishing.get(key)
         if following is None or following.task.done():
             cancelled = asyncio.Event()
-            task = asyncio.create_task(self._see_through(name, released, cancelled), name=f"unload {key}")
+            task = asyncio.create_task(self._see_through(name, released, cancelled), name=f"unload {name}")
             following = self._finishing[key] = _Following(task, cancelled)
             task.add_done_callback(lambda ended: self._ended(key, ended))
         return following
 
-    def _ended(self, key: str, task: asyncio.Task[Ownership]) -> None:
+    def _ended(self, key: tuple[str, int], task: asyncio.Task[Ownership]) -> None:
         following = self._finishing.get(key)
         if following is not None and following.task is task:
             del self._finishing[key]

@@ -92,8 +92,7 @@ class Reconciler:
                 continue
             name = BundleName(entry.state.name, entry.state.bundles.range_at(index))
             if ownership.state is OwnershipState.RELEASING:
-                if not self._executor.is_following(name):
-                    self._executor.resume(name, ownership)
+                self._executor.resume(name)
             elif self._view.find_hold(ownership) is not None:
                 if ownership.owner.broker in self._view.registrations:
                     self._place([str(name)])
