@@ -22,6 +22,11 @@ class _Waiting:
     bundle: str
     turn: asyncio.Future[None]
 
+    @property
+    def has_turn(self) -> bool:
+        """Whether it was given its turn, which `cancel` takes from nobody who has it."""
+        return self.turn.done() and not self.turn.cancelled() and self.turn.exception() is None
+
 
 class Slots:
     """`limits` gives the number in all and the number per broker; they are asked anew whenever somebody comes or goes.
@@ -47,7 +52,7 @@ class Slots:
         try:
             await waiting.turn
         except asyncio.CancelledError:
-            if not waiting.turn.cancelled():  # the turn came at the same moment
+            if waiting.has_turn:  # it came at the same moment
                 self._end(needed)
             raise
         try:

@@ -132,6 +132,66 @@ async def test_a_caller_that_goes_away_as_its_turn_comes_gives_it_back() -> None
     await queue.end_all()
 
 
+async def test_one_that_is_cancelled_as_its_caller_goes_away_gives_back_nothing_that_it_did_not_have() -> None:
+    queue = Queue(1, 1)
+    await queue.add("1", A)
+    await queue.add("2", A)
+    assert queue.slots.cancel("2")
+    queue.tasks["2"].cancel()  # it has not woken up yet
+    await settle()
+    await queue.add("3", B)
+    assert queue.begun == ["1"]
+    await queue.end("1")
+    await queue.add("4", C)
+    assert queue.begun == ["1", "3"]
+    await queue.end_all()
+
+
+_ACTS = st.lists(st.sampled_from(["cancel", "go away", "end"]), max_size=2)
+
+
+@given(st.lists(st.tuples(_ACTS, st.integers(0, 8)), max_size=40), st.integers(1, 3), st.integers(1, 2))
+def test_limits_hold_whoever_cancels_and_whoever_goes_away(
+    turns: list[tuple[list[str], int]], most: int, most_per_broker: int
+) -> None:
+    """In each turn of the event loop one more comes, or something happens to one of them, or two things at once."""
+
+    async def run() -> None:
+        slots, under_way, tasks = Slots(lambda: (most, most_per_broker)), Counter[object](), list[asyncio.Task[None]]()
+        ends: list[asyncio.Event] = []
+
+        async def work(number: int, brokers: set[BrokerId]) -> None:
+            async with slots.turn(str(number), *brokers):
+                under_way.update(["all", *brokers])
+                assert under_way["all"] <= most
+                assert all(under_way[broker] <= most_per_broker for broker in brokers)
+                try:
+                    await ends[number].wait()
+                finally:
+                    under_way.subtract(["all", *brokers])
+
+        for acts, number in turns:
+            if not acts or not tasks:
+                ends.append(asyncio.Event())
+                tasks.append(asyncio.create_task(work(len(tasks), {(A, B, C)[number % 3], (A, B, C)[number // 3]})))
+            chosen = number % len(tasks)
+            for act in acts:
+                if act == "cancel":
+                    slots.cancel(str(chosen))
+                elif act == "go away":
+                    tasks[chosen].cancel()
+                else:
+                    ends[chosen].set()
+            await settle()
+        for end in ends:
+            end.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(each) for each in outcomes} <= {type(None), UnloadCancelledError, asyncio.CancelledError}, outcomes
+        assert (slots._taken, slots._busy, slots._queues) == (0, Counter(), {})
+
+    asyncio.run(run())
+
+
 @given(
     st.lists(st.tuples(st.sampled_from([A, B, C, None]), st.sampled_from([A, B, C, None])), max_size=30),
     st.integers(1, 4),
