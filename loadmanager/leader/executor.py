@@ -200,12 +200,12 @@ class Executor:
         """
 
         def begin(current: Ownership, stamp: Stamp) -> Ownership:
-            if check is not None:
-                check(current)
             if destination is not None and not self._view.is_registered(destination):
                 raise IllegalTransitionError(f"{destination} left while {name} waited to be moved to it")
             if destination is not None and destination == current.owner:
                 raise IllegalTransitionError(f"{name} belongs to {destination} already")
+            if check is not None:
+                check(current)
             return release(current, destination, stamp)
 
         entry, index = self._view.bundle(name)

@@ -156,6 +156,7 @@ REQUESTS = {
     ),
     "plans show abc": ("GET", "/loadbalance/v1/plans/abc", None),
     "plans execute abc": ("POST", "/loadbalance/v1/plans/abc/execute", None),
+    "plans execute abc --even-if-frozen": ("POST", "/loadbalance/v1/plans/abc/execute?evenIfFrozen=true", None),
     f"explain bundle {BUNDLE}": ("GET", f"/loadbalance/v1/explain/bundle/{BUNDLE}", None),
     "explain broker b1:8080": ("GET", "/loadbalance/v1/explain/broker/b1:8080", None),
     f"explain why-not {BUNDLE} b1:8080": (
