@@ -102,14 +102,25 @@ class _Following:
     cancelled: asyncio.Event
 
 
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Steps of one plan, which may be called off: those that have not begun are then left out."""
+
+    is_called_off: bool = False
+
+
 class Followed(Protocol):
-    """Who is told of each unload: of the bundle and its ownership while it was released."""
+    """Who is told of each unload: of the bundle and its ownership while it was released. `ended` comes last, and always
+    unless the process ends; the others say what became of it, if anything did.
+    """
 
     def began(self, name: BundleName, released: Ownership) -> None: ...
 
     def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None: ...
 
     def moved(self, name: BundleName, released: Ownership, done: Ownership) -> None: ...
+
+    def ended(self, name: BundleName, released: Ownership) -> None: ...
 
 
 class Executor:
@@ -157,27 +168,36 @@ class Executor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]]) -> None:
-        """Carry out the steps of a plan in their order, as far as the limits allow."""
-        remaining = iter(steps)
+    async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]], batch: Batch | None = None) -> None:
+        """Carry out the steps of a plan in their order, as far as the limits allow, until the batch is called off."""
+        remaining, batch = iter(steps), batch or Batch()
 
         async def work() -> None:
             for step, because in remaining:
-                await self.execute(step, because)
+                if batch.is_called_off:
+                    return
+                await self.execute(step, because, batch)
                 await asyncio.sleep(0)  # refusing a step waits for nothing
 
         await asyncio.gather(*(work() for _ in range(_LOOK_AHEAD)))
 
-    async def execute(self, step: Unload, because: Sequence[Verdict] = ()) -> None:
+    def call_off(self, batch: Batch) -> None:
+        """Begin no further step of the batch; what has begun is seen through."""
+        batch.is_called_off = True
+        self._slots.cancel_batch(batch)
+
+    async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
         name, expected = BundleName.parse(step.bundle), Expected(step.source)
         try:
             entry, index = self._view.bundle(name)
             expected.check(entry.state.ownerships[index])
-            await self.unload(name, step.destination, step.reason, because, expected.check)
+            await self.unload(name, step.destination, step.reason, because, expected.check, batch)
         except StaleStepError as error:
             self.stale_steps += 1
             log.info("stale_step_refused", bundle=step.bundle, error=str(error))
+        except UnloadCancelledError as error:
+            log.info("unload_not_done", bundle=step.bundle, error=str(error))
         except UnloadFailedError as error:
             log.warning("unload_failed", bundle=step.bundle, error=str(error))
         except (LoadManagerError, IllegalTransitionError) as error:
@@ -190,6 +210,7 @@ class Executor:
         reason: Reason,
         because: Sequence[Verdict] = (),
         check: Callable[[Ownership], None] | None = None,
+        batch: Batch | None = None,
     ) -> Ownership:
         """Take an owned bundle from its owner when its turn has come; the ownership afterwards.
 
@@ -210,9 +231,8 @@ class Executor:
 
         entry, index = self._view.bundle(name)
         owner = entry.state.ownerships[index].owner
-        async with self._slots.turn(
-            str(name), owner.broker if owner else None, destination.broker if destination else None
-        ):
+        brokers = owner.broker if owner else None, destination.broker if destination else None
+        async with self._slots.turn(str(name), *brokers, batch=batch):
             released = await self._ledger.apply(str(name.namespace), name.range, begin, reason.value)
             self._followed_by.began(name, released)
             self._journal.moved(
@@ -279,6 +299,7 @@ class Executor:
             task = asyncio.create_task(self._see_through(name, released, cancelled), name=f"unload {name}")
             following = self._finishing[key] = _Following(task, cancelled)
             task.add_done_callback(lambda ended: self._ended(key, ended))
+            task.add_done_callback(lambda _: self._followed_by.ended(name, released))
         return following
 
     def _ended(self, key: tuple[str, int], task: asyncio.Task[Ownership]) -> None:

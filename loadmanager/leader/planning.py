@@ -116,9 +116,10 @@ class Desk:
             except Exception:
                 self.state = {}  # what was remembered may be the cause; the next round starts without it
                 raise
-            done = proposal.within_limits(self.churn.state)
+            under_way = self.churn.share_under_way
+            done = proposal.within_limits(self.churn.state, under_way)
             self.state, self.churn.state = done.state, done.churn_state
-            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, self._rng)
+            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, self._rng, underWay=under_way)
             self.recorder.remembered({**self.state, **self.churn.state})
             return done.plan
 
@@ -128,8 +129,9 @@ class Desk:
             snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._rng)
             asked = self.recorder.ask("preview_shed")
             proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, self.state, rng)
-            plan = proposal.within_limits(self.churn.state).plan
-            self.recorder.decided(asked, plan.steps, plan.verdicts)
+            under_way = self.churn.share_under_way
+            plan = proposal.within_limits(self.churn.state, under_way).plan
+            self.recorder.decided(asked, plan.steps, plan.verdicts, underWay=under_way)
             return plan, snapshot
 
     async def look(self) -> Situation:
@@ -178,7 +180,9 @@ class Desk:
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
-        return churn.find_excess(step, self.snapshot(), self._live.planner, self.churn.state)
+        return churn.find_excess(
+            step, self.snapshot(), self._live.planner, self.churn.state, self.churn.share_under_way
+        )
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
         """Owners for free bundles, decided as one batch; `non_persistent` are those asked for by such a topic."""
