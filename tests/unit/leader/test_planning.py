@@ -233,13 +233,17 @@ async def _two_full_and_one_empty(cluster: Cluster) -> dict[str, list[str]]:
     for broker_id in ("b1:8080", "b2:8080"):
         await cluster.a_broker(broker_id)
         owned[broker_id] = await cluster.a_namespace(f"t/{broker_id[:2]}", bundles={"numBundles": 4})
-        others = frozenset(map(BrokerId, cluster.brokers.keys() - {broker_id}))
-        await node.operators.update_controls(lambda now, others=others: replace(now, excluded=others))
+        await _exclude(node, cluster.brokers.keys() - {broker_id})
         await asyncio.gather(*map(node.assigner.request, owned[broker_id]))
-    await node.operators.update_controls(lambda now: replace(now, excluded=frozenset()))
+    await _exclude(node, ())
     await cluster.a_broker("b3:8080", a_record("b3:8080", cpu=5.0))
     await _report(cluster, owned, hot={"b1:8080"})
     return owned
+
+
+async def _exclude(node: Node, brokers: Collection[str]) -> None:
+    excluded = frozenset(map(BrokerId, brokers))
+    await node.operators.update_controls(lambda now: replace(now, excluded=excluded))
 
 
 async def _report(cluster: Cluster, owned: Mapping[str, Collection[str]], hot: Collection[str]) -> None:
