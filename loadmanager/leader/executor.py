@@ -362,6 +362,7 @@ class Executor:
             INCARNATION_HEADER: str(owner.incarnation),
             HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
         }
+        # Never 0 or less, which would mean "without limit" to aiohttp.
         timeout_s = min(self._settings().attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S))
         try:
             answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)

@@ -80,6 +80,7 @@ class Slots:
         ]
         for waiting in found:
             waiting.turn.set_exception(UnloadCancelledError(f"{waiting.bundle}: {why}"))
+        self._give_turns()
         return bool(found)
 
     def _end(self, brokers: _Brokers) -> None:

@@ -26,9 +26,9 @@ class Queue:
         self._ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def add(self, name: str, *brokers: BrokerId | None) -> None:
+    async def add(self, name: str, *brokers: BrokerId | None, batch: object = None) -> None:
         async def work() -> None:
-            async with self.slots.turn(name, *brokers):
+            async with self.slots.turn(name, *brokers, batch=batch):
                 self.begun.append(name)
                 await self._ends[name].wait()
 
@@ -107,6 +107,22 @@ async def test_one_that_waits_can_be_cancelled_and_one_under_way_cannot() -> Non
         await queue.tasks["2"]
     await queue.end("1")
     assert queue.begun == ["1", "3"]
+    await queue.end_all()
+
+
+@pytest.mark.parametrize("whole_batch", [False, True])
+async def test_those_who_waited_behind_one_that_is_cancelled_go_at_once(whole_batch: bool) -> None:  # noqa: FBT001 - a case
+    queue = Queue(9, 1)
+    await queue.add("holds b", B)
+    await queue.add("a to b", A, B, batch=queue)
+    await queue.add("later from a", A, C)
+    assert queue.begun == ["holds b"]
+    if whole_batch:
+        queue.slots.cancel_batch(queue)
+    else:
+        queue.slots.cancel("a to b")
+    await settle()
+    assert queue.begun == ["holds b", "later from a"]
     await queue.end_all()
 
 
