@@ -22,7 +22,7 @@ from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.bundle_stats import TopicLoad, topic_loads
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import BrokerStats
 

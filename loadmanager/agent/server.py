@@ -15,7 +15,7 @@ from loadmanager.agent.grants import Refusal
 from loadmanager.agent.nodes import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import NotRegisteredError
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import (
     BrokerId,

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import aiohttp
 import structlog
 from aiohttp import web
 
@@ -26,6 +25,7 @@ from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.server import AgentServer
 from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
+from loadmanager.calling import HttpClient
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
 from loadmanager.store import paths
@@ -70,7 +70,7 @@ class Agent:
         self._store = store
         self._life = life or Life()
         self._clock = clock
-        self._http = aiohttp.ClientSession()
+        self._http = HttpClient()
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)

@@ -11,7 +11,7 @@ from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.grants import Grants, Refusal, Revocation
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import Registration

@@ -166,14 +166,19 @@ def lifted(state: State, bundle: str | None = None) -> State:
     return memory.into(state)
 
 
-def limit(plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State) -> tuple[Plan, State]:
-    """The plan without the steps that are beyond the limits, with a verdict for each of those; and the state."""
+def limit(
+    plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+) -> tuple[Plan, State]:
+    """The plan without the steps that are beyond the limits, with a verdict for each of those; and the state.
+
+    `under_way` is the share that moves of former rounds, which have not ended, take along.
+    """
     memory = Memory.of(state).at(snapshot.taken_at_s, settings)
     state = memory.into(state)
     if not plan.steps:
         return plan, state
     refusals: dict[str, Verdict] = {}
-    allowance = _Allowance(memory, snapshot, settings)
+    allowance = _Allowance(memory, snapshot, settings, under_way)
     for step in plan.steps:
         if isinstance(step, Unload):
             refusal = allowance.find_refusal(step)
@@ -185,21 +190,23 @@ def limit(plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: Stat
     return replace(plan, steps=steps, verdicts=(*kept, *refusals.values())), state
 
 
-def find_excess(step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State) -> Verdict | None:
+def find_excess(
+    step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+) -> Verdict | None:
     """Why the limits keep this step, alone, from being carried out now, None if they do not."""
     memory = Memory.of(state).at(snapshot.taken_at_s, settings)
-    return _Allowance(memory, snapshot, settings).find_refusal(step)
+    return _Allowance(memory, snapshot, settings, under_way).find_refusal(step)
 
 
 class _Allowance:
     """What a round may still move; each step that is not refused counts."""
 
-    def __init__(self, memory: Memory, snapshot: Snapshot, settings: PlannerSettings) -> None:
+    def __init__(self, memory: Memory, snapshot: Snapshot, settings: PlannerSettings, under_way: float) -> None:
         self._memory = memory
         self._snapshot = snapshot
         self._settings = settings
         self._now_s = snapshot.taken_at_s
-        self._this_hour = memory.moved_share(self._now_s)
+        self._this_hour = memory.moved_share(self._now_s) + under_way
         self._this_cycle = 0.0
         self._left = {move.bundle for move in memory.moves}
 

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from loadmanager.errors import NoLeaderError, NotLeaderError
+from loadmanager.calling import HttpClient, PeerNotReachedError, PeerUnavailableError
+from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
 
@@ -18,6 +18,7 @@ _LOOK_AGAIN_S = 0.03
 _SHORTEST_S = 0.5
 _HANDED_ON = ("Content-Type", LISTENER_HEADER)
 _PASSED_ON = ("Content-Type", "Retry-After")
+_REDIRECTS = range(300, 400)
 
 
 class Forwarder:
@@ -27,7 +28,7 @@ class Forwarder:
     on once is not passed on again.
     """
 
-    def __init__(self, node: Node, http: aiohttp.ClientSession, patience_s: float) -> None:
+    def __init__(self, node: Node, http: HttpClient, patience_s: float) -> None:
         self._node = node
         self._http = http
         self._patience_s = patience_s
@@ -73,23 +74,23 @@ class Forwarder:
         headers = {FORWARDED_HEADER: self._node.node_id}
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
         try:
-            async with self._http.request(
+            answer = await self._http.call(
                 request.method,
                 URL(f"{url}{request.path_qs}", encoded=True),
+                timeout_s,
+                connect_timeout_s=1.0,
                 data=body,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=1.0),
-            ) as answer:
-                content = await answer.read()
-                if answer.headers.get(NOT_LEADER_HEADER):
-                    return f"the node at {url} leads no more"
-                passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
-                return web.Response(body=content, status=answer.status, headers=passed_on)
-        except (aiohttp.ClientConnectorError, ValueError) as error:  # nobody there, or what it published is no URL
+            )
+        except (PeerNotReachedError, ValueError) as error:  # nobody there, or what it published is no URL
             return f"the leader at {url} cannot be reached ({error})"
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (PeerUnavailableError, InvalidRecordError) as error:
             if request.method == "GET":
-                return f"the leader at {url} did not answer within {timeout_s:.1f} s ({type(error).__name__})"
-            raise NoLeaderError(
-                f"the leader's answer was lost ({type(error).__name__}): ask what became of it"
-            ) from None
+                return f"the leader at {url} did not answer as it should ({error})"
+            raise NoLeaderError(f"the leader's answer was lost ({error}): ask what became of it") from None
+        if answer.headers.get(NOT_LEADER_HEADER):
+            return f"the node at {url} leads no more"
+        if answer.status in _REDIRECTS:  # no node of ours sends anybody elsewhere
+            return f"what answers at {url} is no load-manager node: {answer.shown()}"
+        passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
+        return web.Response(body=answer.body, status=answer.status, headers=passed_on)

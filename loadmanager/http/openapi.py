@@ -33,6 +33,7 @@ _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
 _SUCCESSES = range(200, 300)
 _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
+BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
 _PROBLEM = ("", "")
 """Stands for the error body among the keys of operations."""
 

@@ -1,4 +1,4 @@
-"""When to decide, and what becomes of a decision: assignments at lookup, and rounds of shedding.
+"""What every decision needs, and assignments at lookup.
 
 Deciding happens in a worker thread, on a snapshot: a cycle over a hundred thousand bundles never holds up a lookup.
 """
@@ -6,7 +6,6 @@ Deciding happens in a worker thread, on a snapshot: a cycle over a hundred thous
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import time
 from collections import defaultdict
@@ -28,15 +27,12 @@ from loadmanager.core.ownership import (
     Registration,
     Stamp,
     assign,
-    owner_gone,
 )
 from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
 from loadmanager.core.shedding import round as shedding
 from loadmanager.core.snapshot import Snapshot
-from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
 from loadmanager.leader.churn import Churn
-from loadmanager.leader.election import Election
-from loadmanager.leader.executor import Executor
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.ledger import Ledger, Transition
 from loadmanager.leader.live_settings import LiveSettings
@@ -52,12 +48,10 @@ SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
 """Pulsar's name for the extensible rule of splitting, among the names of strategies."""
 _Decided = TypeVar("_Decided")
 
-_SWEEP_INTERVAL_S = 30.0
-_SOON_S = 0.05
 _BATCH = 1_000
 """Bundles placed together at most: a lookup waits for the batch under way and is in the next one."""
 
-_SLICE = 200
+SLICE = 200
 """Bundles looked at before others get their turn on the event loop."""
 
 
@@ -122,9 +116,10 @@ class Desk:
             except Exception:
                 self.state = {}  # what was remembered may be the cause; the next round starts without it
                 raise
-            done = proposal.within_limits(self.churn.state)
+            under_way = self.churn.share_under_way
+            done = proposal.within_limits(self.churn.state, under_way)
             self.state, self.churn.state = done.state, done.churn_state
-            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, self._rng)
+            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, self._rng, underWay=under_way)
             self.recorder.remembered({**self.state, **self.churn.state})
             return done.plan
 
@@ -134,8 +129,9 @@ class Desk:
             snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._rng)
             asked = self.recorder.ask("preview_shed")
             proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, self.state, rng)
-            plan = proposal.within_limits(self.churn.state).plan
-            self.recorder.decided(asked, plan.steps, plan.verdicts)
+            under_way = self.churn.share_under_way
+            plan = proposal.within_limits(self.churn.state, under_way).plan
+            self.recorder.decided(asked, plan.steps, plan.verdicts, underWay=under_way)
             return plan, snapshot
 
     async def look(self) -> Situation:
@@ -184,7 +180,9 @@ class Desk:
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
-        return churn.find_excess(step, self.snapshot(), self._live.planner, self.churn.state)
+        return churn.find_excess(
+            step, self.snapshot(), self._live.planner, self.churn.state, self.churn.share_under_way
+        )
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
         """Owners for free bundles, decided as one batch; `non_persistent` are those asked for by such a topic."""
@@ -325,7 +323,7 @@ class Assigner:
             return
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         steps = [step for step in plan.steps if isinstance(step, Assign)]
-        await self._commit([(step, _about(verdicts, step.bundle)) for step in steps])
+        await self._commit([(step, about(verdicts, step.bundle)) for step in steps])
         for bundle in set(batch) - {step.bundle for step in steps}:
             self._resolve(bundle, self._why_not(bundle, verdicts.get(bundle)))
 
@@ -422,190 +420,8 @@ class Assigner:
             future.set_result(outcome)
 
 
-class SheddingLoop:
-    """Plans a round of shedding every interval and has its steps carried out."""
-
-    def __init__(
-        self,
-        desk: Desk,
-        executor: Executor,
-        election: Election,
-        journal: Journal,
-        view: ClusterView,
-        live: LiveSettings,
-    ) -> None:
-        self._desk = desk
-        self._executor = executor
-        self._election = election
-        self._journal = journal
-        self._view = view
-        self._live = live
-        self.cycles = 0
-        self.cycles_failed = 0
-        self.brokers_shed = 0
-        self.last_cycle_s = 0.0
-        self.strategy_metrics: Mapping[str, float] = {}
-        """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
-
-    async def run(self) -> None:
-        """Pause, decide, carry out, for as long as the term lasts; the pause starts after the work ends."""
-        while True:
-            await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
-            try:
-                await self.cycle()
-            except NotLeaderError:
-                raise
-            except Exception:
-                self.cycles_failed += 1
-                log.exception("shedding_cycle_failed", cycle=self.cycles)
-
-    async def cycle(self) -> Plan:
-        """One round of shedding, carried out; in a dry run only explained."""
-        started_s = time.monotonic()
-        term = self._election.get_term()
-        plan = await self._desk.shed()
-        self.last_cycle_s = time.monotonic() - started_s
-        self.cycles += 1
-        self.strategy_metrics = plan.metrics
-        steps = [step for step in plan.steps if isinstance(step, Unload)]
-        is_dry_run = self._view.laid_down.controls.dry_run
-        moving = {step.bundle for step in steps}
-        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
-        for said, verdict in enumerate(plan.verdicts):
-            if said % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
-            if verdict.subject not in moving:  # the executor says what becomes of those
-                self._journal.judged("shed", verdict, epoch=term.epoch)
-        log.info(
-            "shedding_cycle",
-            cycle=self.cycles,
-            epoch=term.epoch,
-            unloads=len(steps),
-            looked_at=len(plan.verdicts),
-            dry_run=is_dry_run,
-            duration_ms=round(self.last_cycle_s * 1000, 2),
-        )
-        because = ((step, _about(verdicts, step.source.broker, step.bundle)) for step in steps)
-        if is_dry_run:
-            for step, why in because:
-                self._journal.would_move(
-                    "would_unload",
-                    step.bundle,
-                    step.reason,
-                    epoch=term.epoch,
-                    source=step.source,
-                    destination=step.destination,
-                    because=why,
-                )
-            return plan
-        self.brokers_shed += len({step.source for step in steps})
-        await self._executor.execute_all(because)
-        if steps:
-            self._desk.churn.memory_changed.set()
-        return plan
-
-
-class Reconciler:
-    """Finds what the records say is unfinished, and finishes it: level-triggered, so nothing can be missed for good.
-
-    It frees the bundles of brokers that are gone, or hands them back to one that is held off and has returned, and
-    follows releases that nobody follows. `place` has bundles given an owner that nobody has asked for.
-    """
-
-    def __init__(
-        self,
-        view: ClusterView,
-        ledger: Ledger,
-        executor: Executor,
-        journal: Journal,
-        live: LiveSettings,
-        place: Callable[[Iterable[str]], None],
-    ) -> None:
-        self._view = view
-        self._ledger = ledger
-        self._executor = executor
-        self._journal = journal
-        self._live = live
-        self._place = place
-        self._wake = asyncio.Event()
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Look at every bundle at the start of the term, after each change of membership, and now and then."""
-        while True:
-            if self._view.is_fresh:
-                await self._sweep()
-            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._longest_pause_s()):
-                    await self._wake.wait()
-            self._wake.clear()
-
-    def _longest_pause_s(self) -> float:
-        """Until the next sweep is due by itself: when a broker's time to return ends, its bundles become free."""
-        controls, now_s = self._view.laid_down.controls, time.time()
-        holds = [controls.find_hold(broker, now_s) for broker in controls.held_off]
-        return min([_SWEEP_INTERVAL_S, *(left_s + _SOON_S for left_s in holds if left_s is not None)])
-
-    async def _sweep(self) -> None:
-        orphans: dict[str, dict[BundleName, Registration]] = defaultdict(dict)
-        free: list[str] = []
-        for looked_at, (entry, index, ownership) in enumerate(self._view.ownerships()):
-            if looked_at % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
-            if ownership.owner is None:
-                if ownership.reason == Reason.OWNER_GONE.value:
-                    free.append(entry.state.bundle_name(index))
-                continue
-            if ownership.state is OwnershipState.OWNED and self._view.is_registered(ownership.owner):
-                continue
-            name = BundleName(entry.state.name, entry.state.bundles.range_at(index))
-            if ownership.state is OwnershipState.RELEASING:
-                if not self._executor.is_following(name):
-                    self._executor.resume(name, ownership)
-            elif self._view.find_hold(ownership) is not None:
-                if ownership.owner.broker in self._view.registrations:
-                    self._place([str(name)])
-            else:
-                orphans[str(name.namespace)][name] = ownership.owner
-        self._reassign(free)
-        await asyncio.gather(*(self._free(namespace, owners) for namespace, owners in orphans.items()))
-
-    async def _free(self, namespace: str, owners: Mapping[BundleName, Registration]) -> None:
-        """Free bundles of one namespace, of these owners."""
-        transitions = {name.range: _freeing(name, owner) for name, owner in owners.items()}
-        try:
-            made = await self._ledger.apply_all(namespace, transitions, Reason.OWNER_GONE.value)
-        except (LoadManagerError, IllegalTransitionError) as error:
-            made = dict.fromkeys(transitions, error)
-        free = []
-        for name, owner in owners.items():
-            freed = made[name.range]
-            if not isinstance(freed, Ownership):
-                log.info("bundle_not_freed", bundle=str(name), error=str(freed))
-                continue
-            self._journal.moved("freed", str(name), Reason.OWNER_GONE, epoch=freed.epoch, source=owner)
-            free.append(str(name))
-        self._reassign(free)
-
-    def _reassign(self, free: list[str]) -> None:
-        """Have bundles of dead brokers placed, if that is wanted; without any broker they wait for the first one."""
-        if self._live.current.reassign_bundles_of_dead_brokers_at_once and self._view.brokers:
-            self._place(free)
-
-
-def _freeing(name: BundleName, owner: Registration) -> Transition:
-    def end(current: Ownership, stamp: Stamp) -> Ownership:
-        if current.owner != owner or current.state is not OwnershipState.OWNED:
-            raise IllegalTransitionError(f"{name} has moved on: {current}")
-        return owner_gone(current, stamp)
-
-    return end
-
-
-def _about(verdicts: Mapping[str, Verdict], *subjects: str) -> list[Verdict]:
+def about(verdicts: Mapping[str, Verdict], *subjects: str) -> list[Verdict]:
+    """Those of these bundles and brokers that have one, in this order."""
     return [verdicts[subject] for subject in subjects if subject in verdicts]
 
 

@@ -44,12 +44,14 @@ from loadmanager.leader.merging import Merger
 from loadmanager.leader.moving import Moves
 from loadmanager.leader.operators import Operators
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning import MINUTE_S, Assigner, Desk, Reconciler, SheddingLoop
+from loadmanager.leader.planning import MINUTE_S, Assigner, Desk
 from loadmanager.leader.plans import Plans
+from loadmanager.leader.reconciling import Reconciler
 from loadmanager.leader.recorded_model import RecordedModel
 from loadmanager.leader.recording import Recorder
 from loadmanager.leader.reshaping import Reshaper
 from loadmanager.leader.rounds import ReshapingLoop
+from loadmanager.leader.shedding import SheddingLoop
 from loadmanager.leader.splitting import Splitter
 from loadmanager.leader.view import BrokerEntry, ClusterView, LaidDown
 from loadmanager.store import paths

@@ -57,18 +57,21 @@ Retake = Callable[[Snapshot | None, PlannerSettings, Memory, Detail], Retaken | 
 """From a snapshot, settings, what is remembered, which it changes, and what was asked; None without the snapshot."""
 
 
-def _shed(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, _: Detail) -> Retaken | None:
+def _shed(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
     if snapshot is None:
         return None
-    done = shed(snapshot, settings, memory.states, memory.churn, memory.rng)
+    done = shed(snapshot, settings, memory.states, memory.churn, memory.rng, detail.get("underWay", 0.0))
     memory.states, memory.churn = done.state, done.churn_state
     return Retaken(done.plan.steps, done.plan.verdicts, memory.states)
 
 
-def _preview_shed(snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, _: Detail) -> Retaken | None:
+def _preview_shed(
+    snapshot: Snapshot | None, settings: PlannerSettings, memory: Memory, detail: Detail
+) -> Retaken | None:
     if snapshot is None:
         return None
-    plan = shed(snapshot, settings, memory.states, memory.churn, deepcopy(memory.rng)).plan
+    under_way = detail.get("underWay", 0.0)
+    plan = shed(snapshot, settings, memory.states, memory.churn, deepcopy(memory.rng), under_way).plan
     return Retaken(plan.steps, plan.verdicts)
 
 

@@ -155,12 +155,15 @@ class FakeAgent(LoopbackServer):
     status: int = 204
     body: bytes = b""
     content_type: str = "application/json"
+    location: str = ""
+    """Which agent a redirect leads to."""
     unloads: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """The path and the headers of each unload call."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     topics: dict[str, Load] = field(default_factory=dict)
     """The open topics with their load; the agent names those of the bundle that it is asked about."""
     topics_status: int = 200
+    boundaries_status: int = 204
     boundaries: list[tuple[str, list[str]]] = field(default_factory=list)
     """The namespaces whose bundles the agent was told, and their boundaries."""
     registration: Registration = field(default_factory=lambda: Registration(BrokerId(""), 0))
@@ -205,7 +208,9 @@ class FakeAgent(LoopbackServer):
             if value in bundle.range
         ]
         body = TopicsAnswer(bundle=str(bundle), topics=named).to_json()
-        return web.Response(status=self.topics_status, body=body, content_type="application/json")
+        return web.Response(
+            status=self.topics_status, body=body, content_type="application/json", headers=self._headers(request)
+        )
 
     async def _take_bundles(self, request: web.Request) -> web.Response:
         policies = parse_model(NamespacePolicies, await request.read(), "bundles")
@@ -213,14 +218,18 @@ class FakeAgent(LoopbackServer):
         assert policies.bundles.boundaries is not None
         name = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
         self.boundaries.append((name, policies.bundles.boundaries))
-        return web.Response(status=204)
+        return web.Response(status=self.boundaries_status, headers=self._headers(request))
 
     async def _unload(self, request: web.Request) -> web.Response:
         self.unloads.append((request.path, dict(request.headers)))
         await self.may_answer.wait()
         if self.status == 204:
             return web.Response(status=204)
-        return web.Response(status=self.status, body=self.body, headers={"Content-Type": self.content_type})
+        headers = {"Content-Type": self.content_type, **self._headers(request)}
+        return web.Response(status=self.status, body=self.body, headers=headers)
+
+    def _headers(self, request: web.Request) -> dict[str, str]:
+        return {"Location": f"{self.location}{request.path_qs}"} if self.location else {}
 
 
 class Cluster:

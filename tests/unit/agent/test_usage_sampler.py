@@ -4,7 +4,6 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 from structlog.testing import capture_logs
 from support.agents import agent_settings, running_agent
@@ -19,6 +18,7 @@ from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.usage_sampler import UsageSampler
+from loadmanager.calling import HttpClient
 from loadmanager.core.names import BrokerId
 from loadmanager.store.memory import MemoryStore
 
@@ -62,7 +62,7 @@ async def test_of_several_brokers_on_one_host_each_is_measured_by_its_own_proces
 async def test_unknown_limits_are_said_once_and_again_only_when_they_change(broker: FakeBroker, tmp_path: Path) -> None:
     metrics = AgentMetrics(BrokerId("a:1"))
     settings = agent_settings(broker, FakeNode(port=1))
-    async with aiohttp.ClientSession() as http:
+    async with HttpClient() as http:
         watch = BrokerWatch(
             BrokerClient(http, broker.url),
             Grants(BrokerId("a:1")),

@@ -108,6 +108,17 @@ def test_what_was_moved_within_the_hour_counts_and_what_was_moved_before_does_no
     )
 
 
+def test_what_moves_of_former_rounds_take_along_counts_for_the_hour_before_it_has_arrived() -> None:
+    plan, cluster = a_plan(unload(0), unload(1)), of_loads(40, 20, 40)
+    result, _ = churn.limit(plan, cluster, SETTINGS, {}, under_way=0.7)
+    assert [step.bundle for step in result.steps] == [bundle(1)]
+    assert [v.verdict for v in result.verdicts if not v.acted] == [Reason.MOVED_ENOUGH_THIS_HOUR]
+    assert churn.find_excess(unload(1), cluster, SETTINGS, {}, under_way=0.7) is None
+    refusal = churn.find_excess(unload(0), cluster, SETTINGS, {}, under_way=0.7)
+    assert refusal is not None
+    assert refusal.verdict is Reason.MOVED_ENOUGH_THIS_HOUR
+
+
 def test_what_an_operator_moved_uses_up_nothing() -> None:
     state = moved({}, 8, A, B, share=1.0, is_own=False)
     assert limited(a_plan(unload(0)), of_loads(40, 60), state)[0] == [bundle(0)]

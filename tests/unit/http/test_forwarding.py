@@ -169,9 +169,10 @@ async def test_a_leader_that_cannot_be_called_is_no_leader(cluster: Cluster, sta
 
 @dataclass(slots=True)
 class WrongLeader(LoopbackServer):
-    """What the leader znode names, but either it answers that it does not lead, or it ends the connection."""
+    """What the leader znode names, but it answers that it does not lead, ends the connection, or redirects."""
 
     answers: bool = True
+    location: str = ""
     requests: list[str] = field(default_factory=list)
 
     def routes(self) -> list[web.RouteDef]:
@@ -182,6 +183,8 @@ class WrongLeader(LoopbackServer):
         if not self.answers:
             assert request.transport is not None
             request.transport.close()
+        if self.location:
+            return web.Response(status=307, headers={"Location": f"{self.location}{request.path}"})
         return web.Response(status=503, headers={NOT_LEADER_HEADER: "true"})
 
 
@@ -222,3 +225,17 @@ async def test_a_question_of_which_the_answer_is_lost_is_asked_again(cluster: Cl
         reply = await standby.lookup("persistent://t/ns/x")
         assert reply.status == 503
         assert len(wrong.requests) > 1
+
+
+@IMPATIENT
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_leader_that_sends_its_caller_elsewhere_is_none_and_nobody_else_is_asked(
+    cluster: Cluster, standby: RunningNode, method: str
+) -> None:
+    async with WrongLeader() as elsewhere, WrongLeader(location=elsewhere.url) as wrong:
+        await _led_by(cluster, standby, wrong)
+        reply = await standby.ask(method, "/admin/v2/namespaces/t/new" if method == "PUT" else "/loadbalance/v1/churn")
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+        assert reply.reason.startswith(f"what answers at {wrong.url} is no load-manager node: ")
+        assert set(wrong.requests) == {method}
+        assert elsewhere.requests == []
