@@ -364,6 +364,13 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
         le=1_000_000,
         description="TransferShedder: only so many of a broker's busiest bundles may be moved; 0 or less: none.",
     )
+    max_bundles_per_load_report: int = Field(
+        50_000,
+        ge=1,
+        le=1_000_000,
+        description="A load report of more bundles is not taken in, and its znode is listed as faulty: reading it would"
+        " hold up a node.",
+    )
     load_balancer_shedding_bundles_with_policies_enabled: bool = Field(
         False,
         description="TransferShedder: also moves bundles of namespaces with an isolation policy or an anti-affinity"

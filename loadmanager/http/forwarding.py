@@ -25,8 +25,8 @@ _PASSED_ON = ("Content-Type", "Retry-After")
 class Forwarder:
     """Does a request here when this node leads, and passes it on to the leader when it does not.
 
-    While nobody leads, or this node is about to, it waits for the next leader, up to `patience_s`; then `NoLeaderError`.
-    A request that was passed on once is not passed on again.
+    While nobody leads, or this node is about to, it waits for the next leader, up to `patience_s`; then
+    `NoLeaderError`. A request that was passed on once is not passed on again.
     """
 
     def __init__(self, node: Node, http: aiohttp.ClientSession, patience_s: float) -> None:

@@ -98,7 +98,7 @@ class Node:
         )
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done at the next change of where the leader is, or when this node begins to lead; then there is another one."""
+        """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""
         self._announced_url: str | None = None
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._swept = 0
