@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import aiohttp
 from aiohttp import web
@@ -68,7 +69,8 @@ class Forwarder:
                 changed = self._node.leader_changed
                 if self._node.leader_url != url:
                     return ""
-                await asyncio.wait({passing, changed}, return_when=asyncio.FIRST_COMPLETED)
+                either: tuple[asyncio.Future[Any], ...] = (passing, changed)
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             return await passing
         finally:
             passing.cancel()

@@ -57,6 +57,9 @@ _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
 """Of each znode of policies: what it is in the view, and how it is read."""
 
 
+_Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
+
+
 class Intake:
     """Keeps a `ClusterView` equal to the store. `on_change` is called after each applied batch."""
 
@@ -73,7 +76,7 @@ class Intake:
         self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
         self._marks_applied = 0
         self._settled = asyncio.Condition()
-        self._decoded: dict[str, asyncio.Future[tuple[LocalBrokerData, BrokerReport]]] = {}
+        self._decoded: dict[str, _Decoding] = {}
         self._apply_by_kind = {
             "brokers": self._apply_broker,
             "namespaces": self._apply_namespace,
@@ -183,11 +186,9 @@ class Intake:
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
             self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
 
-    async def _decode_long_reports(
-        self, read: dict[str, Znode | None]
-    ) -> dict[str, asyncio.Future[tuple[LocalBrokerData, BrokerReport]]]:
+    async def _decode_long_reports(self, read: dict[str, Znode | None]) -> dict[str, _Decoding]:
         """Of each long report what `_decode_report` made of it, one after another: threads share the interpreter."""
-        decoded = {}
+        decoded: dict[str, _Decoding] = {}
         for path, znode in read.items():
             if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
                 continue
