@@ -29,6 +29,7 @@ from loadmanager.errors import HistoryError
 from loadmanager.history.files import Directory
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
+from loadmanager.serving import ServerLimits, serve_within
 
 log = structlog.get_logger(__name__)
 
@@ -54,8 +55,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     url = f"http://{address}"
     store = await open_store(settings, listener)
     node = Node(settings, store, address, url, secrets.randbits(63))
-    runner = web.AppRunner(make_app(node), access_log=None, shutdown_timeout=ANSWER_S)
-    await runner.setup()
+    runner = await serve_within(make_app(node), ServerLimits.of(settings), ANSWER_S)
     await node.start()
     keep_pauses_short()
     await web.SockSite(runner, listener, backlog=BACKLOG).start()

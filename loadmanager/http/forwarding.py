@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from aiohttp import web
 from yarl import URL
@@ -14,7 +15,9 @@ from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
 
-_LOOK_AGAIN_S = 0.03
+_ASK_AGAIN_S = 0.25
+"""After so long a leader that could not be reached, or said that it is none, is asked once more."""
+
 _SHORTEST_S = 0.5
 _HANDED_ON = ("Content-Type", LISTENER_HEADER)
 _PASSED_ON = ("Content-Type", "Retry-After")
@@ -24,8 +27,8 @@ _REDIRECTS = range(300, 400)
 class Forwarder:
     """Does a request here when this node leads, and passes it on to the leader when it does not.
 
-    While nobody leads it waits for the next leader, up to `patience_s`; then `NoLeaderError`. A request that was passed
-    on once is not passed on again.
+    While nobody leads, or this node is about to, it waits for the next leader, up to `patience_s`; then
+    `NoLeaderError`. A request that was passed on once is not passed on again.
     """
 
     def __init__(self, node: Node, http: HttpClient, patience_s: float) -> None:
@@ -39,10 +42,11 @@ class Forwarder:
         """`act()` on the leader; `timeout_s` bounds the answer of another node."""
         deadline_s = time.monotonic() + self._patience_s
         while True:
+            changed = self._node.leader_changed
             try:
                 return await act()
             except (NotLeaderError, NoLeaderError) as error:
-                if FORWARDED_HEADER in request.headers:
+                if FORWARDED_HEADER in request.headers and self._node.leader_url != self._node.service_url:
                     raise
                 refusal = error
             if request.method == "GET":
@@ -50,9 +54,10 @@ class Forwarder:
             answer = await self._pass_on_while_it_leads(request, await request.read(), timeout_s)
             if isinstance(answer, web.Response):
                 return answer
-            if time.monotonic() > deadline_s:
+            left_s = deadline_s - time.monotonic()
+            if left_s < 0:
                 raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
 
     async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
         """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""
@@ -61,11 +66,13 @@ class Forwarder:
             return ""
         passing = asyncio.ensure_future(self._pass_on(request, url, body, timeout_s))
         try:
-            while not passing.done():
-                if request.method == "GET" and self._node.leader_url != url:
+            while not passing.done() and request.method == "GET":
+                changed = self._node.leader_changed
+                if self._node.leader_url != url:
                     return ""
-                await asyncio.wait({passing}, timeout=_LOOK_AGAIN_S)
-            return passing.result()
+                either: tuple[asyncio.Future[Any], ...] = (passing, changed)
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return await passing
         finally:
             passing.cancel()
 

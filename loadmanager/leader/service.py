@@ -99,6 +99,9 @@ class Node:
             self.view, self.reshaper, self.splitter, merger, self.election, self.journal, self.live
         )
         self.leading = asyncio.Event()
+        self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""
+        self._announced_url: str | None = None
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._swept = 0
         self._tasks: list[asyncio.Task[None]] = []
@@ -266,9 +269,16 @@ class Node:
 
     def _on_change(self) -> None:
         self.election.wake()
+        if self.leader_url != self._announced_url:
+            self._announce_leader()
         if self.view.unsettled != self._swept:
             self._swept = self.view.unsettled
             self.reconciler.wake()
+
+    def _announce_leader(self) -> None:
+        self._announced_url = self.leader_url
+        self.leader_changed.set_result(None)
+        self.leader_changed = asyncio.get_running_loop().create_future()
 
     def _on_session(self, state: SessionState) -> None:
         self.election.wake()
@@ -306,6 +316,7 @@ class Node:
             self.plans.forget()
             self._begin_to_record(term)
             self.leading.set()
+            self._announce_leader()
             log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
             try:
                 async with asyncio.TaskGroup() as group:

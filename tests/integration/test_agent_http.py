@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import AsyncIterator
@@ -320,6 +321,13 @@ async def test_a_path_or_method_that_is_not_there_is_answered_in_json(beside: Ru
     assert (status, answer) == (404, {"reason": "GET /nowhere: Not Found"})
     async with beside.http.post(f"{beside.url}/loadmanager/v1/lease") as refusal:
         assert refusal.status == 405
+        assert "reason" in await refusal.json()
+    bundles = f"{beside.url}/loadmanager/v1/namespaces/t/ns/bundles"
+    async with beside.http.put(bundles, data=b"{}", headers={"Content-Encoding": "gzip"}) as refusal:
+        assert refusal.status == 400
+        assert (await refusal.json())["reason"].startswith("body: cannot be read: ")
+    async with beside.http.put(bundles, data=io.BytesIO(b" " * (2 << 20))) as refusal:
+        assert refusal.status == 413
         assert "reason" in await refusal.json()
 
 

@@ -98,6 +98,30 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
     assert {"serving", "elected", "term_over"} <= set(events)
 
 
+async def test_half_requests_do_not_keep_it_from_answering(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    settings = {
+        "metadataStoreUrl": store_url(zookeeper, chroot),
+        "maxHttpServerConnections": 100,
+        "httpRequestHeadTimeoutMs": 500,
+    }
+    async with serving(tmp_path, settings) as serve, contextlib.AsyncExitStack() as open_ones:
+        url = await serve.url()
+        host, _, port = url.removeprefix("http://").partition(":")
+        halves = []
+        for _ in range(1_000):
+            reader, writer = await asyncio.open_connection(host, port)
+            open_ones.callback(writer.close)
+            writer.write(b"GET /readyz HTTP/1.1\r\n")
+            halves.append(reader)
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/readyz") as answer:
+            assert answer.status == 200
+        for reader in halves:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+
+
 async def test_it_ends_in_time_although_a_request_is_under_way(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:

@@ -25,6 +25,7 @@ from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.embedded.zookeeper import ZooKeeperServer
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
+from loadmanager.serving import ServerLimits
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
@@ -108,6 +109,11 @@ class RunningNode:
     http: aiohttp.ClientSession
     app: web.Application
     _runner: web.AppRunner
+
+    @property
+    def connections(self) -> list[web.RequestHandler]:
+        """Those that are open to the node."""
+        return [] if self._runner.server is None else self._runner.server.connections
 
     @property
     def leads(self) -> bool:
@@ -257,7 +263,7 @@ class Cluster:
         store = await self.connect()
         node = Node(settings(**overrides), store, address, f"http://{address}", seed=len(self.nodes) + 1)
         app = make_app(node)
-        runner = await serve_app(app, listener)
+        runner = await serve_app(app, listener, ServerLimits.of(node.settings))
         running = RunningNode(node, store, self.http, app, runner)
         self._ending.push_async_callback(running.stop)
         await node.start()

@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 from aiohttp import web
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.test_utils import make_mocked_request
 from support.nodes import Cluster, RunningNode
 from support.registrations import write
 from support.servers import LoopbackServer
 from support.waiting import eventually
 
+from loadmanager.errors import NoLeaderError
+from loadmanager.http.forwarding import Forwarder
 from loadmanager.store import paths
 from loadmanager.wire.http import FORWARDED_HEADER, NOT_LEADER_HEADER
 from loadmanager.wire.records import LeaderRecord
@@ -140,6 +144,74 @@ async def test_without_a_leader_a_request_waits_for_one_and_then_fails_as_tempor
     assert asyncio.get_running_loop().time() - started_s >= PATIENCE_S
     assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
     assert "no node leads at the moment" in reply.reason
+
+
+def a_request(method: str) -> web.Request:
+    return make_mocked_request(method, "/nowhere", payload=EMPTY_PAYLOAD)
+
+
+@IMPATIENT
+async def test_who_waits_for_a_leader_looks_when_there_is_one_and_at_the_end_only(
+    cluster: Cluster, standby: RunningNode
+) -> None:
+    await _without_a_leader(cluster)
+    forwarder, looks = Forwarder(standby.node, cluster.http, PATIENCE_S), 0
+
+    async def act() -> web.Response:
+        nonlocal looks
+        looks += 1
+        raise NoLeaderError("nobody")
+
+    for method in ("GET", "PUT"):
+        with pytest.raises(NoLeaderError):
+            await forwarder.on_leader(a_request(method), act, PATIENCE_S)
+    assert looks == 4
+
+
+async def test_a_thousand_that_wait_for_a_leader_wake_once() -> None:
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
+        second.node.election._resigned = True
+        await first.stop()
+        await eventually(lambda: second.node.view.leader is None)
+        forwarder, looks = Forwarder(second.node, cluster.http, 60.0), 0
+
+        async def act() -> web.Response:
+            nonlocal looks
+            looks += 1
+            raise NoLeaderError("nobody")
+
+        waiting = [forwarder.on_leader(a_request("GET"), act, 60.0) for _ in range(1_000)]
+        tasks = [asyncio.create_task(each) for each in waiting]
+        await eventually(lambda: looks >= 1_000)
+        started_s = asyncio.get_running_loop().time()
+        await eventually(lambda: asyncio.get_running_loop().time() > started_s + 0.3)
+        assert looks == 1_000
+        await cluster.start_node()
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {404}
+        assert looks == 2_000
+
+
+async def test_what_is_passed_on_to_a_node_that_is_about_to_lead_waits_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_lead = asyncio.Event()
+    async with Cluster() as cluster:
+        node = await cluster.start_node(leader_probe_interval_ms=60_000)
+        await eventually(lambda: node.leads)
+        take_over = node.node.persistence.take_over
+
+        async def delayed() -> None:
+            await may_lead.wait()
+            await take_over()
+
+        monkeypatch.setattr(node.node.persistence, "take_over", delayed)
+        node.node.election.deposed()
+        await eventually(lambda: not node.leads and node.node.leader_url == node.node.service_url)
+        asked = asyncio.create_task(node.put("/admin/v2/namespaces/t/ns", headers={FORWARDED_HEADER: "n9:8080"}))
+        await eventually(lambda: any(each._current_request for each in node.connections))
+        may_lead.set()
+        assert (await asked).status == 204
 
 
 async def test_a_request_that_waits_for_a_leader_is_done_as_soon_as_there_is_one() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
@@ -139,6 +140,33 @@ async def test_a_method_that_is_not_allowed_is_405_and_says_which_are(node: Runn
     assert reply.status == 405
     assert reply.headers["Allow"] == "GET,HEAD"
     assert reply.reason == "PUT /healthz: Method Not Allowed"
+
+
+async def test_a_body_that_is_not_encoded_as_it_says_is_400_in_pulsars_form(node: RunningNode) -> None:
+    with structlog.testing.capture_logs() as logs:
+        reply = await node.put("/admin/v2/namespaces/t/new", data=b"{}", headers={"Content-Encoding": "gzip"})
+        assert (reply.status, reply.reason.startswith("body: cannot be read: ")) == (400, True)
+    assert logs == []
+
+
+async def test_a_body_that_does_not_arrive_is_408_and_one_of_which_the_client_hangs_up_is_no_error() -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader(http_request_body_timeout_ms=200)
+        port = leader.node.service_url.rpartition(":")[2]
+        request = b"PUT /admin/v2/namespaces/t/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with structlog.testing.capture_logs() as logs:
+            writer.write(request)
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert answer.endswith(b'{"reason":"PUT /admin/v2/namespaces/t/ns: the body took longer than 0.2 s"}')
+            writer.close()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            await eventually(lambda: any(each._current_request for each in leader.connections))
+            writer.close()
+            await eventually(lambda: not any(each._current_request for each in leader.connections))
+        assert [entry for entry in logs if entry["log_level"] != "info"] == []
 
 
 async def test_an_error_nobody_expected_is_500_in_json_without_a_stack_trace_and_is_logged(

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 import pytest
@@ -14,6 +17,7 @@ from support.waiting import eventually
 
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState
 from loadmanager.core.plan import Reason
@@ -24,8 +28,9 @@ from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.view import ClusterView
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, MetadataStore
+from loadmanager.store.codec import pack
 from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.wire.broker_data import encode_local_broker_data
+from loadmanager.wire.broker_data import encode_local_broker_data, report_of
 from loadmanager.wire.records import encode_namespace
 
 B1 = BrokerId("b1:8080")
@@ -114,6 +119,79 @@ async def test_a_broker_under_the_simple_load_manager_is_taken_in_like_any_other
     brokers = mirror.view.model.snapshot(0.0, 0.0).brokers
     assert (brokers.ids, brokers.topics.tolist(), brokers.load[0].tolist()) == ((B1,), [3], [0, 0, 7, 0])
     assert mirror.view.brokers[B1].record["pulsarServiceUrl"] == "pulsar://b1:6650"
+
+
+def many_bundles(count: int, mib_per_s: float = 1.0) -> bytes:
+    return encode_local_broker_data(
+        a_record("b1:8080", {f"t/ns/0x{number:08x}_0xffffffff": load_of(mib_per_s) for number in range(count)})
+    )
+
+
+@dataclass
+class HeldBack:
+    """Stands in for `report_of`: says which thread decodes, and goes on when the test says so."""
+
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def __call__(self, *arguments: Any) -> BrokerReport:  # noqa: ANN401 - those of `report_of`
+        self.threads.append(threading.current_thread())
+        assert self.may_go_on.wait(30.0), "nobody else could do anything meanwhile"
+        return report_of(*arguments)
+
+
+@pytest.mark.parametrize("encode", [bytes, lambda data: gzip.compress(data[:-1] + b" " * 99 + data[-1:])])
+async def test_a_long_report_is_decoded_while_the_loop_goes_on_and_a_later_one_wins(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, encode: Callable[[bytes], bytes]
+) -> None:
+    held = HeldBack()
+    monkeypatch.setattr("loadmanager.leader.intake.report_of", held)
+    count = 1_000 if encode is bytes else 1
+    await write(mirror.store, BROKER, encode(many_bundles(count)))
+    await eventually(lambda: held.threads)
+    assert held.threads != [threading.main_thread()]
+    await write(mirror.store, BROKER, report(7.0))
+    held.may_go_on.set()
+    await mirror.read()
+    bundles = mirror.view.model.snapshot(0.0, 0.0).bundles
+    assert mirror.view.brokers[B1].znode_version == 1
+    assert mirror.view.brokers[B1].record["msgThroughputIn"] == 7 * 2**20
+    assert BUNDLE in bundles.names
+    assert held.threads[1:] == [threading.main_thread()]
+
+
+async def test_a_long_report_that_was_taken_in_is_not_decoded_again(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldBack()
+    held.may_go_on.set()
+    monkeypatch.setattr("loadmanager.leader.intake.report_of", held)
+    await mirror.put(BROKER, many_bundles(1_000))
+    mirror.intake.mark_dirty(BROKER)
+    await mirror.read()
+    assert len(held.threads) == mirror.intake.reports_applied == 1
+
+
+async def test_a_report_of_more_bundles_than_allowed_is_listed_and_its_broker_lives(mirror: Mirror) -> None:
+    await mirror.put(BROKER, report(7.0))
+    mirror.intake._live.apply({"maxBundlesPerLoadReport": "1500"})
+    await mirror.put(BROKER, many_bundles(1_500))
+    assert mirror.faults == {}
+    await mirror.put(BROKER, many_bundles(1_501))
+    assert mirror.faults == {BROKER: f"{BROKER}: more than 1500 bundles: see maxBundlesPerLoadReport"}
+    assert B1 in mirror.view.registrations
+    await mirror.put(BROKER, report(7.0))
+    assert mirror.faults == {}
+
+
+async def test_a_report_that_is_far_too_long_is_refused_unread(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.wire.load_report.find_load_report", None)
+    mirror.intake._live.apply({"maxBundlesPerLoadReport": "10"})
+    for data in (many_bundles(1_100), b'{"bundles": [%s""]}' % (b'"",' * 20_000)):
+        await mirror.put(BROKER, pack(data))
+        assert mirror.faults == {BROKER: f"{BROKER}: more than 10 bundles: see maxBundlesPerLoadReport"}
+        await mirror.store.commit([Delete(BROKER)])
+        await mirror.read()
 
 
 async def test_a_broker_that_registers_again_between_two_reads_is_another_life(mirror: Mirror) -> None:
