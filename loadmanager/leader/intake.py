@@ -3,6 +3,10 @@
 Level-triggered: notifications only mark paths as dirty, so that a burst of them costs one read. A load report is
 applied once for each time its znode was written. After every reconnection everything is read again, and until that is
 done the view is not fresh: a notification may have been missed while nobody was listening.
+
+What is read counts, even if it is older than what is known: the store may have been set back. ZooKeeper never answers a
+session from an older state than it has shown it before; so the only answer that may be out of date is one to a question
+from before a commit of this node's own.
 """
 
 from __future__ import annotations
@@ -67,6 +71,7 @@ class Intake:
         self._is_watching = False
         self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
         self._marks_applied = 0
+        self._commits_when_asked = 0
         self._settled = asyncio.Condition()
         self._apply_by_kind = {
             "brokers": self._apply_broker,
@@ -165,6 +170,7 @@ class Intake:
         if any(path in _ELECTION_PATHS for path in wanted):
             wanted.update(_ELECTION_PATHS)
         ordered = sorted(wanted)
+        self._commits_when_asked = self._view.commits
         read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
         if everything:
             self._drop_missing(read)
@@ -285,19 +291,23 @@ class Intake:
             self._view.drop_namespace(name)
             return
         known = self._view.namespaces.get(name)
-        if known is not None and known.czxid == znode.czxid and known.version >= znode.version:
+        if known is not None and known.commit > self._commits_when_asked:
+            return  # the commit has told its own watch: it is read again
+        if known is not None and known.is_record(znode):
             if known.unreadable is not None:
                 raise InvalidRecordError(known.unreadable)
             return
+        digest = hash(znode.data)
         where = paths.namespace(name)
         try:
             state = decode_namespace(NamespaceName.parse(name), decode(znode.data, where), where)
         except InvalidRecordError as error:
             if known is not None:
-                self._view.namespaces[name] = NamespaceEntry(known.state, znode.version, znode.czxid, str(error))
+                entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))
+                self._view.namespaces[name] = entry
             raise
-        if self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid)):
-            self._view.unsettled += 1
+        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid, digest))
+        self._view.unsettled += 1
 
     def _apply_node(self, name: str, znode: Znode | None) -> None:
         if znode is None:
