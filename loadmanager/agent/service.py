@@ -27,7 +27,6 @@ from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
-from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
 from loadmanager.wire.http import LeaseAnswer
 
@@ -116,7 +115,6 @@ class Agent:
 
         An error that nobody foresaw ends all of it, as an `ExceptionGroup`: the broker's lease then lapses by itself.
         """
-        await self._store.ensure_path(paths.BROKERS)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self.sampler.run()),

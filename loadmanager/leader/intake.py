@@ -72,6 +72,7 @@ class Intake:
         self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
         self._marks_applied = 0
         self._commits_when_asked = 0
+        self._waits_for_store = False
         self._settled = asyncio.Condition()
         self._apply_by_kind = {
             "brokers": self._apply_broker,
@@ -151,11 +152,14 @@ class Intake:
         try:
             await self._read_and_apply(batch)
         except StoreError as error:
-            log.debug("intake_waits_for_store", error=str(error))
+            if not self._waits_for_store:
+                log.warning("intake_waits_for_store", error=str(error))
+            self._waits_for_store = True
             self._dirty |= batch
             await asyncio.sleep(_RETRY_S)
             self._wake.set()
             return
+        self._waits_for_store = False
         self._on_change()
         self._marks_applied = marks
         async with self._settled:

@@ -93,7 +93,7 @@ _MAX_READ_ZNODES = 1000
 _READ_GROWTH = 4
 _READ_REPLY_BYTES = 4_000_000
 _READ_REQUEST_BYTES = 500_000
-_CLOSE_POLL_S = 0.05
+_POLL_S = 0.05
 
 _CAUSES = {
     BadVersionError.code: "bad_version",
@@ -185,17 +185,17 @@ class ZooKeeperStore:
         try:
             self._client.start_async()
             async with asyncio.timeout(self._connect_timeout_s):
-                await self._serving.wait()
-                await self._prepare()
+                await self._prepare_patiently()
         except TimeoutError as error:
+            obstacle = self.obstacle
             await self._disconnect()
             raise StoreUnavailableError(
                 f"no ZooKeeper answered at {self._hosts} within {self._connect_timeout_s:g} s"
+                + (f": {obstacle}" if obstacle else "")
             ) from error
         except BaseException:
             await self._disconnect()
             raise
-        self._prepared = True
         self._arm_all()
 
     async def close(self) -> None:
@@ -335,6 +335,21 @@ class ZooKeeperStore:
         if self._heartbeats is not None:
             self._heartbeats.cancel()
             self._heartbeats = None
+
+    async def _prepare_patiently(self) -> None:
+        """Prepare on the first connection that lasts long enough."""
+        is_said = False
+        while not self._prepared:
+            await self._serving.wait()
+            try:
+                await self._prepare()
+            except StoreUnavailableError as error:
+                if not is_said:
+                    log.warning("start_waits_for_store", error=str(error))
+                is_said = True
+                await asyncio.sleep(_POLL_S)
+            else:
+                self._prepared = True
 
     async def _prepare(self) -> None:
         """Make sure of a server that knows the requests we use, and of the chroot."""
@@ -548,7 +563,7 @@ async def _shut_down(client: PromptClient, patience_s: float) -> None:
         await asyncio.wait([ending], timeout=patience_s)
         while not ending.done():
             client.drop()
-            await asyncio.wait([ending], timeout=_CLOSE_POLL_S)
+            await asyncio.wait([ending], timeout=_POLL_S)
     finally:
         client.drop()
         executor.shutdown(wait=ending.done())
