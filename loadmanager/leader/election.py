@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 
@@ -17,8 +18,10 @@ from loadmanager.core.leadership import (
     StepDown,
     StepDownReason,
     Term,
+    Vacate,
     Wait,
     next_action,
+    open_since,
 )
 from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
 from loadmanager.leader.view import ClusterView
@@ -31,6 +34,8 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.1
 _LONG_RETRY_S = 5.0
+_OTHERS_TURN_S = 1.0
+"""How long a node with a link that broke lately leaves it to others to campaign: far longer than they take."""
 
 
 class Election:
@@ -59,6 +64,8 @@ class Election:
         self._refused_czxid: int | None = None
         self._doubted_czxid: int | None = None
         self._next_probe_s = 0.0
+        self._open_since_s: float | None = None
+        self._unsound_until_s = -math.inf
         self._resigned = False
         self.terms_won = 0
 
@@ -82,6 +89,11 @@ class Election:
         """Something that may bear on leadership has changed."""
         self._wake.set()
 
+    def link_changed(self) -> None:
+        """The link to the store broke, or is back: for a session timeout from then on it is not sound."""
+        self._unsound_until_s = time.monotonic() + self._store.session_timeout_s
+        self.wake()
+
     def deposed(self) -> None:
         """The store refused a write of this term: another leader has taken over."""
         if self._term is not None:
@@ -91,6 +103,7 @@ class Election:
         """Take part in elections until `resign`."""
         while not self._resigned:
             self._wake.clear()
+            self._open_since_s = open_since(self._knowledge())
             wait_until_s = await self._act(next_action(self._knowledge()))
             if wait_until_s is None or wait_until_s > time.monotonic():
                 await self._sleep_until(wait_until_s)
@@ -103,10 +116,7 @@ class Election:
         if term is None:
             return
         self._step_down(None)
-        try:
-            await self._store.commit([Check(paths.EPOCH, term.epoch), Delete(paths.LEADER)], session_id=term.session_id)
-        except StoreError as error:
-            log.info("leader_znode_left_to_expire", error=str(error))
+        await self._take_znode_away(term.epoch, term.session_id)
 
     def _knowledge(self) -> Knowledge:
         return Knowledge(
@@ -120,6 +130,9 @@ class Election:
             term=self._term,
             refused_czxid=self._refused_czxid,
             next_probe_s=self._next_probe_s,
+            open_since_s=self._open_since_s,
+            unsound_until_s=self._unsound_until_s,
+            turn_s=_OTHERS_TURN_S if self._view.nodes.keys() - {self._node.broker_id} else 0.0,
         )
 
     async def _act(self, action: Action) -> float | None:
@@ -128,6 +141,10 @@ class Election:
                 return until_s
             case Campaign():
                 await self._campaign(action)
+            case Vacate(epoch_version):
+                log.info("leaves_the_first_turn_to_others", epoch=epoch_version)
+                await self._take_znode_away(epoch_version, self._store.session_id)
+                await self._sleep_until(time.monotonic() + _RETRY_S)
             case Probe():
                 await self._probe(action)
             case StepDown(reason):
@@ -166,6 +183,13 @@ class Election:
         self.terms_won += 1
         log.info("elected", epoch=epoch, replaced_leader=campaign.replaces_leader)
         self._on_elected(self._term)
+
+    async def _take_znode_away(self, epoch: int, session_id: int) -> None:
+        """Delete our leader znode, unless another has been elected since that epoch."""
+        try:
+            await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.LEADER)], session_id=session_id)
+        except StoreError as error:
+            log.info("leader_znode_left_to_expire", error=str(error))
 
     async def _probe(self, probe: Probe) -> None:
         """Find out whether the leader's process is gone.

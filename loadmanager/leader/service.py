@@ -273,7 +273,7 @@ class Node:
             self.reconciler.wake()
 
     def _on_session(self, state: SessionState) -> None:
-        self.election.wake()
+        self.election.link_changed()
         if state is SessionState.CONNECTED:
             self._spawn(self._keep_registered(), "register")
 

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import orjson
 import pytest
-from support.nodes import Cluster, RunningNode, a_leader, in_memory
+import structlog
+from support.nodes import Cluster, Connect, RunningNode, a_leader, in_memory
 from support.registrations import a_record, read, register, write
 from support.waiting import eventually
 
@@ -55,13 +56,7 @@ async def test_a_standby_takes_over_from_a_process_that_is_gone_before_its_sessi
 
 async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
     memory = MemoryCluster(time.monotonic)
-
-    async def connect() -> MetadataStore:
-        store = MemoryStore(memory, session_timeout_s=0.6)
-        await store.start()
-        return store
-
-    async with Cluster(connect) as cluster:
+    async with Cluster(_with_sessions_of(memory, 0.6)) as cluster:
         leader = await cluster.start_leader()
         assert isinstance(leader.store, MemoryStore)
         memory.partition(leader.store)
@@ -69,6 +64,61 @@ async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
         assert leader.node.election.term is None
         memory.heal(leader.store)
         await eventually(lambda: leader.leads)
+
+
+async def test_a_leader_whose_link_broke_leaves_the_first_turn_to_a_standby_with_a_sound_one() -> None:
+    memory = MemoryCluster(time.monotonic)
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        await _lapse(memory, first)
+        assert first.store.session_id, "its session lives on, and with it its znode"
+        _heal(memory, first)
+        await eventually(lambda: second.leads)
+        assert (first.node.election.terms_won, second.node.election.terms_won) == (1, 1)
+
+
+async def test_a_leader_whose_link_broke_leads_again_when_no_standby_can() -> None:
+    memory = MemoryCluster(time.monotonic)
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        assert isinstance(second.store, MemoryStore)
+        memory.partition(second.store, noticed=True)
+        await _lapse(memory, first)
+        _heal(memory, first)
+        await eventually(lambda: first.leads)
+        assert first.node.election.terms_won == 2
+
+
+async def test_a_leader_whose_link_broke_waits_for_nobody_when_it_is_alone() -> None:
+    memory = MemoryCluster(time.monotonic)
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        (node,) = await cluster.start_nodes(1)
+        await _lapse(memory, node)
+        with structlog.testing.capture_logs() as logs:
+            _heal(memory, node)
+            await eventually(lambda: node.leads)
+        assert "leaves_the_first_turn_to_others" not in [entry["event"] for entry in logs]
+
+
+def _with_sessions_of(memory: MemoryCluster, session_timeout_s: float) -> Connect:
+    async def connect() -> MetadataStore:
+        store = MemoryStore(memory, session_timeout_s=session_timeout_s)
+        await store.start()
+        return store
+
+    return connect
+
+
+async def _lapse(memory: MemoryCluster, leader: RunningNode) -> None:
+    """Cut the leader off until it leads no more."""
+    assert isinstance(leader.store, MemoryStore)
+    memory.partition(leader.store, noticed=True)
+    await eventually(lambda: not leader.leads and leader.node.election.term is None)
+
+
+def _heal(memory: MemoryCluster, node: RunningNode) -> None:
+    assert isinstance(node.store, MemoryStore)
+    memory.heal(node.store)
 
 
 async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> None:
