@@ -70,4 +70,4 @@ def why_not_ready(node: Node) -> str | None:
         return f"the session with ZooKeeper is {state}" + (f": {obstacle}" if obstacle else "")
     if not node.view.is_fresh:
         return "the cluster is being read again after a reconnection"
-    return None
+    return node.election.why_nobody_leads()

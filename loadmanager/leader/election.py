@@ -34,8 +34,17 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.1
 _LONG_RETRY_S = 5.0
+_LONG_WITHOUT_LEADER_TIMEOUTS = 3
+"""For how many session timeouts nobody may lead before that is out of the ordinary: no failover takes so long."""
+
 _OTHERS_TURN_S = 1.0
 """How long a node with a link that broke lately leaves it to others to campaign: far longer than they take."""
+
+_OBSTACLES = {
+    (paths.EPOCH, "no_node"): f"{paths.EPOCH} is missing: restart the nodes, then the agents",
+    (paths.LEADER, "not_empty"): f"{paths.LEADER} is persistent and has children: delete it with all that is below it",
+}
+"""What takes an operator, by the path and the cause for which a campaign is refused."""
 
 
 class Election:
@@ -66,6 +75,7 @@ class Election:
         self._next_probe_s = 0.0
         self._open_since_s: float | None = None
         self._unsound_until_s = -math.inf
+        self._obstacle: str | None = None
         self._resigned = False
         self.terms_won = 0
 
@@ -84,6 +94,17 @@ class Election:
         if term is None:
             raise NotLeaderError("this node does not lead")
         return term
+
+    def why_nobody_leads(self) -> str | None:
+        """Why there is no leader when there should be one; None when there is, or it takes no longer than usual."""
+        if self._open_since_s is None:
+            return None
+        if self._obstacle is not None:
+            return f"nobody can lead: {self._obstacle}"
+        since_s = time.monotonic() - self._open_since_s
+        if since_s <= _LONG_WITHOUT_LEADER_TIMEOUTS * self._store.session_timeout_s:
+            return None
+        return f"nobody has led for {since_s:.0f} s"
 
     def wake(self) -> None:
         """Something that may bear on leadership has changed."""
@@ -104,6 +125,8 @@ class Election:
         while not self._resigned:
             self._wake.clear()
             self._open_since_s = open_since(self._knowledge())
+            if self._open_since_s is None:
+                self._obstacle = None
             wait_until_s = await self._act(next_action(self._knowledge()))
             if wait_until_s is None or wait_until_s > time.monotonic():
                 await self._sleep_until(wait_until_s)
@@ -168,12 +191,13 @@ class Election:
         try:
             await self._store.commit(ops, session_id=session_id)
         except TransactionFailedError as error:
-            if error.path == paths.EPOCH and error.cause == "no_node":
-                log.warning("epoch_znode_missing", path=paths.EPOCH, remedy="restart the nodes, then the agents")
-                await self._sleep_until(time.monotonic() + _LONG_RETRY_S)
-                return
-            log.info("campaign_lost", epoch=epoch, cause=error.cause)
-            await self._sleep_until(time.monotonic() + _RETRY_S)
+            obstacle = _OBSTACLES.get((error.path, error.cause))
+            if obstacle is None:
+                log.info("campaign_lost", epoch=epoch, cause=error.cause)
+            elif obstacle != self._obstacle:
+                log.error("nobody_can_lead", why=obstacle)  # noqa: TRY400 - a state of the store, not of the code
+            self._obstacle = obstacle
+            await self._sleep_until(time.monotonic() + (_RETRY_S if obstacle is None else _LONG_RETRY_S))
             return
         except StoreError as error:
             log.info("campaign_failed", epoch=epoch, error=str(error))

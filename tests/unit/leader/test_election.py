@@ -13,8 +13,9 @@ from support.nodes import Cluster, Connect, RunningNode, a_leader, in_memory
 from support.registrations import a_record, read, register, write
 from support.waiting import eventually
 
+from loadmanager.errors import StoreError, StoreUnavailableError
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Delete, MetadataStore
+from loadmanager.store.base import Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.wire.records import LeaderRecord
 
@@ -160,6 +161,69 @@ async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from
         await cluster.store.commit([Create(paths.LEADER, b"me")])
         leader = await cluster.start_leader()
         assert leader.node.view.epoch == 1
+
+
+async def test_a_leader_znode_with_children_keeps_everybody_from_leading_and_is_named_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    campaigns = _campaigns(monkeypatch)
+    async with Cluster() as cluster:
+        await cluster.store.ensure_path(paths.ROOT)
+        planted: list[Op] = [Create(paths.LEADER, b"me"), Create(f"{paths.LEADER}/child", b"")]
+        await cluster.store.commit(planted)
+        with structlog.testing.capture_logs() as logs:
+            node = await cluster.start_node()
+            await eventually(lambda: campaigns)
+            await write(cluster.store, paths.namespace("t/ns"), b"[]")  # a reason to look again
+            await eventually(lambda: len(campaigns) > 1)
+            await eventually(node.node.election.why_nobody_leads, what="it is said why nobody leads")
+        (said,) = [entry for entry in logs if entry["event"] == "nobody_can_lead"]
+        reply = await node.get("/readyz")
+        assert reply.status == 503
+        assert reply.reason.startswith("nobody can lead: /loadbalance/leader is persistent and has children: delete it")
+        assert said["log_level"] == "error"
+        assert said["why"] in reply.reason
+        await cluster.store.commit([Delete(f"{paths.LEADER}/child"), Delete(paths.LEADER)])
+        await eventually(lambda: node.leads)
+        assert (await node.get("/readyz")).status == 200
+        with structlog.testing.capture_logs() as logs:
+            await cluster.store.commit([Delete(paths.LEADER), *planted])
+            await eventually(lambda: "nobody_can_lead" in [entry["event"] for entry in logs], what="it is said again")
+
+
+async def test_a_node_that_has_seen_nobody_lead_for_three_session_timeouts_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Cluster(_with_sessions_of(MemoryCluster(time.monotonic), 0.5)) as cluster:
+        with monkeypatch.context() as refusing:
+            _campaigns(refusing, StoreUnavailableError("no campaign gets through"))
+            began_s = time.monotonic()
+            node = await cluster.start_node()
+
+            async def is_not_ready() -> bool:
+                return (await node.get("/readyz")).status == 503
+
+            await eventually(is_not_ready)
+            assert time.monotonic() >= began_s + 1.5
+            assert (await node.get("/readyz")).reason.startswith("nobody has led for ")
+        await eventually(lambda: node.leads)
+        assert (await node.get("/readyz")).status == 200
+
+
+def _campaigns(monkeypatch: pytest.MonkeyPatch, refusal: StoreError | None = None) -> list[int]:
+    """The sessions that campaigned, one for each time; with `refusal` that is all that comes of it."""
+    campaigns: list[int] = []
+    commit = MemoryStore.commit
+
+    async def note(store: MemoryStore, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        if ops[0].path == paths.EPOCH and isinstance(ops[0], Put):
+            campaigns.append(store.session_id)
+            if refusal is not None:
+                raise refusal
+        return await commit(store, ops, session_id=session_id)
+
+    monkeypatch.setattr(MemoryStore, "commit", note)
+    return campaigns
 
 
 async def test_a_leader_znode_that_somebody_deleted_is_written_again() -> None:
