@@ -311,7 +311,7 @@ class ZooKeeperStore:
         self._lapse()
 
     def _is_over(self) -> bool:
-        """Whether no server can still hold the session, by our own clock; called in kazoo's thread."""
+        """Whether the session is over by our own clock, with a margin of a whole timeout; called in kazoo's thread."""
         unanswered_timeouts = GIVEN_UP_AFTER_TIMEOUTS - LEASE_RATIO
         return self._clock() >= self._lease_valid_until_s + unanswered_timeouts * self._session_timeout_s
 

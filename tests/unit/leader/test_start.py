@@ -20,13 +20,14 @@ _REQUESTS = ("get", "get_many", "children", "commit")
 
 
 class Hiccups:
-    """Ends the connection of a store with its n-th request, before it is sent or before it is answered."""
+    """Ends the connection of a store for a while with its n-th request, before it is sent or before it is answered."""
 
-    def __init__(self, cluster: MemoryCluster, store: MemoryStore, number: int) -> None:
+    def __init__(self, cluster: MemoryCluster, store: MemoryStore, number: int, for_s: float) -> None:
         self.requests = 0
         self._cluster = cluster
         self._store = store
         self._number = number
+        self._for_s = for_s
         for name in _REQUESTS:
             setattr(store, name, self._counting(name, getattr(store, name)))
 
@@ -38,14 +39,17 @@ class Hiccups:
                     self._cluster.lose_answer(self._store)
                 else:
                     self._cluster.partition(self._store, noticed=True)
-                asyncio.get_running_loop().call_later(0.01, self._cluster.heal, self._store)
+                asyncio.get_running_loop().call_later(self._for_s, self._cluster.heal, self._store)
             return await request(*args, **options)
 
         return count
 
 
-@pytest.mark.parametrize("number", range(1, 41))
-async def test_a_node_starts_and_leads_whichever_of_its_requests_a_hiccup_of_the_store_meets(number: int) -> None:
+@pytest.mark.parametrize(("number", "for_s"), [*((number, 0.01) for number in range(1, 41)), (1, 1.5), (25, 1.5)])
+async def test_a_node_starts_and_leads_whichever_of_its_requests_a_hiccup_of_the_store_meets(
+    number: int, for_s: float
+) -> None:
+    """However long it lasts, each part that waits says so once."""
     memory = MemoryCluster(time.monotonic)
     hiccups = []
 
@@ -53,7 +57,7 @@ async def test_a_node_starts_and_leads_whichever_of_its_requests_a_hiccup_of_the
         store = MemoryStore(memory)
         await store.start()
         if memory.zxid > 1:  # the first session is the test's own
-            hiccups.append(Hiccups(memory, store, number))
+            hiccups.append(Hiccups(memory, store, number, for_s))
         return store
 
     async with Cluster(connect) as cluster:
