@@ -235,6 +235,7 @@ class Registration:
         if znode is not None and znode.ephemeral_owner != session_id:
             return await self._deal_with_leftover(znode)
         if znode is None:
+            await self._store.ensure_path(paths.BROKERS)  # a store that was wiped has lost it
             # A refusal because it exists meanwhile, or an unknown outcome, is looked at again in the next step.
             await self._store.commit([Create(self._path, self._first_record(), ephemeral=True)], session_id=session_id)
             znode = await self._store.get(self._path)

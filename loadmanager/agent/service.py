@@ -192,7 +192,6 @@ class Agent:
         self.registration.wake()
 
     async def _work(self, stop: asyncio.Event) -> None:
-        await self._store.ensure_path(paths.BROKERS)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(self.sampler.run()),

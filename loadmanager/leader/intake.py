@@ -3,6 +3,10 @@
 Level-triggered: notifications only mark paths as dirty, so that a burst of them costs one read. A load report is
 applied once for each time its znode was written. After every reconnection everything is read again, and until that is
 done the view is not fresh: a notification may have been missed while nobody was listening.
+
+What is read counts, even if it is older than what is known: the store may have been set back. ZooKeeper never answers a
+session from an older state than it has shown it before; so the only answer that may be out of date is one to a question
+from before a commit of this node's own.
 """
 
 from __future__ import annotations
@@ -75,6 +79,8 @@ class Intake:
         self._is_watching = False
         self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
         self._marks_applied = 0
+        self._commits_when_asked = 0
+        self._waits_for_store = False
         self._settled = asyncio.Condition()
         self._decoded: dict[str, _Decoding] = {}
         self._apply_by_kind = {
@@ -155,11 +161,14 @@ class Intake:
         try:
             await self._read_and_apply(batch)
         except StoreError as error:
-            log.debug("intake_waits_for_store", error=str(error))
+            if not self._waits_for_store:
+                log.warning("intake_waits_for_store", error=str(error))
+            self._waits_for_store = True
             self._dirty |= batch
             await asyncio.sleep(_RETRY_S)
             self._wake.set()
             return
+        self._waits_for_store = False
         self._on_change()
         self._marks_applied = marks
         async with self._settled:
@@ -174,6 +183,7 @@ class Intake:
         if any(path in _ELECTION_PATHS for path in wanted):
             wanted.update(_ELECTION_PATHS)
         ordered = sorted(wanted)
+        self._commits_when_asked = self._view.commits
         read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
         self._decoded = await self._decode_long_reports(read)
         if everything:
@@ -312,19 +322,23 @@ class Intake:
             self._view.drop_namespace(name)
             return
         known = self._view.namespaces.get(name)
-        if known is not None and known.czxid == znode.czxid and known.version >= znode.version:
+        if known is not None and known.commit > self._commits_when_asked:
+            return  # the commit has told its own watch: it is read again
+        if known is not None and known.is_record(znode):
             if known.unreadable is not None:
                 raise InvalidRecordError(known.unreadable)
             return
+        digest = hash(znode.data)
         where = paths.namespace(name)
         try:
             state = decode_namespace(NamespaceName.parse(name), decode(znode.data, where), where)
         except InvalidRecordError as error:
             if known is not None:
-                self._view.namespaces[name] = NamespaceEntry(known.state, znode.version, znode.czxid, str(error))
+                entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))
+                self._view.namespaces[name] = entry
             raise
-        if self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid)):
-            self._view.unsettled += 1
+        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid, digest))
+        self._view.unsettled += 1
 
     def _apply_node(self, name: str, znode: Znode | None) -> None:
         if znode is None:

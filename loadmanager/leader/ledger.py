@@ -259,7 +259,7 @@ class Ledger:
 
     def _committed(self, writes: list[_Write], versions: list[int]) -> None:
         for write, version in zip(writes, versions, strict=True):
-            self._view.put_namespace(NamespaceEntry(write.state, version, write.entry.czxid))
+            self._view.commit_namespace(NamespaceEntry(write.state, version, write.entry.czxid, hash(write.data)))
             for change, made in write.changes:
                 self.transitions_committed += _transitions_in(made)
                 if self._has_orphan(made):

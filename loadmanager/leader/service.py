@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -24,6 +24,7 @@ from loadmanager.errors import (
     NoBrokerAvailableError,
     NoLeaderError,
     NotLeaderError,
+    OutcomeUnknownError,
     StoreError,
     StoreUnavailableError,
     UnloadFailedError,
@@ -62,7 +63,7 @@ log = structlog.get_logger(__name__)
 
 _HOUR_S = 3_600.0
 _LOOK_AGAIN_S = 0.01
-_REGISTER_AGAIN_S = 0.5
+_TRY_AGAIN_S = 0.5
 
 
 class Node:
@@ -104,6 +105,7 @@ class Node:
         self._announced_url: str | None = None
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._swept = 0
+        self._waits_for_store = False
         self._tasks: list[asyncio.Task[None]] = []
         self._term_task: asyncio.Task[None] | None = None
         self._end_of_term: asyncio.Task[None] | None = None
@@ -143,16 +145,18 @@ class Node:
         )
 
     async def start(self) -> None:
-        """Read the cluster, register this node and take part in elections."""
+        """Read the cluster, register this node and take part in elections; wait while the store does not answer.
+
+        Raises the `StoreError` with which the store refuses what it is asked.
+        """
+        self._unsubscribe = self.store.on_session(self._on_session)
         self.recorder.start()
-        for path in paths.PERSISTENT_PARENTS:
-            await self.store.ensure_path(path)
         await self.executor.start()
         await self.agents.start()
         self._spawn(self.intake.run(), "intake")
+        await self._patiently(self._make_folders)
         await self.intake.settled()
-        await self.intake.load_history()
-        self._unsubscribe = self.store.on_session(self._on_session)
+        await self._patiently(self.intake.load_history)
         self._spawn(self._keep_registered(), "register")
         self._spawn(self.ledger.run(), "ledger")
         self._spawn(self.election.run(), "election")
@@ -281,7 +285,7 @@ class Node:
         self.leader_changed = asyncio.get_running_loop().create_future()
 
     def _on_session(self, state: SessionState) -> None:
-        self.election.wake()
+        self.election.link_changed()
         if state is SessionState.CONNECTED:
             self._spawn(self._keep_registered(), "register")
 
@@ -348,7 +352,25 @@ class Node:
             await asyncio.sleep(self.settings.history_checkpoint_interval_minutes * MINUTE_S)
             await self.desk.checkpoint(model)
 
+    async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do a step of the start, again and again while the store does not answer."""
+        while True:
+            try:
+                await step()
+            except (StoreUnavailableError, OutcomeUnknownError) as error:
+                if not self._waits_for_store:
+                    log.warning("start_waits_for_store", error=str(error))
+                self._waits_for_store = True
+                await asyncio.sleep(_TRY_AGAIN_S)
+            else:
+                return
+
+    async def _make_folders(self) -> None:
+        for path in paths.PERSISTENT_PARENTS:
+            await self.store.ensure_path(path)
+
     async def _register(self) -> None:
+        """Register in the current session, with the folders that a store may have lost since the last one."""
         record = NodeRecord(
             node_id=self.node_id,
             service_url=self.service_url,
@@ -359,17 +381,18 @@ class Node:
         known = await self.store.get(path)
         if known is not None and known.ephemeral_owner == self.store.session_id:
             return
+        await self._make_folders()
         left_over = [Delete(path)] if known is not None else []
         await self.store.commit([*left_over, Create(path, record.to_json(), ephemeral=True)])
 
     async def _keep_registered(self) -> None:
-        """Register in the current session; a left-over of a former life may be in the way for a moment."""
+        """Register, whatever is in the way for a moment: a left-over of a former life, or no connection."""
         while True:
             try:
                 await self._register()
             except StoreError as error:
                 log.info("not_registered_yet", error=str(error))
-                await asyncio.sleep(_REGISTER_AGAIN_S)
+                await asyncio.sleep(_TRY_AGAIN_S)
             else:
                 return
 

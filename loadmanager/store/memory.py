@@ -95,6 +95,18 @@ class MemoryCluster:
         self.end_session(store.session_id)
         store.heard_from_cluster()
 
+    def save(self) -> SavedTree:
+        """The tree as it is now, for `set_back`."""
+        return SavedTree(self.zxid, dict(self._znodes))
+
+    def set_back(self, saved: SavedTree) -> None:
+        """Go back to a tree as it was, transaction ids included; every client gives its session up for another."""
+        self.zxid = saved.zxid + 1
+        self._znodes = {path: znode for path, znode in saved.znodes.items() if not znode.ephemeral_owner}
+        self._sessions.clear()
+        for store in self._stores:
+            store.set_back()
+
     def tick(self) -> None:
         """Let happen what is due by the clock: sessions expire, and clients notice that their lease lapsed."""
         now_s = self.clock()
@@ -174,6 +186,7 @@ class MemoryStore:
         self._state = SessionState.LOST
         self._is_running = False
         self._was_started = False
+        self._sessions_given_up = 0
 
     @property
     def link(self) -> Link:
@@ -206,6 +219,14 @@ class MemoryStore:
             return -math.inf
         answered_at_s = self._cluster.clock() if self.is_heard else self._cut_at_s
         return answered_at_s + LEASE_RATIO * self._session_timeout_s
+
+    @property
+    def obstacle(self) -> str | None:
+        return None
+
+    @property
+    def sessions_given_up(self) -> int:
+        return self._sessions_given_up
 
     async def start(self) -> None:
         if self._was_started:
@@ -296,6 +317,11 @@ class MemoryStore:
         self._subscriptions.disarmed()
         for path in self._subscriptions.paths:
             self._arm(path)
+
+    def set_back(self) -> None:
+        """The cluster has gone back in time: the own session is none of its sessions."""
+        self._sessions_given_up += 1
+        self.heard_from_cluster()
 
     def time_passed(self) -> None:
         """Notice that the lease lapsed."""
@@ -404,6 +430,14 @@ class _Line:
         self._is_moving = bool(self._under_way)
         if self._is_moving:
             self._next = asyncio.get_running_loop().call_soon(self._move, turns - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTree:
+    """A tree as it was at a transaction."""
+
+    zxid: int
+    znodes: Mapping[str, Znode]
 
 
 @dataclass(slots=True)

@@ -22,6 +22,7 @@ from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.processes import ended
 from support.servers import closed_port, listen
+from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 
 from loadmanager.embedded.ports import free_ports
@@ -98,6 +99,31 @@ async def test_a_port_that_is_taken_ends_it_with_1_and_names_the_port(tmp_path: 
             code, _, errors = await ended(process)
     assert code == 1
     assert f"agentPort {port} on 127.0.0.1: Address already in use" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.zookeeper
+async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    await store.start()
+    async with FakeBroker() as broker, FakeNode() as node, TcpProxy(zookeeper.port) as network:
+        network.cuts.extend(range(50, 650, 60))
+        settings = some_settings(f"zk:{network.address}{chroot}", broker.url, node.url)
+        settings |= {"metadataStoreConnectTimeoutMillis": 60_000, "metadataStoreSessionTimeoutMillis": 30_000}
+        async with agent_process(tmp_path, settings) as process:
+
+            async def registered() -> bool:
+                assert process.returncode is None, "it ended at its start"
+                return await store.get(paths.broker(BROKER_ID)) is not None
+
+            await eventually(registered, timeout_s=60)
+            process.terminate()
+            code, _, errors = await ended(process)
+        assert not network.cuts, "every one of them was met"
+    await store.close()
+    assert code == 0, errors
     assert "Traceback" not in errors
 
 

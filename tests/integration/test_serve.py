@@ -25,6 +25,8 @@ from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.store import paths
+from loadmanager.store.base import Create
 
 pytestmark = pytest.mark.zookeeper
 
@@ -193,6 +195,38 @@ async def test_an_address_that_is_not_here_is_named(tmp_path: Path) -> None:
         code, said = await serve.end()
     assert code == 1
     assert said.startswith("loadmanager: webServicePort 0 on no-such-host.invalid: ")
+    assert "Traceback" not in said
+
+
+async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    """Each connection ends a little later than the one before: after the handshake, with a write, with a read."""
+    async with TcpProxy(zookeeper.port) as network:
+        network.cuts.extend(range(50, 1250, 60))
+        settings = {"metadataStoreUrl": f"zk:{network.address}{chroot}", "metadataStoreSessionTimeoutMillis": 20_000}
+        async with serving(tmp_path, settings) as serve:
+            await serve.url()
+            serve.process.terminate()
+            code, said = await serve.end()
+    assert not network.cuts, "every one of them was met"
+    assert code == 0, said
+    assert "Traceback" not in said
+    waits = [line for line in said.splitlines() if '"start_waits_for_store"' in line]
+    assert 1 <= len(waits) <= 2, "the store says it once, and the node"
+
+
+async def test_a_store_in_which_it_may_not_write_ends_its_start_and_is_named(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    witness = await on_zookeeper(zookeeper, chroot)()
+    await witness.commit([Create(paths.ROOT, b"", ephemeral=True)])  # nothing can be created below it
+    url = store_url(zookeeper, chroot)
+    async with serving(tmp_path, {"metadataStoreUrl": url}) as serve:
+        code, said = await serve.end()
+    await witness.close()
+    assert code == 1
+    assert said.splitlines()[-1].startswith(f"loadmanager: metadataStoreUrl {url}: transaction refused: ")
     assert "Traceback" not in said
 
 

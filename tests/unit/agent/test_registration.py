@@ -95,6 +95,12 @@ def a_past_life(place: str | None = None) -> Life:
     return life
 
 
+async def test_the_folder_of_registrations_is_made_where_the_store_has_none(beside: Beside) -> None:
+    """It may be the first thing there, or have lost everything."""
+    await beside.store.commit([Delete(paths.BROKERS)])
+    assert await beside.registered()
+
+
 async def test_the_znodes_czxid_is_the_incarnation_and_the_grants_are_for_it(beside: Beside) -> None:
     incarnation = await beside.registered()
     znode = await beside.znode()

@@ -15,6 +15,7 @@ from support.registrations import write
 from support.servers import LoopbackServer
 from support.waiting import eventually
 
+from loadmanager.calling import HttpClient
 from loadmanager.errors import NoLeaderError
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.store import paths
@@ -155,7 +156,12 @@ async def test_who_waits_for_a_leader_looks_when_there_is_one_and_at_the_end_onl
     cluster: Cluster, standby: RunningNode
 ) -> None:
     await _without_a_leader(cluster)
-    forwarder, looks = Forwarder(standby.node, cluster.http, PATIENCE_S), 0
+    async with HttpClient() as http:
+        await _look_while_nobody_leads(Forwarder(standby.node, http, PATIENCE_S))
+
+
+async def _look_while_nobody_leads(forwarder: Forwarder) -> None:
+    looks = 0
 
     async def act() -> web.Response:
         nonlocal looks
@@ -169,12 +175,12 @@ async def test_who_waits_for_a_leader_looks_when_there_is_one_and_at_the_end_onl
 
 
 async def test_a_thousand_that_wait_for_a_leader_wake_once() -> None:
-    async with Cluster() as cluster:
+    async with Cluster() as cluster, HttpClient() as http:
         first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
         second.node.election._resigned = True
         await first.stop()
         await eventually(lambda: second.node.view.leader is None)
-        forwarder, looks = Forwarder(second.node, cluster.http, 60.0), 0
+        forwarder, looks = Forwarder(second.node, http, 60.0), 0
 
         async def act() -> web.Response:
             nonlocal looks

@@ -72,6 +72,23 @@ async def test_a_node_without_a_connection_is_not_ready_but_healthy_and_ready_ag
     assert (await node.get("/readyz")).status == 200
 
 
+async def test_what_keeps_a_node_from_zookeeper_is_in_its_readiness(
+    node: RunningNode, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(node.store, MemoryStore)
+    monkeypatch.setattr(MemoryStore, "obstacle", "127.0.0.1:2181 hangs up")
+    memory.partition(node.store, noticed=True)
+    reply = await node.get("/readyz")
+    assert reply.reason == "the session with ZooKeeper is suspended: 127.0.0.1:2181 hangs up"
+
+
+async def test_a_session_given_up_is_counted(node: RunningNode, memory: MemoryCluster) -> None:
+    saved = memory.save()
+    memory.set_back(saved)
+    metrics = (await node.get("/metrics")).body.decode()
+    assert 'loadmanager_sessions_given_up_total{cluster="west"} 1.0' in metrics
+
+
 async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, node: RunningNode) -> None:
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", agent_url=broker.url, cpu=42.0))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import io
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.delays import a_memory_cluster
 from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_memory
 from support.registrations import MIB, a_record, load_of, register
 from support.waiting import eventually
@@ -18,7 +18,7 @@ from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import complete, owner_gone
 from loadmanager.core.plan import Reason
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory import MemoryStore
 
 PLANS = "/loadbalance/v1/plans"
 
@@ -213,7 +213,7 @@ async def test_steps_that_wait_for_their_turn_are_not_begun_once_a_plan_stops() 
 
 @pytest.mark.parametrize("lost", ["release", "outcome"])
 async def test_a_step_that_was_begun_is_never_said_not_to_be_though_the_answer_of_a_write_was_lost(lost: str) -> None:
-    memory = MemoryCluster(time.monotonic)
+    memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         leader = await cluster.start_leader(max_concurrent_unloads=1)
         first, _, bundles = await two_brokers(cluster, leader)
