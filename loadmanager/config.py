@@ -247,7 +247,7 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
         False, description="ThresholdShedder: also shed from the busiest broker when one lies far below the average."
     )
     load_balancer_history_resource_percentage: float = Field(
-        0.9, ge=0, lt=1, allow_inf_nan=False, description="Weight of the past in a broker's averaged usage."
+        0.9, ge=0, le=1, allow_inf_nan=False, description="Weight of the past in a broker's averaged usage."
     )
     load_balancer_average_resource_usage_difference_threshold_percentage: Percent = Field(
         10,

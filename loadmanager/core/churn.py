@@ -107,6 +107,26 @@ class Memory:
             self.stopped_until_s if self.stopped_until_s > now_s else 0.0,
         )
 
+    def not_after(self, now_s: float, settings: PlannerSettings) -> Memory:
+        """What a clock that was ahead noted, as if it was noted now: else it would count until this one is as far."""
+        frozen_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
+        stopped_s = now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S
+        return Memory(
+            tuple(move._replace(at_s=min(move.at_s, now_s)) for move in self.moves),
+            {bundle: min(until_s, frozen_s) for bundle, until_s in self.frozen_until_s.items()},
+            min(self.stopped_until_s, stopped_s),
+        )
+
+    def joined(self, other: Memory) -> Memory:
+        """What both remember."""
+        frozen = {
+            bundle: max(each.frozen_until_s.get(bundle, 0.0) for each in (self, other))
+            for bundle in {**self.frozen_until_s, **other.frozen_until_s}
+        }
+        return Memory(
+            tuple(sorted({*self.moves, *other.moves})), frozen, max(self.stopped_until_s, other.stopped_until_s)
+        )
+
     def moved_share(self, now_s: float, within_s: float = _HOUR_S) -> float:
         """The shares that shedding has moved within the time, added up."""
         return sum(move.share for move in self.moves if move.is_own and move.at_s > now_s - within_s)
@@ -153,6 +173,13 @@ def noted(
     if is_own and is_return:
         memory, verdicts = _judged(memory, bundle, at_s, settings)
     return memory.into(state), verdicts
+
+
+def restored(state: State, stored: Mapping[str, Any], now_s: float, settings: PlannerSettings) -> State:
+    """The state with what a former leader remembered."""
+    if KEY not in stored:
+        return state
+    return Memory.of(stored).not_after(now_s, settings).joined(Memory.of(state)).into(state)
 
 
 def lifted(state: State, bundle: str | None = None) -> State:

@@ -263,6 +263,12 @@ def _recording_gauges(node: Node) -> list[_Sample]:
         ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", none, figures.queue_rows),
         ("loadmanager_recording_queue_bytes", "About what they take in memory.", none, figures.queue_bytes),
         ("loadmanager_recording", "1 while this node leads and records.", none, node.recorder.is_recording),
+        (
+            "loadmanager_recording_failing",
+            "1 while nothing can be written into the recorded history.",
+            none,
+            figures.is_failing,
+        ),
     ]
 
 

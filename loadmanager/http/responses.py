@@ -32,6 +32,7 @@ from loadmanager.errors import (
     OwnerSilentError,
     SplitRefusedError,
     StoreError,
+    TooManyPreviewsError,
     UnloadCancelledError,
     UnloadFailedError,
     ZnodeTooLargeError,
@@ -67,6 +68,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (NoLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (InvalidRecordError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (TooManyPreviewsError, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 """The first that fits counts. Pulsar answers a bad name, or a range that is no bundle, with 412."""

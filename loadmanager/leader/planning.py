@@ -1,6 +1,6 @@
 """What every decision needs, and assignments at lookup.
 
-Deciding happens in a worker thread, on a snapshot: a cycle over a hundred thousand bundles never holds up a lookup.
+Deciding happens in threads, on a snapshot: a cycle over a hundred thousand bundles never holds up a lookup.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import structlog
@@ -31,6 +31,7 @@ from loadmanager.core.ownership import (
 from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
 from loadmanager.core.shedding import round as shedding
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.state import merged
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
 from loadmanager.leader.churn import Churn
 from loadmanager.leader.journal import Journal
@@ -40,6 +41,7 @@ from loadmanager.leader.moving import Moves
 from loadmanager.leader.recorded_model import RecordedModel
 from loadmanager.leader.recording import Asked, Memory, Recorder
 from loadmanager.leader.view import ClusterView
+from loadmanager.leader.working import Previews, Worker
 
 log = structlog.get_logger(__name__)
 
@@ -58,7 +60,10 @@ SLICE = 200
 class Desk:
     """What every decision needs: the snapshot of the moment, the settings, what strategies remember, and chance.
 
-    Each decision is recorded with all that it was taken with.
+    Each decision is recorded with all that it was taken with. Those that are small, as assignments are, are made one
+    after the other. A round of shedding may take long, and what is only shown may be asked for by anybody: both are
+    worked out beside them, from what was remembered when they began, with a generator of their own. What a round
+    remembers is put together with what the others have remembered meanwhile (see `core.state.merged`).
     """
 
     def __init__(
@@ -77,9 +82,11 @@ class Desk:
         self.churn = Churn(view, live, journal, self._recent_snapshot, self.recorder, moves or Moves(self.recorder))
         self._view = view
         self._live = live
-        self._rng = np.random.default_rng(seed)
+        self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
         self._snapshot: Snapshot | None = None
-        self._lock = asyncio.Lock()
+        self._small, self._round = asyncio.Lock(), asyncio.Lock()
+        self._worker = Worker("small decisions")
+        self.previews = Previews()
 
     @property
     def memory(self) -> planner.State:
@@ -89,78 +96,100 @@ class Desk:
     def memory_now(self) -> Memory:
         """What is remembered, for a checkpoint; the next decision is made on a new snapshot."""
         self._snapshot = None
-        return Memory(self.state, self.split_state, self.churn.state, self._rng.bit_generator.state)
+        return Memory(
+            self.state,
+            self.split_state,
+            self.churn.state,
+            self._rng.bit_generator.state,
+            self._round_rng.bit_generator.state,
+        )
 
-    def restore(self, memory: planner.State) -> None:
-        """Begin with what a former leader remembered."""
-        self.state = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
-        self.split_state = memory.get(SPLIT_STRATEGY, {})
-        self.churn.state = {name: state for name, state in memory.items() if name == churn.KEY}
+    def forget(self) -> planner.State:
+        """What is remembered, and from here on is not: before it is known what the last leader remembered."""
+        memory = self.memory
+        self.state, self.split_state, self.churn.state = {}, {}, {}
+        return memory
+
+    async def restore(self, memory: planner.State) -> None:
+        """Go on with what a former leader remembered, and with what was remembered since `forget`."""
+        async with self._small:
+            others = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
+            self.state = {**self.state, **others}
+            self.split_state = memory.get(SPLIT_STRATEGY, self.split_state)
+            self.churn.state = churn.restored(self.churn.state, memory, time.time(), self._live.planner)
+            self.recorder.restored(self.state, self.split_state, self.churn.state)
 
     def begin_term(self) -> None:
-        """Draw from a generator of this term's own: a decision that was cut off may still draw from the last one."""
-        (self._rng,) = self._rng.spawn(1)
+        """Draw from generators of this term's own."""
+        self._rng, self._round_rng = self._rng.spawn(2)
 
     async def checkpoint(self, model: RecordedModel) -> None:
         """Record all that decisions depend on, between two of them."""
-        async with self._lock:
+        async with self._round, self._small:  # in this order nothing waits for a round
             self.recorder.checkpoint(model, self)
 
     async def shed(self) -> Plan:
         """One round of shedding, within the limits on churn; nothing is carried out."""
-        async with self._lock:
-            snapshot, settings = self._new_snapshot(), self._live.planner
-            asked = self.recorder.ask("shed")
+        async with self._round:
+            snapshot, settings, before = self._new_snapshot(), self._live.planner, self.state
+            rng = copy.deepcopy(self._round_rng)
+            asked = self.recorder.begin("shed")
             try:
-                proposal = await self._decide(asked, shedding.propose, snapshot, settings, self.state, self._rng)
-            except Exception:
-                self.state = {}  # what was remembered may be the cause; the next round starts without it
+                proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, before, rng)
+            except Exception as error:
+                async with self._small:
+                    self._round_rng = rng
+                    self.state = {}  # what was remembered may be the cause; the next round starts without it
+                    self.recorder.failed(asked, error, rng)
                 raise
-            under_way = self.churn.share_under_way
-            done = proposal.within_limits(self.churn.state, under_way)
-            self.state, self.churn.state = done.state, done.churn_state
-            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, self._rng, underWay=under_way)
-            self.recorder.remembered({**self.state, **self.churn.state})
+            async with self._small:
+                under_way = self.churn.share_under_way
+                done = proposal.within_limits(self.churn.state, under_way)
+                self._round_rng = rng
+                self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
+                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
+                self.recorder.remembered({**self.state, **self.churn.state})
             return done.plan
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
-        """What `shed` would decide now, and on which snapshot. Nothing is remembered of it."""
-        async with self._lock:
-            snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._rng)
-            asked = self.recorder.ask("preview_shed")
-            proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, self.state, rng)
+        """What `shed` would decide now, and on which snapshot. Nothing is remembered of it.
+
+        This and the other previews raise `TooManyPreviewsError`.
+        """
+        async with self.previews.turn() as worker:
+            snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
+            asked = self.recorder.begin("preview_shed")
+            proposal = await worker.run(shedding.propose, snapshot, settings, self.state, rng)
             under_way = self.churn.share_under_way
             plan = proposal.within_limits(self.churn.state, under_way).plan
             self.recorder.decided(asked, plan.steps, plan.verdicts, underWay=under_way)
             return plan, snapshot
 
-    async def look(self) -> Situation:
+    def look(self) -> Situation:
         """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
-        async with self._lock:
-            snapshot, settings = self._new_snapshot(), self._live.planner
-            state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
-            return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
+        snapshot, settings = self._new_snapshot(), self._live.planner
+        state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
+        return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
 
     async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:
         """Where the next `most` bundles of these brokers go, but not those to `leave`; nothing is carried out."""
-        async with self._lock:
-            snapshot, asked = self.snapshot(), self.recorder.ask("drain")
+        async with self._small:
+            snapshot, asked, rng = self.snapshot(), self.recorder.ask("drain"), copy.deepcopy(self._rng)
+            settings = self._live.planner
             plan, self.state = await self._decide(
-                asked, planner.plan_drain, snapshot, brokers, self._live.planner, self.state, self._rng, most, leave
+                asked, rng, planner.plan_drain, snapshot, brokers, settings, self.state, rng, most, leave
             )
             if plan.steps or plan.verdicts:
                 detail = {"brokers": sorted(brokers), "most": most, "leave": sorted(leave)}
-                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, self._rng, **detail)
+                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **detail)
             return plan
 
     async def preview_drain(self, broker: BrokerId) -> tuple[Plan, Snapshot]:
         """Where all bundles of the broker would go now, and on which snapshot. Nothing is remembered of it."""
-        async with self._lock:
-            snapshot, rng = self._new_snapshot(), copy.deepcopy(self._rng)
-            asked = self.recorder.ask("preview_drain")
-            plan, _ = await asyncio.to_thread(
-                planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng
-            )
+        async with self.previews.turn() as worker:
+            snapshot, rng = self._new_snapshot(), copy.deepcopy(self._round_rng)
+            asked = self.recorder.begin("preview_drain")
+            plan, _ = await worker.run(planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng)
             self.recorder.decided(asked, plan.steps, plan.verdicts, brokers=[broker], most=None, leave=[])
             return plan, snapshot
 
@@ -186,34 +215,40 @@ class Desk:
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
         """Owners for free bundles, decided as one batch; `non_persistent` are those asked for by such a topic."""
-        async with self._lock:
-            snapshot, asked = self.snapshot(), self.recorder.ask("place")
+        async with self._small:
+            snapshot, asked, rng = self.snapshot(), self.recorder.ask("place"), copy.deepcopy(self._rng)
             settings = self._live.planner
             plan, self.state = await self._decide(
-                asked, planner.plan_assignments, snapshot, bundles, settings, self.state, self._rng, non_persistent
+                asked, rng, planner.plan_assignments, snapshot, bundles, settings, self.state, rng, non_persistent
             )
             detail = {"bundles": bundles, "nonPersistent": list(non_persistent)}
-            self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, self._rng, **detail)
+            self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **detail)
             return plan
 
     async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
         """Where placement would put a bundle now, whoever owns it."""
-        async with self._lock:
-            snapshot, asked = self.snapshot(), self.recorder.ask("choose")
+        async with self._small:
+            snapshot, asked, rng = self.snapshot(), self.recorder.ask("choose"), copy.deepcopy(self._rng)
+            settings = self._live.planner
             chosen, verdict, self.state = await self._decide(
-                asked, planner.choose_destination, snapshot, bundle, None, self._live.planner, self.state, self._rng
+                asked, rng, planner.choose_destination, snapshot, bundle, None, settings, self.state, rng
             )
             steps = [] if chosen is None else [Assign(bundle, chosen, verdict.verdict)]
-            self.recorder.decided(asked, steps, [verdict], self.state, self._rng, bundle=bundle)
+            self.recorder.decided(asked, steps, [verdict], self.state, rng, bundle=bundle)
             return chosen, verdict
 
-    async def _decide(self, asked: Asked, decide: Callable[..., _Decided], *given: Any) -> _Decided:  # noqa: ANN401 - what `decide` takes
-        """Have it decided in a worker thread, and record it when that fails."""
+    async def _decide(
+        self, asked: Asked, rng: np.random.Generator, decide: Callable[..., _Decided], *given: object
+    ) -> _Decided:
+        """Have a small decision made, which draws from `rng`, and record it when that fails."""
         try:
-            return await asyncio.to_thread(decide, *given)
+            decided = await self._worker.run(decide, *given)
         except Exception as error:
-            self.recorder.failed(asked, error, self._rng)
+            self._rng = rng
+            self.recorder.failed(asked, error, rng)
             raise
+        self._rng = rng
+        return decided
 
     def snapshot(self) -> Snapshot:
         """The cluster now; taken anew only when something has changed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
@@ -315,8 +314,7 @@ class Node:
             if end_of_last_term is not None:
                 await end_of_last_term
             await self.intake.settle_registrations()
-            with contextlib.suppress(StoreUnavailableError):
-                await self.persistence.take_over()
+            await self.persistence.take_over()
             self.plans.forget()
             self._begin_to_record(term)
             self.leading.set()
@@ -329,13 +327,18 @@ class Node:
                     group.create_task(self.drains.run())
                     group.create_task(self._keep_checkpoints())
                     if self.settings.load_balancer_enabled:
-                        group.create_task(self.shedding.run())
-                        group.create_task(self.persistence.run())
-                        group.create_task(self.persistence.run_memory())
-                        group.create_task(self.persistence.run_reshaped())
-                        group.create_task(self.reshaping.run())
+                        group.create_task(self._balance(group))
             except* NotLeaderError as over:
                 log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
+
+    async def _balance(self, group: asyncio.TaskGroup) -> None:
+        """What goes by what the last leader remembered, or writes over it, once that is known."""
+        await self.persistence.taken_over()
+        group.create_task(self.shedding.run())
+        group.create_task(self.persistence.run())
+        group.create_task(self.persistence.run_memory())
+        group.create_task(self.persistence.run_reshaped())
+        group.create_task(self.reshaping.run())
 
     def _begin_to_record(self, term: Term) -> None:
         """Begin the term's part of the history, with what this node knows and remembers before it decides anything."""

@@ -275,10 +275,9 @@ async def test_the_extensible_rule_splits_what_was_above_a_limit_often_enough(
     incarnation = cluster.brokers["b1:8080"].registration.incarnation
     remembered = {"hits": {"b1:8080": [incarnation, {WHOLE: 2}]}}
     assert leader.node.desk.memory["DefaultNamespaceBundleSplitStrategyImpl"] == remembered
-    memory = leader.node.desk.memory
-    leader.node.desk.restore({})
+    memory = leader.node.desk.forget()
     assert leader.node.desk.split_state == {}
-    leader.node.desk.restore(memory)
+    await leader.node.desk.restore(memory)
     await leader.node.reshaping.round()
     assert bundles(leader) == CUT
     assert leader.node.desk.split_state == {"hits": {}}
