@@ -7,12 +7,13 @@ from typing import cast
 import pytest
 from support.clock import ManualClock
 
-from loadmanager.agent.grants import Grants
+from loadmanager.agent.grants import Claim, Grants
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.agent.peers import PeerUnavailableError
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.names import BrokerId, BundleName, NamespaceName
+from loadmanager.core.names import BrokerId, BundleName, NamespaceName, TopicName
+from loadmanager.core.ownership import OwnershipState, Registration
 
 NAME = NamespaceName.of("t", "ns")
 TOPIC = "persistent://t/ns/a"
@@ -106,6 +107,16 @@ async def test_an_unknown_namespace_has_no_boundaries_and_its_topics_are_where_t
     await cache.refresh([TOPIC])
     assert await cache.find_bundles(NAME) is None
     assert cache.find_bundle(TOPIC) is None
+
+
+def test_without_boundaries_a_topic_is_in_the_bundle_in_which_it_was_granted(clock: ManualClock) -> None:
+    grants = Grants(BrokerId("b1:8080"))
+    grants.register(7)
+    question = grants.ask(TopicName.parse(TOPIC))
+    assert question is not None
+    bundle = BundleName(NAME, ONE.range_at(0))
+    grants.answer(question, Claim(bundle, OwnershipState.OWNED, Registration(BrokerId("b1:8080"), 7), 1))
+    assert NamespaceCache(cast("LoadManagerNodes", Nodes()), grants, clock).find_bundle(TOPIC) == bundle
 
 
 async def test_boundaries_in_hand_stay_while_no_node_answers(cache: NamespaceCache, nodes: Nodes) -> None:
