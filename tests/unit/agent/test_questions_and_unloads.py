@@ -70,11 +70,12 @@ async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(
 async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundaries_is_closed(grants: Grants) -> None:
     cache, broker, unloaded = a_cache(grants), Broker(), list[None]()
     cache.take(NAME, FOUR)
+    metrics = AgentMetrics(B1.broker)
     unloads = Unloads(
         grants,
         cast("BrokerClient", broker),
         cache,
-        AgentMetrics(B1.broker),
+        metrics,
         lambda: TOPICS,
         lambda: unloaded.append(None),
     )
@@ -84,3 +85,9 @@ async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundar
     assert unloaded == [None]
     assert await unloads.unload(bundle, B1, epoch=0, version=2) is Refusal.STALE_EPOCH
     assert unloaded == [None]
+    counted = {
+        str(sample.labels["outcome"]): sample.value
+        for sample in next(iter(metrics.unloads.collect())).samples
+        if sample.name.endswith("_total")
+    }
+    assert counted == {"done": 1.0, Refusal.STALE_EPOCH: 1.0}
