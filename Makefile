@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline-demo test soak test-pipeline check lint bench format clean
+.PHONY: help demo pipeline-demo test soak test-pipeline mutation check lint bench format clean
 
 # Test processes side by side: more than there are cores, since tests with processes of their own mostly wait for them,
 # the longest of them one after the other in one worker.
@@ -64,6 +64,11 @@ lint: $(VENV)/.for-development ## Style, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+mutation: $(VENV)/.for-development ## Changes of the code that no test sees; ARGS='loadmanager.leader.slots*' tries those
+	$(INSTALL) -e '.[mutation]'
+	nice -n 19 $(BIN)/python -m mutmut run --max-children $(WORKERS) $(ARGS)
+	$(BIN)/python -m mutmut results
+
 bench: $(VENV)/.for-development ## How fast it is
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
@@ -72,7 +77,7 @@ format: $(VENV)/.for-development ## Put the code into the one style
 	$(BIN)/ruff format $(CODE)
 
 clean: ## Remove everything that was made, the environment too
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:

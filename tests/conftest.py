@@ -14,6 +14,8 @@ pytest_plugins = ["support.children", "support.zookeeper"]
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# For each of thousands of mutants.
+settings.register_profile("few", settings.get_profile("patient"), max_examples=10, derandomize=True, database=None)
 
 TOGETHER = {
     "tests/chaos/test_cut_off_leader.py::": "many processes",

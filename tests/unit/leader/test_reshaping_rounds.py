@@ -414,7 +414,9 @@ async def test_held_neighbours_are_not_merged_and_a_dry_run_only_says_what_would
     await reported(cluster, {})
     await leader.node.reshaping.round()
     assert len(bundles(leader)) == 4
-    assert journalled(leader, "would_merge", names[0])["acted"] is False
+    said = journalled(leader, "would_merge", names[0])
+    assert (said["acted"], said["destination"]) == (False, said["source"])
+    assert said["source"] is not None
 
 
 async def test_a_merge_that_fails_is_said(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
