@@ -3,10 +3,11 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline-demo test test-pipeline check lint bench format clean
+.PHONY: help demo pipeline-demo test soak test-pipeline mutation check lint bench format clean
 
-# Test processes side by side.
-WORKERS ?= 2
+# Test processes side by side: more than there are cores, since tests with processes of their own mostly wait for them,
+# the longest of them one after the other in one worker.
+WORKERS ?= $(shell expr $$(nproc) + 2)
 
 # The newest interpreter that really starts (a shim may be there without a Python behind it) and can make a venv.
 PYTHON ?= $(shell for each in python3.14 python3.13 python3.12 python3.11 python3 python; do \
@@ -42,6 +43,16 @@ test: $(VENV)/.for-development ## All tests but those on Spark, and every branch
 	$(BIN)/python -m pytest -m 'not spark' -n $(WORKERS) \
 		--cov=loadmanager.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
+# So many seeds of the time that messages of the store in memory take: `make soak SEEDS=200` over a night.
+SEEDS ?= 20
+SOAKED := tests/unit/leader tests/unit/http tests/chaos
+
+soak: $(VENV)/.for-development ## The leader's tests in memory, over and over, with other delays each time (SEEDS=20)
+	@failed=; for seed in $$(seq $(SEEDS)); do \
+		$(BIN)/python -m pytest -q -m 'not zookeeper' -n $(WORKERS) --store-seeds $$seed $(SOAKED) $(ARGS) \
+			|| failed="$$failed $$seed"; \
+	done; test -z "$$failed" || { echo "failed with --store-seeds:$$failed" >&2; exit 1; }
+
 test-pipeline: $(VENV)/.for-development ## The tests on Spark, in one process
 	$(BIN)/python -m pytest -m spark tests/pipeline tests/integration/test_pipeline_end_to_end.py $(ARGS)
 
@@ -53,6 +64,11 @@ lint: $(VENV)/.for-development ## Style, types and the direction of imports
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+mutation: $(VENV)/.for-development ## Changes of the code that no test sees; ARGS='loadmanager.leader.slots*' tries those
+	$(INSTALL) -e '.[mutation]'
+	nice -n 19 $(BIN)/python -m mutmut run --max-children $(WORKERS) $(ARGS)
+	$(BIN)/python -m mutmut results
+
 bench: $(VENV)/.for-development ## How fast it is
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
@@ -61,7 +77,7 @@ format: $(VENV)/.for-development ## Put the code into the one style
 	$(BIN)/ruff format $(CODE)
 
 clean: ## Remove everything that was made, the environment too
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) build dist mutants *.egg-info .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis .coverage*
 	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:

@@ -20,9 +20,9 @@ from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.http.app import make_app
-from loadmanager.leader.executor import Executor, ExecutorSettings
-from loadmanager.leader.planning import SheddingLoop
+from loadmanager.leader.executor import Batch, Executor, ExecutorSettings
 from loadmanager.leader.service import Node
+from loadmanager.leader.shedding import SheddingLoop
 from loadmanager.observability import configure_logging
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Put
@@ -42,7 +42,11 @@ class PlansOnly(Executor):
 
     steps = 0
 
-    async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]]) -> None:
+    async def execute_all(
+        self,
+        steps: Iterable[tuple[Unload, Sequence[Verdict]]],
+        batch: Batch | None = None,  # noqa: ARG002 - nothing waits that could be called off
+    ) -> None:
         self.steps += len(list(steps))
 
 

@@ -138,6 +138,28 @@ class StoreSettings(_Settings):
         return self.metadata_store_session_timeout_millis / 1000
 
 
+class HttpSettings(_Settings):
+    """What a connection to the HTTP server may take, so that none can keep others from being answered."""
+
+    max_http_server_connections: int = Field(
+        2_048,
+        ge=1,
+        le=1_000_000,
+        description="HTTP connections that may be open at a time; for one more the one that was silent for longest is"
+        " closed. Half of the files that the process may open is the limit above it (ulimit -n).",
+    )
+    http_request_head_timeout_ms: PositiveMs = Field(
+        10_000, description="The head of an HTTP request has to arrive within this time of its first byte."
+    )
+    http_request_body_timeout_ms: PositiveMs = Field(
+        30_000, description="The body of an HTTP request has to arrive within this time of its head, or it is a 408."
+    )
+    http_idle_timeout_ms: PositiveMs = Field(
+        120_000,
+        description="An HTTP connection without a request is closed after this time; clients' is to be shorter.",
+    )
+
+
 class WeightSettings(_Settings):
     """How much each resource counts in a broker's usage, which is the maximum over its resources."""
 
@@ -178,7 +200,7 @@ class ReportSettings(WeightSettings):
     )
 
 
-class Settings(StoreSettings, WeightSettings):
+class Settings(HttpSettings, StoreSettings, WeightSettings):
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"
@@ -225,7 +247,7 @@ class Settings(StoreSettings, WeightSettings):
         False, description="ThresholdShedder: also shed from the busiest broker when one lies far below the average."
     )
     load_balancer_history_resource_percentage: float = Field(
-        0.9, ge=0, lt=1, allow_inf_nan=False, description="Weight of the past in a broker's averaged usage."
+        0.9, ge=0, le=1, allow_inf_nan=False, description="Weight of the past in a broker's averaged usage."
     )
     load_balancer_average_resource_usage_difference_threshold_percentage: Percent = Field(
         10,
@@ -341,6 +363,13 @@ class Settings(StoreSettings, WeightSettings):
         ge=-1,
         le=1_000_000,
         description="TransferShedder: only so many of a broker's busiest bundles may be moved; 0 or less: none.",
+    )
+    max_bundles_per_load_report: int = Field(
+        50_000,
+        ge=1,
+        le=1_000_000,
+        description="A load report of more bundles is not taken in, and its znode is listed as faulty: reading it would"
+        " hold up a node.",
     )
     load_balancer_shedding_bundles_with_policies_enabled: bool = Field(
         False,
@@ -602,7 +631,7 @@ def _planner_source(name: str) -> str:
 _PLANNER_SOURCES = {each.name: _planner_source(each.name) for each in dataclasses.fields(PlannerSettings)}
 
 
-class AgentSettings(StoreSettings, ReportSettings):
+class AgentSettings(HttpSettings, StoreSettings, ReportSettings):
     """Settings of the agent beside a broker."""
 
     title: ClassVar[str] = "loadmanager agent"
@@ -698,6 +727,7 @@ def settings_of(values: Mapping[str, Any], where: str) -> Settings:
 NEEDS_RESTART = frozenset(
     {
         *StoreSettings.model_fields,  # the session is opened once
+        *HttpSettings.model_fields,  # and so is the port
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",

@@ -81,6 +81,10 @@ class NoLeaderError(LoadManagerError):
     """No node leads at the moment; ask again shortly."""
 
 
+class TooManyPreviewsError(LoadManagerError):
+    """So many plans and explanations are being waited for that this one was not begun; ask again later."""
+
+
 class NoBrokerAvailableError(LoadManagerError):
     """No registered broker may own the bundle; the message says why."""
 

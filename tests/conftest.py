@@ -5,14 +5,17 @@ import logging
 import pytest
 import structlog
 from hypothesis import HealthCheck, settings
+from support.delays import Seed
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins = ["support.zookeeper"]
+pytest_plugins = ["support.children", "support.zookeeper"]
 
 # How long an example takes says more about what else the machine does than about the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+# For each of thousands of mutants.
+settings.register_profile("few", settings.get_profile("patient"), max_examples=10, derandomize=True, database=None)
 
 TOGETHER = {
     "tests/chaos/test_cut_off_leader.py::": "many processes",
@@ -26,6 +29,38 @@ TOGETHER = {
 """How the names of tests begin that run one after the other, in one process: they share something that takes long to
 make, or start so many processes that two of them at a time would be in each other's way.
 """
+
+
+MANY_SEEDS = "tests/unit/leader/"
+"""How the names of tests begin that run with each of the seeds; all others have the first one."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--store-seeds",
+        default="1,2,3",
+        help="by which the time is drawn that messages of stores in memory are under way; tests of the leader run"
+        " with each, all others with the first",
+    )
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"store seeds: {config.getoption('--store-seeds')}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if metafunc.definition.nodeid.startswith(MANY_SEEDS):
+        seeds = _store_seeds(metafunc.config)
+        metafunc.parametrize("_store_seed", seeds, indirect=True, ids=[f"seed-{seed}" for seed in seeds])
+
+
+@pytest.fixture(autouse=True)
+def _store_seed(request: pytest.FixtureRequest) -> None:
+    Seed.value = getattr(request, "param", _store_seeds(request.config)[0])
+
+
+def _store_seeds(config: pytest.Config) -> list[int]:
+    return [int(word) for word in config.getoption("--store-seeds").split(",")]
 
 
 class _Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types

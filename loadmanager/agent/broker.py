@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-import aiohttp
-
 from loadmanager.agent.bundle_stats import check_stats
-from loadmanager.agent.peers import PeerUnavailableError, call
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.liveness import is_refused
 from loadmanager.wire.http import BrokerStats, UnloadRequest
 from loadmanager.wire.validation import parse_model
@@ -22,19 +20,19 @@ class BrokerClient:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        http: HttpClient,
         url: str,
         stats_timeout_s: float = STATS_TIMEOUT_S,
         unload_timeout_s: float = UNLOAD_TIMEOUT_S,
     ) -> None:
-        self._session = session
+        self._http = http
         self._url = url.rstrip("/")
         self._stats_timeout_s = stats_timeout_s
         self._unload_timeout_s = unload_timeout_s
 
     async def stats(self) -> BrokerStats:
         """`PeerUnavailableError` without an answer, `InvalidRecordError` when it cannot be true."""
-        answer = await call(self._session, "GET", f"{self._url}/loadmanager/v1/stats", self._stats_timeout_s)
+        answer = await self._http.call("GET", f"{self._url}/loadmanager/v1/stats", self._stats_timeout_s)
         if answer.status != HTTPStatus.OK:
             raise PeerUnavailableError(answer.shown())
         stats = parse_model(BrokerStats, answer.body, answer.url)
@@ -44,8 +42,7 @@ class BrokerClient:
     async def unload(self, bundle: str, topics: list[str]) -> None:
         """Return once the broker has closed the topics; `PeerUnavailableError` when it did not say so in time."""
         request = UnloadRequest(bundle=bundle, topics=topics).to_json()
-        answer = await call(
-            self._session,
+        answer = await self._http.call(
             "POST",
             f"{self._url}/loadmanager/v1/unload",
             self._unload_timeout_s,

@@ -20,8 +20,9 @@ import structlog
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.bundle_stats import TopicLoad, topic_loads
+from loadmanager.agent.grants import Grants
 from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import BrokerStats
 
@@ -37,6 +38,7 @@ class BrokerWatch:
     def __init__(
         self,
         client: BrokerClient,
+        grants: Grants,
         metrics: AgentMetrics,
         clock: Callable[[], float],
         *,
@@ -47,6 +49,7 @@ class BrokerWatch:
         on_change: Callable[[], None],
     ) -> None:
         self._client = client
+        self._grants = grants
         self._metrics = metrics
         self._clock = clock
         self._stats_interval_s = stats_interval_s
@@ -106,6 +109,8 @@ class BrokerWatch:
             await self._without_answer(str(error))
         else:
             self._accept(stats)
+            if stats.opening is not None:
+                self._grants.saw({entry.topic for entry in stats.topics}.union(stats.opening))
 
     def _accept(self, stats: BrokerStats) -> None:
         before = self.process

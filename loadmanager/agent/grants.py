@@ -20,6 +20,9 @@ A passive machine: events in, verdicts out, no clock and no I/O.
                          else                                               a revocation     epoch; fence at version
     closed(revocation)   -                                                  -                its topics are forgotten,
                                                                                              unless granted since
+    saw(topics)          -                                                  -                forgotten is what two looks
+                                                                                             in a row were without,
+                                                                                             unless granted since
 
 The topics of a revocation are those granted in an overlapping bundle, less those whose hash lies outside the revoked
 range where the caller says how the namespace hashes: a part of a split bundle is closed without the other parts.
@@ -28,6 +31,9 @@ Why bundles that *overlap*, and not only the one that is named: boundaries chang
 each point of the hash space the version only grows, whichever bundle holds the point. So an answer about a bundle is
 out of date as soon as any point of it was revoked at its version or a later one, under any bundle's name.
 
+What a broker neither has open nor is about to open, it has to ask for again: nothing can come of its grant any more, so
+it need not be named in an unload. A look may have begun before the grant; the one after it began when it had ended.
+
 VOID is not needed for the order of versions. It makes the rule as simple for the agent as for the broker: whatever was
 asked before an unload arrived has to be asked again.
 """
@@ -35,7 +41,7 @@ asked before an unload arrived has to be asked again.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 
 from loadmanager.core.hashing import HashFunction, topic_hash
@@ -59,6 +65,7 @@ class Refusal(enum.StrEnum):
     NOT_REGISTERED = "not_registered"
     OTHER_BROKER = "other_broker"
     STALE_EPOCH = "stale_epoch"
+    UNKNOWN_EPOCH = "unknown_epoch"
     STALE_VERSION = "stale_version"
 
 
@@ -132,6 +139,7 @@ class Grants:
         self._registration: Registration | None = None
         self._highest_epoch = 0
         self._unloads = 0
+        self._unseen: set[str] = set()
         self._namespaces: dict[NamespaceName, _Namespace] = {}
         self._bundle_of: dict[str, BundleName] = {}
 
@@ -157,6 +165,7 @@ class Grants:
         self._highest_epoch = 0
         self._namespaces.clear()
         self._bundle_of.clear()
+        self._unseen.clear()
 
     def ask(self, topic: TopicName) -> Question | None:
         """What the answer has to be handed in with; None while not registered."""
@@ -220,6 +229,16 @@ class Grants:
             if bundle is not None and self._get(topic, bundle).after < revocation.number:
                 self._drop(topic, bundle)
 
+    def saw(self, topics: Container[str]) -> None:
+        """The broker has told `topics`: all that are open, and all that it asks for or is about to open.
+
+        It is asked again only when it has answered.
+        """
+        missing = {topic for topic in self._bundle_of if topic not in topics}
+        for topic in missing & self._unseen:
+            self._drop(topic, self._bundle_of[topic])
+        self._unseen = missing - self._unseen
+
     def find_bundle(self, topic: str) -> BundleName | None:
         """The bundle in which the topic was granted."""
         return self._bundle_of.get(topic)
@@ -248,6 +267,7 @@ class Grants:
         namespace = self._namespaces.setdefault(bundle.namespace, _Namespace())
         namespace.grants.setdefault(bundle.range, {})[topic] = _Grant(version, self._unloads)
         self._bundle_of[topic] = bundle
+        self._unseen.discard(topic)
 
     def _get(self, topic: str, bundle: BundleName) -> _Grant:
         return self._namespaces[bundle.namespace].grants[bundle.range][topic]

@@ -45,12 +45,14 @@ class Leases:
         now_s = self._clock()
         granted_ms = lease_ms(now_s, session_valid_until_s, self._broker_lease_ms)
         if granted_ms > 0:
-            lapses_at_s = now_s + granted_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)
-            self._lapsed_at_s = max(self._lapsed_at_s, lapses_at_s)
+            self._note(now_s, granted_ms)
             self._last_granted_at_s = now_s
         return granted_ms
 
-    def assume_granted_by_predecessor(self) -> None:
-        """A former life of this agent may have granted a full lease a moment ago."""
-        lapses_at_s = self._clock() + self._broker_lease_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)
+    def assume_granted_by_predecessor(self, longest_lease_ms: int) -> None:
+        """A former life of this agent may have granted its longest lease a moment ago."""
+        self._note(self._clock(), longest_lease_ms)
+
+    def _note(self, granted_at_s: float, granted_ms: int) -> None:
+        lapses_at_s = granted_at_s + granted_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)
         self._lapsed_at_s = max(self._lapsed_at_s, lapses_at_s)

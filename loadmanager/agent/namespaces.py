@@ -9,7 +9,7 @@ import structlog
 
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.nodes import LoadManagerNodes
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
 

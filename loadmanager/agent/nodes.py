@@ -7,12 +7,11 @@ from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import quote
 
-import aiohttp
 import structlog
 
 from loadmanager.agent.grants import Claim
 from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.peers import PeerUnavailableError, call
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import BundleName, InvalidNameError, NamespaceName, TopicName, parse_broker_id
@@ -37,12 +36,12 @@ class LoadManagerNodes:
 
     def __init__(
         self,
-        session: aiohttp.ClientSession,
+        http: HttpClient,
         urls: Sequence[str],
         metrics: AgentMetrics,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        self._session = session
+        self._http = http
         self._urls = [url.rstrip("/") for url in urls]
         self._metrics = metrics
         self._timeout_s = timeout_s
@@ -85,7 +84,7 @@ class LoadManagerNodes:
         return answers[-1]
 
     async def _ask_one(self, url: str, parse: Callable[[bytes, str], T]) -> T | None:
-        answer = await call(self._session, "GET", url, self._timeout_s)
+        answer = await self._http.call("GET", url, self._timeout_s)
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         if answer.status != HTTPStatus.OK:

@@ -10,7 +10,7 @@ from loadmanager.agent.grants import Claim, Grants, Verdict
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.names import TopicName
 from loadmanager.errors import LoadManagerError
 from loadmanager.wire.http import OwnerAnswer

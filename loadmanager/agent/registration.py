@@ -12,8 +12,8 @@
 The incarnation is the znode's `czxid`. The znode is deleted only when no lease can be valid any more, because its
 absence tells the leader that this broker serves nothing.
 
-A znode left over from a former life of this agent is deleted as soon as no lease of that life can be valid. It is left
-alone while another agent may stand behind it: one whose address is not ours, and answers.
+A znode left over from a former life of this agent is deleted as soon as no lease of that life can be valid. Any other
+is left to the session that holds it: an agent that lives may stand behind it, wherever its address leads from here.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ import structlog
 from loadmanager.agent.broker_watch import BrokerProcess
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
+from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.errors import InvalidRecordError, StoreError, TransactionFailedError, ZnodeTooLargeError
-from loadmanager.liveness import is_refused
 from loadmanager.store import codec, paths
 from loadmanager.store.base import Create, Delete, MetadataStore, Put, SessionState, Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, decode_local_broker_data
@@ -66,7 +66,7 @@ class Registration:
         self,
         store: MetadataStore,
         broker_id: str,
-        agent_url: str,
+        life: Life,
         grants: Grants,
         leases: Leases,
         metrics: AgentMetrics,
@@ -75,7 +75,7 @@ class Registration:
     ) -> None:
         self._store = store
         self._path = paths.broker(broker_id)
-        self._agent_url = agent_url
+        self._life = life
         self._grants = grants
         self._leases = leases
         self._metrics = metrics
@@ -83,8 +83,10 @@ class Registration:
         self._first_record = first_record
         self._held: _Held | None = None
         self._leftover_czxid: int | None = None
+        self._foreign_czxid: int | None = None
         self._nothing_open = False
         self._delayed = False
+        self._ending = False
         self.overwritten = False
         """Whether another has written our record, so that it has to be written again."""
         self._wake = asyncio.Event()
@@ -99,7 +101,7 @@ class Registration:
     def incarnation(self) -> int | None:
         """The incarnation under which the broker may be told anything: None unless registered in this very session."""
         held = self._held
-        if held is None or held.withdrawn or not self._is_ours(held):
+        if held is None or held.withdrawn or self._ending or not self._is_ours(held):
             return None
         return held.czxid
 
@@ -116,6 +118,10 @@ class Registration:
     def wake(self) -> None:
         """Something that may bear on the registration has changed."""
         self._wake.set()
+
+    def end(self) -> None:
+        """Grant nothing from here on: the agent is about to end."""
+        self._ending = True
 
     def withdraw(self, reason: str) -> bool:
         """Grant nothing more; the znode goes once no lease is valid. False when there was nothing to withdraw."""
@@ -229,6 +235,7 @@ class Registration:
         if znode is not None and znode.ephemeral_owner != session_id:
             return await self._deal_with_leftover(znode)
         if znode is None:
+            await self._store.ensure_path(paths.BROKERS)  # a store that was wiped has lost it
             # A refusal because it exists meanwhile, or an unknown outcome, is looked at again in the next step.
             await self._store.commit([Create(self._path, self._first_record(), ephemeral=True)], session_id=session_id)
             znode = await self._store.get(self._path)
@@ -243,30 +250,34 @@ class Registration:
 
     async def _deal_with_leftover(self, znode: Znode) -> float:
         if znode.czxid != self._leftover_czxid:
-            if not await self._is_abandoned(znode):
+            lease_ms = self._longest_lease_of_former_life(znode)
+            if lease_ms is None:
                 return _RETRY_S
-            log.info("leftover_znode", path=self._path, incarnation=znode.czxid)
+            log.info("leftover_znode", path=self._path, incarnation=znode.czxid, longest_lease_ms=lease_ms)
             self._leftover_czxid = znode.czxid
-            self._leases.assume_granted_by_predecessor()
+            self._leases.assume_granted_by_predecessor(lease_ms)
         remaining_s = self._leases.lapsed_at_s - self._clock()
         if remaining_s > 0:
             return remaining_s
         await self._store.commit([Delete(self._path, znode.version)], session_id=self._store.session_id)
         return 0.0
 
-    async def _is_abandoned(self, znode: Znode) -> bool:
-        """Whether the agent that made the znode is a former life of this one, or at least has ended."""
+    def _longest_lease_of_former_life(self, znode: Znode) -> int | None:
+        """Milliseconds; None unless the agent that made the znode was this one before, and has ended for certain."""
         try:
             record = decode_local_broker_data(codec.decode(znode.data, self._path), self._path)
         except InvalidRecordError as error:
             self._metrics.garbage.labels("registration").inc()
             log.warning("leftover_znode_unreadable", error=str(error))
-            return False
-        url = (record.get("protocols") or {}).get(AGENT_PROTOCOL)
-        if url == self._agent_url or (url is not None and await is_refused(url)):
-            return True
-        log.warning("broker_id_in_use", path=self._path, agent_url=url, incarnation=znode.czxid)
-        return False
+            return None
+        life, lease_ms = record.get("agentLife", ""), record.get("brokerLeaseMs")
+        if life == self._life.name or self._life.is_over(life):
+            return lease_ms
+        if znode.czxid != self._foreign_czxid:
+            self._foreign_czxid = znode.czxid
+            url = (record.get("protocols") or {}).get(AGENT_PROTOCOL)
+            log.warning("broker_id_in_use", path=self._path, agent_url=url, life=life, incarnation=znode.czxid)
+        return None
 
     def _deregistered(self, held: _Held) -> None:
         self._held = None

@@ -45,11 +45,19 @@ class Identity:
     service_url: str
     web_service_url: str
     agent_url: str
+    agent_life: str
+    broker_lease_ms: int
 
     @classmethod
-    def of(cls, settings: AgentSettings, agent_url: str) -> Identity:
-        web_url = settings.broker_web_service_url or f"http://{settings.broker_id}"
-        return cls(settings.broker_id, settings.broker_service_url, web_url, agent_url)
+    def of(cls, settings: AgentSettings, agent_url: str, agent_life: str) -> Identity:
+        return cls(
+            broker_id=settings.broker_id,
+            service_url=settings.broker_service_url,
+            web_service_url=settings.broker_web_service_url or f"http://{settings.broker_id}",
+            agent_url=agent_url,
+            agent_life=agent_life,
+            broker_lease_ms=settings.broker_lease_ms,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +102,8 @@ def build_report(identity: Identity, now: Situation, written: LocalBrokerData | 
         loadManagerClassName=LOAD_MANAGER_CLASS,
         startTimestamp=now.start_timestamp_ms,
         loadReportType="LocalBrokerData",
+        agentLife=identity.agent_life,
+        brokerLeaseMs=identity.broker_lease_ms,
     )
     if identity.service_url:
         record["pulsarServiceUrl"] = identity.service_url

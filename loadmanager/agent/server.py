@@ -15,7 +15,7 @@ from loadmanager.agent.grants import Refusal
 from loadmanager.agent.nodes import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import NotRegisteredError
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import (
     BrokerId,
@@ -27,7 +27,7 @@ from loadmanager.core.names import (
     parse_broker_id,
 )
 from loadmanager.core.ownership import Registration
-from loadmanager.errors import InvalidRecordError
+from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -47,6 +47,7 @@ _STATUS_OF_REFUSAL = {
     Refusal.NOT_REGISTERED: HTTPStatus.SERVICE_UNAVAILABLE,
     Refusal.OTHER_BROKER: HTTPStatus.PRECONDITION_FAILED,
     Refusal.STALE_EPOCH: HTTPStatus.PRECONDITION_FAILED,
+    Refusal.UNKNOWN_EPOCH: HTTPStatus.PRECONDITION_FAILED,
     Refusal.STALE_VERSION: HTTPStatus.PRECONDITION_FAILED,
 }
 _REASON_OF_REFUSAL = {
@@ -54,6 +55,7 @@ _REASON_OF_REFUSAL = {
     Refusal.OTHER_BROKER: f"{OWNER_HEADER}, {INCARNATION_HEADER}: this agent stands beside another broker, or another"
     " life of it: is the agent's URL (agentUrl) right?",
     Refusal.STALE_EPOCH: f"{EPOCH_HEADER}: a higher epoch was seen: this leader has been replaced",
+    Refusal.UNKNOWN_EPOCH: f"{EPOCH_HEADER}: nobody was elected with so high an epoch",
     Refusal.STALE_VERSION: f"{BUNDLE_VERSION_HEADER}: the bundle was granted at a higher version since",
 }
 
@@ -153,7 +155,7 @@ async def _errors_as_json(
         return await handler(request)
     except InvalidNameError as error:
         return _problem(HTTPStatus.BAD_REQUEST, str(error))
-    except (NotRegisteredError, PeerUnavailableError, InvalidRecordError) as error:
+    except (NotRegisteredError, PeerUnavailableError, InvalidRecordError, StoreError) as error:
         return _problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
     except web.HTTPException as error:
         return _problem(error.status, f"{request.method} {request.path}: {error.reason}")

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import Callable
 
-import aiohttp
 import structlog
 from aiohttp import web
 
@@ -15,6 +14,7 @@ from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.lease import Leases
+from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
@@ -25,6 +25,7 @@ from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.server import AgentServer
 from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
+from loadmanager.calling import HttpClient
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
 from loadmanager.store import paths
@@ -60,14 +61,16 @@ class Agent:
         store: MetadataStore,
         agent_url: str,
         *,
+        life: Life | None = None,
         clock: Callable[[], float] = time.monotonic,
         roots: Roots | None = None,
         unload_timeout_s: float | None = None,
     ) -> None:
         self._settings = settings
         self._store = store
+        self._life = life or Life()
         self._clock = clock
-        self._http = aiohttp.ClientSession()
+        self._http = HttpClient()
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)
@@ -80,13 +83,14 @@ class Agent:
         self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots())
         self.reporter = self._make_reporter(agent_url)
         self.registration = Registration(
-            store, broker_id, agent_url, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
+            store, broker_id, self._life, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
         )
         self.unloads = Unloads(
             self.grants,
             self._broker,
             self.namespaces,
             self.metrics,
+            self._read_epoch,
             lambda: self.watch.loads,
             self.reporter.bundle_unloaded,
         )
@@ -114,22 +118,19 @@ class Agent:
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop`; then have the broker close its topics, and take its registration back.
 
-        An error that nobody foresaw ends all of it, as an `ExceptionGroup`: the broker's lease then lapses by itself.
+        So it is whatever ends it, a cancellation or an error that nobody foresaw (an `ExceptionGroup`) too: on return
+        no lease is valid, or the broker has closed everything, and the session may go.
         """
-        await self._store.ensure_path(paths.BROKERS)
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(self.sampler.run()),
-                group.create_task(self.watch.run()),
-                group.create_task(self.registration.run(lambda: self.watch.process)),
-                group.create_task(self.reporter.run(self.registration)),
-            ]
-            await stop.wait()
-            for task in tasks:
-                task.cancel()
-        await self._leave()
+        try:
+            await self._work(stop)
+        except Exception:
+            log.exception("agent_failed")
+            raise
+        finally:
+            await self._leave("stopped" if stop.is_set() else "failed")
 
     async def close(self) -> None:
+        self._life.close()
         await self._http.close()
 
     def grant_lease(self) -> LeaseAnswer | None:
@@ -159,6 +160,7 @@ class Agent:
     def _make_watch(self) -> BrokerWatch:
         return BrokerWatch(
             self._broker,
+            self.grants,
             self.metrics,
             self._clock,
             stats_interval_s=self._settings.stats_update_frequency_in_secs,
@@ -170,7 +172,7 @@ class Agent:
 
     def _make_reporter(self, agent_url: str) -> Reporter:
         return Reporter(
-            Identity.of(self._settings, agent_url),
+            Identity.of(self._settings, agent_url, self._life.name),
             self._settings,
             self.watch,
             self.namespaces,
@@ -180,18 +182,48 @@ class Agent:
             self._clock,
         )
 
+    async def _read_epoch(self) -> int:
+        """The current epoch; `StoreError` when it cannot be read."""
+        await self._store.sync()
+        znode = await self._store.get(paths.EPOCH)
+        return znode.version if znode else 0
+
     def _broker_changed(self) -> None:
         self.registration.wake()
 
-    async def _leave(self) -> None:
-        """Graceful: nothing more is granted, the broker closes what it has, and only then the znode goes."""
+    async def _work(self, stop: asyncio.Event) -> None:
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(self.sampler.run()),
+                group.create_task(self.watch.run()),
+                group.create_task(self.registration.run(lambda: self.watch.process)),
+                group.create_task(self.reporter.run(self.registration)),
+            ]
+            try:
+                await stop.wait()
+            finally:
+                self.registration.end()
+                for task in tasks:
+                    task.cancel()
+
+    async def _leave(self, reason: str) -> None:
+        try:
+            await self._take_back(reason)
+        except Exception:
+            log.exception("withdrawal_failed")
+        finally:
+            if self.registration.phase is not Phase.ABSENT:
+                await asyncio.sleep(max(0.0, self.leases.lapsed_at_s - self._clock()))
+        log.info("agent_stopped", phase=self.registration.phase)
+
+    async def _take_back(self, reason: str) -> None:
+        """Nothing more is granted, the broker closes what it has, and only then the znode goes."""
         topics_by_bundle = self.unloads.everything_open()
-        if self.registration.withdraw("stopped") and await self.unloads.close(topics_by_bundle):
+        if self.registration.withdraw(reason) and await self.unloads.close(topics_by_bundle):
             self.registration.broker_closed_everything()
         deadline_s = max(self._clock(), self.leases.lapsed_at_s) + _LAST_WORDS_S
         while self.registration.phase is not Phase.ABSENT and self._clock() < deadline_s:
             await self.registration.step_and_wait(lambda: None)
-        log.info("agent_stopped", phase=self.registration.phase)
 
     def _show_state(self) -> None:
         self.metrics.show(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 
 import structlog
 
@@ -11,11 +11,11 @@ from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.grants import Grants, Refusal, Revocation
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
-from loadmanager.agent.peers import PeerUnavailableError
+from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import Registration
-from loadmanager.errors import InvalidRecordError
+from loadmanager.errors import InvalidRecordError, StoreError
 
 log = structlog.get_logger(__name__)
 
@@ -23,7 +23,9 @@ _UNLOADS_AT_A_TIME = 8
 
 
 class Unloads:
-    """`open_topics()` are those in the broker's last statistics; `on_unloaded()` is called after each unload."""
+    """`read_epoch()` asks the metadata store for the current epoch, `open_topics()` are the topics in the broker's last
+    statistics, and `on_unloaded()` is called after each unload.
+    """
 
     def __init__(
         self,
@@ -31,6 +33,7 @@ class Unloads:
         broker: BrokerClient,
         namespaces: NamespaceCache,
         metrics: AgentMetrics,
+        read_epoch: Callable[[], Awaitable[int]],
         open_topics: Callable[[], Iterable[str]],
         on_unloaded: Callable[[], None],
     ) -> None:
@@ -38,6 +41,7 @@ class Unloads:
         self._broker = broker
         self._namespaces = namespaces
         self._metrics = metrics
+        self._read_epoch = read_epoch
         self._open_topics = open_topics
         self._on_unloaded = on_unloaded
 
@@ -49,12 +53,16 @@ class Unloads:
         version: int,
         hash_function: HashFunction | None = None,
     ) -> Refusal | None:
-        """None once the broker has closed the bundle's topics; `PeerUnavailableError` when it does not say so.
+        """None once the broker has closed the bundle's topics.
+
+        `PeerUnavailableError` when it does not say so, `StoreError` when it cannot be known whether the epoch exists.
 
         Repeating it is harmless. From the first word of it on, nothing in the bundle is granted any more. Without the
         namespace's `hash_function` everything is closed that was granted in a bundle which overlaps with this one.
         """
-        revocation = self._grants.revoke(bundle, owner, epoch, version, hash_function)
+        revocation: Revocation | Refusal = Refusal.UNKNOWN_EPOCH
+        if await self._was_elected(epoch):
+            revocation = self._grants.revoke(bundle, owner, epoch, version, hash_function)
         if isinstance(revocation, Refusal):
             self._metrics.unloads.labels(revocation).inc()
             log.warning("unload_refused", bundle=str(bundle), epoch=epoch, version=version, reason=revocation)
@@ -100,6 +108,17 @@ class Unloads:
                 return True
 
         return all(await asyncio.gather(*(close_one(*entry) for entry in topics_by_bundle.items())))
+
+    async def _was_elected(self, epoch: int) -> bool:
+        """Whether some leader has this epoch, or had it: after one that is made up, every leader would be refused."""
+        if epoch <= self._grants.highest_epoch:
+            return True
+        try:
+            return epoch <= await self._read_epoch()
+        except StoreError as error:
+            self._metrics.unloads.labels("epoch_not_read").inc()
+            log.warning("unload_failed", epoch=epoch, error=str(error))
+            raise
 
     def _topics(self, revocation: Revocation, hash_function: HashFunction | None) -> list[str]:
         """Everything granted, and what the broker itself says is open in the bundle."""

@@ -24,6 +24,7 @@ from loadmanager.cli.running import (
 )
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
+from loadmanager.serving import ServerLimits, serve_within
 
 log = structlog.get_logger(__name__)
 
@@ -47,8 +48,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     url = url_of(settings, listener.getsockname()[1])
     store = await open_store(settings, listener)
     beside = Agent(settings, store, url)
-    runner = web.AppRunner(beside.app(), access_log=None, shutdown_timeout=ANSWER_S)
-    await runner.setup()
+    runner = await serve_within(beside.app(), ServerLimits.of(settings), ANSWER_S)
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
     log.info("agent_started", url=url, broker_id=settings.broker_id, store=settings.metadata_store_url)
     if ready_file is not None:
@@ -56,7 +56,6 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     try:
         await beside.run(stop_signal())
     except (ExceptionGroup, StoreError) as failure:  # the top of the process: whatever it was, say it and end
-        log.exception("agent_failed")
         causes = failure.exceptions if isinstance(failure, ExceptionGroup) else (failure,)
         said = "; ".join(f"{type(cause).__name__}: {cause}" for cause in causes)
         fail(f"the agent cannot go on: {said}", EXIT_FAILURE)

@@ -25,10 +25,11 @@ from loadmanager.cli.running import (
     write_ready_file,
 )
 from loadmanager.config import Settings
-from loadmanager.errors import HistoryError
+from loadmanager.errors import HistoryError, StoreError
 from loadmanager.history.files import Directory
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
+from loadmanager.serving import ServerLimits, serve_within
 
 log = structlog.get_logger(__name__)
 
@@ -54,17 +55,18 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     url = f"http://{address}"
     store = await open_store(settings, listener)
     node = Node(settings, store, address, url, secrets.randbits(63))
-    runner = web.AppRunner(make_app(node), access_log=None, shutdown_timeout=ANSWER_S)
-    await runner.setup()
-    await node.start()
-    keep_pauses_short()
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
-    log.info("serving", url=url, store=settings.metadata_store_url)
-    if ready_file is not None:
-        write_ready_file(ready_file, url)
+    runner = await serve_within(make_app(node), ServerLimits.of(settings), ANSWER_S)
     try:
+        await node.start()
+        keep_pauses_short()
+        await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        log.info("serving", url=url, store=settings.metadata_store_url)
+        if ready_file is not None:
+            write_ready_file(ready_file, url)
         await _until_told_to_stop(node)
         log.info("stopping", url=url)
+    except StoreError as error:
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
     finally:
         await node.stop()
         await asyncio.wait_for(runner.cleanup(), GRACE_S)

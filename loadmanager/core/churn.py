@@ -107,6 +107,26 @@ class Memory:
             self.stopped_until_s if self.stopped_until_s > now_s else 0.0,
         )
 
+    def not_after(self, now_s: float, settings: PlannerSettings) -> Memory:
+        """What a clock that was ahead noted, as if it was noted now: else it would count until this one is as far."""
+        frozen_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
+        stopped_s = now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S
+        return Memory(
+            tuple(move._replace(at_s=min(move.at_s, now_s)) for move in self.moves),
+            {bundle: min(until_s, frozen_s) for bundle, until_s in self.frozen_until_s.items()},
+            min(self.stopped_until_s, stopped_s),
+        )
+
+    def joined(self, other: Memory) -> Memory:
+        """What both remember."""
+        frozen = {
+            bundle: max(each.frozen_until_s.get(bundle, 0.0) for each in (self, other))
+            for bundle in {**self.frozen_until_s, **other.frozen_until_s}
+        }
+        return Memory(
+            tuple(sorted({*self.moves, *other.moves})), frozen, max(self.stopped_until_s, other.stopped_until_s)
+        )
+
     def moved_share(self, now_s: float, within_s: float = _HOUR_S) -> float:
         """The shares that shedding has moved within the time, added up."""
         return sum(move.share for move in self.moves if move.is_own and move.at_s > now_s - within_s)
@@ -155,6 +175,13 @@ def noted(
     return memory.into(state), verdicts
 
 
+def restored(state: State, stored: Mapping[str, Any], now_s: float, settings: PlannerSettings) -> State:
+    """The state with what a former leader remembered."""
+    if KEY not in stored:
+        return state
+    return Memory.of(stored).not_after(now_s, settings).joined(Memory.of(state)).into(state)
+
+
 def lifted(state: State, bundle: str | None = None) -> State:
     """The state with the breaker set back: of one bundle, or of all bundles and of shedding."""
     memory = Memory.of(state)
@@ -166,14 +193,19 @@ def lifted(state: State, bundle: str | None = None) -> State:
     return memory.into(state)
 
 
-def limit(plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State) -> tuple[Plan, State]:
-    """The plan without the steps that are beyond the limits, with a verdict for each of those; and the state."""
+def limit(
+    plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+) -> tuple[Plan, State]:
+    """The plan without the steps that are beyond the limits, with a verdict for each of those; and the state.
+
+    `under_way` is the share that moves of former rounds, which have not ended, take along.
+    """
     memory = Memory.of(state).at(snapshot.taken_at_s, settings)
     state = memory.into(state)
     if not plan.steps:
         return plan, state
     refusals: dict[str, Verdict] = {}
-    allowance = _Allowance(memory, snapshot, settings)
+    allowance = _Allowance(memory, snapshot, settings, under_way)
     for step in plan.steps:
         if isinstance(step, Unload):
             refusal = allowance.find_refusal(step)
@@ -185,21 +217,23 @@ def limit(plan: Plan, snapshot: Snapshot, settings: PlannerSettings, state: Stat
     return replace(plan, steps=steps, verdicts=(*kept, *refusals.values())), state
 
 
-def find_excess(step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State) -> Verdict | None:
+def find_excess(
+    step: Unload, snapshot: Snapshot, settings: PlannerSettings, state: State, under_way: float = 0.0
+) -> Verdict | None:
     """Why the limits keep this step, alone, from being carried out now, None if they do not."""
     memory = Memory.of(state).at(snapshot.taken_at_s, settings)
-    return _Allowance(memory, snapshot, settings).find_refusal(step)
+    return _Allowance(memory, snapshot, settings, under_way).find_refusal(step)
 
 
 class _Allowance:
     """What a round may still move; each step that is not refused counts."""
 
-    def __init__(self, memory: Memory, snapshot: Snapshot, settings: PlannerSettings) -> None:
+    def __init__(self, memory: Memory, snapshot: Snapshot, settings: PlannerSettings, under_way: float) -> None:
         self._memory = memory
         self._snapshot = snapshot
         self._settings = settings
         self._now_s = snapshot.taken_at_s
-        self._this_hour = memory.moved_share(self._now_s)
+        self._this_hour = memory.moved_share(self._now_s) + under_way
         self._this_cycle = 0.0
         self._left = {move.bundle for move in memory.moves}
 

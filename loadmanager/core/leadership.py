@@ -9,6 +9,9 @@ An election alone does not stop a leader that was paused and wakes up, so leader
 Since the epoch makes an early take-over safe, a standby may be quick: it campaigns when there is no leader, or when
 the leader's process is gone (its port refuses connections), without waiting for the old session to expire.
 
+A node whose link to the store broke lately leaves others the first turn: when it is back it takes its own znode away,
+and waits a little before it campaigns. Else one whose link flaps would be elected each time that it is up.
+
                     Campaign won
        FOLLOWING ────────────────▶ LEADING
            ▲                          │  lease lapsed, session changed, epoch moved on, leader znode not ours
@@ -18,6 +21,7 @@ the leader's process is gone (its port refuses connections), without waiting for
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 
 
@@ -58,6 +62,8 @@ class Knowledge:
 
     `view_is_fresh` says that leader and epoch were read after the last (re)connection. `refused_czxid` is the leader
     znode (by czxid) whose process was found gone, `next_probe_s` when the leader's port is to be tried again.
+    `open_since_s` is what `open_since` said last. Until `unsound_until_s` the own link is one that broke lately, and
+    then the turn is with the others for `turn_s` from `open_since_s` on; 0 when there are none.
     """
 
     now_s: float
@@ -70,6 +76,9 @@ class Knowledge:
     term: Term | None = None
     refused_czxid: int | None = None
     next_probe_s: float = 0.0
+    open_since_s: float | None = None
+    unsound_until_s: float = -math.inf
+    turn_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +97,13 @@ class Campaign:
 
 
 @dataclass(frozen=True, slots=True)
+class Vacate:
+    """Take the leader znode away, which is left over from this node, if the epoch is still `epoch_version`."""
+
+    epoch_version: int
+
+
+@dataclass(frozen=True, slots=True)
 class Probe:
     """Try to connect to the leader at `service_url`; the outcome is about the leader znode `czxid`."""
 
@@ -100,7 +116,7 @@ class StepDown:
     reason: StepDownReason
 
 
-Action = Wait | Campaign | Probe | StepDown
+Action = Wait | Campaign | Vacate | Probe | StepDown
 
 
 def next_action(known: Knowledge) -> Action:
@@ -108,6 +124,15 @@ def next_action(known: Knowledge) -> Action:
     if known.term is not None:
         return _as_leader(known, known.term)
     return _as_follower(known)
+
+
+def open_since(known: Knowledge) -> float | None:
+    """Since when nobody has led, as far as this node has seen; None while somebody does."""
+    if not known.view_is_fresh:
+        return known.open_since_s
+    if known.term is not None or not _is_open(known):
+        return None
+    return known.now_s if known.open_since_s is None else known.open_since_s
 
 
 def _as_leader(known: Knowledge, term: Term) -> Action:
@@ -130,15 +155,30 @@ def _as_follower(known: Knowledge) -> Action:
     if not known.view_is_fresh or known.now_s >= known.lease_valid_until_s:
         return Wait(None)
     leader = known.leader
-    if leader is None:
-        return Campaign(known.epoch_version, replaces_leader=False)
-    if _is_left_over(known, leader) or leader.czxid == known.refused_czxid:
-        return Campaign(known.epoch_version, replaces_leader=True)
-    if known.now_s >= known.next_probe_s:
-        return Probe(leader.service_url, leader.czxid)
-    return Wait(known.next_probe_s)
+    if leader is not None and not _is_open(known):
+        return Wait(known.next_probe_s) if known.now_s < known.next_probe_s else Probe(leader.service_url, leader.czxid)
+    others_until_s = _others_turn_ends_s(known)
+    if known.now_s >= others_until_s:
+        return Campaign(known.epoch_version, replaces_leader=leader is not None)
+    if leader is not None and _is_own(known, leader):
+        return Vacate(known.epoch_version)
+    return Wait(others_until_s)
 
 
-def _is_left_over(known: Knowledge, leader: Sighting) -> bool:
-    """Whether nobody leads behind this znode, whatever it says: it is our own and we do not, or no session holds it."""
-    return known.node_id == leader.node_id or leader.session_id in {known.session_id, 0}
+def _others_turn_ends_s(known: Knowledge) -> float:
+    """When this node may campaign, if nobody else has by then: at once with a sound link."""
+    begun_s = known.now_s if known.open_since_s is None else known.open_since_s
+    return min(known.unsound_until_s, begun_s + known.turn_s)
+
+
+def _is_open(known: Knowledge) -> bool:
+    """Whether nobody leads behind the leader znode, whatever it says.
+
+    There is none, it is our own and we do not lead, no session holds it, or the leader's process is gone.
+    """
+    leader = known.leader
+    return leader is None or _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.refused_czxid
+
+
+def _is_own(known: Knowledge, leader: Sighting) -> bool:
+    return known.node_id == leader.node_id or leader.session_id == known.session_id

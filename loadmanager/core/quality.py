@@ -38,6 +38,10 @@ CAPACITY_CHANGES = 1.5
 """No broker has so many times as much of something as before, or so much less, without being started anew."""
 ALMOST_NOTHING = 1e-6
 """Messages/s or bytes/s: less is no load, but what is left of one that decayed and was never set back."""
+MOST_AHEAD_S = 60.0
+"""How far the clock of a broker may be ahead of the leader's. Clocks that are kept together differ by less than a
+second; a minute forgives one that is kept badly, and is little beside the age to which a report is believed.
+"""
 SUM_DIFFERS = 2.0
 """What a broker carries, and what its bundles add up to, are never so many times apart, above the least amounts."""
 _LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
@@ -141,6 +145,8 @@ def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | No
     age_s = at_s - report.last_update_ms / 1000
     if report.last_update_ms > 0 and age_s > most_age_s:
         return f"it is {age_s:.0f} s old"
+    if age_s < -MOST_AHEAD_S:
+        return f"it is from {-age_s:.0f} s in the future: the clock of the broker or of the leader is wrong"
     return _find_impossible_usage(report) or _find_decay(report.load) or _find_difference(report)
 
 

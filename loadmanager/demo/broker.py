@@ -17,17 +17,18 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import aiohttp
 import structlog
 from aiohttp import web
 from pydantic import ValidationError
 
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.demo.hosting import TopicHost
 from loadmanager.demo.journal import Journal, write_ready_file
 from loadmanager.demo.lease import Lease
 from loadmanager.demo.protocol import MAX_BODY_BYTES, CloseReason, Frame, Kind, ProtocolError, encode, read_frame
 from loadmanager.demo.tasks import first_of
 from loadmanager.demo.topics import Channel, Topic
+from loadmanager.errors import InvalidRecordError
 from loadmanager.observability import configure_logging
 from loadmanager.wire.http import BrokerStats, LeaseAnswer, OwnerAnswer, UnloadRequest
 
@@ -37,7 +38,7 @@ HOST = "127.0.0.1"
 VERSION = "demo-1"
 RENEW_INTERVAL_S = 0.6
 _WATCH_INTERVAL_S = 0.2
-_AGENT_TIMEOUT = aiohttp.ClientTimeout(total=2.0)
+_AGENT_TIMEOUT_S = 2.0
 _CONGESTED_BYTES = 1 << 20
 _MAX_REQUEST_BYTES = 16 << 20
 
@@ -45,9 +46,9 @@ _MAX_REQUEST_BYTES = 16 << 20
 class AgentClient:
     """The broker's agent over HTTP; its URL is read from a file, which it may write after the broker has started."""
 
-    def __init__(self, agent_file: Path, session: aiohttp.ClientSession) -> None:
+    def __init__(self, agent_file: Path, http: HttpClient) -> None:
         self._agent_file = agent_file
-        self._session = session
+        self._http = http
 
     async def find_owner(self, topic: str) -> OwnerAnswer | None:
         _, body = await self._get("/loadmanager/v1/owner", {"topic": topic})
@@ -68,11 +69,10 @@ class AgentClient:
         """Status and the body of a 200; no body for anything else, and no status when there was no answer."""
         try:
             url = json.loads(self._agent_file.read_bytes())["url"]
-            async with self._session.get(f"{url}{path}", params=query, timeout=_AGENT_TIMEOUT) as response:
-                body = await response.read()
-                return response.status, body if response.status == web.HTTPOk.status_code else b""
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            answer = await self._http.call("GET", f"{url}{path}", _AGENT_TIMEOUT_S, params=query)
+        except (PeerUnavailableError, InvalidRecordError, OSError):
             return None, b""
+        return answer.status, answer.body if answer.status == web.HTTPOk.status_code else b""
 
 
 @dataclass(eq=False, frozen=True, slots=True)
@@ -174,6 +174,7 @@ class AgentInterface:
             start_timestamp=self._started_ms,
             monotonic_s=time.monotonic(),
             topics=[topic.stats() for topic in self._host.topics()],
+            opening=self._host.opening(),
         )
         return web.Response(body=stats.to_json(), content_type="application/json")
 
@@ -220,8 +221,8 @@ async def run(agent_file: Path, serving_log: Journal, ready_file: Path, listenin
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     http_socket = socket.create_server((listening.bind_address, listening.port))
     broker_id = f"{HOST}:{http_socket.getsockname()[1]}"
-    async with aiohttp.ClientSession() as session:
-        agent = AgentClient(agent_file, session)
+    async with HttpClient() as http:
+        agent = AgentClient(agent_file, http)
         host = TopicHost(f"{broker_id}#{os.getpid()}", Lease(), agent, serving_log, time.monotonic)
         data_server = await asyncio.start_server(
             lambda reader, writer: ClientLink(host, reader, writer).serve(),

@@ -19,8 +19,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import aiohttp
-
+from loadmanager.calling import HttpClient
 from loadmanager.demo.account import TopicAccount
 from loadmanager.demo.connection import BrokerConnection, ConnectionPool
 from loadmanager.demo.journal import Journal, write_ready_file
@@ -281,7 +280,7 @@ class ClientConfig:
 class ClientProcess:
     """All topics of one process, its periodic counters and its final account."""
 
-    def __init__(self, config: ClientConfig, session: aiohttp.ClientSession, journal: Journal) -> None:
+    def __init__(self, config: ClientConfig, http: HttpClient, journal: Journal) -> None:
         self._config = config
         self._journal = journal
         self._pool = ConnectionPool()
@@ -289,7 +288,7 @@ class ClientProcess:
         self._hot: tuple[int, ...] = ()
         workload = config.workload
         services = ClientServices(
-            lookup=TopicLookup(config.node_urls, session, first=config.index),
+            lookup=TopicLookup(config.node_urls, http, first=config.index),
             pool=self._pool,
             journal=journal,
             totals=self._totals,
@@ -354,10 +353,9 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 async def run(config: ClientConfig) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    connector = aiohttp.TCPConnector(limit=_MAX_CONCURRENT_LOOKUPS)
     with Journal(config.journal_file) as journal:
-        async with aiohttp.ClientSession(connector=connector) as session:
-            await ClientProcess(config, session, journal).run(stopped)
+        async with HttpClient(_MAX_CONCURRENT_LOOKUPS) as http:
+            await ClientProcess(config, http, journal).run(stopped)
 
 
 if __name__ == "__main__":

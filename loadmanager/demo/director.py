@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import aiohttp
+import orjson
 from aiohttp import web
 
+from loadmanager.calling import HttpClient
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.demo.account import TopicAccount
 from loadmanager.demo.cluster import DemoCluster, DemoError
@@ -35,6 +36,8 @@ _HOT_SPOT_DELAY_S = 1.25
 """Until the clients have noticed, and a whole interval of the measurement lies behind it."""
 
 _LONGEST_BEFORE_S = 6.0
+_NEXT_STRETCH_S = 2.5 * INTERVAL_S
+_MEASURED_WITHIN_S = 60.0
 _POLL_S = 0.1
 _LEADER_TIMEOUT_S = 30.0
 _START_TIMEOUT_S = 30.0
@@ -43,14 +46,12 @@ _START_TIMEOUT_S = 30.0
 class Director:
     """One run of the demo on a cluster that has started."""
 
-    def __init__(
-        self, settings: DemoSettings, cluster: DemoCluster, state: DemoState, session: aiohttp.ClientSession
-    ) -> None:
+    def __init__(self, settings: DemoSettings, cluster: DemoCluster, state: DemoState, http: HttpClient) -> None:
         self._settings = settings
         self._cluster = cluster
         self._state = state
-        self._session = session
-        self._prober = AssignmentProber(lambda: self._cluster.node_urls, session)
+        self._http = http
+        self._prober = AssignmentProber(lambda: self._cluster.node_urls, http)
         self._hot_spots = 0
         self._was_completed = False
         self._failover: LeaderFailover | None = None
@@ -63,7 +64,7 @@ class Director:
         """The whole script, or as much of it as there is until `stopped`; `forever` goes on after it."""
         await self._wait_for_brokers()
         await self._create_namespaces()
-        monitor = Monitor(self._cluster, self._state, self._prober, self._session)
+        monitor = Monitor(self._cluster, self._state, self._prober, self._http)
         await self._cluster.start_clients()
         self._start_s = self._state.started_s = time.monotonic()
         self._state.is_started = True
@@ -151,8 +152,8 @@ class Director:
         deadline_s = time.monotonic() + _START_TIMEOUT_S
         waiting = self._cluster.node_urls
         while waiting:
-            async with self._session.get(f"{waiting[0]}/admin/v2/brokers") as response:
-                known = await response.json()
+            answer = await self._http.call("GET", f"{waiting[0]}/admin/v2/brokers", _START_TIMEOUT_S)
+            known = orjson.loads(answer.body)
             if len(known) >= len(self._cluster.brokers):
                 waiting = waiting[1:]
             elif time.monotonic() > deadline_s:
@@ -164,20 +165,27 @@ class Director:
         body = {"bundles": {"numBundles": self._settings.bundles_per_namespace}}
         for name in self._settings.workload.namespaces:
             url = f"{self._cluster.node_urls[0]}/admin/v2/namespaces/{TENANT}/{name}"
-            async with self._session.put(url, json=body) as response:
-                if response.status != web.HTTPNoContent.status_code:
-                    raise DemoError(f"namespace {name}: {response.status} {await response.text()}")
+            answer = await self._http.call("PUT", url, _START_TIMEOUT_S, json=body)
+            if answer.status != web.HTTPNoContent.status_code:
+                raise DemoError(f"namespace {name}: {answer.shown()}")
 
     async def _reach(self, share: float) -> None:
         """Wait for a moment of the script, given as a share of its length."""
         await asyncio.sleep(max(0.0, self._start_s + self._settings.at_s(share) - time.monotonic()))
 
     async def _measure(self, name: str, from_share: float, until_share: float) -> None:
-        """Wait for a stretch of the script, and note it as the window of a measurement of the imbalance."""
+        """Wait for a stretch of the script, and note it as the window of a measurement of the imbalance.
+
+        Where the machine is so busy that nobody was asked, or answered, in that stretch, the next one is taken.
+        """
         await self._reach(from_share)
         from_s = time.monotonic()
         await self._reach(until_share)
-        self._windows[name] = (from_s, time.monotonic())
+        deadline_s = time.monotonic() + _MEASURED_WITHIN_S
+        while imbalance(self._state.samples, from_s, until_s := time.monotonic()) is None and until_s < deadline_s:
+            from_s = until_s
+            await asyncio.sleep(_NEXT_STRETCH_S)
+        self._windows[name] = (from_s, until_s)
 
     def _enter(self, phase: str) -> None:
         self._state.phase = phase
@@ -244,6 +252,6 @@ async def run_demo(
 ) -> DemoSummary:
     """Start everything, play the script, end everything; what it amounts to."""
     state.add_event("starting ZooKeeper, load-manager nodes, brokers and their agents")
-    async with DemoCluster.started(settings, folder, history) as cluster, aiohttp.ClientSession() as session:
+    async with DemoCluster.started(settings, folder, history) as cluster, HttpClient() as http:
         state.add_event(f"everything runs, in {cluster.folder}")
-        return await Director(settings, cluster, state, session).run(stopped, forever=forever)
+        return await Director(settings, cluster, state, http).run(stopped, forever=forever)

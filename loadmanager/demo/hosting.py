@@ -60,6 +60,10 @@ class TopicHost:
     def topics(self) -> list[Topic]:
         return list(self._topics.values())
 
+    def opening(self) -> list[str]:
+        """The topics that are asked for, and will be opened if the answer allows it."""
+        return list(self._openings)
+
     def may_serve(self) -> bool:
         """Whether the lease is valid now; when it is not, everything is closed on return."""
         if self._lease.is_valid():

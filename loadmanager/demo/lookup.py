@@ -6,10 +6,11 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import aiohttp
 from aiohttp import web
 from pydantic import ValidationError
 
+from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import LookupData
 
 LOOKUP_TIMEOUT_S = 10.0
@@ -26,10 +27,10 @@ class LookupAnswer:
 
 
 class TopicLookup:
-    """Asks one node until it fails, then the next one. Redirects are followed."""
+    """Asks one node until it fails, then the next one; a node that redirects has failed: any node answers itself."""
 
-    def __init__(self, node_urls: Sequence[str], session: aiohttp.ClientSession, first: int = 0) -> None:
-        self._session = session
+    def __init__(self, node_urls: Sequence[str], http: HttpClient, first: int = 0) -> None:
+        self._http = http
         self._urls = itertools.cycle([*node_urls[first % len(node_urls) :], *node_urls[: first % len(node_urls)]])
         self._url = next(self._urls)
 
@@ -38,19 +39,18 @@ class TopicLookup:
         url = self._url
         path = f"{url}/lookup/v2/topic/{topic.replace('://', '/', 1)}"
         try:
-            async with self._session.get(path, timeout=aiohttp.ClientTimeout(total=LOOKUP_TIMEOUT_S)) as response:
-                body = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            answer = await self._http.call("GET", path, LOOKUP_TIMEOUT_S)
+        except (PeerUnavailableError, InvalidRecordError):
             self._try_next_node(url)
             return LookupAnswer(None)
-        if response.status == web.HTTPOk.status_code:
+        if answer.status == web.HTTPOk.status_code:
             try:
-                return LookupAnswer(LookupData.model_validate_json(body))
+                return LookupAnswer(LookupData.model_validate_json(answer.body))
             except ValidationError:
                 return LookupAnswer(None)
-        if response.status != web.HTTPServiceUnavailable.status_code:
+        if answer.status != web.HTTPServiceUnavailable.status_code:
             self._try_next_node(url)
-        return LookupAnswer(None, _retry_after_s(response.headers.get("Retry-After")))
+        return LookupAnswer(None, _retry_after_s(answer.headers.get("Retry-After")))
 
     def _try_next_node(self, failed_url: str) -> None:
         if self._url == failed_url:  # many lookups fail at once when a node dies: only the first of them moves on

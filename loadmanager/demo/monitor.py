@@ -8,19 +8,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import aiohttp
+import orjson
 import psutil
 from aiohttp import web
 from pydantic import ValidationError
 
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.demo.cluster import BrokerProcess, DemoCluster
 from loadmanager.demo.journal import JournalTail
 from loadmanager.demo.prober import AssignmentProber
 from loadmanager.demo.summary import RateSample
+from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import BrokerStats
 
 INTERVAL_S = 1.0
-_TIMEOUT = aiohttp.ClientTimeout(total=0.9)
+_TIMEOUT_S = 0.9
 _DECISIONS_SHOWN = 8
 
 
@@ -74,13 +76,11 @@ class DemoState:
 class Monitor:
     """Keeps a `DemoState` up to date."""
 
-    def __init__(
-        self, cluster: DemoCluster, state: DemoState, prober: AssignmentProber, session: aiohttp.ClientSession
-    ) -> None:
+    def __init__(self, cluster: DemoCluster, state: DemoState, prober: AssignmentProber, http: HttpClient) -> None:
         self._cluster = cluster
         self._state = state
         self._prober = prober
-        self._session = session
+        self._http = http
         self._counted: dict[str, tuple[float, dict[str, int]]] = {}
         self._tails = {path.stem: JournalTail(path) for path in cluster.client_journals()}
 
@@ -160,13 +160,13 @@ class Monitor:
 
     async def _find(self, url: str) -> dict[str, Any] | None:
         try:
-            async with self._session.get(url, timeout=_TIMEOUT) as response:
-                if response.status != web.HTTPOk.status_code:
-                    return None
-                body: dict[str, Any] = await response.json()
-                return body
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            answer = await self._http.call("GET", url, _TIMEOUT_S)
+        except (PeerUnavailableError, InvalidRecordError):
             return None
+        if answer.status != web.HTTPOk.status_code:
+            return None
+        body: dict[str, Any] = orjson.loads(answer.body)
+        return body
 
     def _read_clients(self) -> None:
         for name, tail in self._tails.items():

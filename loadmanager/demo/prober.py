@@ -8,29 +8,30 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-import aiohttp
 from aiohttp import web
 
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.demo.summary import LeaderFailover
 from loadmanager.demo.workload import TENANT
+from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import OwnershipAnswer
 
 INTERVAL_S = 0.5
 BUNDLES = 32
 _FAILOVER_INTERVAL_S = 0.05
 _FAILOVER_TIMEOUT_S = 60.0
-_TIMEOUT = aiohttp.ClientTimeout(total=10.0)
+_TIMEOUT_S = 10.0
 
 
 class AssignmentProber:
     """Creates small namespaces and looks up one topic in each of their bundles."""
 
-    def __init__(self, node_urls: Callable[[], Sequence[str]], session: aiohttp.ClientSession) -> None:
+    def __init__(self, node_urls: Callable[[], Sequence[str]], http: HttpClient) -> None:
         self.assignments = 0
         self._node_urls = node_urls
-        self._session = session
+        self._http = http
         self._fresh: deque[str] = deque()
         self._namespaces = itertools.count(1)
         self._turn = itertools.count()
@@ -70,15 +71,12 @@ class AssignmentProber:
         if len(self._fresh) >= BUNDLES:
             return
         name = f"probe-{next(self._namespaces)}"
-        body = {"bundles": {"numBundles": BUNDLES}}
+        url = f"{self._node()}/admin/v2/namespaces/{TENANT}/{name}"
         try:
-            async with self._session.put(
-                f"{self._node()}/admin/v2/namespaces/{TENANT}/{name}", json=body, timeout=_TIMEOUT
-            ) as response:
-                created = response.status == web.HTTPNoContent.status_code
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            answer = await self._http.call("PUT", url, _TIMEOUT_S, json={"bundles": {"numBundles": BUNDLES}})
+        except (PeerUnavailableError, InvalidRecordError):
             return
-        if created:
+        if answer.status == web.HTTPNoContent.status_code:
             self._fresh.extend(topic_per_bundle(name, BUNDLES))
 
     async def _assign(self, topic: str) -> tuple[float, int] | None:
@@ -106,11 +104,10 @@ class AssignmentProber:
 
     async def _get(self, path: str) -> bytes | None:
         try:
-            async with self._session.get(f"{self._node()}{path}", timeout=_TIMEOUT) as response:
-                body = await response.read()
-                return body if response.status == web.HTTPOk.status_code else None
-        except (aiohttp.ClientError, TimeoutError, OSError):
+            answer = await self._http.call("GET", f"{self._node()}{path}", _TIMEOUT_S)
+        except (PeerUnavailableError, InvalidRecordError):
             return None
+        return answer.body if answer.status == web.HTTPOk.status_code else None
 
     def _node(self) -> str:
         urls = self._node_urls()

@@ -1,8 +1,8 @@
 """Writing the history: the event loop hands over references, a thread of its own makes files of them.
 
 The queue is bounded, by rows and by bytes: what does not fit is dropped and counted, and a `gap` says so as soon as
-there is room again. While the disk fails, what was taken is kept and tried again. Nobody ever waits, and nothing is
-raised.
+there is room again. While the disk fails, what was taken is kept and tried again. What fails for a reason that is
+not known is tried again a few times, and then left out and counted too. Nobody ever waits, and nothing is raised.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import structlog
 
 from loadmanager.errors import HistoryError
 from loadmanager.history.files import Directory
-from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_end, missing_before
+from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, End, find_end, missing_before
 from loadmanager.history.packing import PackedFile, pack_entries
 from loadmanager.history.reader import History
 from loadmanager.history.retention import Retention
@@ -33,6 +33,8 @@ NOT_RECORDED = -1
 _RETENTION_INTERVAL_S = 600.0
 _LONGEST_RETRY_S = 30.0
 _FAILURES = (OSError, pa.ArrowException, HistoryError)
+_MOST_ATTEMPTS = 3
+"""Attempts to write what fails for a reason that is not known, before it is left out: it would fail for ever."""
 _FULL = "the queue was full: written too slowly, or not at all"
 
 
@@ -53,7 +55,10 @@ class WriterLimits:
 
 @dataclass(slots=True)
 class WriterFigures:
-    """Counts since the start, but for what is in the queue now; `last_error` is empty while writing works."""
+    """Counts since the start, but for what is in the queue now; `last_error` is empty while writing works.
+
+    `is_failing`: what is recorded is not written at the moment, or the thread that would write it has ended.
+    """
 
     rows_written: int = 0
     rows_lost: int = 0
@@ -64,6 +69,7 @@ class WriterFigures:
     queue_rows: int = 0
     queue_bytes: int = 0
     last_error: str = ""
+    is_failing: bool = False
 
 
 @dataclass(slots=True)
@@ -84,12 +90,16 @@ class _Lost:
 
 @dataclass(slots=True)
 class _Batch:
-    """What is being written: entries by term, then the files made of those of a term. Its rows leave the queue last."""
+    """What is being written: entries by term, and the files made of those of the first. Its rows leave the queue last.
+
+    `attempts` counts those to write the first term that failed for a reason that is not known.
+    """
 
     terms: deque[list[Placed]]
     rows: int
     size_bytes: int
     files: deque[PackedFile] = field(default_factory=deque)
+    attempts: int = 0
 
 
 @dataclass(slots=True)
@@ -126,12 +136,14 @@ class HistoryWriter:
         self._sequence = 0
         self._thread: threading.Thread | None = None
         self._swept_at_s = -_RETENTION_INTERVAL_S
+        self._surprises: set[type[Exception]] = set()
 
     @property
     def figures(self) -> WriterFigures:
         """A copy of the figures of this moment."""
         with self._condition:
-            return replace(self._figures)
+            has_died = self._thread is not None and not self._thread.is_alive() and not self._queue.stop
+            return replace(self._figures, is_failing=has_died or bool(self._figures.last_error))
 
     def start(self) -> None:
         """Start the thread that writes."""
@@ -276,30 +288,56 @@ class HistoryWriter:
     def _try_to_write(self, batch: _Batch) -> bool:
         """Write what is left of the batch; False when the filesystem failed."""
         try:
-            while batch.terms or batch.files:
+            while batch.terms:
                 if not batch.files:
                     batch.files = deque(pack_entries(self._introduced(batch.terms[0]), self._node, self._refused))
-                    batch.terms.popleft()
                 while batch.files:
                     self.directory.write(batch.files[0].path, batch.files[0].data)
                     self._count(batch.files.popleft())
+                batch.terms.popleft()
+                batch.attempts = 0
         except _FAILURES as error:
             self._failed(error)
             return False
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
+            self._surprised(error)
+            batch.attempts += 1
+            if batch.attempts >= _MOST_ATTEMPTS:
+                self._give_up(batch, error)
+            return False
         return True
+
+    def _give_up(self, batch: _Batch, error: Exception) -> None:
+        """Leave the rest of the first term out."""
+        entries, files = batch.terms.popleft(), batch.files
+        batch.files, batch.attempts = deque(), 0
+        rows = sum(file.rows for file in files) or sum(placed.entry.rows for placed in entries)
+        first, last = entries[0], entries[-1]
+        why = f"could not be written: {error!r}"
+        with self._condition:
+            self._lose(_Lost(first.at_ms, last.at_ms, first.sequence, last.sequence, rows, why))
 
     def _introduced(self, entries: list[Placed]) -> list[Placed]:
         """The entries; the first of a term says how the history ended before it, and what may be missing."""
         began = entries[0]
         if began.sequence or not isinstance(began.entry, Event):
             return entries
-        end = find_end(History(self.directory), began.epoch, began.at_ms)
+        end = self._find_end(began)
         body = {
             "node": self._node,
             "previous": None if end is None else {"epoch": end.epoch, "sequence": end.sequence, "ended": end.ended},
             "gap": missing_before(began.epoch, began.at_ms, end),
         }
         return [replace(began, entry=replace(began.entry, body=body)), *entries[1:]]
+
+    def _find_end(self, began: Placed) -> End | None:
+        try:
+            return find_end(History(self.directory), began.epoch, began.at_ms)
+        except _FAILURES:
+            raise
+        except Exception as error:  # noqa: BLE001 - what was written before is no reason to write nothing more
+            self._surprised(error)
+            return None
 
     def _refused(self, placed: Placed, error: Exception) -> None:
         """An entry that cannot be brought into the form of its table: a mistake of whoever put it."""
@@ -326,6 +364,15 @@ class HistoryWriter:
         if is_new:
             log.warning("recording_failed", directory=str(self.directory), error=str(error))
 
+    def _surprised(self, error: Exception) -> None:
+        """It failed for a reason that is not known: a mistake, which is shown once for each kind."""
+        if type(error) not in self._surprises:
+            self._surprises.add(type(error))
+            log.error("recording_failed", directory=str(self.directory), exc_info=error)
+        with self._condition:
+            self._figures.write_failures += 1
+            self._figures.last_error = f"{self.directory}: {error!r}"
+
     def _written(self, batch: _Batch) -> None:
         with self._condition:
             self._figures.queue_rows -= batch.rows
@@ -341,9 +388,11 @@ class HistoryWriter:
             deleted = self._retention.apply(self.directory, time.time_ns() // 1_000_000)
         except _FAILURES as error:
             self._failed(error)
-            return
-        with self._condition:
-            self._figures.files_deleted += deleted
+        except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on
+            self._surprised(error)
+        else:
+            with self._condition:
+                self._figures.files_deleted += deleted
 
 
 def _terms(entries: Sequence[Placed]) -> deque[list[Placed]]:

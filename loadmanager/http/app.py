@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
-import aiohttp
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from loadmanager.calling import HttpClient
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
 from loadmanager.http.broker_stats import BrokerStatsHandlers
@@ -35,7 +35,7 @@ _CONNECTIONS_TO_LEADER = 512
 def make_app(node: Node) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
-    http = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=_CONNECTIONS_TO_LEADER))
+    http = HttpClient(_CONNECTIONS_TO_LEADER)
     forwarder = Forwarder(node, http, node.settings.lookup_timeout_ms / 1000)
     registry = CollectorRegistry()
     metrics = LookupMetrics(registry, node.settings.cluster_name)

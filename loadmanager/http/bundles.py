@@ -14,7 +14,7 @@ from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.errors import BadRequestError
 from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.reshaping import HOT, LARGEST
 from loadmanager.leader.service import Node
@@ -24,7 +24,6 @@ from loadmanager.wire.validation import describe
 _BUNDLE = "/admin/v2/namespaces/{tenant}/{namespace}/{range}"
 _MARGIN_S = 5.0
 _PARTITION = re.compile(r"-partition-[0-9]+$")
-_BOOLEAN = {"type": "boolean", "default": False}
 
 
 class BundleHandlers:
@@ -45,7 +44,7 @@ class BundleHandlers:
                 self.split,
                 (
                     Parameter("splitAlgorithmName", "where to cut; none: the configured default"),
-                    Parameter("unload", "release the parts, so that each is placed anew", _BOOLEAN),
+                    Parameter("unload", "release the parts, so that each is placed anew", BOOLEAN),
                 ),
                 body_model=SplitPositions,
                 body_required=False,

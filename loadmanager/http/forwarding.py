@@ -5,29 +5,33 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
-import aiohttp
 from aiohttp import web
 from yarl import URL
 
-from loadmanager.errors import NoLeaderError, NotLeaderError
+from loadmanager.calling import HttpClient, PeerNotReachedError, PeerUnavailableError
+from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.service import Node
 from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
 
-_LOOK_AGAIN_S = 0.03
+_ASK_AGAIN_S = 0.25
+"""After so long a leader that could not be reached, or said that it is none, is asked once more."""
+
 _SHORTEST_S = 0.5
 _HANDED_ON = ("Content-Type", LISTENER_HEADER)
 _PASSED_ON = ("Content-Type", "Retry-After")
+_REDIRECTS = range(300, 400)
 
 
 class Forwarder:
     """Does a request here when this node leads, and passes it on to the leader when it does not.
 
-    While nobody leads it waits for the next leader, up to `patience_s`; then `NoLeaderError`. A request that was passed
-    on once is not passed on again.
+    While nobody leads, or this node is about to, it waits for the next leader, up to `patience_s`; then
+    `NoLeaderError`. A request that was passed on once is not passed on again.
     """
 
-    def __init__(self, node: Node, http: aiohttp.ClientSession, patience_s: float) -> None:
+    def __init__(self, node: Node, http: HttpClient, patience_s: float) -> None:
         self._node = node
         self._http = http
         self._patience_s = patience_s
@@ -38,10 +42,11 @@ class Forwarder:
         """`act()` on the leader; `timeout_s` bounds the answer of another node."""
         deadline_s = time.monotonic() + self._patience_s
         while True:
+            changed = self._node.leader_changed
             try:
                 return await act()
             except (NotLeaderError, NoLeaderError) as error:
-                if FORWARDED_HEADER in request.headers:
+                if FORWARDED_HEADER in request.headers and self._node.leader_url != self._node.service_url:
                     raise
                 refusal = error
             if request.method == "GET":
@@ -49,9 +54,10 @@ class Forwarder:
             answer = await self._pass_on_while_it_leads(request, await request.read(), timeout_s)
             if isinstance(answer, web.Response):
                 return answer
-            if time.monotonic() > deadline_s:
+            left_s = deadline_s - time.monotonic()
+            if left_s < 0:
                 raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
-            await asyncio.sleep(_LOOK_AGAIN_S)
+            await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
 
     async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
         """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""
@@ -60,11 +66,13 @@ class Forwarder:
             return ""
         passing = asyncio.ensure_future(self._pass_on(request, url, body, timeout_s))
         try:
-            while not passing.done():
-                if request.method == "GET" and self._node.leader_url != url:
+            while not passing.done() and request.method == "GET":
+                changed = self._node.leader_changed
+                if self._node.leader_url != url:
                     return ""
-                await asyncio.wait({passing}, timeout=_LOOK_AGAIN_S)
-            return passing.result()
+                either: tuple[asyncio.Future[Any], ...] = (passing, changed)
+                await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return await passing
         finally:
             passing.cancel()
 
@@ -73,23 +81,23 @@ class Forwarder:
         headers = {FORWARDED_HEADER: self._node.node_id}
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
         try:
-            async with self._http.request(
+            answer = await self._http.call(
                 request.method,
                 URL(f"{url}{request.path_qs}", encoded=True),
+                timeout_s,
+                connect_timeout_s=1.0,
                 data=body,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=timeout_s, sock_connect=1.0),
-            ) as answer:
-                content = await answer.read()
-                if answer.headers.get(NOT_LEADER_HEADER):
-                    return f"the node at {url} leads no more"
-                passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
-                return web.Response(body=content, status=answer.status, headers=passed_on)
-        except (aiohttp.ClientConnectorError, ValueError) as error:  # nobody there, or what it published is no URL
+            )
+        except (PeerNotReachedError, ValueError) as error:  # nobody there, or what it published is no URL
             return f"the leader at {url} cannot be reached ({error})"
-        except (aiohttp.ClientError, TimeoutError) as error:
+        except (PeerUnavailableError, InvalidRecordError) as error:
             if request.method == "GET":
-                return f"the leader at {url} did not answer within {timeout_s:.1f} s ({type(error).__name__})"
-            raise NoLeaderError(
-                f"the leader's answer was lost ({type(error).__name__}): ask what became of it"
-            ) from None
+                return f"the leader at {url} did not answer as it should ({error})"
+            raise NoLeaderError(f"the leader's answer was lost ({error}): ask what became of it") from None
+        if answer.headers.get(NOT_LEADER_HEADER):
+            return f"the node at {url} leads no more"
+        if answer.status in _REDIRECTS:  # no node of ours sends anybody elsewhere
+            return f"what answers at {url} is no load-manager node: {answer.shown()}"
+        passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
+        return web.Response(body=answer.body, status=answer.status, headers=passed_on)

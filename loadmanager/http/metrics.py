@@ -208,6 +208,12 @@ def _counters(node: Node) -> list[_Sample]:
         ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
         ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
         ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
+        (
+            "loadmanager_sessions_given_up",
+            "Sessions that ZooKeeper did not take back.",
+            none,
+            node.store.sessions_given_up,
+        ),
         ("loadmanager_terms_won", "Elections won by this node.", none, node.election.terms_won),
         ("loadmanager_reports_applied", "Load reports taken in.", none, node.intake.reports_applied),
         ("loadmanager_records_rejected", "Records that could not be used.", none, node.intake.records_rejected),
@@ -257,6 +263,12 @@ def _recording_gauges(node: Node) -> list[_Sample]:
         ("loadmanager_recording_queue_rows", "Recorded rows that are not written yet.", none, figures.queue_rows),
         ("loadmanager_recording_queue_bytes", "About what they take in memory.", none, figures.queue_bytes),
         ("loadmanager_recording", "1 while this node leads and records.", none, node.recorder.is_recording),
+        (
+            "loadmanager_recording_failing",
+            "1 while nothing can be written into the recorded history.",
+            none,
+            figures.is_failing,
+        ),
     ]
 
 

@@ -33,6 +33,7 @@ _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
 _SUCCESSES = range(200, 300)
 _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
+BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
 _PROBLEM = ("", "")
 """Stands for the error body among the keys of operations."""
 
@@ -74,9 +75,9 @@ class Operation:
 
     `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
     without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
-    possible, 413 wherever there is a body, and 400 for a body or a request that changes something: it may have no other
-    query parameters than these, since one that is misspelt would change something else. `handler` is wrapped in
-    `guarded` unless it `guards_itself`.
+    possible, 408 and 413 wherever there is a body, and 400 for a body or a request that changes something: it may have
+    no other query parameters than these, since one that is misspelt would change something else. `handler` is wrapped
+    in `guarded` unless it `guards_itself`.
     """
 
     method: str
@@ -103,7 +104,9 @@ class Operation:
 
     @property
     def all_statuses(self) -> set[int]:
-        of_body = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE} if self.body_model is not None else set()
+        of_body = (
+            {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE} if self.body_model is not None else set()
+        )
         of_change = {HTTPStatus.BAD_REQUEST} if self.method != "GET" or of_body else set()
         return {*self.statuses, *of_body, *of_change, HTTPStatus.SERVICE_UNAVAILABLE}
 

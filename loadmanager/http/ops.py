@@ -66,7 +66,8 @@ def why_not_ready(node: Node) -> str | None:
     """Why this node's answers cannot be relied on at the moment; None when they can."""
     state = node.store.state
     if state is not SessionState.CONNECTED:
-        return f"the session with ZooKeeper is {state}"
+        obstacle = node.store.obstacle
+        return f"the session with ZooKeeper is {state}" + (f": {obstacle}" if obstacle else "")
     if not node.view.is_fresh:
         return "the cluster is being read again after a reconnection"
-    return None
+    return node.election.why_nobody_leads()

@@ -7,9 +7,9 @@ from http import HTTPStatus
 from aiohttp import web
 
 from loadmanager.errors import PlanDriftedError
-from loadmanager.http.bodies import body_of
+from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.openapi import Operation
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_response
 from loadmanager.leader.service import Node
 from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
@@ -47,8 +47,10 @@ class PlanHandlers:
             Operation(
                 "POST",
                 f"{_PLANS}/{{hash}}/execute",
-                "carry out exactly this plan; 409 with what became of each step when the cluster has drifted",
+                "carry out exactly this plan; 409 with what became of each step when the cluster has drifted or is"
+                " frozen",
                 self.execute,
+                (Parameter("evenIfFrozen", "carry it out although the balancer is frozen", BOOLEAN),),
                 response_model=ExecutionAnswer,
                 statuses=(200, 404, 409),
             ),
@@ -71,10 +73,12 @@ class PlanHandlers:
         return await self._forwarder.on_leader(request, act, _PLANNING_TIMEOUT_S)
 
     async def execute(self, request: web.Request) -> web.Response:
+        insists = truth_of(request, "evenIfFrozen")
+
         async def act() -> web.Response:
             self._node.must_lead()
             try:
-                report = await self._node.plans.execute(request.match_info["hash"])
+                report = await self._node.plans.execute(request.match_info["hash"], even_if_frozen=insists)
             except PlanDriftedError as error:
                 return json_response(error.report, HTTPStatus.CONFLICT)
             return json_response(report.model_dump(by_alias=True))

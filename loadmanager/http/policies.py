@@ -24,6 +24,7 @@ from loadmanager.wire.policies import (
     BrokerUnderPolicy,
     FailureDomain,
     IsolationData,
+    isolation_policies,
     isolation_policy,
 )
 
@@ -188,7 +189,9 @@ class PolicyHandlers:
 
             def put(policies: Mapping[str, IsolationData]) -> Mapping[str, IsolationData]:
                 replaced.append(policies.get(name))
-                return {**policies, name: data}
+                changed = {**policies, name: data}
+                _require_usable(changed)
+                return changed
 
             await self._isolation.update(put)
             old = None if replaced[-1] is None else isolation_policy(name, replaced[-1])
@@ -239,8 +242,12 @@ def _usable(name: str, data: IsolationData) -> IsolationPolicy:
     for key in ("namespaces", "primary"):
         if not data.get(key):
             raise BadRequestError(f"body: {key}: at least one pattern is needed")
+    return _require_usable({name: data})[0]
+
+
+def _require_usable(isolation: Mapping[str, IsolationData]) -> tuple[IsolationPolicy, ...]:
     try:
-        return isolation_policy(name, data)
+        return isolation_policies(isolation)
     except InvalidPolicyError as error:
         raise BadRequestError(f"body: {error}") from None
 

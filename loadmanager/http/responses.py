@@ -32,10 +32,12 @@ from loadmanager.errors import (
     OwnerSilentError,
     SplitRefusedError,
     StoreError,
+    TooManyPreviewsError,
     UnloadCancelledError,
     UnloadFailedError,
     ZnodeTooLargeError,
 )
+from loadmanager.serving import unreadable
 from loadmanager.wire.http import NOT_LEADER_HEADER
 
 log = structlog.get_logger(__name__)
@@ -66,6 +68,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (NoLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (InvalidRecordError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (TooManyPreviewsError, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 """The first that fits counts. Pulsar answers a bad name, or a range that is no bundle, with 412."""
@@ -116,11 +119,14 @@ def problem_of(request: web.Request, error: Exception) -> web.Response:
     """The answer to a request that ended in `error`."""
     if isinstance(error, LoadManagerError | InvalidNameError | IllegalTransitionError):
         return response_of(error)
+    if isinstance(error, web.RequestPayloadError):
+        return problem(HTTPStatus.BAD_REQUEST, unreadable(error))
     if isinstance(error, web.HTTPRequestEntityTooLarge):
         return problem(error.status, f"body: larger than {MAX_BODY_BYTES} bytes")
     if isinstance(error, web.HTTPException):
         return problem(error.status, f"{request.method} {request.path[:_SHOWN_CHARACTERS]}: {error.reason}")
-    log.error("request_failed", method=request.method, path=request.path, exc_info=error)
+    if request.transport is not None:  # else the client hung up, and nobody is left to be answered
+        log.error("request_failed", method=request.method, path=request.path, exc_info=error)
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"[:_SHOWN_CHARACTERS])
 
 

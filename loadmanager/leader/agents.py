@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from http import HTTPStatus
 
-import aiohttp
 import structlog
 
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import NamespaceState, Registration
 from loadmanager.errors import InvalidRecordError, OwnerSilentError
@@ -18,7 +18,6 @@ from loadmanager.wire.validation import parse_model
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 3.0
-_SHOWN_BYTES = 200
 
 
 class Agents:
@@ -26,11 +25,11 @@ class Agents:
 
     def __init__(self, view: ClusterView, timeout_s: float = TIMEOUT_S) -> None:
         self._view = view
-        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
-        self._http: aiohttp.ClientSession | None = None
+        self._timeout_s = timeout_s
+        self._http: HttpClient | None = None
 
     async def start(self) -> None:
-        self._http = aiohttp.ClientSession()
+        self._http = HttpClient()
 
     async def close(self) -> None:
         if self._http is not None:
@@ -76,13 +75,9 @@ class Agents:
         if self._http is None:
             raise OwnerSilentError("this node is not running")
         try:
-            async with self._http.request(
-                method, url, params=params, data=data, headers=headers, timeout=self._timeout
-            ) as answer:
-                body = await answer.read()
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # no connection or answer, or no usable URL
-            raise OwnerSilentError(f"{url}: {type(error).__name__} {error}".rstrip()) from None
+            answer = await self._http.call(method, url, self._timeout_s, params=params, data=data, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            raise OwnerSilentError(str(error)) from None
         if answer.status != expected:
-            said = body[:_SHOWN_BYTES].decode(errors="replace")
-            raise OwnerSilentError(f"{url} answered {answer.status}: {said}")
-        return body
+            raise OwnerSilentError(answer.shown())
+        return answer.body

@@ -63,13 +63,26 @@ class Churn:
         self._snapshot = snapshot
         self._recorder = recorder
         self._moves = moves
+        self._under_way: dict[tuple[str, int], float] = {}
         self.moves = 0
         self.load_moved = 0.0
         self.trips = 0
 
     def began(self, name: BundleName, released: Ownership) -> None:
         """Note an unload that has begun."""
-        self._moves.began(str(name), released, self._snapshot())
+        snapshot = self._snapshot()
+        self._moves.began(str(name), released, snapshot)
+        if released.reason not in AT_AN_OPERATORS_WORD:
+            self._under_way[str(name), released.version] = share_of(snapshot, str(name))
+
+    def ended(self, name: BundleName, released: Ownership) -> None:
+        """Nobody follows the unload any more, whatever came of it."""
+        self._under_way.pop((str(name), released.version), None)
+
+    @property
+    def share_under_way(self) -> float:
+        """The share of all load that shedding has begun to move, and that has not arrived."""
+        return sum(self._under_way.values())
 
     def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None:
         """Note an unload that was given up: the owner keeps the bundle."""

@@ -275,6 +275,8 @@ class Drains:
             )
         except StaleStepError as error:
             log.info("stale_step_refused", bundle=step.bundle, error=str(error))
+            self._moving.pop(step.bundle, None)  # and nobody woken: planned at once again, it would be as stale
+            return
         except (LoadManagerError, IllegalTransitionError) as error:
             log.warning("bundle_not_given_away", bundle=step.bundle, source=str(step.source), error=str(error))
             failure = error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections.abc import Callable
 
@@ -17,8 +18,10 @@ from loadmanager.core.leadership import (
     StepDown,
     StepDownReason,
     Term,
+    Vacate,
     Wait,
     next_action,
+    open_since,
 )
 from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
 from loadmanager.leader.view import ClusterView
@@ -31,6 +34,17 @@ log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.1
 _LONG_RETRY_S = 5.0
+_LONG_WITHOUT_LEADER_TIMEOUTS = 3
+"""For how many session timeouts nobody may lead before that is out of the ordinary: no failover takes so long."""
+
+_OTHERS_TURN_S = 1.0
+"""How long a node with a link that broke lately leaves it to others to campaign: far longer than they take."""
+
+_OBSTACLES = {
+    (paths.EPOCH, "no_node"): f"{paths.EPOCH} is missing: restart the nodes, then the agents",
+    (paths.LEADER, "not_empty"): f"{paths.LEADER} is persistent and has children: delete it with all that is below it",
+}
+"""What takes an operator, by the path and the cause for which a campaign is refused."""
 
 
 class Election:
@@ -59,6 +73,9 @@ class Election:
         self._refused_czxid: int | None = None
         self._doubted_czxid: int | None = None
         self._next_probe_s = 0.0
+        self._open_since_s: float | None = None
+        self._unsound_until_s = -math.inf
+        self._obstacle: str | None = None
         self._resigned = False
         self.terms_won = 0
 
@@ -78,9 +95,25 @@ class Election:
             raise NotLeaderError("this node does not lead")
         return term
 
+    def why_nobody_leads(self) -> str | None:
+        """Why there is no leader when there should be one; None when there is, or it takes no longer than usual."""
+        if self._open_since_s is None:
+            return None
+        if self._obstacle is not None:
+            return f"nobody can lead: {self._obstacle}"
+        since_s = time.monotonic() - self._open_since_s
+        if since_s <= _LONG_WITHOUT_LEADER_TIMEOUTS * self._store.session_timeout_s:
+            return None
+        return f"nobody has led for {since_s:.0f} s"
+
     def wake(self) -> None:
         """Something that may bear on leadership has changed."""
         self._wake.set()
+
+    def link_changed(self) -> None:
+        """The link to the store broke, or is back: for a session timeout from then on it is not sound."""
+        self._unsound_until_s = time.monotonic() + self._store.session_timeout_s
+        self.wake()
 
     def deposed(self) -> None:
         """The store refused a write of this term: another leader has taken over."""
@@ -91,6 +124,9 @@ class Election:
         """Take part in elections until `resign`."""
         while not self._resigned:
             self._wake.clear()
+            self._open_since_s = open_since(self._knowledge())
+            if self._open_since_s is None:
+                self._obstacle = None
             wait_until_s = await self._act(next_action(self._knowledge()))
             if wait_until_s is None or wait_until_s > time.monotonic():
                 await self._sleep_until(wait_until_s)
@@ -103,10 +139,7 @@ class Election:
         if term is None:
             return
         self._step_down(None)
-        try:
-            await self._store.commit([Check(paths.EPOCH, term.epoch), Delete(paths.LEADER)], session_id=term.session_id)
-        except StoreError as error:
-            log.info("leader_znode_left_to_expire", error=str(error))
+        await self._take_znode_away(term.epoch, term.session_id)
 
     def _knowledge(self) -> Knowledge:
         return Knowledge(
@@ -120,6 +153,9 @@ class Election:
             term=self._term,
             refused_czxid=self._refused_czxid,
             next_probe_s=self._next_probe_s,
+            open_since_s=self._open_since_s,
+            unsound_until_s=self._unsound_until_s,
+            turn_s=_OTHERS_TURN_S if self._view.nodes.keys() - {self._node.broker_id} else 0.0,
         )
 
     async def _act(self, action: Action) -> float | None:
@@ -128,6 +164,10 @@ class Election:
                 return until_s
             case Campaign():
                 await self._campaign(action)
+            case Vacate(epoch_version):
+                log.info("leaves_the_first_turn_to_others", epoch=epoch_version)
+                await self._take_znode_away(epoch_version, self._store.session_id)
+                await self._sleep_until(time.monotonic() + _RETRY_S)
             case Probe():
                 await self._probe(action)
             case StepDown(reason):
@@ -151,12 +191,13 @@ class Election:
         try:
             await self._store.commit(ops, session_id=session_id)
         except TransactionFailedError as error:
-            if error.path == paths.EPOCH and error.cause == "no_node":
-                log.warning("epoch_znode_missing", path=paths.EPOCH, remedy="restart the nodes, then the agents")
-                await self._sleep_until(time.monotonic() + _LONG_RETRY_S)
-                return
-            log.info("campaign_lost", epoch=epoch, cause=error.cause)
-            await self._sleep_until(time.monotonic() + _RETRY_S)
+            obstacle = _OBSTACLES.get((error.path, error.cause))
+            if obstacle is None:
+                log.info("campaign_lost", epoch=epoch, cause=error.cause)
+            elif obstacle != self._obstacle:
+                log.error("nobody_can_lead", why=obstacle)  # noqa: TRY400 - a state of the store, not of the code
+            self._obstacle = obstacle
+            await self._sleep_until(time.monotonic() + (_RETRY_S if obstacle is None else _LONG_RETRY_S))
             return
         except StoreError as error:
             log.info("campaign_failed", epoch=epoch, error=str(error))
@@ -166,6 +207,13 @@ class Election:
         self.terms_won += 1
         log.info("elected", epoch=epoch, replaced_leader=campaign.replaces_leader)
         self._on_elected(self._term)
+
+    async def _take_znode_away(self, epoch: int, session_id: int) -> None:
+        """Delete our leader znode, unless another has been elected since that epoch."""
+        try:
+            await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.LEADER)], session_id=session_id)
+        except StoreError as error:
+            log.info("leader_znode_left_to_expire", error=str(error))
 
     async def _probe(self, probe: Probe) -> None:
         """Find out whether the leader's process is gone.

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-import aiohttp
 import structlog
 
+from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -34,7 +34,10 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.plan import Reason, Unload, Verdict
 from loadmanager.errors import (
+    BundleNotFoundError,
+    InvalidRecordError,
     LoadManagerError,
+    NamespaceNotFoundError,
     NotLeaderError,
     NoUnloadError,
     UnloadCancelledError,
@@ -57,7 +60,7 @@ log = structlog.get_logger(__name__)
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
-_SHOWN_BYTES = 200
+_LONGEST_REFUSAL_BYTES = 64 * 1024
 _LOOK_AHEAD = 256
 """Steps of a plan that wait for their turn at a time: more than run at once, so that a busy broker stops no other."""
 
@@ -99,14 +102,25 @@ class _Following:
     cancelled: asyncio.Event
 
 
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Steps of one plan, which may be called off: those that have not begun are then left out."""
+
+    is_called_off: bool = False
+
+
 class Followed(Protocol):
-    """Who is told of each unload: of the bundle and its ownership while it was released."""
+    """Who is told of each unload: of the bundle and its ownership while it was released. `ended` comes last, and always
+    unless the process ends; the others say what became of it, if anything did.
+    """
 
     def began(self, name: BundleName, released: Ownership) -> None: ...
 
     def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None: ...
 
     def moved(self, name: BundleName, released: Ownership, done: Ownership) -> None: ...
+
+    def ended(self, name: BundleName, released: Ownership) -> None: ...
 
 
 class Executor:
@@ -131,15 +145,16 @@ class Executor:
         self._settings = settings
         self._followed_by = followed_by
         self._slots = Slots(lambda: (settings().concurrency, settings().concurrency_per_broker))
-        self._http: aiohttp.ClientSession | None = None
-        self._finishing: dict[str, _Following] = {}
+        self._http: HttpClient | None = None
+        self._finishing: dict[tuple[str, int], _Following] = {}
+        """The releases that are followed: a bundle may be released anew while somebody waits for a former release."""
         self.unloads_completed = 0
         self.unloads_failed = 0
         self.unloads_cancelled = 0
         self.stale_steps = 0
 
     async def start(self) -> None:
-        self._http = aiohttp.ClientSession()
+        self._http = HttpClient()
 
     async def close(self) -> None:
         await self.abort()
@@ -153,27 +168,36 @@ class Executor:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]]) -> None:
-        """Carry out the steps of a plan in their order, as far as the limits allow."""
-        remaining = iter(steps)
+    async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]], batch: Batch | None = None) -> None:
+        """Carry out the steps of a plan in their order, as far as the limits allow, until the batch is called off."""
+        remaining, batch = iter(steps), batch or Batch()
 
         async def work() -> None:
             for step, because in remaining:
-                await self.execute(step, because)
+                if batch.is_called_off:
+                    return
+                await self.execute(step, because, batch)
                 await asyncio.sleep(0)  # refusing a step waits for nothing
 
         await asyncio.gather(*(work() for _ in range(_LOOK_AHEAD)))
 
-    async def execute(self, step: Unload, because: Sequence[Verdict] = ()) -> None:
+    def call_off(self, batch: Batch) -> None:
+        """Begin no further step of the batch; what has begun is seen through."""
+        batch.is_called_off = True
+        self._slots.cancel_batch(batch)
+
+    async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
         name, expected = BundleName.parse(step.bundle), Expected(step.source)
         try:
             entry, index = self._view.bundle(name)
             expected.check(entry.state.ownerships[index])
-            await self.unload(name, step.destination, step.reason, because, expected.check)
+            await self.unload(name, step.destination, step.reason, because, expected.check, batch)
         except StaleStepError as error:
             self.stale_steps += 1
             log.info("stale_step_refused", bundle=step.bundle, error=str(error))
+        except UnloadCancelledError as error:
+            log.info("unload_not_done", bundle=step.bundle, error=str(error))
         except UnloadFailedError as error:
             log.warning("unload_failed", bundle=step.bundle, error=str(error))
         except (LoadManagerError, IllegalTransitionError) as error:
@@ -186,6 +210,7 @@ class Executor:
         reason: Reason,
         because: Sequence[Verdict] = (),
         check: Callable[[Ownership], None] | None = None,
+        batch: Batch | None = None,
     ) -> Ownership:
         """Take an owned bundle from its owner when its turn has come; the ownership afterwards.
 
@@ -196,19 +221,18 @@ class Executor:
         """
 
         def begin(current: Ownership, stamp: Stamp) -> Ownership:
-            if check is not None:
-                check(current)
             if destination is not None and not self._view.is_registered(destination):
                 raise IllegalTransitionError(f"{destination} left while {name} waited to be moved to it")
             if destination is not None and destination == current.owner:
                 raise IllegalTransitionError(f"{name} belongs to {destination} already")
+            if check is not None:
+                check(current)
             return release(current, destination, stamp)
 
         entry, index = self._view.bundle(name)
         owner = entry.state.ownerships[index].owner
-        async with self._slots.turn(
-            str(name), owner.broker if owner else None, destination.broker if destination else None
-        ):
+        brokers = owner.broker if owner else None, destination.broker if destination else None
+        async with self._slots.turn(str(name), *brokers, batch=batch):
             released = await self._ledger.apply(str(name.namespace), name.range, begin, reason.value)
             self._followed_by.began(name, released)
             self._journal.moved(
@@ -255,28 +279,30 @@ class Executor:
                 raise NotLeaderError("the term ended before the unload did; the next leader finishes it") from None
             raise
 
-    def resume(self, name: BundleName, released: Ownership) -> None:
-        """Finish a release found in the records, unless it is being followed already."""
-        self._follow(name, released).task.add_done_callback(self._resumed_ended)
+    def resume(self, name: BundleName) -> None:
+        """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
+        with contextlib.suppress(BundleNotFoundError, NamespaceNotFoundError, InvalidRecordError):
+            entry, index = self._view.bundle(name)
+            current = entry.state.ownerships[index]
+            if current.state is OwnershipState.RELEASING and (str(name), current.version) not in self._finishing:
+                self._follow(name, current).task.add_done_callback(self._resumed_ended)
 
     async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
         """The end of a release under way; raises as `unload` does."""
         return await self._outcome(self._follow(name, released).task)
 
-    def is_following(self, name: BundleName) -> bool:
-        return str(name) in self._finishing
-
     def _follow(self, name: BundleName, released: Ownership) -> _Following:
-        key = str(name)
+        key = str(name), released.version
         following = self._finishing.get(key)
         if following is None or following.task.done():
             cancelled = asyncio.Event()
-            task = asyncio.create_task(self._see_through(name, released, cancelled), name=f"unload {key}")
+            task = asyncio.create_task(self._see_through(name, released, cancelled), name=f"unload {name}")
             following = self._finishing[key] = _Following(task, cancelled)
             task.add_done_callback(lambda ended: self._ended(key, ended))
+            task.add_done_callback(lambda _: self._followed_by.ended(name, released))
         return following
 
-    def _ended(self, key: str, task: asyncio.Task[Ownership]) -> None:
+    def _ended(self, key: tuple[str, int], task: asyncio.Task[Ownership]) -> None:
         following = self._finishing.get(key)
         if following is not None and following.task is task:
             del self._finishing[key]
@@ -337,15 +363,12 @@ class Executor:
             HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
         }
         # Never 0 or less, which would mean "without limit" to aiohttp.
-        timeout = aiohttp.ClientTimeout(total=min(self._settings().attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S)))
+        timeout_s = min(self._settings().attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S))
         try:
-            async with self._http.put(url, headers=headers, timeout=timeout) as answer:
-                if answer.status == HTTPStatus.NO_CONTENT:
-                    return None
-                said = await answer.content.read(_SHOWN_BYTES)
-                return f"{url} answered {answer.status}: {said.decode(errors='replace')}"
-        except (aiohttp.ClientError, OSError, ValueError) as error:  # no connection or answer, or no usable URL
-            return f"{url}: {type(error).__name__} {error}".rstrip()
+            answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            return str(error)
+        return None if answer.status == HTTPStatus.NO_CONTENT else answer.shown()
 
     async def _complete(self, name: BundleName, released: Ownership) -> Ownership:
         destination = released.destination if self._view.is_registered(released.destination) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Any
@@ -53,7 +52,10 @@ _PERCENT = 100
 
 
 class Explainer:
-    """Explains on the leader; what it works out, it works out in a thread, and nothing is changed by it."""
+    """Explains on the leader, in its turn among the previews; nothing is changed by it.
+
+    Each explanation raises `TooManyPreviewsError` too.
+    """
 
     def __init__(self, view: ClusterView, desk: Desk, journal: Journal) -> None:
         self._view = view
@@ -62,10 +64,11 @@ class Explainer:
 
     async def bundle(self, name: BundleName) -> BundleExplanation:
         """Raises `NamespaceNotFoundError`, `BundleNotFoundError`, `InvalidRecordError`."""
-        situation = await self._desk.look()
-        ownership, inputs = self._about_bundle(name, situation)
-        short_samples, long_samples = self._view.model.samples_of(str(name))
-        explained = await asyncio.to_thread(explain_bundle, situation, str(name))
+        async with self._desk.previews.turn() as worker:
+            situation = self._desk.look()
+            ownership, inputs = self._about_bundle(name, situation)
+            short_samples, long_samples = self._view.model.samples_of(str(name))
+            explained = await worker.run(explain_bundle, situation, str(name))
         return BundleExplanation(
             bundle=str(name),
             inputs=inputs,
@@ -78,11 +81,12 @@ class Explainer:
 
     async def broker(self, broker: BrokerId) -> BrokerExplanation:
         """Raises `BrokerNotFoundError`, `InvalidRecordError` when its record cannot be read."""
-        situation = await self._desk.look()
-        self._view.get_registration(broker)
-        if situation.snapshot.brokers.find_row(broker) is None:
-            raise InvalidRecordError(f"the record of broker {broker} cannot be read")
-        explained = await asyncio.to_thread(explain_broker, situation, broker)
+        async with self._desk.previews.turn() as worker:
+            self._view.get_registration(broker)
+            situation = self._desk.look()
+            if situation.snapshot.brokers.find_row(broker) is None:
+                raise InvalidRecordError(f"the record of broker {broker} cannot be read")
+            explained = await worker.run(explain_broker, situation, broker)
         return BrokerExplanation(
             broker_id=broker,
             inputs=self._inputs(situation, broker),
@@ -107,10 +111,11 @@ class Explainer:
 
     async def why_not(self, name: BundleName, broker: BrokerId) -> WhyNotExplanation:
         """Raises as `bundle`, and `BrokerNotFoundError`."""
-        situation = await self._desk.look()
-        self._view.get_registration(broker)
-        ownership, inputs = self._about_bundle(name, situation)
-        explained = await asyncio.to_thread(why_not, situation, str(name), broker)
+        async with self._desk.previews.turn() as worker:
+            self._view.get_registration(broker)
+            situation = self._desk.look()
+            ownership, inputs = self._about_bundle(name, situation)
+            explained = await worker.run(why_not, situation, str(name), broker)
         return WhyNotExplanation(
             bundle=str(name),
             broker_id=broker,

@@ -3,6 +3,10 @@
 Level-triggered: notifications only mark paths as dirty, so that a burst of them costs one read. A load report is
 applied once for each time its znode was written. After every reconnection everything is read again, and until that is
 done the view is not fresh: a notification may have been missed while nobody was listening.
+
+What is read counts, even if it is older than what is known: the store may have been set back. ZooKeeper never answers a
+session from an older state than it has shown it before; so the only answer that may be out of date is one to a question
+from before a commit of this node's own.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import structlog
 
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
+from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.ownership import Registration
 from loadmanager.core.recordable import recordable
@@ -23,8 +28,8 @@ from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
-from loadmanager.store.codec import decode
-from loadmanager.wire.broker_data import report_of
+from loadmanager.store.codec import decode, is_packed
+from loadmanager.wire.broker_data import LocalBrokerData, report_of
 from loadmanager.wire.controls import decode_controls
 from loadmanager.wire.learned import decode_learned, learned_of
 from loadmanager.wire.load_report import decode_broker_record
@@ -43,6 +48,10 @@ log = structlog.get_logger(__name__)
 _RETRY_S = 0.2
 _DEBOUNCE_S = 0.002
 _ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
+_BROKER_PREFIX = f"{paths.BROKERS}/"
+_LONG_BYTES = 32 * 1024
+"""Reports from here on are decoded in a thread, and so are compressed ones: the loop would stand still meanwhile."""
+
 _ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
 _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ISOLATION: ("isolation", decode_isolation),
@@ -50,6 +59,9 @@ _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ANTI_AFFINITY: ("anti_affinity", decode_groups),
 }
 """Of each znode of policies: what it is in the view, and how it is read."""
+
+
+_Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
 
 
 class Intake:
@@ -67,7 +79,10 @@ class Intake:
         self._is_watching = False
         self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
         self._marks_applied = 0
+        self._commits_when_asked = 0
+        self._waits_for_store = False
         self._settled = asyncio.Condition()
+        self._decoded: dict[str, _Decoding] = {}
         self._apply_by_kind = {
             "brokers": self._apply_broker,
             "namespaces": self._apply_namespace,
@@ -146,11 +161,14 @@ class Intake:
         try:
             await self._read_and_apply(batch)
         except StoreError as error:
-            log.debug("intake_waits_for_store", error=str(error))
+            if not self._waits_for_store:
+                log.warning("intake_waits_for_store", error=str(error))
+            self._waits_for_store = True
             self._dirty |= batch
             await asyncio.sleep(_RETRY_S)
             self._wake.set()
             return
+        self._waits_for_store = False
         self._on_change()
         self._marks_applied = marks
         async with self._settled:
@@ -165,7 +183,9 @@ class Intake:
         if any(path in _ELECTION_PATHS for path in wanted):
             wanted.update(_ELECTION_PATHS)
         ordered = sorted(wanted)
+        self._commits_when_asked = self._view.commits
         read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
+        self._decoded = await self._decode_long_reports(read)
         if everything:
             self._drop_missing(read)
         self._apply_election(read)
@@ -175,6 +195,26 @@ class Intake:
         if everything and self._is_watching and paths.ROOT not in self._dirty:
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
             self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
+
+    async def _decode_long_reports(self, read: dict[str, Znode | None]) -> dict[str, _Decoding]:
+        """Of each long report what `_decode_report` made of it, one after another: threads share the interpreter."""
+        decoded: dict[str, _Decoding] = {}
+        for path, znode in read.items():
+            if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
+                continue
+            known = self._view.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
+            if known is None or (known.registration.incarnation, known.znode_version) != (znode.czxid, znode.version):
+                decoded[path] = asyncio.ensure_future(asyncio.to_thread(self._decode_report, path, znode.data))
+                await asyncio.wait({decoded[path]})
+        return decoded
+
+    def _decode_report(self, where: str, data: bytes) -> tuple[LocalBrokerData, BrokerReport]:
+        """What a broker says of itself, and its load; raises `InvalidRecordError`. Changes nothing."""
+        record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
+        if not any(record.get(key) for key in _ADDRESSES):
+            raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
+        read_at_ms = time.time_ns() // 1_000_000
+        return record, recordable(report_of(record, where, self._view.model.known_bundles, read_at_ms))
 
     async def _take_divided(self, batch: set[str]) -> None:
         """Read what the leader has written of the history of new bundles, which it divides better than this node."""
@@ -261,11 +301,8 @@ class Intake:
             if at_once or broker_id in self._view.laid_down.controls.held_off:
                 self._view.unsettled += 1  # bundles may have waited for it
         where = paths.broker(name)
-        record = decode_broker_record(decode(znode.data, where), where)
-        if not any(record.get(key) for key in _ADDRESSES):
-            raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
-        read_at_ms = time.time_ns() // 1_000_000
-        report = recordable(report_of(record, where, self._view.model.known_bundles, read_at_ms))
+        decoded = self._decoded.get(where)
+        record, report = decoded.result() if decoded else self._decode_report(where, znode.data)
         self._view.put_broker(registration, znode.version, record)
         most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
         judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
@@ -285,19 +322,23 @@ class Intake:
             self._view.drop_namespace(name)
             return
         known = self._view.namespaces.get(name)
-        if known is not None and known.czxid == znode.czxid and known.version >= znode.version:
+        if known is not None and known.commit > self._commits_when_asked:
+            return  # the commit has told its own watch: it is read again
+        if known is not None and known.is_record(znode):
             if known.unreadable is not None:
                 raise InvalidRecordError(known.unreadable)
             return
+        digest = hash(znode.data)
         where = paths.namespace(name)
         try:
             state = decode_namespace(NamespaceName.parse(name), decode(znode.data, where), where)
         except InvalidRecordError as error:
             if known is not None:
-                self._view.namespaces[name] = NamespaceEntry(known.state, znode.version, znode.czxid, str(error))
+                entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))
+                self._view.namespaces[name] = entry
             raise
-        if self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid)):
-            self._view.unsettled += 1
+        self._view.put_namespace(NamespaceEntry(state, znode.version, znode.czxid, digest))
+        self._view.unsettled += 1
 
     def _apply_node(self, name: str, znode: Znode | None) -> None:
         if znode is None:
@@ -357,6 +398,10 @@ class Intake:
             return
         for name, value in averages.items():
             self._view.model.seed_bundle(name, value)
+
+
+def _is_long(data: bytes) -> bool:
+    return len(data) >= _LONG_BYTES or is_packed(data)
 
 
 def _is_record(path: str) -> bool:

@@ -18,7 +18,7 @@ import structlog
 
 from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.names import BundleRange
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, Stamp
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Stamp
 from loadmanager.errors import (
     BundleNotFoundError,
     InvalidRecordError,
@@ -259,11 +259,19 @@ class Ledger:
 
     def _committed(self, writes: list[_Write], versions: list[int]) -> None:
         for write, version in zip(writes, versions, strict=True):
-            self._view.put_namespace(NamespaceEntry(write.state, version, write.entry.czxid))
+            self._view.commit_namespace(NamespaceEntry(write.state, version, write.entry.czxid, hash(write.data)))
             for change, made in write.changes:
                 self.transitions_committed += _transitions_in(made)
+                if self._has_orphan(made):
+                    self._view.unsettled += 1  # whoever frees such bundles may have looked before this write
                 if not change.done.done():
                     change.done.set_result(made)
+
+    def _has_orphan(self, made: _Made) -> bool:
+        """Whether an owner has gone since the change was asked for."""
+        outcomes = made.values() if isinstance(made, dict) else [made]
+        owned = [each for each in outcomes if isinstance(each, Ownership) and each.state is OwnershipState.OWNED]
+        return not all(self._view.is_registered(each.owner) for each in owned)
 
     async def _refused(self, writes: list[_Write], error: TransactionFailedError) -> None:
         if error.index == 0:

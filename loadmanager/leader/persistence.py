@@ -6,11 +6,13 @@ Written now and then, and only what changed since: a cluster in which nothing ha
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 
 import structlog
 
 from loadmanager.core.names import BrokerId
+from loadmanager.core.planner import State
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, TransactionFailedError
 from loadmanager.leader.election import Election
 from loadmanager.leader.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
@@ -21,12 +23,12 @@ from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.codec import decode, pack
 from loadmanager.wire.records import TimeAverageBrokerData, encode_bundle_data
-from loadmanager.wire.strategy_state import StrategyStateRecord
-from loadmanager.wire.validation import parse_model
+from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 log = structlog.get_logger(__name__)
 
 _SOON_S = 0.5
+_AGAIN_S = 1.0
 
 
 class Persistence:
@@ -50,6 +52,8 @@ class Persistence:
         self._writing = asyncio.Lock()
         self._reshaped: set[str] = set()
         self._reshaped_wake = asyncio.Event()
+        self._own: State = {}
+        self._is_taken_over = False
         self.existing: set[str] = set()
         self._written: dict[str, bytes] = {}
         self._flushed_revision = 0
@@ -96,23 +100,54 @@ class Persistence:
             log.exception("history_not_written")
 
     async def take_over(self) -> None:
-        """Begin where the last leader stopped: what strategies remember, and which records there are to replace."""
+        """Begin where the last leader stopped: what strategies remember, and which records there are to replace.
+
+        When the store does not say it now, assignments go on without; see `taken_over`.
+        """
         self._written.clear()
         self._flushed_revision = 0
-        self.existing = await self._list()
-        where = paths.STRATEGY_STATE
-        znode = await self._store.get(where)
-        if znode is None:
-            return
-        self.existing.add(where)
+        self._own = self._desk.forget()
+        self._is_taken_over = await self._try_to_take_over()
+
+    async def taken_over(self) -> None:
+        """Return once what the last leader left is known. Until then nothing may be shed, nor written over it."""
+        while not self._is_taken_over:
+            await asyncio.sleep(_AGAIN_S)
+            self._is_taken_over = await self._try_to_take_over()
+            if self._is_taken_over:
+                log.info("memory_read")
+
+    async def _try_to_take_over(self) -> bool:
         try:
-            record = parse_model(StrategyStateRecord, decode(znode.data, where), where)
+            self.existing = await self._list()
+            znode = await self._store.get(paths.STRATEGY_STATE)
+        except StoreError as error:
+            log.warning("memory_not_read", error=str(error), until_then="nothing is shed, split or written over it")
+            return False
+        if znode is not None:
+            self.existing.add(paths.STRATEGY_STATE)
+        record = None if znode is None else self._find_record(znode.data)
+        await self._restore(record or StrategyStateRecord(states=self._own))
+        return True
+
+    def _find_record(self, data: bytes) -> StrategyStateRecord | None:
+        """What the last leader left, without what is wrong in it; None when nothing of it can be read."""
+        where = paths.STRATEGY_STATE
+        try:
+            record, fault = parse_strategy_state(decode(data, where), where)
         except InvalidRecordError as error:
             self._reject(where, error)
-            return
-        self._desk.restore(record.states)
-        sources = {BrokerId(broker): at_s for broker, at_s in record.last_unloaded.items()}
-        self._view.model.restore_unloaded(record.recently_unloaded, sources)
+            return None
+        if fault is not None:
+            self._reject(where, fault)
+        return record
+
+    async def _restore(self, record: StrategyStateRecord) -> None:
+        await self._desk.restore(record.states)
+        now_s = time.time()
+        bundles = {bundle: min(at_s, now_s) for bundle, at_s in record.recently_unloaded.items()}
+        sources = {BrokerId(broker): min(at_s, now_s) for broker, at_s in record.last_unloaded.items()}
+        self._view.model.restore_unloaded(bundles, sources)
 
     async def _list(self) -> set[str]:
         """The averages that are in the store."""

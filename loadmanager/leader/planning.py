@@ -1,18 +1,17 @@
-"""When to decide, and what becomes of a decision: assignments at lookup, and rounds of shedding.
+"""What every decision needs, and assignments at lookup.
 
-Deciding happens in a worker thread, on a snapshot: a cycle over a hundred thousand bundles never holds up a lookup.
+Deciding happens in threads, on a snapshot: a cycle over a hundred thousand bundles never holds up a lookup.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import copy
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import islice
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import structlog
@@ -28,15 +27,13 @@ from loadmanager.core.ownership import (
     Registration,
     Stamp,
     assign,
-    owner_gone,
 )
 from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
 from loadmanager.core.shedding import round as shedding
 from loadmanager.core.snapshot import Snapshot
-from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.core.state import merged
+from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
 from loadmanager.leader.churn import Churn
-from loadmanager.leader.election import Election
-from loadmanager.leader.executor import Executor
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.ledger import Ledger, Transition
 from loadmanager.leader.live_settings import LiveSettings
@@ -44,6 +41,7 @@ from loadmanager.leader.moving import Moves
 from loadmanager.leader.recorded_model import RecordedModel
 from loadmanager.leader.recording import Asked, Memory, Recorder
 from loadmanager.leader.view import ClusterView
+from loadmanager.leader.working import Previews, Worker
 
 log = structlog.get_logger(__name__)
 
@@ -52,19 +50,20 @@ SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
 """Pulsar's name for the extensible rule of splitting, among the names of strategies."""
 _Decided = TypeVar("_Decided")
 
-_SWEEP_INTERVAL_S = 30.0
-_SOON_S = 0.05
 _BATCH = 1_000
 """Bundles placed together at most: a lookup waits for the batch under way and is in the next one."""
 
-_SLICE = 200
+SLICE = 200
 """Bundles looked at before others get their turn on the event loop."""
 
 
 class Desk:
     """What every decision needs: the snapshot of the moment, the settings, what strategies remember, and chance.
 
-    Each decision is recorded with all that it was taken with.
+    Each decision is recorded with all that it was taken with. Those that are small, as assignments are, are made one
+    after the other. A round of shedding may take long, and what is only shown may be asked for by anybody: both are
+    worked out beside them, from what was remembered when they began, with a generator of their own. What a round
+    remembers is put together with what the others have remembered meanwhile (see `core.state.merged`).
     """
 
     def __init__(
@@ -83,9 +82,11 @@ class Desk:
         self.churn = Churn(view, live, journal, self._recent_snapshot, self.recorder, moves or Moves(self.recorder))
         self._view = view
         self._live = live
-        self._rng = np.random.default_rng(seed)
+        self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
         self._snapshot: Snapshot | None = None
-        self._lock = asyncio.Lock()
+        self._small, self._round = asyncio.Lock(), asyncio.Lock()
+        self._worker = Worker("small decisions")
+        self.previews = Previews()
 
     @property
     def memory(self) -> planner.State:
@@ -95,76 +96,100 @@ class Desk:
     def memory_now(self) -> Memory:
         """What is remembered, for a checkpoint; the next decision is made on a new snapshot."""
         self._snapshot = None
-        return Memory(self.state, self.split_state, self.churn.state, self._rng.bit_generator.state)
+        return Memory(
+            self.state,
+            self.split_state,
+            self.churn.state,
+            self._rng.bit_generator.state,
+            self._round_rng.bit_generator.state,
+        )
 
-    def restore(self, memory: planner.State) -> None:
-        """Begin with what a former leader remembered."""
-        self.state = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
-        self.split_state = memory.get(SPLIT_STRATEGY, {})
-        self.churn.state = {name: state for name, state in memory.items() if name == churn.KEY}
+    def forget(self) -> planner.State:
+        """What is remembered, and from here on is not: before it is known what the last leader remembered."""
+        memory = self.memory
+        self.state, self.split_state, self.churn.state = {}, {}, {}
+        return memory
+
+    async def restore(self, memory: planner.State) -> None:
+        """Go on with what a former leader remembered, and with what was remembered since `forget`."""
+        async with self._small:
+            others = {name: state for name, state in memory.items() if name not in (churn.KEY, SPLIT_STRATEGY)}
+            self.state = {**self.state, **others}
+            self.split_state = memory.get(SPLIT_STRATEGY, self.split_state)
+            self.churn.state = churn.restored(self.churn.state, memory, time.time(), self._live.planner)
+            self.recorder.restored(self.state, self.split_state, self.churn.state)
 
     def begin_term(self) -> None:
-        """Draw from a generator of this term's own: a decision that was cut off may still draw from the last one."""
-        (self._rng,) = self._rng.spawn(1)
+        """Draw from generators of this term's own."""
+        self._rng, self._round_rng = self._rng.spawn(2)
 
     async def checkpoint(self, model: RecordedModel) -> None:
         """Record all that decisions depend on, between two of them."""
-        async with self._lock:
+        async with self._round, self._small:  # in this order nothing waits for a round
             self.recorder.checkpoint(model, self)
 
     async def shed(self) -> Plan:
         """One round of shedding, within the limits on churn; nothing is carried out."""
-        async with self._lock:
-            snapshot, settings = self._new_snapshot(), self._live.planner
-            asked = self.recorder.ask("shed")
+        async with self._round:
+            snapshot, settings, before = self._new_snapshot(), self._live.planner, self.state
+            rng = copy.deepcopy(self._round_rng)
+            asked = self.recorder.begin("shed")
             try:
-                proposal = await self._decide(asked, shedding.propose, snapshot, settings, self.state, self._rng)
-            except Exception:
-                self.state = {}  # what was remembered may be the cause; the next round starts without it
+                proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, before, rng)
+            except Exception as error:
+                async with self._small:
+                    self._round_rng = rng
+                    self.state = {}  # what was remembered may be the cause; the next round starts without it
+                    self.recorder.failed(asked, error, rng)
                 raise
-            done = proposal.within_limits(self.churn.state)
-            self.state, self.churn.state = done.state, done.churn_state
-            self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, self._rng)
-            self.recorder.remembered({**self.state, **self.churn.state})
+            async with self._small:
+                under_way = self.churn.share_under_way
+                done = proposal.within_limits(self.churn.state, under_way)
+                self._round_rng = rng
+                self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
+                self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
+                self.recorder.remembered({**self.state, **self.churn.state})
             return done.plan
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
-        """What `shed` would decide now, and on which snapshot. Nothing is remembered of it."""
-        async with self._lock:
-            snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._rng)
-            asked = self.recorder.ask("preview_shed")
-            proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, self.state, rng)
-            plan = proposal.within_limits(self.churn.state).plan
-            self.recorder.decided(asked, plan.steps, plan.verdicts)
+        """What `shed` would decide now, and on which snapshot. Nothing is remembered of it.
+
+        This and the other previews raise `TooManyPreviewsError`.
+        """
+        async with self.previews.turn() as worker:
+            snapshot, settings, rng = self._new_snapshot(), self._live.planner, copy.deepcopy(self._round_rng)
+            asked = self.recorder.begin("preview_shed")
+            proposal = await worker.run(shedding.propose, snapshot, settings, self.state, rng)
+            under_way = self.churn.share_under_way
+            plan = proposal.within_limits(self.churn.state, under_way).plan
+            self.recorder.decided(asked, plan.steps, plan.verdicts, underWay=under_way)
             return plan, snapshot
 
-    async def look(self) -> Situation:
+    def look(self) -> Situation:
         """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
-        async with self._lock:
-            snapshot, settings = self._new_snapshot(), self._live.planner
-            state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
-            return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
+        snapshot, settings = self._new_snapshot(), self._live.planner
+        state = {**recency.before_round(self.state, snapshot, settings), **self.churn.state}
+        return Situation(snapshot, settings, state, copy.deepcopy(self._rng))
 
     async def drain(self, brokers: Collection[BrokerId], most: int, leave: Collection[str]) -> Plan:
         """Where the next `most` bundles of these brokers go, but not those to `leave`; nothing is carried out."""
-        async with self._lock:
-            snapshot, asked = self.snapshot(), self.recorder.ask("drain")
+        async with self._small:
+            snapshot, asked, rng = self.snapshot(), self.recorder.ask("drain"), copy.deepcopy(self._rng)
+            settings = self._live.planner
             plan, self.state = await self._decide(
-                asked, planner.plan_drain, snapshot, brokers, self._live.planner, self.state, self._rng, most, leave
+                asked, rng, planner.plan_drain, snapshot, brokers, settings, self.state, rng, most, leave
             )
             if plan.steps or plan.verdicts:
                 detail = {"brokers": sorted(brokers), "most": most, "leave": sorted(leave)}
-                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, self._rng, **detail)
+                self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **detail)
             return plan
 
     async def preview_drain(self, broker: BrokerId) -> tuple[Plan, Snapshot]:
         """Where all bundles of the broker would go now, and on which snapshot. Nothing is remembered of it."""
-        async with self._lock:
-            snapshot, rng = self._new_snapshot(), copy.deepcopy(self._rng)
-            asked = self.recorder.ask("preview_drain")
-            plan, _ = await asyncio.to_thread(
-                planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng
-            )
+        async with self.previews.turn() as worker:
+            snapshot, rng = self._new_snapshot(), copy.deepcopy(self._round_rng)
+            asked = self.recorder.begin("preview_drain")
+            plan, _ = await worker.run(planner.plan_drain, snapshot, [broker], self._live.planner, self.state, rng)
             self.recorder.decided(asked, plan.steps, plan.verdicts, brokers=[broker], most=None, leave=[])
             return plan, snapshot
 
@@ -184,38 +209,46 @@ class Desk:
 
     def find_excess(self, step: Unload) -> Verdict | None:
         """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
-        return churn.find_excess(step, self.snapshot(), self._live.planner, self.churn.state)
+        return churn.find_excess(
+            step, self.snapshot(), self._live.planner, self.churn.state, self.churn.share_under_way
+        )
 
     async def place(self, bundles: list[str], non_persistent: Collection[str] = ()) -> Plan:
         """Owners for free bundles, decided as one batch; `non_persistent` are those asked for by such a topic."""
-        async with self._lock:
-            snapshot, asked = self.snapshot(), self.recorder.ask("place")
+        async with self._small:
+            snapshot, asked, rng = self.snapshot(), self.recorder.ask("place"), copy.deepcopy(self._rng)
             settings = self._live.planner
             plan, self.state = await self._decide(
-                asked, planner.plan_assignments, snapshot, bundles, settings, self.state, self._rng, non_persistent
+                asked, rng, planner.plan_assignments, snapshot, bundles, settings, self.state, rng, non_persistent
             )
             detail = {"bundles": bundles, "nonPersistent": list(non_persistent)}
-            self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, self._rng, **detail)
+            self.recorder.decided(asked, plan.steps, plan.verdicts, self.state, rng, **detail)
             return plan
 
     async def choose(self, bundle: str) -> tuple[Registration | None, Verdict]:
         """Where placement would put a bundle now, whoever owns it."""
-        async with self._lock:
-            snapshot, asked = self.snapshot(), self.recorder.ask("choose")
+        async with self._small:
+            snapshot, asked, rng = self.snapshot(), self.recorder.ask("choose"), copy.deepcopy(self._rng)
+            settings = self._live.planner
             chosen, verdict, self.state = await self._decide(
-                asked, planner.choose_destination, snapshot, bundle, None, self._live.planner, self.state, self._rng
+                asked, rng, planner.choose_destination, snapshot, bundle, None, settings, self.state, rng
             )
             steps = [] if chosen is None else [Assign(bundle, chosen, verdict.verdict)]
-            self.recorder.decided(asked, steps, [verdict], self.state, self._rng, bundle=bundle)
+            self.recorder.decided(asked, steps, [verdict], self.state, rng, bundle=bundle)
             return chosen, verdict
 
-    async def _decide(self, asked: Asked, decide: Callable[..., _Decided], *given: Any) -> _Decided:  # noqa: ANN401 - what `decide` takes
-        """Have it decided in a worker thread, and record it when that fails."""
+    async def _decide(
+        self, asked: Asked, rng: np.random.Generator, decide: Callable[..., _Decided], *given: object
+    ) -> _Decided:
+        """Have a small decision made, which draws from `rng`, and record it when that fails."""
         try:
-            return await asyncio.to_thread(decide, *given)
+            decided = await self._worker.run(decide, *given)
         except Exception as error:
-            self.recorder.failed(asked, error, self._rng)
+            self._rng = rng
+            self.recorder.failed(asked, error, rng)
             raise
+        self._rng = rng
+        return decided
 
     def snapshot(self) -> Snapshot:
         """The cluster now; taken anew only when something has changed."""
@@ -325,7 +358,7 @@ class Assigner:
             return
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         steps = [step for step in plan.steps if isinstance(step, Assign)]
-        await self._commit([(step, _about(verdicts, step.bundle)) for step in steps])
+        await self._commit([(step, about(verdicts, step.bundle)) for step in steps])
         for bundle in set(batch) - {step.bundle for step in steps}:
             self._resolve(bundle, self._why_not(bundle, verdicts.get(bundle)))
 
@@ -422,190 +455,8 @@ class Assigner:
             future.set_result(outcome)
 
 
-class SheddingLoop:
-    """Plans a round of shedding every interval and has its steps carried out."""
-
-    def __init__(
-        self,
-        desk: Desk,
-        executor: Executor,
-        election: Election,
-        journal: Journal,
-        view: ClusterView,
-        live: LiveSettings,
-    ) -> None:
-        self._desk = desk
-        self._executor = executor
-        self._election = election
-        self._journal = journal
-        self._view = view
-        self._live = live
-        self.cycles = 0
-        self.cycles_failed = 0
-        self.brokers_shed = 0
-        self.last_cycle_s = 0.0
-        self.strategy_metrics: Mapping[str, float] = {}
-        """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
-
-    async def run(self) -> None:
-        """Pause, decide, carry out, for as long as the term lasts; the pause starts after the work ends."""
-        while True:
-            await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
-            try:
-                await self.cycle()
-            except NotLeaderError:
-                raise
-            except Exception:
-                self.cycles_failed += 1
-                log.exception("shedding_cycle_failed", cycle=self.cycles)
-
-    async def cycle(self) -> Plan:
-        """One round of shedding, carried out; in a dry run only explained."""
-        started_s = time.monotonic()
-        term = self._election.get_term()
-        plan = await self._desk.shed()
-        self.last_cycle_s = time.monotonic() - started_s
-        self.cycles += 1
-        self.strategy_metrics = plan.metrics
-        steps = [step for step in plan.steps if isinstance(step, Unload)]
-        is_dry_run = self._view.laid_down.controls.dry_run
-        moving = {step.bundle for step in steps}
-        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
-        for said, verdict in enumerate(plan.verdicts):
-            if said % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
-            if verdict.subject not in moving:  # the executor says what becomes of those
-                self._journal.judged("shed", verdict, epoch=term.epoch)
-        log.info(
-            "shedding_cycle",
-            cycle=self.cycles,
-            epoch=term.epoch,
-            unloads=len(steps),
-            looked_at=len(plan.verdicts),
-            dry_run=is_dry_run,
-            duration_ms=round(self.last_cycle_s * 1000, 2),
-        )
-        because = ((step, _about(verdicts, step.source.broker, step.bundle)) for step in steps)
-        if is_dry_run:
-            for step, why in because:
-                self._journal.would_move(
-                    "would_unload",
-                    step.bundle,
-                    step.reason,
-                    epoch=term.epoch,
-                    source=step.source,
-                    destination=step.destination,
-                    because=why,
-                )
-            return plan
-        self.brokers_shed += len({step.source for step in steps})
-        await self._executor.execute_all(because)
-        if steps:
-            self._desk.churn.memory_changed.set()
-        return plan
-
-
-class Reconciler:
-    """Finds what the records say is unfinished, and finishes it: level-triggered, so nothing can be missed for good.
-
-    It frees the bundles of brokers that are gone, or hands them back to one that is held off and has returned, and
-    follows releases that nobody follows. `place` has bundles given an owner that nobody has asked for.
-    """
-
-    def __init__(
-        self,
-        view: ClusterView,
-        ledger: Ledger,
-        executor: Executor,
-        journal: Journal,
-        live: LiveSettings,
-        place: Callable[[Iterable[str]], None],
-    ) -> None:
-        self._view = view
-        self._ledger = ledger
-        self._executor = executor
-        self._journal = journal
-        self._live = live
-        self._place = place
-        self._wake = asyncio.Event()
-
-    def wake(self) -> None:
-        self._wake.set()
-
-    async def run(self) -> None:
-        """Look at every bundle at the start of the term, after each change of membership, and now and then."""
-        while True:
-            if self._view.is_fresh:
-                await self._sweep()
-            # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._longest_pause_s()):
-                    await self._wake.wait()
-            self._wake.clear()
-
-    def _longest_pause_s(self) -> float:
-        """Until the next sweep is due by itself: when a broker's time to return ends, its bundles become free."""
-        controls, now_s = self._view.laid_down.controls, time.time()
-        holds = [controls.find_hold(broker, now_s) for broker in controls.held_off]
-        return min([_SWEEP_INTERVAL_S, *(left_s + _SOON_S for left_s in holds if left_s is not None)])
-
-    async def _sweep(self) -> None:
-        orphans: dict[str, dict[BundleName, Registration]] = defaultdict(dict)
-        free: list[str] = []
-        for looked_at, (entry, index, ownership) in enumerate(self._view.ownerships()):
-            if looked_at % _SLICE == _SLICE - 1:
-                await asyncio.sleep(0)
-            if ownership.owner is None:
-                if ownership.reason == Reason.OWNER_GONE.value:
-                    free.append(entry.state.bundle_name(index))
-                continue
-            if ownership.state is OwnershipState.OWNED and self._view.is_registered(ownership.owner):
-                continue
-            name = BundleName(entry.state.name, entry.state.bundles.range_at(index))
-            if ownership.state is OwnershipState.RELEASING:
-                if not self._executor.is_following(name):
-                    self._executor.resume(name, ownership)
-            elif self._view.find_hold(ownership) is not None:
-                if ownership.owner.broker in self._view.registrations:
-                    self._place([str(name)])
-            else:
-                orphans[str(name.namespace)][name] = ownership.owner
-        self._reassign(free)
-        await asyncio.gather(*(self._free(namespace, owners) for namespace, owners in orphans.items()))
-
-    async def _free(self, namespace: str, owners: Mapping[BundleName, Registration]) -> None:
-        """Free bundles of one namespace, of these owners."""
-        transitions = {name.range: _freeing(name, owner) for name, owner in owners.items()}
-        try:
-            made = await self._ledger.apply_all(namespace, transitions, Reason.OWNER_GONE.value)
-        except (LoadManagerError, IllegalTransitionError) as error:
-            made = dict.fromkeys(transitions, error)
-        free = []
-        for name, owner in owners.items():
-            freed = made[name.range]
-            if not isinstance(freed, Ownership):
-                log.info("bundle_not_freed", bundle=str(name), error=str(freed))
-                continue
-            self._journal.moved("freed", str(name), Reason.OWNER_GONE, epoch=freed.epoch, source=owner)
-            free.append(str(name))
-        self._reassign(free)
-
-    def _reassign(self, free: list[str]) -> None:
-        """Have bundles of dead brokers placed, if that is wanted; without any broker they wait for the first one."""
-        if self._live.current.reassign_bundles_of_dead_brokers_at_once and self._view.brokers:
-            self._place(free)
-
-
-def _freeing(name: BundleName, owner: Registration) -> Transition:
-    def end(current: Ownership, stamp: Stamp) -> Ownership:
-        if current.owner != owner or current.state is not OwnershipState.OWNED:
-            raise IllegalTransitionError(f"{name} has moved on: {current}")
-        return owner_gone(current, stamp)
-
-    return end
-
-
-def _about(verdicts: Mapping[str, Verdict], *subjects: str) -> list[Verdict]:
+def about(verdicts: Mapping[str, Verdict], *subjects: str) -> list[Verdict]:
+    """Those of these bundles and brokers that have one, in this order."""
     return [verdicts[subject] for subject in subjects if subject in verdicts]
 
 

@@ -7,6 +7,7 @@ that of the broker that gets it. So a plan is executed as it was shown, or stops
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import time
 from collections import OrderedDict
@@ -28,10 +29,10 @@ from loadmanager.errors import (
     DestinationInactiveError,
     LoadManagerError,
     NotLeaderError,
+    OutcomeUnknownError,
     PlanBusyError,
     PlanDriftedError,
     PlanNotFoundError,
-    UnloadCancelledError,
     UnloadFailedError,
 )
 from loadmanager.leader.executor import Executor, Expected, StaleStepError
@@ -77,7 +78,7 @@ class _Step:
 
 @dataclass(slots=True, eq=False)
 class _Kept:
-    """A plan as it is kept; `stopped_by` is why its execution goes no further."""
+    """A plan as it is kept; `stopped_by` is why its execution goes no further, `even_if_frozen` how it is executed."""
 
     hash: str
     kind: str
@@ -88,6 +89,7 @@ class _Kept:
     effect: Effect
     state: str = "computed"
     stopped_by: str | None = None
+    even_if_frozen: bool = False
     because: dict[str, list[Verdict]] = field(default_factory=dict)
 
     def shown(self) -> PlanAnswer:
@@ -232,8 +234,8 @@ class Plans:
             )
         return kept
 
-    async def execute(self, plan_hash: str) -> ExecutionAnswer:
-        """Carry out exactly this plan.
+    async def execute(self, plan_hash: str, *, even_if_frozen: bool = False) -> ExecutionAnswer:
+        """Carry out exactly this plan, while the balancer is frozen only if somebody insists.
 
         Raises `PlanNotFoundError`, `PlanBusyError` while it is being executed, and `PlanDriftedError` when a step no
         longer fits: before the first step if one is known not to fit by then, later if its turn comes too late.
@@ -241,12 +243,12 @@ class Plans:
         kept = self._get(plan_hash)
         if kept.state == "executing":
             raise PlanBusyError(f"plan {plan_hash} is being executed")
-        for step in kept.steps:
-            drift = self._find_drift(kept, step)
-            if drift is not None:
-                self.stopped += 1
-                kept.state, kept.stopped_by = "stopped", f"nothing was done: {step.bundle}: {drift}"
-                raise PlanDriftedError(kept.stopped_by, _shown(kept.report()))
+        kept.even_if_frozen = even_if_frozen
+        obstacle = self._find_obstacle(kept)
+        if obstacle is not None:
+            self.stopped += 1
+            kept.state, kept.stopped_by = "stopped", f"nothing was done: {obstacle}"
+            raise PlanDriftedError(kept.stopped_by, _shown(kept.report()))
         kept.state, kept.stopped_by = "executing", None
         recorder = self._desk.recorder
         steps = [Unload(step.bundle, step.source, step.destination, step.reason) for step in kept.steps]
@@ -256,6 +258,23 @@ class Plans:
         if kept.stopped_by is not None:
             raise PlanDriftedError(kept.stopped_by, _shown(kept.report()))
         return kept.report()
+
+    def _find_obstacle(self, kept: _Kept) -> str | None:
+        """Why the plan is not begun, None if it may be."""
+        frozen = self._find_freeze(kept)
+        if frozen is not None:
+            return frozen
+        drifts = ((step, self._find_drift(kept, step)) for step in kept.steps)
+        return next((f"{step.bundle}: {drift}" for step, drift in drifts if drift is not None), None)
+
+    def _find_freeze(self, kept: _Kept) -> str | None:
+        frozen = self._view.laid_down.controls.frozen
+        if not frozen or kept.even_if_frozen:
+            return None
+        return (
+            f"the balancer is frozen ({frozen}), so that nothing moves: unfreeze it, or execute the plan with"
+            " evenIfFrozen=true"
+        )
 
     async def _carry_out_all(self, kept: _Kept) -> None:
         remaining = iter(kept.steps)
@@ -284,11 +303,15 @@ class Plans:
             self._stop(kept, step, "not_begun", drift)
             return
         step.outcome = "under_way"
+        had_its_turn = False
 
         def check(current: Ownership) -> None:
-            if kept.stopped_by is not None:
-                raise StaleStepError(kept.stopped_by)
+            nonlocal had_its_turn
+            stop = kept.stopped_by or self._find_freeze(kept)
+            if stop is not None:
+                raise StaleStepError(stop)
             Expected(step.source, step.version).check(current)
+            had_its_turn = True
 
         try:
             await self._executor.unload(
@@ -298,16 +321,22 @@ class Plans:
                 kept.because.get(step.bundle, ()),
                 check,
             )
-        except UnloadCancelledError as error:
-            self._stop(kept, step, "not_begun" if kept.stopped_by is not None else "failed", str(error))
         except UnloadFailedError as error:
-            self._stop(kept, step, "failed", str(error))
-        except NotLeaderError as error:
+            self._stop(kept, step, "failed" if had_its_turn else "not_begun", str(error))
+        except (NotLeaderError, OutcomeUnknownError) as error:
             self._stop(kept, step, "unknown", str(error))
         except (LoadManagerError, IllegalTransitionError) as error:
-            self._stop(kept, step, "not_begun", str(error))
+            was_begun = had_its_turn and self._has_changed(step)
+            self._stop(kept, step, "unknown" if was_begun else "not_begun", str(error))
         else:
             step.outcome = "done"
+
+    def _has_changed(self, step: _Step) -> bool:
+        """Whether the bundle's record is another than the step was planned on."""
+        with contextlib.suppress(LoadManagerError):
+            entry, index = self._view.bundle(BundleName.parse(step.bundle))
+            return entry.state.ownerships[index].version != step.version
+        return True
 
     def _stop(self, kept: _Kept, step: _Step, outcome: str, why: str) -> None:
         """Begin no further step, also none that waits for its turn."""

@@ -44,12 +44,15 @@ _MOST_HASHED = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What the desk goes by besides the model: what is remembered, and where its random generator stands."""
+    """What the desk goes by besides the model: what is remembered, and where its random generators stand, that of
+    small decisions and that of rounds.
+    """
 
     states: State
     split_state: State
     churn: State
     rng: Mapping[str, Any]
+    round_rng: Mapping[str, Any]
 
 
 class Desk(Protocol):
@@ -169,6 +172,7 @@ class Recorder:
             "splitState": memory.split_state,
             "churn": memory.churn,
             "rng": memory.rng,
+            "roundRng": memory.round_rng,
         }
         self.put(Event("checkpoint", "", head))
         for holds, content in parts:
@@ -196,6 +200,11 @@ class Recorder:
         """A decision begins, on the snapshot that was taken last."""
         return Asked(kind, self.last_snapshot, self.settings_id, time.monotonic())
 
+    def begin(self, kind: str) -> Asked:
+        """As `ask`, of a decision beside which others are made: it goes by what is remembered now."""
+        self.put(Event("decision_began", kind, {"snapshot": self.last_snapshot}))
+        return self.ask(kind)
+
     def decided(
         self,
         asked: Asked,
@@ -205,7 +214,8 @@ class Recorder:
         rng: np.random.Generator | None = None,
         **detail: Any,  # noqa: ANN401 - whatever the decision was asked with
     ) -> None:
-        """It was decided; `state` is what strategies remember from now on, `rng` stands where it was left.
+        """It was decided; `state` is what strategies remember from now on, and `rng`, its generator, stands where
+        it was left.
 
         Without them the decision neither remembers anything nor leaves anything to chance.
         """
@@ -230,6 +240,10 @@ class Recorder:
     def failed(self, asked: Asked, error: Exception, rng: np.random.Generator) -> None:
         """The decision ended in an error, and may have drawn from the generator before."""
         self.decided(asked, (), (), None, rng, error=f"{type(error).__name__}: {error}")
+
+    def restored(self, states: State, split_state: State, churn_state: State) -> None:
+        """In the midst of a term: what is remembered from here on, as it was read late."""
+        self.put(Event("memory", "", {"states": states, "splitState": split_state, "churn": churn_state}))
 
     def remembered(self, states: State) -> None:
         """After a round: what strategies remember, where it is something else than after the last one."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Awaitable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
 import structlog
@@ -24,6 +23,7 @@ from loadmanager.errors import (
     NoBrokerAvailableError,
     NoLeaderError,
     NotLeaderError,
+    OutcomeUnknownError,
     StoreError,
     StoreUnavailableError,
     UnloadFailedError,
@@ -44,12 +44,14 @@ from loadmanager.leader.merging import Merger
 from loadmanager.leader.moving import Moves
 from loadmanager.leader.operators import Operators
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning import MINUTE_S, Assigner, Desk, Reconciler, SheddingLoop
+from loadmanager.leader.planning import MINUTE_S, Assigner, Desk
 from loadmanager.leader.plans import Plans
+from loadmanager.leader.reconciling import Reconciler
 from loadmanager.leader.recorded_model import RecordedModel
 from loadmanager.leader.recording import Recorder
 from loadmanager.leader.reshaping import Reshaper
 from loadmanager.leader.rounds import ReshapingLoop
+from loadmanager.leader.shedding import SheddingLoop
 from loadmanager.leader.splitting import Splitter
 from loadmanager.leader.view import BrokerEntry, ClusterView, LaidDown
 from loadmanager.store import paths
@@ -60,7 +62,7 @@ log = structlog.get_logger(__name__)
 
 _HOUR_S = 3_600.0
 _LOOK_AGAIN_S = 0.01
-_REGISTER_AGAIN_S = 0.5
+_TRY_AGAIN_S = 0.5
 
 
 class Node:
@@ -97,8 +99,12 @@ class Node:
             self.view, self.reshaper, self.splitter, merger, self.election, self.journal, self.live
         )
         self.leading = asyncio.Event()
+        self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""
+        self._announced_url: str | None = None
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._swept = 0
+        self._waits_for_store = False
         self._tasks: list[asyncio.Task[None]] = []
         self._term_task: asyncio.Task[None] | None = None
         self._end_of_term: asyncio.Task[None] | None = None
@@ -138,16 +144,18 @@ class Node:
         )
 
     async def start(self) -> None:
-        """Read the cluster, register this node and take part in elections."""
+        """Read the cluster, register this node and take part in elections; wait while the store does not answer.
+
+        Raises the `StoreError` with which the store refuses what it is asked.
+        """
+        self._unsubscribe = self.store.on_session(self._on_session)
         self.recorder.start()
-        for path in paths.PERSISTENT_PARENTS:
-            await self.store.ensure_path(path)
         await self.executor.start()
         await self.agents.start()
         self._spawn(self.intake.run(), "intake")
+        await self._patiently(self._make_folders)
         await self.intake.settled()
-        await self.intake.load_history()
-        self._unsubscribe = self.store.on_session(self._on_session)
+        await self._patiently(self.intake.load_history)
         self._spawn(self._keep_registered(), "register")
         self._spawn(self.ledger.run(), "ledger")
         self._spawn(self.election.run(), "election")
@@ -264,12 +272,19 @@ class Node:
 
     def _on_change(self) -> None:
         self.election.wake()
+        if self.leader_url != self._announced_url:
+            self._announce_leader()
         if self.view.unsettled != self._swept:
             self._swept = self.view.unsettled
             self.reconciler.wake()
 
+    def _announce_leader(self) -> None:
+        self._announced_url = self.leader_url
+        self.leader_changed.set_result(None)
+        self.leader_changed = asyncio.get_running_loop().create_future()
+
     def _on_session(self, state: SessionState) -> None:
-        self.election.wake()
+        self.election.link_changed()
         if state is SessionState.CONNECTED:
             self._spawn(self._keep_registered(), "register")
 
@@ -299,11 +314,11 @@ class Node:
             if end_of_last_term is not None:
                 await end_of_last_term
             await self.intake.settle_registrations()
-            with contextlib.suppress(StoreUnavailableError):
-                await self.persistence.take_over()
+            await self.persistence.take_over()
             self.plans.forget()
             self._begin_to_record(term)
             self.leading.set()
+            self._announce_leader()
             log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
             try:
                 async with asyncio.TaskGroup() as group:
@@ -312,13 +327,18 @@ class Node:
                     group.create_task(self.drains.run())
                     group.create_task(self._keep_checkpoints())
                     if self.settings.load_balancer_enabled:
-                        group.create_task(self.shedding.run())
-                        group.create_task(self.persistence.run())
-                        group.create_task(self.persistence.run_memory())
-                        group.create_task(self.persistence.run_reshaped())
-                        group.create_task(self.reshaping.run())
+                        group.create_task(self._balance(group))
             except* NotLeaderError as over:
                 log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
+
+    async def _balance(self, group: asyncio.TaskGroup) -> None:
+        """What goes by what the last leader remembered, or writes over it, once that is known."""
+        await self.persistence.taken_over()
+        group.create_task(self.shedding.run())
+        group.create_task(self.persistence.run())
+        group.create_task(self.persistence.run_memory())
+        group.create_task(self.persistence.run_reshaped())
+        group.create_task(self.reshaping.run())
 
     def _begin_to_record(self, term: Term) -> None:
         """Begin the term's part of the history, with what this node knows and remembers before it decides anything."""
@@ -335,7 +355,25 @@ class Node:
             await asyncio.sleep(self.settings.history_checkpoint_interval_minutes * MINUTE_S)
             await self.desk.checkpoint(model)
 
+    async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do a step of the start, again and again while the store does not answer."""
+        while True:
+            try:
+                await step()
+            except (StoreUnavailableError, OutcomeUnknownError) as error:
+                if not self._waits_for_store:
+                    log.warning("start_waits_for_store", error=str(error))
+                self._waits_for_store = True
+                await asyncio.sleep(_TRY_AGAIN_S)
+            else:
+                return
+
+    async def _make_folders(self) -> None:
+        for path in paths.PERSISTENT_PARENTS:
+            await self.store.ensure_path(path)
+
     async def _register(self) -> None:
+        """Register in the current session, with the folders that a store may have lost since the last one."""
         record = NodeRecord(
             node_id=self.node_id,
             service_url=self.service_url,
@@ -346,17 +384,18 @@ class Node:
         known = await self.store.get(path)
         if known is not None and known.ephemeral_owner == self.store.session_id:
             return
+        await self._make_folders()
         left_over = [Delete(path)] if known is not None else []
         await self.store.commit([*left_over, Create(path, record.to_json(), ephemeral=True)])
 
     async def _keep_registered(self) -> None:
-        """Register in the current session; a left-over of a former life may be in the way for a moment."""
+        """Register, whatever is in the way for a moment: a left-over of a former life, or no connection."""
         while True:
             try:
                 await self._register()
             except StoreError as error:
                 log.info("not_registered_yet", error=str(error))
-                await asyncio.sleep(_REGISTER_AGAIN_S)
+                await asyncio.sleep(_TRY_AGAIN_S)
             else:
                 return
 

@@ -20,7 +20,13 @@ _Brokers = frozenset[BrokerId]
 class _Waiting:
     number: int
     bundle: str
+    batch: object
     turn: asyncio.Future[None]
+
+    @property
+    def has_turn(self) -> bool:
+        """Whether it was given its turn, which `cancel` takes from nobody who has it."""
+        return self.turn.done() and not self.turn.cancelled() and self.turn.exception() is None
 
 
 class Slots:
@@ -38,16 +44,18 @@ class Slots:
         self._numbers = count()
 
     @asynccontextmanager
-    async def turn(self, bundle: str, *brokers: BrokerId | None) -> AsyncIterator[None]:
-        """Wait for the bundle's turn and have it; `UnloadCancelledError` when it was cancelled while it waited."""
+    async def turn(self, bundle: str, *brokers: BrokerId | None, batch: object = None) -> AsyncIterator[None]:
+        """Wait for the bundle's turn and have it; `UnloadCancelledError` when it was cancelled while it waited, alone
+        or with its batch.
+        """
         needed = frozenset(broker for broker in brokers if broker is not None)
-        waiting = _Waiting(next(self._numbers), bundle, asyncio.get_running_loop().create_future())
+        waiting = _Waiting(next(self._numbers), bundle, batch, asyncio.get_running_loop().create_future())
         self._queues.setdefault(needed, deque()).append(waiting)
         self._give_turns()
         try:
             await waiting.turn
         except asyncio.CancelledError:
-            if not waiting.turn.cancelled():  # the turn came at the same moment
+            if waiting.has_turn:  # it came at the same moment
                 self._end(needed)
             raise
         try:
@@ -57,14 +65,22 @@ class Slots:
 
     def cancel(self, bundle: str) -> bool:
         """Take the bundle out of the queue, and say whether it was in it."""
+        return self._cancel(lambda waiting: waiting.bundle == bundle, "cancelled before it began")
+
+    def cancel_batch(self, batch: object) -> None:
+        """Take all that wait as this batch out of the queue."""
+        self._cancel(lambda waiting: waiting.batch is batch, "called off before it began")
+
+    def _cancel(self, is_meant: Callable[[_Waiting], bool], why: str) -> bool:
         found = [
             waiting
             for queue in self._queues.values()
             for waiting in queue
-            if waiting.bundle == bundle and not waiting.turn.done()
+            if is_meant(waiting) and not waiting.turn.done()
         ]
         for waiting in found:
-            waiting.turn.set_exception(UnloadCancelledError(f"{bundle}: cancelled before it began"))
+            waiting.turn.set_exception(UnloadCancelledError(f"{waiting.bundle}: {why}"))
+        self._give_turns()
         return bool(found)
 
     def _end(self, brokers: _Brokers) -> None:

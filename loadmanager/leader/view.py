@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import NO_CONTROLS, Controls
@@ -18,6 +18,7 @@ from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState
 from loadmanager.core.quality import Gate
 from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.store import paths
+from loadmanager.store.base import Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
 from loadmanager.wire.http import LookupData
 from loadmanager.wire.learned import LearnedData
@@ -44,16 +45,23 @@ class BrokerEntry:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceEntry:
-    """A namespace's record as it was read or committed; `version` and `czxid` are its znode's.
+    """A namespace's record as it was read or committed.
 
-    `unreadable` says what is wrong with a newer record that could not be read: `state` is then the last good one,
-    which still answers lookups, but nothing may be decided on it.
+    `version` and `czxid` are its znode's, `digest` the hash of the znode's data. `commit` is the number of this node's
+    own commit that made it, 0 if it was read. `unreadable` says what is wrong with a newer record that could not be
+    read: `state` is then the last good one, which still answers lookups, but nothing may be decided on it.
     """
 
     state: NamespaceState
     version: int
     czxid: int
+    digest: int
+    commit: int = 0
     unreadable: str | None = None
+
+    def is_record(self, znode: Znode) -> bool:
+        """Whether the znode holds this very record. Where the store went back in time versions and ids come again."""
+        return (self.czxid, self.version, self.digest) == (znode.czxid, znode.version, hash(znode.data))
 
 
 @dataclass(slots=True)
@@ -85,6 +93,8 @@ class ClusterView:
     laid_down: LaidDown = field(default_factory=LaidDown)
     leader: Sighting | None = None
     epoch: int = 0
+    commits: int = 0
+    """How many records this node has committed itself."""
     is_fresh: bool = False
     unsettled: int = 0
     """Grows with everything read that may leave something to finish: a registration that ended, or began while bundles
@@ -146,15 +156,15 @@ class ClusterView:
             return None
         return self.laid_down.controls.find_hold(owner.broker, time.time())
 
-    def put_namespace(self, entry: NamespaceEntry) -> bool:
-        """Take over a newer record; False when the one in hand is as new."""
+    def put_namespace(self, entry: NamespaceEntry) -> None:
         name = str(entry.state.name)
-        known = self.namespaces.get(name)
-        if known is not None and known.czxid == entry.czxid and known.version >= entry.version:
-            return False
         self.namespaces[name] = entry
         self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
-        return True
+
+    def commit_namespace(self, entry: NamespaceEntry) -> None:
+        """Take over a record that this node has just committed."""
+        self.commits += 1
+        self.put_namespace(replace(entry, commit=self.commits))
 
     def drop_namespace(self, name: str) -> None:
         if self.namespaces.pop(name, None) is not None:

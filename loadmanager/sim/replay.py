@@ -31,7 +31,7 @@ from loadmanager.core.planner import State
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.sim.comparing import Difference, Mismatch, compare_decision, compare_images, compare_value, content_of
-from loadmanager.sim.retaking import RETAKE, Memory, Retaken
+from loadmanager.sim.retaking import BESIDE_OTHERS, RETAKE, Beginning, Memory, Retaken
 from loadmanager.wire.checkpoint import Record, doubts_of, image_of, owned_of, record_of
 from loadmanager.wire.controls import decode_controls
 from loadmanager.wire.learned import decode_learned, learned_of
@@ -101,10 +101,12 @@ class Replay:
         self._settings_of = settings_of
         self._place = (-1, -1)
         self._model: ClusterModel | None = None
-        self._memory = Memory({}, {}, {}, np.random.Generator(np.random.PCG64(0)))
+        rng = np.random.Generator(np.random.PCG64(0))
+        self._memory = Memory({}, {}, {}, rng, rng)
         self._records: dict[str, Record] = {}
         self._settings: dict[str, PlannerSettings] = {}
         self._snapshots: dict[int, Snapshot] = {}
+        self._under_way: dict[int, Beginning] = {}
         self._head: tuple[Item, Mapping[str, Any]] | None = None
         self._parts: list[tuple[str, Any]] = []
         self._holes: list[tuple[int, int, int]] = []
@@ -113,6 +115,7 @@ class Replay:
             "checkpoint_part": self._take_part,
             "gap": self._gap,
             "snapshot": self._take_snapshot,
+            "decision_began": self._begin_decision,
             "broker_gone": lambda broker, _, __: self._known.remove_broker(BrokerId(broker)),
             "namespace": self._set_namespace,
             "namespace_gone": self._remove_namespace,
@@ -126,6 +129,7 @@ class Replay:
             "unloaded": lambda name, body, _: self._known.mark_unloaded(name, body["atS"], body["source"]),
             "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
             "breaker_lifted": self._lift,
+            "memory": lambda _, body, __: self._memory.restore(body),
         }
 
     def take(self, item: Item) -> None:
@@ -215,6 +219,11 @@ class Replay:
         while len(self._snapshots) > _SNAPSHOTS_KEPT:
             del self._snapshots[next(iter(self._snapshots))]
 
+    def _begin_decision(self, _: str, body: Mapping[str, Any], __: Item) -> None:
+        snapshot = self._snapshots.get(body["snapshot"])
+        if snapshot is not None:
+            self._under_way[body["snapshot"]] = Beginning.of(snapshot, self._memory)
+
     def _set_namespace(self, namespace: str, body: Mapping[str, Any], _: Item) -> None:
         if "changed" in body:
             names, before = self._records[namespace]
@@ -271,7 +280,9 @@ class Replay:
             compare_images(image, self._model.image())
             for name in ("states", "split_state", "churn"):
                 compare_value("", name, _digest(name, memory), _digest(name, self._memory))
-            compare_value("", "rng", memory.rng.bit_generator.state, self._memory.rng.bit_generator.state)
+            for name in ("rng", "round_rng"):
+                generators = (getattr(each, name) for each in (memory, self._memory))
+                compare_value("", name, *(each.bit_generator.state for each in generators))
             self.outcome.compared["checkpoint"] += 1
         else:
             self.outcome.notes.append(f"epoch {item.epoch}: begins at the checkpoint of sequence {item.sequence}")
@@ -284,7 +295,7 @@ class Replay:
         model.set_doubts(doubts_of(head["doubts"]))
         model.restore(image)
         self._model, self._memory, self._records = model, memory, records
-        self._snapshots, self._head, self._parts = {}, None, []
+        self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []
 
     # Decisions
 
@@ -301,19 +312,26 @@ class Replay:
         if "error" in detail:
             self._failed(kind, columns)
             return
-        retaken = retake(
-            self._snapshots.get(detail["snapshot"]), self._settings[columns["settings_id"]], self._memory, detail
-        )
+        began = self._find_beginning(kind, detail["snapshot"])
+        retaken = retake(began, self._settings[columns["settings_id"]], self._memory, detail)
         if retaken is None:
             self.outcome.left_out[f"{kind}: its snapshot is from before the checkpoint"] += 1
             return
         self._compare(columns, retaken)
         self.outcome.compared[kind] += 1
 
+    def _find_beginning(self, kind: str, snapshot: int) -> Beginning | None:
+        """What the decision went by: as it was when it began, or now if no other has been made since."""
+        if kind in BESIDE_OTHERS and snapshot in self._under_way:
+            return self._under_way.pop(snapshot)
+        found = self._snapshots.get(snapshot)
+        return None if found is None else Beginning.of(found, self._memory)
+
     def _failed(self, kind: str, columns: Mapping[str, Any]) -> None:
         """It ended in an error then, and is not taken again; what was drawn before is."""
         self.outcome.left_out[f"{kind}: it ended in an error"] += 1
-        self._memory.rng.bit_generator.state = content_of(columns["rng_state"])
+        rng = self._memory.round_rng if kind in BESIDE_OTHERS else self._memory.rng
+        rng.bit_generator.state = content_of(columns["rng_state"])
         if kind == "shed":
             self._memory.states = {}
 
@@ -321,9 +339,8 @@ class Replay:
         compare_decision(columns, retaken)
         if columns["state_hash"] and retaken.state is not None:
             compare_value("", "state_hash", columns["state_hash"], digest_of(retaken.state))
-        if columns["rng_state"]:
-            state = self._memory.rng.bit_generator.state
-            compare_value("", "rng_state", content_of(columns["rng_state"]), state)
+        if columns["rng_state"] and retaken.rng is not None:
+            compare_value("", "rng_state", content_of(columns["rng_state"]), retaken.rng.bit_generator.state)
 
     def _moved(self, row: Row) -> None:
         """A move was completed: the memory of moves is told, and has to say the same."""

@@ -8,6 +8,8 @@ Overridden here, each because of something that was seen to go wrong:
 - The timeout that the server granted, and when it was asked, are kept; kazoo forgets both.
 - A connection that sends but gets nothing acknowledged is ended by the kernel, one that does not answer by `drop`.
 - An error in the connection thread costs the connection and not the thread.
+- A session that no server takes back is given up. kazoo offers the highest transaction id that it has seen; a server
+  that has not come so far, as its data were lost or set back, hangs up without a word, and kazoo tries again for ever.
 """
 
 from __future__ import annotations
@@ -20,13 +22,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kazoo.client import KazooClient
+from kazoo.exceptions import SessionExpiredError
 from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionHandler
+from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from loadmanager.store._kazoo_requests import Request
+from loadmanager.store.probe import session_works
 
 if TYPE_CHECKING:
     from kazoo.protocol.connection import PendingReply, WireRequest  # protocols that only our stubs of kazoo have
@@ -55,18 +59,28 @@ class Listener(Protocol):
 
     def on_disconnected(self, *, session_is_lost: bool) -> None: ...
 
+    def on_hung_up(self, address: str) -> None:
+        """The server at `address` ended the connection instead of granting or refusing the session."""
+
+    def on_given_up(self, address: str) -> None:
+        """The server at `address` grants sessions, but does not take back ours, which was over long ago."""
+
     def on_event(self, full_path: str) -> None:
         """Something changed at `full_path`, which lies below a watch."""
 
 
 class PromptClient(KazooClient):
-    """A kazoo client that refuses rather than queues, and reports to `Listener`."""
+    """A kazoo client that refuses rather than queues, and reports to `Listener`.
+
+    `is_over()` says whether the session is certain to have ended; like `clock` it is called in kazoo's thread.
+    """
 
     def __init__(
         self,
         hosts: str,
         session_timeout_s: float,
         clock: Callable[[], float],
+        is_over: Callable[[], bool],
         listener: Listener,
     ) -> None:
         patience_s = session_timeout_s / 3
@@ -74,7 +88,7 @@ class PromptClient(KazooClient):
             _TRIES_WITHOUT_END, _FIRST_RETRY_S, _RETRY_BACKOFF, max_delay=min(patience_s, _LONGEST_RETRY_S)
         )
         super().__init__(hosts, session_timeout_s, handler=_Handler(patience_s), connection_retry=retry)
-        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, listener.on_event)
+        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, is_over, listener)
         self._connection = self._wire
         self._gate = threading.Lock()
         self._listener = listener
@@ -91,6 +105,11 @@ class PromptClient(KazooClient):
                 return False
             self._call(request, reply)
             return True
+
+    @property
+    def has_no_session(self) -> bool:
+        """Whether the next connection begins a session, with nothing seen before."""
+        return self._session_id is None
 
     def drop(self) -> None:
         """End the connection (not the session) without waiting for the server; kazoo connects anew."""
@@ -128,13 +147,15 @@ class _Connection(ConnectionHandler):
         retry: KazooRetry,
         patience_s: float,
         clock: Callable[[], float],
-        on_event: Callable[[str], None],
+        is_over: Callable[[], bool],
+        listener: Listener,
     ) -> None:
         super().__init__(client, retry)
         self.granted = (0.0, 0.0)
         self._patience_s = patience_s
         self._clock = clock
-        self._on_event = on_event
+        self._is_over = is_over
+        self._listener = listener
 
     def drop(self) -> None:
         connection = self._socket
@@ -142,10 +163,28 @@ class _Connection(ConnectionHandler):
             with contextlib.suppress(OSError):  # the thread closed it a moment ago
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
+        try:
+            return super()._connect(host, hostip, port)
+        except _HungUpError:
+            address = f"[{hostip}]:{port}" if ":" in hostip else f"{hostip}:{port}"
+            self._listener.on_hung_up(address)
+            if self.client.has_no_session or not self._is_over() or not session_works(address, self._patience_s):
+                raise
+            self._close_socket()
+        try:
+            return super()._connect(host, hostip, port)  # perhaps it serves only now, and goes on with all sessions
+        except _HungUpError as error:
+            self._listener.on_given_up(address)
+            raise SessionExpiredError(f"given up: {address} does not take it back") from error
+
     def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object:
         """Only the handshake comes this way: a server that takes longer than our patience is given up for the next."""
         asked_at_s = self._clock()
-        answer = super()._invoke(min(timeout, self._patience_s), request, xid)
+        try:
+            answer = super()._invoke(min(timeout, self._patience_s), request, xid)
+        except ConnectionDropped as error:
+            raise _HungUpError(str(error)) from error
         if isinstance(answer, tuple) and isinstance(answer[0], Connect):
             self.granted = (answer[0].time_out / 1000.0, asked_at_s)
         return answer
@@ -159,7 +198,15 @@ class _Connection(ConnectionHandler):
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)
-        self._on_event(event.path)
+        self._listener.on_event(event.path)
+
+    def _close_socket(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+
+
+class _HungUpError(ConnectionDropped):
+    """A server took the connection, and ended it before it had answered the handshake."""
 
 
 class _Handler(SequentialThreadingHandler):

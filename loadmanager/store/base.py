@@ -147,6 +147,14 @@ class MetadataStore(Protocol):
         step-down that takes time. It is in the past when the connection is dead, even if nothing else noticed.
         """
 
+    @property
+    def obstacle(self) -> str | None:
+        """What keeps the store from connecting, as far as it is known; None while it is connected."""
+
+    @property
+    def sessions_given_up(self) -> int:
+        """How many sessions were given up because servers, whose data were lost or set back, did not take them back."""
+
     async def start(self) -> None:
         """Open the session; `StoreUnavailableError` when no server answers within the connect timeout."""
 

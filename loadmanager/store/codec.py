@@ -19,12 +19,17 @@ def pack(data: bytes) -> bytes:
     return gzip.compress(data, mtime=0) if len(data) > COMPRESS_ABOVE_BYTES else data
 
 
+def is_packed(data: bytes) -> bool:
+    """Whether it is compressed."""
+    return data.startswith(_GZIP_MAGIC)
+
+
 def decode(data: bytes, where: str) -> bytes:
     """The UTF-8 text in `data`, which may be compressed; `InvalidRecordError` names `where` it was read from.
 
     What it decompresses to is bounded by `MAX_DECODED_BYTES`: a small record cannot fill the memory.
     """
-    if data.startswith(_GZIP_MAGIC):
+    if is_packed(data):
         data = _decompress(data, where)
     if not data:
         raise InvalidRecordError(f"{where}: empty")

@@ -2,7 +2,12 @@
 
 Nothing happens by itself. A connected client's heartbeat counts as answered at every moment; what time alone brings
 about (a lease that lapses, a session that expires) takes effect when `MemoryCluster.tick` is called, and `tick` is the
-first thing each request does. Requests are done, or fail, without waiting; callbacks are scheduled on the event loop
+first thing each request does.
+
+Requests are done, or fail, without waiting, unless the cluster is given `turns`: then each request and each answer is
+under way for so many turns of the event loop, and what belongs to another session, or happens to the link, comes in
+between. One session's requests are done in the order in which they were sent, and its events and answers arrive in the
+order of what they tell, an event before the answer that shows the change. Callbacks are scheduled on the event loop
 (`call_soon`) in the order of the events, and so run once the running coroutine waits for something.
 
 Transaction ids are ZooKeeper's: one per transaction done, and one for each session that begins or ends.
@@ -11,12 +16,16 @@ Transaction ids are ZooKeeper's: one per transaction done, and one for each sess
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
 
-from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError
+from loadmanager.errors import OutcomeUnknownError, StoreError, StoreUnavailableError, TransactionFailedError
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.base import (
     ANY_VERSION,
@@ -31,6 +40,8 @@ from loadmanager.store.base import (
     check_path,
     check_sizes,
 )
+
+T = TypeVar("T")
 
 
 class Link(enum.Enum):
@@ -48,11 +59,13 @@ class Link(enum.Enum):
 class MemoryCluster:
     """The tree that several `MemoryStore`s share, their sessions, and what goes wrong between them.
 
-    `clock` is monotonic, in seconds, shared by the cluster and its clients.
+    `clock` is monotonic, in seconds, shared by the cluster and its clients. `turns` says of each message how many turns
+    of the event loop it is under way.
     """
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], turns: Callable[[], int] = lambda: 0) -> None:
         self.clock = clock
+        self.turns = turns
         self.zxid = 0
         self._znodes: dict[str, Znode] = {"/": Znode("/", b"", 0, 0, 0, 0)}
         self._sessions: dict[int, _Session] = {}
@@ -81,6 +94,18 @@ class MemoryCluster:
         self.tick()
         self.end_session(store.session_id)
         store.heard_from_cluster()
+
+    def save(self) -> SavedTree:
+        """The tree as it is now, for `set_back`."""
+        return SavedTree(self.zxid, dict(self._znodes))
+
+    def set_back(self, saved: SavedTree) -> None:
+        """Go back to a tree as it was, transaction ids included; every client gives its session up for another."""
+        self.zxid = saved.zxid + 1
+        self._znodes = {path: znode for path, znode in saved.znodes.items() if not znode.ephemeral_owner}
+        self._sessions.clear()
+        for store in self._stores:
+            store.set_back()
 
     def tick(self) -> None:
         """Let happen what is due by the clock: sessions expire, and clients notice that their lease lapsed."""
@@ -144,20 +169,24 @@ class MemoryCluster:
 class MemoryStore:
     """A `MetadataStore` on a `MemoryCluster`.
 
-    Differs from the one on ZooKeeper in time only: a request on a connection that is dead fails at once (a write with
-    `OutcomeUnknownError`) instead of after a while, and reconnecting takes none.
+    Differs from the one on ZooKeeper in time only: what is under way when the connection dies fails at once (a write
+    with `OutcomeUnknownError`) instead of after a while, and reconnecting takes none.
     """
 
     def __init__(self, cluster: MemoryCluster, *, session_timeout_s: float = 10.0) -> None:
         self._cluster = cluster
         self._session_timeout_s = session_timeout_s
         self._subscriptions = Subscriptions()
+        self._requests = _Line(cluster.turns)
+        self._answers = _Line(cluster.turns)
+        self._unanswered: dict[asyncio.Future[Any], StoreError] = {}
         self._link = Link.UP
         self._cut_at_s = -math.inf
         self._session_id = 0
         self._state = SessionState.LOST
         self._is_running = False
         self._was_started = False
+        self._sessions_given_up = 0
 
     @property
     def link(self) -> Link:
@@ -166,7 +195,11 @@ class MemoryStore:
     @property
     def is_heard(self) -> bool:
         """Whether the cluster hears this client's heartbeats."""
-        return self._is_running and self._link in {Link.UP, Link.ANSWERS_LOST}
+        return self._is_running and self._is_linked
+
+    @property
+    def _is_linked(self) -> bool:
+        return self._link in {Link.UP, Link.ANSWERS_LOST}
 
     @property
     def session_id(self) -> int:
@@ -187,6 +220,14 @@ class MemoryStore:
         answered_at_s = self._cluster.clock() if self.is_heard else self._cut_at_s
         return answered_at_s + LEASE_RATIO * self._session_timeout_s
 
+    @property
+    def obstacle(self) -> str | None:
+        return None
+
+    @property
+    def sessions_given_up(self) -> int:
+        return self._sessions_given_up
+
     async def start(self) -> None:
         if self._was_started:
             raise RuntimeError("a store is started once")
@@ -202,26 +243,21 @@ class MemoryStore:
             return
         self._cluster.tick()
         session_id, self._session_id = self._session_id, 0
+        self._hang_up()
         self._set_state(SessionState.LOST)
-        if self.is_heard:
-            self._cluster.end_session(session_id)
         self._is_running = False
+        with contextlib.suppress(StoreUnavailableError):
+            await self._send(partial(self._cluster.end_session, session_id), StoreUnavailableError("cut off"))
 
     async def get(self, path: str) -> Znode | None:
-        check_path(path)
-        self._check_answered()
-        return self._cluster.find(path)
+        return await self._read(partial(self._cluster.find, check_path(path)))
 
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
-        for path in paths:
-            check_path(path)
-        self._check_answered()
-        return [self._cluster.find(path) for path in paths]
+        reads = [partial(self._cluster.find, check_path(path)) for path in paths]
+        return [await self._read(read) for read in reads]
 
     async def children(self, path: str) -> list[str]:
-        check_path(path)
-        self._check_answered()
-        return self._cluster.children(path)
+        return await self._read(partial(self._cluster.children, check_path(path)))
 
     async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         for op in ops:
@@ -229,28 +265,23 @@ class MemoryStore:
         check_sizes(ops)
         if not ops:
             return []
-        self._check_sent(session_id)
-        if self._link is Link.UP:
-            return self._cluster.apply(ops, self._session_id)
-        if self._link is Link.ANSWERS_LOST:
-            self._cluster.apply(ops, self._session_id)
-            self.link_changed(Link.SILENT)
-        raise OutcomeUnknownError(f"no answer to a transaction of {len(ops)} operations from {ops[0].path} on")
+        unanswered = OutcomeUnknownError(f"no answer to a transaction of {len(ops)} operations from {ops[0].path} on")
+        return await self._ask(partial(self._apply, ops), unanswered, session_id)
 
     async def ensure_path(self, path: str) -> None:
         names = check_path(path).strip("/").split("/")
         for depth in range(1, len(names) + 1):
             parent = "/" + "/".join(names[:depth])
             if await self.get(parent) is None:
-                await self.commit([Create(parent, b"")])
+                await self._create(parent)
 
     async def sync(self) -> None:
-        self._check_answered()
+        await self._read(lambda: None)
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         unsubscribe = self._subscriptions.watch(check_path(path), on_change)
         if self._state is SessionState.CONNECTED:
-            self._subscriptions.armed(path)
+            self._arm(path)
         return unsubscribe
 
     def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
@@ -262,6 +293,8 @@ class MemoryStore:
         if self.is_heard:
             self._cut_at_s = self._cluster.clock()
         self._link = link
+        if not self._is_linked:
+            self._hang_up()
         self.heard_from_cluster()
         if link is Link.DOWN and self._state is SessionState.CONNECTED:
             self._set_state(SessionState.SUSPENDED)
@@ -276,13 +309,19 @@ class MemoryStore:
         if not self._cluster.has_session(self._session_id):
             if self._session_id:
                 self._session_id = 0
+                self._hang_up()
                 self._set_state(SessionState.LOST)
             self._session_id = self._cluster.begin_session(self)
         if self._state is not SessionState.CONNECTED:
             self._set_state(SessionState.CONNECTED)
         self._subscriptions.disarmed()
         for path in self._subscriptions.paths:
-            self._subscriptions.armed(path)
+            self._arm(path)
+
+    def set_back(self) -> None:
+        """The cluster has gone back in time: the own session is none of its sessions."""
+        self._sessions_given_up += 1
+        self.heard_from_cluster()
 
     def time_passed(self) -> None:
         """Notice that the lease lapsed."""
@@ -292,23 +331,113 @@ class MemoryStore:
     def changed(self, paths: Sequence[str]) -> None:
         if self.is_heard:
             for path in paths:
-                self._subscriptions.changed(path)
+                self._answers.put(partial(self._subscriptions.changed, path))
 
-    def _check_sent(self, session_id: int | None = None) -> None:
+    # What goes over the link
+
+    async def _read(self, read: Callable[[], T]) -> T:
+        return await self._ask(read, StoreUnavailableError("no answer to a read"))
+
+    async def _ask(self, do: Callable[[], T], unanswered: StoreError, session_id: int | None = None) -> T:
+        self._check_connected(session_id)
+        return await self._send(do, unanswered)
+
+    async def _send(self, do: Callable[[], T], unanswered: StoreError) -> T:
+        """What `do` returns when the request has reached the cluster, or `unanswered` when no answer comes of it."""
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._unanswered[answer] = unanswered
+        try:
+            self._requests.put(partial(self._arrived, do, answer))
+            return await answer
+        finally:
+            self._unanswered.pop(answer, None)
+
+    def _arrived(self, do: Callable[[], T], answer: asyncio.Future[T]) -> None:
+        self._cluster.tick()
+        if not self._is_linked:
+            self._hang_up()
+            return
+        try:
+            settle = partial(answer.set_result, do())
+        except StoreError as error:
+            settle = partial(answer.set_exception, error)
+        self._answers.put(lambda: None if answer.done() else settle())
+
+    def _apply(self, ops: Sequence[Op]) -> list[int]:
+        versions = self._cluster.apply(ops, self._session_id)
+        if self._link is Link.ANSWERS_LOST:
+            self.link_changed(Link.SILENT)
+        return versions
+
+    async def _create(self, path: str) -> None:
+        try:
+            await self.commit([Create(path, b"")])
+        except TransactionFailedError as error:
+            if error.cause != "node_exists":
+                raise
+
+    def _arm(self, path: str) -> None:
+        armed = partial(self._subscriptions.armed, path)
+        self._requests.put(lambda: self._answers.put(armed))
+
+    def _hang_up(self) -> None:
+        """Lose everything that is under way."""
+        self._requests.cut()
+        self._answers.cut()
+        for answer, error in self._unanswered.items():
+            if not answer.done():
+                answer.set_exception(error)
+
+    def _check_connected(self, session_id: int | None) -> None:
         self._cluster.tick()
         if session_id is not None and session_id != self._session_id:
             raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
         if self._state is not SessionState.CONNECTED:
             raise StoreUnavailableError(f"no connection to the cluster in memory: {self._state}")
 
-    def _check_answered(self) -> None:
-        self._check_sent()
-        if not self.is_heard:
-            raise StoreUnavailableError("no answer to a read")
-
     def _set_state(self, state: SessionState) -> None:
         self._state = state
         self._subscriptions.state_changed(state)
+
+
+class _Line:
+    """One direction of a connection: what is put in comes out in that order, each after so many turns of the loop."""
+
+    def __init__(self, turns: Callable[[], int]) -> None:
+        self._turns = turns
+        self._under_way: deque[Callable[[], object]] = deque()
+        self._is_moving = False
+        self._next: asyncio.Handle | None = None
+
+    def put(self, message: Callable[[], object]) -> None:
+        """Call `message` once all that was put in before has come out."""
+        self._under_way.append(message)
+        if not self._is_moving:
+            self._is_moving = True
+            self._move(self._turns())
+
+    def cut(self) -> None:
+        """Lose what is under way."""
+        self._under_way.clear()
+        self._is_moving = False
+        if self._next is not None:
+            self._next.cancel()
+
+    def _move(self, turns: int) -> None:
+        while self._under_way and turns <= 0:
+            self._under_way.popleft()()
+            turns = self._turns()
+        self._is_moving = bool(self._under_way)
+        if self._is_moving:
+            self._next = asyncio.get_running_loop().call_soon(self._move, turns - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedTree:
+    """A tree as it was at a transaction."""
+
+    zxid: int
+    znodes: Mapping[str, Znode]
 
 
 @dataclass(slots=True)

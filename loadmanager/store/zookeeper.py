@@ -17,7 +17,12 @@ States of the session::
     LOST --connected--> CONNECTED --connection gone, or lease lapsed--> SUSPENDED
      ^                      ^                                              |
      |                      +---------connected, same session--------------+
-     +------------session expired, or closed--------------(from any state)-+
+     +------------session expired, given up, or closed----(from any state)-+
+
+A session is given up when a server serves and yet hangs up on it: its data were lost, or set back to an older state,
+and it refuses whoever has seen more. That is not done before twice the session timeout has passed since the newest
+answered heartbeat was sent, long after the lease lapsed: until then it may be a server that lags behind the others.
+While no server grants any session nothing is given up: ZooKeeper that comes back goes on with the sessions it knew.
 """
 
 from __future__ import annotations
@@ -77,6 +82,9 @@ Ts = TypeVarTuple("Ts")
 
 HEARTBEATS_PER_SESSION_TIMEOUT = 6
 
+GIVEN_UP_AFTER_TIMEOUTS = 2
+"""After how many session timeouts without an answer a session may be given up."""
+
 _MAX_REQUESTS_UNDER_WAY = 64
 """kazoo wakes its thread by one byte per request through a socket that holds some 270 of them, and then blocks."""
 
@@ -85,7 +93,7 @@ _MAX_READ_ZNODES = 1000
 _READ_GROWTH = 4
 _READ_REPLY_BYTES = 4_000_000
 _READ_REQUEST_BYTES = 500_000
-_CLOSE_POLL_S = 0.05
+_POLL_S = 0.05
 
 _CAUSES = {
     BadVersionError.code: "bad_version",
@@ -133,6 +141,8 @@ class ZooKeeperStore:
         self._session_id = 0
         self._session_timeout_s = session_timeout_s
         self._lease_valid_until_s = -math.inf
+        self._hung_up_by: str | None = None
+        self._sessions_given_up = 0
         self._heartbeats: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -152,28 +162,40 @@ class ZooKeeperStore:
     def lease_valid_until_s(self) -> float:
         return self._lease_valid_until_s
 
+    @property
+    def obstacle(self) -> str | None:
+        if self._hung_up_by is None:
+            return None
+        return f"{self._hung_up_by} hangs up: it does not serve, or its data were lost or set back"
+
+    @property
+    def sessions_given_up(self) -> int:
+        return self._sessions_given_up
+
     async def start(self) -> None:
         """As the port says; `StoreError` when the server is older than 3.6. May be tried again after a failure."""
         if self._client is not None or self._closed:
             raise RuntimeError("a store is started once")
         loop = asyncio.get_running_loop()
         self._subscriptions.bind(loop)
-        listener = _LoopListener(loop, self._on_connected, self._on_disconnected, self._on_events)
-        self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, listener)
+        listener = _LoopListener(
+            loop, self._on_connected, self._on_disconnected, self._on_events, self._on_hung_up, self._on_given_up
+        )
+        self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, self._is_over, listener)
         try:
             self._client.start_async()
             async with asyncio.timeout(self._connect_timeout_s):
-                await self._serving.wait()
-                await self._prepare()
+                await self._prepare_patiently()
         except TimeoutError as error:
+            obstacle = self.obstacle
             await self._disconnect()
             raise StoreUnavailableError(
                 f"no ZooKeeper answered at {self._hosts} within {self._connect_timeout_s:g} s"
+                + (f": {obstacle}" if obstacle else "")
             ) from error
         except BaseException:
             await self._disconnect()
             raise
-        self._prepared = True
         self._arm_all()
 
     async def close(self) -> None:
@@ -234,6 +256,7 @@ class ZooKeeperStore:
             return
         self._session_id = handshake.session_id
         self._session_timeout_s = handshake.session_timeout_s
+        self._hung_up_by = None
         self._lease_valid_until_s = handshake.asked_at_s + LEASE_RATIO * handshake.session_timeout_s
         log.info("session_connected", session_id=hex(handshake.session_id), timeout_s=handshake.session_timeout_s)
         self._subscriptions.disarmed()
@@ -253,6 +276,16 @@ class ZooKeeperStore:
             self._forget_session()
         elif self._state is SessionState.CONNECTED:
             self._set_state(SessionState.SUSPENDED)
+
+    def _on_hung_up(self, address: str) -> None:
+        if self._hung_up_by is None:
+            log.warning("zookeeper_hangs_up", address=address, session_id=hex(self._session_id))
+        self._hung_up_by = address
+
+    def _on_given_up(self, address: str) -> None:
+        self._sessions_given_up += 1
+        why = "it grants sessions but does not take this one back: its data were lost or set back"
+        log.warning("session_given_up", address=address, session_id=hex(self._session_id), why=why)
 
     def _on_events(self, full_paths: Sequence[str]) -> None:
         if self._client is None:
@@ -277,6 +310,11 @@ class ZooKeeperStore:
             await asyncio.sleep(self._session_timeout_s / HEARTBEATS_PER_SESSION_TIMEOUT)
         self._lapse()
 
+    def _is_over(self) -> bool:
+        """Whether the session is over by our own clock, with a margin of a whole timeout; called in kazoo's thread."""
+        unanswered_timeouts = GIVEN_UP_AFTER_TIMEOUTS - LEASE_RATIO
+        return self._clock() >= self._lease_valid_until_s + unanswered_timeouts * self._session_timeout_s
+
     def _lapse(self) -> None:
         log.warning("session_lease_lapsed", session_id=hex(self._session_id))
         self._set_state(SessionState.SUSPENDED)
@@ -297,6 +335,21 @@ class ZooKeeperStore:
         if self._heartbeats is not None:
             self._heartbeats.cancel()
             self._heartbeats = None
+
+    async def _prepare_patiently(self) -> None:
+        """Prepare on the first connection that lasts long enough."""
+        is_said = False
+        while not self._prepared:
+            await self._serving.wait()
+            try:
+                await self._prepare()
+            except StoreUnavailableError as error:
+                if not is_said:
+                    log.warning("start_waits_for_store", error=str(error))
+                is_said = True
+                await asyncio.sleep(_POLL_S)
+            else:
+                self._prepared = True
 
     async def _prepare(self) -> None:
         """Make sure of a server that knows the requests we use, and of the chroot."""
@@ -455,11 +508,15 @@ class _LoopListener:
         on_connected: Callable[[Handshake], None],
         on_disconnected: Callable[[bool], None],
         on_events: Callable[[Sequence[str]], None],
+        on_hung_up: Callable[[str], None],
+        on_given_up: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._on_connected = on_connected
         self._on_disconnected = on_disconnected
         self._on_events = on_events
+        self._on_hung_up = on_hung_up
+        self._on_given_up = on_given_up
         self._events: deque[str] = deque()
         self._is_woken = False
 
@@ -468,6 +525,12 @@ class _LoopListener:
 
     def on_disconnected(self, *, session_is_lost: bool) -> None:
         _call_soon(self._loop, self._on_disconnected, session_is_lost)
+
+    def on_hung_up(self, address: str) -> None:
+        _call_soon(self._loop, self._on_hung_up, address)
+
+    def on_given_up(self, address: str) -> None:
+        _call_soon(self._loop, self._on_given_up, address)
 
     def on_event(self, full_path: str) -> None:
         self._events.append(full_path)
@@ -500,7 +563,7 @@ async def _shut_down(client: PromptClient, patience_s: float) -> None:
         await asyncio.wait([ending], timeout=patience_s)
         while not ending.done():
             client.drop()
-            await asyncio.wait([ending], timeout=_CLOSE_POLL_S)
+            await asyncio.wait([ending], timeout=_POLL_S)
     finally:
         client.drop()
         executor.shutdown(wait=ending.done())

@@ -57,7 +57,7 @@ class AdvertisedListener(TypedDict, total=False):
 
 
 class LocalBrokerData(TypedDict, total=False):
-    """Every field Pulsar writes; all of them may be absent, and unknown ones are ignored."""
+    """Every field Pulsar writes, and two of our agents; all of them may be absent, and unknown ones are ignored."""
 
     brokerId: str
     webServiceUrl: str
@@ -91,6 +91,8 @@ class LocalBrokerData(TypedDict, total=False):
     startTimestamp: Count
     maxResourceUsage: Finite
     loadReportType: str
+    agentLife: str
+    brokerLeaseMs: Count
 
 
 _ADAPTER = TypeAdapter(LocalBrokerData)

@@ -13,6 +13,9 @@ from loadmanager.wire.validation import MAX_AMOUNT, WireModel
 
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
+LARGEST_ANSWER_BYTES = 64 * 1024 * 1024
+"""What is read of an answer at the most."""
+
 EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 OWNER_HEADER = "X-Loadmanager-Owner"
@@ -232,13 +235,17 @@ class TopicStats(WireModel):
 
 
 class BrokerStats(WireModel):
-    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting."""
+    """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
+
+    `opening` are the topics that it asks for or is about to open, None from a broker that does not say.
+    """
 
     pid: int
     version: str = ""
     start_timestamp: Annotated[int, Field(ge=0)] = 0
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
     topics: list[TopicStats] = Field(default_factory=list)
+    opening: list[str] | None = None
 
 
 class UnloadRequest(WireModel):

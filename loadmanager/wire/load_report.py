@@ -15,6 +15,7 @@ import orjson
 from pydantic import TypeAdapter
 from typing_extensions import TypedDict
 
+from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_data import (
     Amount,
     Count,
@@ -28,6 +29,12 @@ from loadmanager.wire.validation import MAX_COUNT, parse_json
 
 LOAD_REPORT = "LoadReport"
 """The value of `loadReportType` in such a record."""
+
+_OTHER_OBJECTS = 1_000
+"""How many a record may hold beside its bundles: resources, protocols, listeners."""
+
+_COMMAS_PER_BUNDLE = 16
+"""Fields of a bundle, and its name in each of the record's lists: more than there are."""
 
 _MARKS = (b'"underLoaded"', b'"LoadReport"')
 
@@ -102,10 +109,24 @@ _TOTALS = {
 _COUNTS = ("numTopics", "numConsumers", "numProducers")
 
 
-def decode_broker_record(data: bytes, where: str) -> LocalBrokerData:
-    """What a broker says of itself in either form, as LocalBrokerData; `InvalidRecordError` as for that one."""
+def decode_broker_record(data: bytes, where: str, most_bundles: int | None = None) -> LocalBrokerData:
+    """What a broker says of itself in either form, as LocalBrokerData; `InvalidRecordError` as for that one.
+
+    A record that cannot but name more than `most_bundles` is refused unread: parsing it would hold the interpreter.
+    """
+    if most_bundles is not None:
+        most = most_bundles + _OTHER_OBJECTS
+        if data.count(b"{") > most or data.count(b",") > most * _COMMAS_PER_BUNDLE:
+            raise _too_many(most_bundles, where)
     report = find_load_report(data, where)
-    return decode_local_broker_data(data, where) if report is None else local_broker_data_of(report)
+    record = decode_local_broker_data(data, where) if report is None else local_broker_data_of(report)
+    if most_bundles is not None and len(record.get("lastStats") or ()) > most_bundles:
+        raise _too_many(most_bundles, where)
+    return record
+
+
+def _too_many(most_bundles: int, where: str) -> InvalidRecordError:
+    return InvalidRecordError(f"{where}: more than {most_bundles} bundles: see maxBundlesPerLoadReport")
 
 
 def find_load_report(data: bytes, where: str) -> LoadReport | None:

@@ -44,7 +44,7 @@ class PlanRequest(WireModel, extra="forbid"):
 
 class PlanStep(WireModel):
     """One step; `version` is the bundle's when the plan was made. `outcome` is planned, under_way, done, failed,
-    not_begun, or unknown when another node began to lead meanwhile, which finishes the step.
+    not_begun, or unknown when it was begun, or may have been, and is for the leader to finish.
     """
 
     bundle: str

@@ -12,7 +12,14 @@ from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAda
 from typing_extensions import TypedDict
 
 from loadmanager.core.names import BrokerId, NamespaceName, parse_broker_id
-from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, Policies, UnloadScope, domain_of_each_broker
+from loadmanager.core.policies import (
+    MAX_PATTERNS,
+    InvalidPolicyError,
+    IsolationPolicy,
+    Policies,
+    UnloadScope,
+    domain_of_each_broker,
+)
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import parse_json
 
@@ -78,13 +85,25 @@ def isolation_policy(name: str, data: IsolationData) -> IsolationPolicy:
     )
 
 
+def isolation_policies(isolation: Mapping[str, IsolationData]) -> tuple[IsolationPolicy, ...]:
+    """All of them; raises `InvalidPolicyError` as for each, and before any is compiled if they are too many."""
+    patterns = sum(map(_count_patterns, isolation.values()))
+    if patterns > MAX_PATTERNS:
+        raise InvalidPolicyError(f"isolation policies: {patterns} patterns; all have {MAX_PATTERNS} together at most")
+    return tuple(isolation_policy(name, data) for name, data in isolation.items())
+
+
+def _count_patterns(data: IsolationData) -> int:
+    return sum(map(len, (data.get("namespaces", ()), data.get("primary", ()), data.get("secondary", ()))))
+
+
 def policies_of(
     isolation: Mapping[str, IsolationData], domains: Mapping[str, FailureDomain], groups: Mapping[str, str]
 ) -> Policies:
     """All policies together; `groups` are the anti-affinity groups of namespaces. Raises `InvalidPolicyError`."""
     brokers = {name: [BrokerId(broker) for broker in domain.get("brokers", ())] for name, domain in domains.items()}
     return Policies(
-        tuple(isolation_policy(name, data) for name, data in isolation.items()),
+        isolation_policies(isolation),
         groups,
         domain_of_each_broker(brokers),
     )
@@ -94,8 +113,7 @@ def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
     """The isolation policies of a znode by name; `InvalidRecordError` when one cannot be used."""
     policies = parse_json(_ISOLATION, data, where)
     try:
-        for name, policy in policies.items():
-            isolation_policy(name, policy)
+        isolation_policies(policies)
     except InvalidPolicyError as error:
         raise InvalidRecordError(f"{where}: {error}") from None
     return policies

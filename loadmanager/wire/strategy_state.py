@@ -3,16 +3,84 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from typing import Annotated, Any
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, cast
 
 import orjson
-from pydantic import Field, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    with_config,
+)
+from pydantic_core import InitErrorDetails, from_json
+from typing_extensions import TypedDict
 
 from loadmanager.core.state import as_json
-from loadmanager.wire.validation import MAX_AMOUNT, WireModel
+from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.dump import Name, StrategyStates
+from loadmanager.wire.validation import MAX_AMOUNT, WireModel, describe
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
 
 _EpochSeconds = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=MAX_AMOUNT)]
+_Move = tuple[_EpochSeconds, Name, Name, int, _Share, bool, bool]
+
+
+@with_config(_STRICT)
+class ChurnMemory(TypedDict, total=False):
+    """See `core.churn.Memory`."""
+
+    moves: list[Annotated[_Move, Strict(strict=False)]]
+    frozenUntilS: dict[Name, _EpochSeconds]
+    stoppedUntilS: _EpochSeconds
+
+
+@with_config(_STRICT)
+class ChurnState(TypedDict, total=False):
+    memory: ChurnMemory
+
+
+@with_config(_STRICT)
+class RememberedStates(StrategyStates, total=False):
+    """What strategies, the rule of splitting, and the limits on churn remember."""
+
+    churn: ChurnState
+
+
+_REMEMBERED: TypeAdapter[RememberedStates] = TypeAdapter(RememberedStates)
+
+_STORED = object()
+"""What is validated comes from a znode, and not from the memory of this process."""
+
+_Where = tuple[str | int, ...]
+
+
+def _looked_through(states: dict[str, dict[str, Any]], info: ValidationInfo) -> dict[str, dict[str, Any]]:
+    """The states as they are; those from a znode have to be in the form of their strategy, with finite numbers only."""
+    if info.context is _STORED:
+        wrong = [
+            InitErrorDetails(type="finite_number", loc=where, input=figure)
+            for where, figure in _not_finite(_REMEMBERED.validate_python(states), ())
+        ]
+        if wrong:
+            raise ValidationError.from_exception_data("states", wrong)
+    return states
+
+
+def _not_finite(value: object, where: _Where) -> Iterator[tuple[_Where, float]]:
+    if isinstance(value, float) and not math.isfinite(value):
+        yield where, value
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
+    for key, part in parts:
+        yield from _not_finite(part, (*where, key))
 
 
 class StrategyStateRecord(WireModel):
@@ -20,9 +88,42 @@ class StrategyStateRecord(WireModel):
     and `last_unloaded` brokers to when a bundle was last taken from them: seconds since 1970.
     """
 
-    states: Annotated[dict[str, dict[str, Any]], PlainSerializer(as_json)] = Field(default_factory=dict)
+    states: Annotated[dict[str, dict[str, Any]], AfterValidator(_looked_through), PlainSerializer(as_json)] = Field(
+        default_factory=dict
+    )
     recently_unloaded: dict[str, _EpochSeconds] = Field(default_factory=dict)
     last_unloaded: dict[str, _EpochSeconds] = Field(default_factory=dict)
+
+
+def parse_strategy_state(data: bytes, where: str) -> tuple[StrategyStateRecord, InvalidRecordError | None]:
+    """The record but for what is wrong in it, and what that is. A strategy whose state cannot be used starts without
+    it, and what others remember, the breaker before all, is not lost with it.
+
+    Raises `InvalidRecordError` for what is no such record at all.
+    """
+    try:
+        content = from_json(data)
+    except ValueError as error:
+        raise InvalidRecordError(f"{where}: Invalid JSON: {error}") from None
+    faults: list[str] = []
+    while True:
+        try:
+            record = StrategyStateRecord.model_validate(content, context=_STORED)
+        except ValidationError as error:
+            faults.append(describe(error))
+            if not _leave_out(content, error):
+                raise InvalidRecordError(f"{where}: {faults[-1]}") from None
+        else:
+            return record, InvalidRecordError(f"{where}: {'; '.join(faults)}") if faults else None
+
+
+def _leave_out(content: object, error: ValidationError) -> bool:
+    """Take the states and the stamps at fault out of the content; whether there were any."""
+    for where in {fault["loc"][:2] for fault in error.errors(include_url=False)}:
+        if len(where) < 2:  # noqa: PLR2004 - a field, and a name in it
+            return False
+        del cast("dict[Any, dict[Any, Any]]", content)[where[0]][where[1]]
+    return True
 
 
 def digest_of(state: Mapping[str, Mapping[str, Any]]) -> str:

@@ -12,6 +12,7 @@ class KazooClient:
     _state: str
     _session_id: int | None
     _session_timeout: int
+    last_zxid: int
     _queue: deque[object]
     _connection: ConnectionHandler
     _conn_retry: KazooRetry

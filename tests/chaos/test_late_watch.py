@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 
+from support.delays import a_memory_cluster
 from support.lm_node import a_local_node
 from support.waiting import eventually
 
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Unsubscribe
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory import MemoryStore
 
 
 class LateWatchStore:
@@ -40,7 +40,7 @@ class LateWatchStore:
 
 
 async def test_a_node_that_reads_everything_before_its_watch_is_in_force_is_not_ready() -> None:
-    cluster = MemoryCluster(time.monotonic)
+    cluster = a_memory_cluster()
     beneath = MemoryStore(cluster)
     await beneath.start()
     store = LateWatchStore(beneath)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import aiohttp
 import pytest
+from support.delays import a_memory_cluster
 from support.lm_node import LocalNode, a_local_node
 from support.scripted_broker import ScriptedBroker
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
@@ -22,7 +22,6 @@ from loadmanager.core.plan import Reason
 from loadmanager.errors import NotLeaderError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, MetadataStore
-from loadmanager.store.memory import MemoryCluster
 
 NAMESPACE = NamespaceName.of("tenant", "ns")
 TOPIC = TopicName.parse("persistent://tenant/ns/t")
@@ -46,11 +45,9 @@ class Alone:
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 async def alone(request: pytest.FixtureRequest) -> AsyncIterator[Alone]:
-    world: StoreWorld = MemoryWorld()
+    world: StoreWorld = MemoryWorld(a_memory_cluster())
     if request.param == "zookeeper":
         world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
-    elif isinstance(world, MemoryWorld):
-        world.cluster = MemoryCluster(time.monotonic)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(world.close)
         local = await stack.enter_async_context(a_local_node(await world.connect(), SETTINGS))

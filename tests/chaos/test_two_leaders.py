@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import pytest
+from support.delays import a_memory_cluster
 from support.lm_node import LocalNode, a_local_node
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 from support.waiting import eventually
@@ -20,7 +20,6 @@ from loadmanager.errors import NotLeaderError, StaleEpochError, TransactionFaile
 from loadmanager.leader.service import Node
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, MetadataStore, Unsubscribe
-from loadmanager.store.memory import MemoryCluster
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 
 NAMESPACE = NamespaceName.of("tenant", "ns")
@@ -63,11 +62,9 @@ class Pair:
 
 @pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
-    world: StoreWorld = MemoryWorld()
+    world: StoreWorld = MemoryWorld(a_memory_cluster())
     if request.param == "zookeeper":
         world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
-    elif isinstance(world, MemoryWorld):
-        world.cluster = MemoryCluster(time.monotonic)
     async with AsyncExitStack() as stack:
         stack.push_async_callback(world.close)
         witness, deaf = await world.connect(), DeafStore(await world.connect())

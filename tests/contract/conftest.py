@@ -1,19 +1,23 @@
-"""The two implementations of the metadata store, which every test here runs on."""
+"""The implementations of the metadata store, which every test here runs on."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import pytest
+from support.clock import ManualClock
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 
 from loadmanager.store.base import MetadataStore
+from loadmanager.store.memory import MemoryCluster
 
 
-@pytest.fixture(params=["memory", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@pytest.fixture(params=["memory", "memory at once", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[StoreWorld]:
     world: StoreWorld = MemoryWorld()
-    if request.param == "zookeeper":
+    if request.param == "memory at once":
+        world = MemoryWorld(MemoryCluster(ManualClock()))
+    elif request.param == "zookeeper":
         world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
     yield world
     await world.close()

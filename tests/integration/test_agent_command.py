@@ -7,8 +7,10 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import aiohttp
@@ -18,9 +20,12 @@ import yaml
 from support.agents import BROKER_ID
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
+from support.processes import ended
 from support.servers import closed_port, listen
+from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 
+from loadmanager.embedded.ports import free_ports
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.zookeeper import ZooKeeperStore
@@ -30,14 +35,14 @@ COMMAND = "from loadmanager.cli import main; main()"
 
 
 @contextlib.asynccontextmanager
-async def agent_process(folder: Path, **settings: object) -> AsyncIterator[Process]:
+async def agent_process(folder: Path, settings: Mapping[str, object], command: str = COMMAND) -> AsyncIterator[Process]:
     """The command with a configuration file of these keys; killed at the end if it still runs."""
     config = folder / "agent.yaml"
     config.write_text(yaml.safe_dump(settings), encoding="utf-8")
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        COMMAND,
+        command,
         "agent",
         f"--config={config}",
         f"--ready-file={folder / 'ready.json'}",
@@ -67,17 +72,10 @@ def some_settings(store_url: str, broker_url: str = "http://127.0.0.1:1", node_u
     }
 
 
-async def ended(process: Process) -> tuple[int, str]:
-    async with asyncio.timeout(120):
-        _, errors = await process.communicate()
-    assert process.returncode is not None
-    return process.returncode, errors.decode()
-
-
 async def test_a_configuration_error_ends_it_with_2_and_names_the_key(tmp_path: Path) -> None:
     settings = {**some_settings("zk:127.0.0.1:1"), "brokerLeaseMs": 5, "loadManagerUrls": []}
-    async with agent_process(tmp_path, **settings) as process:
-        code, errors = await ended(process)
+    async with agent_process(tmp_path, settings) as process:
+        code, _, errors = await ended(process)
     assert code == 2
     assert "brokerLeaseMs" in errors
     assert "loadManagerUrls" in errors
@@ -86,8 +84,8 @@ async def test_a_configuration_error_ends_it_with_2_and_names_the_key(tmp_path: 
 
 async def test_a_zookeeper_that_is_not_there_ends_it_with_1_and_names_the_address(tmp_path: Path) -> None:
     address = f"zk:127.0.0.1:{closed_port()}"
-    async with agent_process(tmp_path, **some_settings(address)) as process:
-        code, errors = await ended(process)
+    async with agent_process(tmp_path, some_settings(address)) as process:
+        code, _, errors = await ended(process)
     assert code == 1
     assert f"metadataStoreUrl {address}" in errors
     assert "Traceback" not in errors
@@ -97,10 +95,35 @@ async def test_a_port_that_is_taken_ends_it_with_1_and_names_the_port(tmp_path: 
     with listen() as taken:
         port = taken.getsockname()[1]
         settings = {**some_settings("zk:127.0.0.1:1"), "agentPort": port}
-        async with agent_process(tmp_path, **settings) as process:
-            code, errors = await ended(process)
+        async with agent_process(tmp_path, settings) as process:
+            code, _, errors = await ended(process)
     assert code == 1
     assert f"agentPort {port} on 127.0.0.1: Address already in use" in errors
+    assert "Traceback" not in errors
+
+
+@pytest.mark.zookeeper
+async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    await store.start()
+    async with FakeBroker() as broker, FakeNode() as node, TcpProxy(zookeeper.port) as network:
+        network.cuts.extend(range(50, 650, 60))
+        settings = some_settings(f"zk:{network.address}{chroot}", broker.url, node.url)
+        settings |= {"metadataStoreConnectTimeoutMillis": 60_000, "metadataStoreSessionTimeoutMillis": 30_000}
+        async with agent_process(tmp_path, settings) as process:
+
+            async def registered() -> bool:
+                assert process.returncode is None, "it ended at its start"
+                return await store.get(paths.broker(BROKER_ID)) is not None
+
+            await eventually(registered, timeout_s=60)
+            process.terminate()
+            code, _, errors = await ended(process)
+        assert not network.cuts, "every one of them was met"
+    await store.close()
+    assert code == 0, errors
     assert "Traceback" not in errors
 
 
@@ -115,7 +138,7 @@ async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothin
         node.create_namespace("t/ns")
         settings = some_settings(f"zk:{zookeeper.connect_string}{chroot}", broker.url, node.url)
         settings["metadataStoreConnectTimeoutMillis"] = 15_000
-        async with agent_process(tmp_path, **settings) as process:
+        async with agent_process(tmp_path, settings) as process:
             await eventually((tmp_path / "ready.json").exists, timeout_s=60)
             url = orjson.loads((tmp_path / "ready.json").read_bytes())["url"]
 
@@ -131,8 +154,155 @@ async def test_told_to_stop_it_has_the_broker_close_everything_and_leaves_nothin
                 assert (await answer.json())["owned"]
             broker.open(TOPIC)
             process.send_signal(stop)
-            code, errors = await ended(process)
+            code, _, errors = await ended(process)
     assert code == 0, errors
     assert [unload.topics for unload in broker.unloads] == [[TOPIC]]
     assert await store.get(paths.broker(BROKER_ID)) is None
     await store.close()
+
+
+FAILING = """
+from pathlib import Path
+from loadmanager.agent.reporter import Reporter
+from loadmanager.cli import main
+
+tick = Reporter.tick
+
+async def fail(self, registration):
+    if Path("{flag}").exists():
+        raise RuntimeError("nobody foresaw this")
+    await tick(self, registration)
+
+Reporter.tick = fail
+main()
+"""
+
+
+@dataclass
+class Place:
+    """A ZooKeeper, a broker and a node for agents that are processes, and a session of the test's own."""
+
+    settings: dict[str, object]
+    store: ZooKeeperStore
+    broker: FakeBroker
+    node: FakeNode
+    http: aiohttp.ClientSession
+    folder: Path
+
+    async def url(self, folder: Path) -> str:
+        """Of the agent that runs there, once it answers."""
+        await eventually((folder / "ready.json").exists, timeout_s=60)
+        return str(orjson.loads((folder / "ready.json").read_bytes())["url"])
+
+    async def lease_until_s(self, url: str) -> float | None:
+        """When the lease lapses that the agent grants now; None: it grants none, or is gone."""
+        asked_s = time.monotonic()
+        try:
+            async with self.http.get(f"{url}/loadmanager/v1/lease") as answer:
+                return asked_s + (await answer.json())["validForMs"] / 1000 if answer.status == 200 else None
+        except aiohttp.ClientError:
+            return None
+
+    async def granted_until_s(self, url: str) -> float:
+        """As above, once there is one."""
+        granted: list[float] = []
+
+        async def is_granted() -> bool:
+            granted.extend(filter(None, [await self.lease_until_s(url)]))
+            return bool(granted)
+
+        await eventually(is_granted, timeout_s=60)
+        return granted[-1]
+
+    async def incarnation(self) -> int | None:
+        await self.store.sync()
+        znode = await self.store.get(paths.broker(BROKER_ID))
+        return znode.czxid if znode else None
+
+
+@pytest.fixture
+async def place(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> AsyncIterator[Place]:
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    await store.start()
+    async with FakeBroker() as broker, FakeNode() as node, aiohttp.ClientSession() as http:
+        settings = some_settings(f"zk:{zookeeper.connect_string}{chroot}", broker.url, node.url)
+        settings |= {
+            "metadataStoreConnectTimeoutMillis": 15_000,
+            "metadataStoreSessionTimeoutMillis": 40_000,
+            "loadBalancerReportUpdateMinIntervalMillis": 50,
+        }
+        yield Place(settings, store, broker, node, http, tmp_path)
+    await store.close()
+
+
+@pytest.mark.zookeeper
+async def test_an_agent_that_fails_keeps_its_session_until_its_last_lease_has_lapsed(place: Place) -> None:
+    place.node.create_namespace("t/ns")
+    place.broker.unload_status = 500
+    flag = place.folder / "fail"
+    settings = {**place.settings, "brokerLeaseMs": 3_000}
+    async with agent_process(place.folder, settings, FAILING.format(flag=flag)) as process:
+        url = await place.url(place.folder)
+        valid_until_s = await place.granted_until_s(url)
+        place.node.own(place.node.bundle_of(TOPIC), BROKER_ID, await place.incarnation())
+        async with place.http.get(f"{url}/loadmanager/v1/owner", params={"topic": TOPIC}) as answer:
+            assert (await answer.json())["owned"]
+        flag.touch()
+        while (later_s := await place.lease_until_s(url)) is not None:
+            valid_until_s = later_s
+        while time.monotonic() < valid_until_s:
+            is_there = await place.incarnation() is not None
+            assert is_there or time.monotonic() >= valid_until_s, "the registration went while the lease was valid"
+        code, _, errors = await ended(process)
+    assert code == 1
+    assert "the agent cannot go on: RuntimeError: nobody foresaw this" in errors
+    assert await place.incarnation() is None
+
+
+@pytest.mark.zookeeper
+async def test_an_agent_killed_hands_over_to_its_next_life_which_waits_for_the_leases_of_the_former_one(
+    place: Place,
+) -> None:
+    async with agent_process(place.folder, place.settings | {"brokerLeaseMs": 4_000}) as killed:
+        first_url = await place.url(place.folder)
+        valid_until_s = await place.granted_until_s(first_url)
+        first = await place.incarnation()
+        killed.kill()
+        await killed.wait()
+    async with agent_process(place.folder, place.settings | {"brokerLeaseMs": 100}):
+        while time.monotonic() < valid_until_s:
+            is_there = await place.incarnation() == first
+            assert is_there or time.monotonic() >= valid_until_s
+        killed_s = time.monotonic()
+
+        async def is_another() -> bool:
+            return await place.incarnation() not in (None, first)
+
+        await eventually(is_another)
+        assert time.monotonic() - killed_s < 30, "long before the session of the former life has expired"
+
+
+@pytest.mark.zookeeper
+async def test_of_two_agents_with_one_configuration_the_second_waits_and_says_so(place: Place) -> None:
+    copied = {**place.settings, "brokerLeaseMs": 300, "agentUrl": f"http://127.0.0.1:{closed_port()}"}
+    one, other = place.folder / "one", place.folder / "other"
+    one.mkdir()
+    other.mkdir()
+    ports = free_ports(2)
+    async with agent_process(one, copied | {"agentPort": ports[0]}) as holder:
+        await place.granted_until_s(f"http://127.0.0.1:{ports[0]}")
+        first = await place.incarnation()
+        async with agent_process(other, copied | {"agentPort": ports[1]}) as second:
+            url = f"http://127.0.0.1:{ports[1]}"
+            assert second.stderr is not None
+            said = b""
+            while b"broker_id_in_use" not in said:
+                async with asyncio.timeout(60):
+                    said += await second.stderr.readline()
+                assert await place.incarnation() == first
+            assert await place.lease_until_s(url) is None, "the second was granted what the first one holds"
+            holder.terminate()
+            await ended(holder)
+            await place.granted_until_s(url)
+            second.terminate()
+            await ended(second)

@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import time
 from collections.abc import AsyncIterator
-from functools import partial
+from functools import partial, partialmethod
 
 import pytest
 from structlog.testing import capture_logs
-from support.agents import BROKER_ID, RunningAgent, agent_settings, running_agent
+from support.agents import BROKER_ID, HIGHEST_EPOCH, RunningAgent, agent_settings, elect, running_agent
 from support.clock import ManualClock
+from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.servers import closed_port
 from support.waiting import eventually
 
+from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BundleName, BundleRange
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store import paths
+from loadmanager.store.base import SessionState
+from loadmanager.store.memory import Link, MemoryStore
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -49,7 +54,7 @@ async def node() -> AsyncIterator[FakeNode]:
 
 @pytest.fixture
 async def store() -> AsyncIterator[MemoryStore]:
-    store = MemoryStore(MemoryCluster(time.monotonic))
+    store = MemoryStore(a_memory_cluster())
     await store.start()
     yield store
     await store.close()
@@ -317,6 +322,13 @@ async def test_a_path_or_method_that_is_not_there_is_answered_in_json(beside: Ru
     async with beside.http.post(f"{beside.url}/loadmanager/v1/lease") as refusal:
         assert refusal.status == 405
         assert "reason" in await refusal.json()
+    bundles = f"{beside.url}/loadmanager/v1/namespaces/t/ns/bundles"
+    async with beside.http.put(bundles, data=b"{}", headers={"Content-Encoding": "gzip"}) as refusal:
+        assert refusal.status == 400
+        assert (await refusal.json())["reason"].startswith("body: cannot be read: ")
+    async with beside.http.put(bundles, data=io.BytesIO(b" " * (2 << 20))) as refusal:
+        assert refusal.status == 413
+        assert "reason" in await refusal.json()
 
 
 @pytest.mark.parametrize(
@@ -526,7 +538,7 @@ async def test_while_the_session_is_in_doubt_nothing_is_granted_and_it_goes_on_a
     broker: FakeBroker, node: FakeNode
 ) -> None:
     clock = ManualClock()
-    cluster = MemoryCluster(clock)
+    cluster = a_memory_cluster(clock)
     store = MemoryStore(cluster, session_timeout_s=3.0)
     await store.start()
     settings = agent_settings(broker, node, loadBalancerReportUpdateMaxIntervalMinutes=0.001)
@@ -704,3 +716,199 @@ def unload_headers(beside: RunningAgent, version: int) -> dict[str, str]:
         OWNER_HEADER: BROKER_ID,
         INCARNATION_HEADER: str(beside.agent.registration.incarnation),
     }
+
+
+async def fail(*_: object) -> float:
+    raise RuntimeError("nobody foresaw this")
+
+
+async def held_back_when_it_ends(beside: RunningAgent, may_end: asyncio.Event) -> None:
+    """Instead of one of the agent's tasks: its end takes a while."""
+    del beside
+    try:
+        await asyncio.Event().wait()
+    finally:
+        await may_end.wait()
+
+
+async def test_no_lease_is_granted_while_its_tasks_come_to_an_end(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_end = asyncio.Event()
+    monkeypatch.setattr(UsageSampler, "run", partialmethod(held_back_when_it_ends, may_end))
+    async with running_agent(agent_settings(broker, node), store) as beside:
+        await own(beside, node)
+        assert (await beside.lease())[0] == 200
+        beside.stop.set()
+        await eventually(lambda: beside.agent.registration.incarnation is None)
+        assert (await beside.lease())[0] == 503
+        assert (await beside.owner(TOPIC))[0] == 503
+        assert not beside.task.done()
+        may_end.set()
+
+
+async def is_waited_for(beside: RunningAgent, store: MemoryStore, valid_until_s: float) -> None:
+    """Nothing is granted any more, and neither the registration nor the agent goes before the lease has lapsed."""
+    await eventually(lambda: beside.agent.registration.incarnation is None)
+    assert (await beside.lease())[0] == 503
+    while time.monotonic() < valid_until_s:
+        is_there = await store.get(paths.broker(BROKER_ID)) is not None and not beside.task.done()
+        assert is_there or time.monotonic() >= valid_until_s
+        await asyncio.sleep(0.01)
+    await asyncio.wait([beside.task])
+    assert store.state is SessionState.CONNECTED
+
+
+async def granted_until_s(beside: RunningAgent) -> float:
+    asked_s = time.monotonic()
+    status, lease = await beside.lease()
+    assert status == 200
+    return asked_s + float(lease["validForMs"]) / 1000
+
+
+async def test_an_error_that_nobody_foresaw_ends_it_only_when_the_last_lease_has_lapsed(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with running_agent(agent_settings(broker, node, brokerLeaseMs=1500), store) as beside:
+            await open_topic(beside, node, broker)
+            broker.unload_status = 500
+            monkeypatch.setattr(beside.agent.watch, "look", fail)
+            await is_waited_for(beside, store, await granted_until_s(beside))
+            assert await beside.record() is None
+
+    with pytest.raises(ExceptionGroup) as failure:
+        await run()
+    assert "nobody foresaw this" in str(failure.value.exceptions[0])
+    assert [unload.topics for unload in broker.unloads] == [[TOPIC]], "the broker was asked to close what it had"
+
+
+async def test_when_the_withdrawal_fails_too_the_session_still_outlives_the_last_lease(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with running_agent(agent_settings(broker, node, brokerLeaseMs=1500), store) as beside:
+            await beside.registered()
+            valid_until_s = await granted_until_s(beside)
+            monkeypatch.setattr(beside.agent.registration, "step", fail)
+            beside.agent.registration.wake()
+            await is_waited_for(beside, store, valid_until_s)
+
+    with pytest.raises(ExceptionGroup):
+        await run()
+
+
+async def test_cancelled_it_has_the_broker_close_everything_and_takes_the_registration_back(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    async def cancel() -> None:
+        async with running_agent(agent_settings(broker, node, brokerLeaseMs=60_000), store) as beside:
+            await open_topic(beside, node, broker)
+            assert (await beside.lease())[0] == 200
+            beside.task.cancel()
+            await asyncio.wait([beside.task])
+            assert await beside.record() is None
+
+    with pytest.raises(asyncio.CancelledError):
+        await cancel()
+    assert broker.topics == {}
+
+
+async def test_an_epoch_that_nobody_was_elected_with_is_refused_with_412_and_not_believed(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker, store: MemoryStore
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    status, answer = await beside.unload(bundle, version=2, epoch=HIGHEST_EPOCH + 1)
+    assert status == 412
+    assert EPOCH_HEADER in answer["reason"]
+    assert (await beside.unload(bundle, version=2, epoch=10**17))[0] == 412
+    assert broker.unloads == []
+    assert beside.metric("unloads_total", outcome="unknown_epoch") == 2
+    assert (await beside.unload(bundle, version=2, epoch=HIGHEST_EPOCH))[0] == 204
+    assert (await beside.unload(bundle, version=3, epoch=HIGHEST_EPOCH + 1))[0] == 412
+    await elect(store, HIGHEST_EPOCH + 1)
+    assert (await beside.unload(bundle, version=3, epoch=HIGHEST_EPOCH + 1))[0] == 204
+
+
+async def test_an_epoch_that_cannot_be_looked_up_is_503_so_that_the_leader_tries_again(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker, store: MemoryStore
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    store.link_changed(Link.DOWN)
+    assert (await beside.unload(bundle, version=2))[0] == 503
+    assert broker.unloads == []
+    store.link_changed(Link.UP)
+    assert (await beside.unload(bundle, version=2))[0] == 204
+
+
+async def test_topics_that_were_closed_are_not_named_in_unloads_for_ever(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    broker.opening = []
+    bundle = await own(beside, node)
+    (kept, *others) = (topic for n in range(400) if node.bundle_of(topic := f"persistent://t/ns/t{n}") == bundle)
+    for topic in (kept, *others):
+        assert (await beside.owner(topic))[1]["owned"]
+        broker.open(topic)
+    await eventually(lambda: len(beside.agent.watch.loads) == len(others) + 1)
+    for topic in others:
+        del broker.topics[topic]
+    await eventually(lambda: beside.metric("granted_topics") == 1)
+    assert (await beside.unload(bundle, version=2))[0] == 204
+    assert [unload.topics for unload in broker.unloads] == [[kept]]
+
+
+async def stats_were_asked_for(broker: FakeBroker, times: int) -> None:
+    before = broker.asked_for_stats
+    await eventually(lambda: broker.asked_for_stats >= before + times)
+
+
+async def test_a_topic_that_the_broker_is_still_about_to_open_is_named_in_an_unload(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    broker.opening = [TOPIC]
+    bundle = await own(beside, node)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    await stats_were_asked_for(broker, 4)
+    assert (await beside.unload(bundle, version=2))[0] == 204
+    assert [unload.topics for unload in broker.unloads] == [[TOPIC]]
+
+
+async def test_of_a_broker_that_does_not_say_what_it_opens_nothing_granted_is_forgotten(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await own(beside, node)
+    assert (await beside.owner(TOPIC))[1]["owned"]
+    await stats_were_asked_for(broker, 4)
+    assert (await beside.unload(bundle, version=2))[0] == 204
+    assert [unload.topics for unload in broker.unloads] == [[TOPIC]]
+
+
+@pytest.mark.parametrize("status", [200, 202, 301, 302, 303, 307, 308, 404])
+async def test_an_unload_is_confirmed_by_204_alone_and_not_by_what_a_redirect_leads_to(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker, status: int
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    async with FakeBroker() as elsewhere:
+        broker.unload_status, broker.redirect = status, f"{elsewhere.url}/loadmanager/v1/unload"
+        assert (await beside.unload(bundle, version=2))[0] == 503
+        assert elsewhere.unloads == []
+    assert len(broker.unloads) == 1
+
+
+async def test_statistics_and_ownership_are_not_taken_from_where_a_redirect_leads(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    await own(beside, node)
+    async with FakeBroker(start_timestamp=1) as other_broker, FakeNode() as other_node:
+        broker.stats_status, broker.redirect = 307, f"{other_broker.url}/loadmanager/v1/stats"
+        node.status, node.redirect = 307, other_node.url
+        other_node.create_namespace("t/ns")
+        other_node.own(node.bundle_of(TOPIC), BROKER_ID, await beside.registered())
+        await eventually(lambda: not beside.agent.watch.is_answering)
+        assert (await beside.owner(TOPIC))[0] == 503
+        await stats_were_asked_for(broker, 2)
+        assert (other_broker.asked_for_stats, other_node.questions) == (0, [])
+        broker.stats_status, node.status = 200, 200
+        await eventually(lambda: beside.agent.watch.is_answering)
+        assert (await beside.owner(TOPIC))[1]["owned"]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.demo import BrokerProcess, FakeAgent, HandDrivenClient, a_broker, a_client_of, a_fake_agent
+from support.processes import ended
 from support.waiting import eventually
 
 from loadmanager.demo.broker import RENEW_INTERVAL_S
@@ -224,7 +225,7 @@ async def test_sigterm_delivers_and_closes_everything(broker: BrokerProcess, cli
     await attach(client)
     broker.process.terminate()
     assert (await client.receive(Kind.CLOSED)).text == CloseReason.SHUTDOWN
-    assert await broker.process.wait() == 0
+    assert (await ended(broker.process))[0] == 0
     assert len(broker.serving_log("closed")) == 1
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 from support.demo import BrokerProcess, FakeAgent, a_broker, a_fake_agent, serving
+from support.processes import ended
 from support.waiting import eventually
 
 from loadmanager.demo.account import TopicAccount
@@ -54,7 +55,7 @@ class TwoBrokers:
     async def stop_client(self) -> list[TopicAccount]:
         assert self.client is not None
         self.client.terminate()
-        assert await self.client.wait() == 0
+        assert (await ended(self.client))[0] == 0
         records = self.journal("account")
         assert all(record["owner"] is not None for record in records)
         return [TopicAccount.of_record(record) for record in records]

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from support.processes import ended_sync
 from support.waiting import eventually_sync
 from support.zookeeper import EnsembleFactory, ZooKeeperFactory, a_session, is_alive
 
@@ -268,8 +269,8 @@ def test_the_command_serves_until_it_is_told_to_end(number: signal.Signals) -> N
         assert first_line == f"ZooKeeper serves at 127.0.0.1:{port}"
         assert session_works(f"127.0.0.1:{port}", timeout_s=30)
         os.killpg(process.pid, number)
-        rest, errors = process.communicate(timeout=60)
-        assert (process.returncode, rest.splitlines()[-1], errors) == (0, "stopped", "")
+        code, rest, errors = ended_sync(process)
+        assert (code, rest.splitlines()[-1], errors) == (0, "stopped", "")
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((LOOPBACK, port))
@@ -281,7 +282,7 @@ def test_the_command_runs_an_ensemble_and_keeps_its_data_where_it_is_told(tmp_pa
         assert len(connect_string.split(",")) == 3
         assert session_works(connect_string, timeout_s=30)
         process.terminate()
-        assert process.wait(60) == 0
+        assert ended_sync(process)[0] == 0
     assert sorted(each.name for each in tmp_path.iterdir()) == ["1", "2", "3"]
 
 
@@ -289,8 +290,8 @@ def test_the_command_fails_with_a_message_when_its_port_is_taken() -> None:
     with socket.create_server((LOOPBACK, 0)) as other:
         port = other.getsockname()[1]
         with the_command("--port", str(port)) as (process, _):
-            _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+            code, _, errors = ended_sync(process)
+    assert code == 1
     assert errors.strip() == f"port {port} on 127.0.0.1 is taken: ZooKeeper cannot listen there"
 
 
@@ -299,6 +300,6 @@ def test_the_command_ends_with_an_error_when_the_server_ends_by_itself() -> None
         (guardian,) = psutil.Process(process.pid).children()
         (server,) = guardian.children()
         server.kill()
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+        code, _, errors = ended_sync(process)
+    assert code == 1
     assert errors.startswith("ZooKeeper has ended by itself. The end of its log:")

@@ -7,12 +7,14 @@ import contextlib
 import json
 import os
 import pty
+import shlex
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
+from support.processes import ended
 from support.servers import closed_port
 from support.waiting import eventually
 
@@ -105,8 +107,29 @@ async def test_into_a_pipe_it_prints_the_broker_that_changed(store: ZooKeeperSto
         assert rates == [10.0, 77.0]
     finally:
         process.send_signal(signal.SIGINT)
-        await process.communicate()
-        assert process.returncode == 0
+        code, _, errors = await ended(process)
+        assert code == 0, errors
+
+
+async def test_in_the_background_of_a_script_it_leaves_ctrl_c_to_the_script_and_ends_at_sigterm(
+    store: ZooKeeperStore, url: str
+) -> None:
+    """A shell that has no job control starts what runs in the background with SIGINT ignored."""
+    await store.commit([Create(paths.broker("b:1"), RECORD, ephemeral=True)])
+    command = shlex.join([*COMMAND, "--json", "--interval", "3600", "--metadata-store-url", url])
+    process = await asyncio.create_subprocess_exec(
+        "/bin/sh", "-c", f"trap '' INT; exec {command}", stdout=asyncio.subprocess.PIPE
+    )
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(180):
+            await process.stdout.readline()
+            process.send_signal(signal.SIGINT)
+            await store.commit([Put(paths.broker("b:1"), b'{"msgRateIn":77.0}')])
+            assert json.loads(await process.stdout.readline())["brokers"][0]["latest"]["msgRateIn"] == 77.0
+    finally:
+        process.terminate()
+        assert (await ended(process))[0] == -signal.SIGTERM
 
 
 async def test_on_a_terminal_it_redraws_when_a_broker_changes(store: ZooKeeperStore, url: str) -> None:
@@ -121,7 +144,7 @@ async def test_on_a_terminal_it_redraws_when_a_broker_changes(store: ZooKeeperSt
             await eventually(lambda: b"4711.00" in ours.seen(), 60)
         finally:
             process.send_signal(signal.SIGINT)
-            assert await process.wait() == 0
+            assert (await ended(process))[0] == 0
 
 
 async def test_an_unreachable_zookeeper_is_named() -> None:

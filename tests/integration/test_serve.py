@@ -18,12 +18,15 @@ import psutil
 import pytest
 import yaml
 from support.nodes import FakeAgent, on_zookeeper
+from support.processes import ENDS_WITHIN_S, ended
 from support.registrations import a_record, register
 from support.servers import closed_port, listen
 from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.store import paths
+from loadmanager.store.base import Create
 
 pytestmark = pytest.mark.zookeeper
 
@@ -47,12 +50,10 @@ class Serve:
         assert isinstance(url, str)
         return url
 
-    async def end(self, timeout_s: float = 60.0) -> tuple[int, str]:
+    async def end(self, timeout_s: float = ENDS_WITHIN_S) -> tuple[int, str]:
         """The exit code and what was said on standard error, once it has ended by itself."""
-        async with asyncio.timeout(timeout_s):
-            _, said = await self.process.communicate()
-        assert self.process.returncode is not None
-        return self.process.returncode, said.decode()
+        code, _, said = await ended(self.process, timeout_s)
+        return code, said
 
 
 @contextlib.asynccontextmanager
@@ -97,6 +98,30 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
     assert "Traceback" not in said
     events = [orjson.loads(line)["event"] for line in said.splitlines()]
     assert {"serving", "elected", "term_over"} <= set(events)
+
+
+async def test_half_requests_do_not_keep_it_from_answering(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    settings = {
+        "metadataStoreUrl": store_url(zookeeper, chroot),
+        "maxHttpServerConnections": 100,
+        "httpRequestHeadTimeoutMs": 500,
+    }
+    async with serving(tmp_path, settings) as serve, contextlib.AsyncExitStack() as open_ones:
+        url = await serve.url()
+        host, _, port = url.removeprefix("http://").partition(":")
+        halves = []
+        for _ in range(1_000):
+            reader, writer = await asyncio.open_connection(host, port)
+            open_ones.callback(writer.close)
+            writer.write(b"GET /readyz HTTP/1.1\r\n")
+            halves.append(reader)
+        async with aiohttp.ClientSession() as http, http.get(f"{url}/readyz") as answer:
+            assert answer.status == 200
+        for reader in halves:
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
 
 
 async def test_it_ends_in_time_although_a_request_is_under_way(
@@ -170,6 +195,38 @@ async def test_an_address_that_is_not_here_is_named(tmp_path: Path) -> None:
         code, said = await serve.end()
     assert code == 1
     assert said.startswith("loadmanager: webServicePort 0 on no-such-host.invalid: ")
+    assert "Traceback" not in said
+
+
+async def test_hiccups_of_zookeeper_while_it_starts_are_waited_through(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    """Each connection ends a little later than the one before: after the handshake, with a write, with a read."""
+    async with TcpProxy(zookeeper.port) as network:
+        network.cuts.extend(range(50, 1250, 60))
+        settings = {"metadataStoreUrl": f"zk:{network.address}{chroot}", "metadataStoreSessionTimeoutMillis": 20_000}
+        async with serving(tmp_path, settings) as serve:
+            await serve.url()
+            serve.process.terminate()
+            code, said = await serve.end()
+    assert not network.cuts, "every one of them was met"
+    assert code == 0, said
+    assert "Traceback" not in said
+    waits = [line for line in said.splitlines() if '"start_waits_for_store"' in line]
+    assert 1 <= len(waits) <= 2, "the store says it once, and the node"
+
+
+async def test_a_store_in_which_it_may_not_write_ends_its_start_and_is_named(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    witness = await on_zookeeper(zookeeper, chroot)()
+    await witness.commit([Create(paths.ROOT, b"", ephemeral=True)])  # nothing can be created below it
+    url = store_url(zookeeper, chroot)
+    async with serving(tmp_path, {"metadataStoreUrl": url}) as serve:
+        code, said = await serve.end()
+    await witness.close()
+    assert code == 1
+    assert said.splitlines()[-1].startswith(f"loadmanager: metadataStoreUrl {url}: transaction refused: ")
     assert "Traceback" not in said
 
 

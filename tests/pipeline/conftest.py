@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from loadmanager.pipeline import session as session_module
@@ -14,6 +15,8 @@ from loadmanager.pipeline.writing import Tables
 
 _TIMEOUT_S = 600
 """Nothing takes that long by itself: the first test also starts the JVM, and the machine may be busy."""
+
+_JVM_ENDS_WITHIN_S = 60
 
 _FOLDER = Path(__file__).parent
 
@@ -25,6 +28,18 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.spark)
             if item.get_closest_marker("timeout") is None:
                 item.add_marker(pytest.mark.timeout(_TIMEOUT_S))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _jvm_ends_with_its_tests() -> Iterator[None]:
+    """PySpark would keep it for as long as this process lives."""
+    yield
+    gateway = SparkContext._gateway
+    if gateway is not None:
+        gateway.shutdown()
+        gateway.proc.stdin.close()
+        gateway.proc.wait(_JVM_ENDS_WITHIN_S)
+        SparkContext._gateway = SparkContext._jvm = None
 
 
 @pytest.fixture(scope="session")

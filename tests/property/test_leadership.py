@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from hypothesis import given
@@ -15,13 +16,16 @@ from loadmanager.core.leadership import (
     Sighting,
     StepDown,
     Term,
+    Vacate,
     Wait,
     next_action,
+    open_since,
 )
 
 SMALL = st.integers(min_value=0, max_value=3)
 NODES = st.sampled_from(["n1:1", "n2:1"])
 LEADERS = st.builds(Sighting, NODES, st.just("http://n2:1"), epoch=SMALL, session_id=SMALL, czxid=SMALL)
+TURN_S = 1.0
 MARGINS_S = st.sampled_from([-1.0, 0.0, 0.5, 3.0])
 
 
@@ -41,6 +45,9 @@ def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
         term=Term(draw(st.just(epoch) | SMALL), draw(st.just(session_id) | SMALL)) if leads else None,
         refused_czxid=draw(st.none() | SMALL),
         next_probe_s=now_s + draw(MARGINS_S),
+        open_since_s=draw(st.none() | st.sampled_from([now_s - 3.0, now_s - 0.5, now_s])),
+        unsound_until_s=now_s + draw(MARGINS_S),
+        turn_s=draw(st.sampled_from([0.0, 1.0])),
     )
 
 
@@ -56,6 +63,10 @@ def test_a_node_without_a_term_campaigns_or_probes_only_on_a_valid_lease_and_a_f
         assert known.leader.node_id != known.node_id
         assert action == Probe(known.leader.service_url, known.leader.czxid)
         assert known.now_s >= known.next_probe_s
+    elif isinstance(action, Vacate):
+        assert known.leader is not None
+        assert known.node_id == known.leader.node_id or known.session_id == known.leader.session_id
+        assert action == Vacate(known.epoch_version)
     else:
         assert isinstance(action, Wait), "a node without a term has nothing to step down from"
         assert action.until_s is None or action.until_s > known.now_s
@@ -65,6 +76,38 @@ def test_a_node_without_a_term_campaigns_or_probes_only_on_a_valid_lease_and_a_f
 def test_a_fresh_node_with_a_live_session_never_waits_without_end(known: Knowledge) -> None:
     if known.view_is_fresh and known.now_s < known.lease_valid_until_s:
         assert next_action(known) != Wait(None)
+
+
+@given(knowledge(leads=False))
+def test_a_link_that_broke_lately_leaves_the_first_turn_to_others_for_a_bounded_time(known: Knowledge) -> None:
+    begun_s = known.now_s if known.open_since_s is None else known.open_since_s
+    is_others_turn = known.now_s < min(known.unsound_until_s, begun_s + known.turn_s)
+    action = next_action(known)
+    if isinstance(action, Campaign):
+        assert not is_others_turn
+    elif isinstance(action, Vacate):
+        assert is_others_turn, "with a sound link, or alone, it campaigns at once"
+    sound = replace(known, unsound_until_s=known.now_s)
+    alone = replace(known, turn_s=0.0)
+    assert next_action(sound) == next_action(alone), "whoever is alone waits for nobody"
+    if isinstance(next_action(sound), Campaign):
+        later = replace(known, now_s=begun_s + known.turn_s, lease_valid_until_s=math.inf)
+        assert isinstance(action, Campaign | Vacate | Wait)
+        assert isinstance(next_action(replace(later, open_since_s=begun_s)), Campaign), "its own turn comes"
+
+
+@given(knowledge(leads=False))
+def test_since_when_nobody_leads_is_kept_until_somebody_is_seen_to(known: Knowledge) -> None:
+    since_s = open_since(known)
+    if not known.view_is_fresh:
+        assert since_s == known.open_since_s
+        return
+    sound = replace(known, unsound_until_s=known.now_s, lease_valid_until_s=math.inf)
+    may_campaign = isinstance(next_action(sound), Campaign)
+    assert (since_s is not None) == may_campaign
+    if may_campaign:
+        assert since_s == (known.now_s if known.open_since_s is None else known.open_since_s)
+    assert open_since(replace(known, term=Term(known.epoch_version, known.session_id))) is None
 
 
 @given(knowledge(leads=True), st.floats(min_value=0, max_value=10))
@@ -100,6 +143,8 @@ class Candidate:
     lease_valid_until_s: float = 5.0
     term: Term | None = None
     refused: int | None = None
+    open_since_s: float | None = None
+    unsound_until_s: float = -math.inf
     terms: list[Term] = field(default_factory=list)
 
 
@@ -136,6 +181,11 @@ class Elections(RuleBasedStateMachine):
         node.session_id += 3
         node.fresh = False
 
+    @rule(index=st.integers(0, 2))
+    def link_breaks(self, index: int) -> None:
+        node = self.nodes[index]
+        node.fresh, node.unsound_until_s = False, self.now_s + 5.0
+
     @precondition(lambda self: self.leader is not None)
     @rule()
     def leader_znode_is_spoiled(self) -> None:
@@ -145,11 +195,15 @@ class Elections(RuleBasedStateMachine):
     @rule(index=st.integers(0, 2), refused=st.booleans())
     def act(self, index: int, refused: bool) -> None:  # noqa: FBT001 - drawn by Hypothesis
         node = self.nodes[index]
+        node.open_since_s = open_since(self._knowledge(node))
         action = next_action(self._knowledge(node))
         if isinstance(action, StepDown):
             node.term = None
         elif isinstance(action, Campaign):
             self._campaign(node, action)
+        elif isinstance(action, Vacate) and action.epoch_version == self.epoch:
+            assert self.leader is None or self.leader.node_id in {node.node_id, ""}, "it is another's"
+            self.leader = None
         elif isinstance(action, Probe) and refused:
             node.refused = action.czxid
 
@@ -157,6 +211,7 @@ class Elections(RuleBasedStateMachine):
     def everybody_recovers_and_somebody_leads(self) -> None:
         """From wherever it stands a cluster of live processes finds a leader, without anybody's port refusing."""
         for _ in range(4):
+            self.time_passes(TURN_S)
             for index in range(len(self.nodes)):
                 self.heartbeat_answered(index)
                 self.look(index)
@@ -188,6 +243,9 @@ class Elections(RuleBasedStateMachine):
             leader=node.known_leader,
             term=node.term,
             refused_czxid=node.refused,
+            open_since_s=node.open_since_s,
+            unsound_until_s=node.unsound_until_s,
+            turn_s=TURN_S,
         )
 
     def _campaign(self, node: Candidate, campaign: Campaign) -> None:

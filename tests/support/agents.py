@@ -15,14 +15,18 @@ from support.fake_node import FakeNode
 from support.servers import end_app, listen, serve_app
 from support.waiting import eventually
 
+from loadmanager.agent.life import Life
 from loadmanager.agent.service import Agent
 from loadmanager.config import AgentSettings, load_settings
 from loadmanager.store import codec, paths
-from loadmanager.store.base import MetadataStore
+from loadmanager.store.base import MetadataStore, Put
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 BROKER_ID = "broker-1.example:8080"
+HIGHEST_EPOCH = 5
+"""So many leaders have been elected before an agent of a test starts."""
+
 Reply = tuple[int, Any]
 
 
@@ -35,6 +39,8 @@ class RunningAgent:
     store: MetadataStore
     http: aiohttp.ClientSession
     stop: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] = field(init=False)
+    """Ends with the agent, with the error that ended it."""
 
     async def get(self, path: str, **query: str) -> Reply:
         async with self.http.get(self.url + path, params=query) as answer:
@@ -102,19 +108,32 @@ async def running_agent(
     store: MetadataStore,
     clock: Callable[[], float] = time.monotonic,
     unload_timeout_s: float = 10.0,
+    life: Life | None = None,
 ) -> AsyncIterator[RunningAgent]:
-    """The agent on a started store; it is stopped gracefully at the end, unless the test did so before."""
+    """The agent on a started store; it is stopped gracefully at the end, unless the test did so before.
+
+    An error that ended the agent is raised after the test, unless that has failed.
+    """
+    await elect(store, HIGHEST_EPOCH)
     listener = listen()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    agent = Agent(settings, store, url, clock=clock, unload_timeout_s=unload_timeout_s)
+    agent = Agent(settings, store, url, life=life, clock=clock, unload_timeout_s=unload_timeout_s)
     server = await serve_app(agent.app(), listener)
     async with aiohttp.ClientSession() as http:
         running = RunningAgent(agent, url, store, http)
-        task = asyncio.create_task(agent.run(running.stop))
+        running.task = asyncio.create_task(agent.run(running.stop))
         try:
             yield running
         finally:
             running.stop.set()
-            await task
+            await asyncio.wait([running.task])
             await agent.close()
             await end_app(server)
+        await running.task
+
+
+async def elect(store: MetadataStore, epoch: int) -> None:
+    """Have leaders elected up to this epoch."""
+    await store.ensure_path(paths.EPOCH)
+    while (znode := await store.get(paths.EPOCH)) is None or znode.version < epoch:
+        await store.commit([Put(paths.EPOCH, b"a:8080")])

@@ -23,9 +23,15 @@ class FakeBroker(LoopbackServer):
     start_timestamp: int = 1_700_000_000_000
     topics: dict[str, TopicStats] = field(default_factory=dict)
     unloads: list[UnloadRequest] = field(default_factory=list)
+    opening: list[str] | None = None
+    """What it says it is about to open; None: it does not say."""
     spoiled_stats: bytes | None = None
     """Sent instead of the statistics."""
+    stats_status: int = 200
     unload_status: int = 204
+    redirect: str = ""
+    """Where an answer with another status than these says to go."""
+    asked_for_stats: int = 0
     may_answer_stats: asyncio.Event = field(default_factory=asyncio.Event)
     may_answer_unloads: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared: the call is taken, and not answered."""
@@ -41,6 +47,7 @@ class FakeBroker(LoopbackServer):
         self.topics[topic] = TopicStats(topic=topic, **counters)
 
     async def _stats(self, _request: web.Request) -> web.Response:
+        self.asked_for_stats += 1
         await self.may_answer_stats.wait()
         if self.spoiled_stats is not None:
             return web.Response(body=self.spoiled_stats, content_type="application/json")
@@ -50,15 +57,22 @@ class FakeBroker(LoopbackServer):
             start_timestamp=self.start_timestamp,
             monotonic_s=time.monotonic(),
             topics=list(self.topics.values()),
+            opening=self.opening,
         )
-        return web.Response(body=stats.to_json(), content_type="application/json")
+        return web.Response(
+            status=self.stats_status,
+            headers={"Location": self.redirect},
+            body=stats.to_json(),
+            content_type="application/json",
+        )
 
     async def _unload(self, request: web.Request) -> web.Response:
         unload = parse_model(UnloadRequest, await request.read(), "unload")
         self.unloads.append(unload)
         await self.may_answer_unloads.wait()
         if self.unload_status != 204:
-            return web.Response(status=self.unload_status, body=orjson.dumps({"reason": "told to fail"}))
+            body = orjson.dumps({"reason": "told to fail"})
+            return web.Response(status=self.unload_status, headers={"Location": self.redirect}, body=body)
         for topic in unload.topics:
             self.topics.pop(topic, None)
         return web.Response(status=204)

@@ -25,6 +25,8 @@ class FakeNode(LoopbackServer):
     spoiled: bytes | None = None
     """Sent instead of any answer."""
     status: int = 200
+    redirect: str = ""
+    """Where an answer with another status says to go: the same path there."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     """Cleared: answers are made up at once, as of that moment, but held back."""
 
@@ -58,7 +60,7 @@ class FakeNode(LoopbackServer):
             return web.Response(status=404, body=orjson.dumps({"reason": "namespace not found"}))
         bundle = self.bundle_of(str(topic))
         free = OwnershipAnswer(bundle=bundle, state="Free", owner=None, incarnation=None, version=0, epoch=0)
-        return await self._answer(self.ownerships.get(bundle, free).to_json())
+        return await self._answer(request, self.ownerships.get(bundle, free).to_json())
 
     async def _namespace(self, request: web.Request) -> web.Response:
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
@@ -66,8 +68,13 @@ class FakeNode(LoopbackServer):
         if bundles is None:
             return web.Response(status=404, body=orjson.dumps({"reason": "namespace not found"}))
         body = {"bundles": BundlesData.of(bundles).model_dump(by_alias=True), "hashFunction": bundles.hash_function}
-        return await self._answer(orjson.dumps(body))
+        return await self._answer(request, orjson.dumps(body))
 
-    async def _answer(self, body: bytes) -> web.Response:
+    async def _answer(self, request: web.Request, body: bytes) -> web.Response:
         await self.may_answer.wait()
-        return web.Response(status=self.status, body=self.spoiled or body, content_type="application/json")
+        return web.Response(
+            status=self.status,
+            headers={"Location": f"{self.redirect}{request.raw_path}"},
+            body=self.spoiled or body,
+            content_type="application/json",
+        )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
@@ -13,6 +12,7 @@ import aiohttp
 import orjson
 from aiohttp import web
 from support.builders import Load
+from support.delays import a_memory_cluster
 from support.registrations import a_record, register
 from support.servers import LoopbackServer, end_app, listen, serve_app
 from support.waiting import eventually
@@ -25,6 +25,7 @@ from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.embedded.zookeeper import ZooKeeperServer
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
+from loadmanager.serving import ServerLimits
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
@@ -41,7 +42,7 @@ _PATIENT = aiohttp.ClientTimeout(total=60)
 
 def in_memory(cluster: MemoryCluster | None = None) -> Connect:
     """Sessions with one metadata store in memory, on the clock that nodes look at."""
-    shared = cluster or MemoryCluster(time.monotonic)
+    shared = cluster or a_memory_cluster()
 
     async def connect() -> MetadataStore:
         store = MemoryStore(shared)
@@ -110,6 +111,11 @@ class RunningNode:
     _runner: web.AppRunner
 
     @property
+    def connections(self) -> list[web.RequestHandler]:
+        """Those that are open to the node."""
+        return [] if self._runner.server is None else self._runner.server.connections
+
+    @property
     def leads(self) -> bool:
         return self.node.leading.is_set()
 
@@ -155,12 +161,15 @@ class FakeAgent(LoopbackServer):
     status: int = 204
     body: bytes = b""
     content_type: str = "application/json"
+    location: str = ""
+    """Which agent a redirect leads to."""
     unloads: list[tuple[str, dict[str, str]]] = field(default_factory=list)
     """The path and the headers of each unload call."""
     may_answer: asyncio.Event = field(default_factory=asyncio.Event)
     topics: dict[str, Load] = field(default_factory=dict)
     """The open topics with their load; the agent names those of the bundle that it is asked about."""
     topics_status: int = 200
+    boundaries_status: int = 204
     boundaries: list[tuple[str, list[str]]] = field(default_factory=list)
     """The namespaces whose bundles the agent was told, and their boundaries."""
     registration: Registration = field(default_factory=lambda: Registration(BrokerId(""), 0))
@@ -205,7 +214,9 @@ class FakeAgent(LoopbackServer):
             if value in bundle.range
         ]
         body = TopicsAnswer(bundle=str(bundle), topics=named).to_json()
-        return web.Response(status=self.topics_status, body=body, content_type="application/json")
+        return web.Response(
+            status=self.topics_status, body=body, content_type="application/json", headers=self._headers(request)
+        )
 
     async def _take_bundles(self, request: web.Request) -> web.Response:
         policies = parse_model(NamespacePolicies, await request.read(), "bundles")
@@ -213,14 +224,18 @@ class FakeAgent(LoopbackServer):
         assert policies.bundles.boundaries is not None
         name = f"{request.match_info['tenant']}/{request.match_info['namespace']}"
         self.boundaries.append((name, policies.bundles.boundaries))
-        return web.Response(status=204)
+        return web.Response(status=self.boundaries_status, headers=self._headers(request))
 
     async def _unload(self, request: web.Request) -> web.Response:
         self.unloads.append((request.path, dict(request.headers)))
         await self.may_answer.wait()
         if self.status == 204:
             return web.Response(status=204)
-        return web.Response(status=self.status, body=self.body, headers={"Content-Type": self.content_type})
+        headers = {"Content-Type": self.content_type, **self._headers(request)}
+        return web.Response(status=self.status, body=self.body, headers=headers)
+
+    def _headers(self, request: web.Request) -> dict[str, str]:
+        return {"Location": f"{self.location}{request.path_qs}"} if self.location else {}
 
 
 class Cluster:
@@ -248,7 +263,7 @@ class Cluster:
         store = await self.connect()
         node = Node(settings(**overrides), store, address, f"http://{address}", seed=len(self.nodes) + 1)
         app = make_app(node)
-        runner = await serve_app(app, listener)
+        runner = await serve_app(app, listener, ServerLimits.of(node.settings))
         running = RunningNode(node, store, self.http, app, runner)
         self._ending.push_async_callback(running.stop)
         await node.start()

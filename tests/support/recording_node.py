@@ -11,13 +11,14 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 @dataclass(slots=True)
 class RecordingNode:
-    """`hangs_up`: the connection is closed instead of an answer."""
+    """`hangs_up`: the connection is closed instead of an answer. `location` is where a redirect leads."""
 
     url: str = ""
     status: int = 204
     body: bytes = b""
     content_type: str = "application/json"
     hangs_up: bool = False
+    location: str = ""
     asked: list[tuple[str, str, bytes]] = field(default_factory=list)
 
 
@@ -38,6 +39,7 @@ def a_recording_node() -> Iterator[RecordingNode]:
             self.send_response(node.status)
             self.send_header("Content-Type", node.content_type)
             self.send_header("Content-Length", str(len(node.body)))
+            self.send_header("Location", node.location)
             self.end_headers()
             self.wfile.write(node.body)
 

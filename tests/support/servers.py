@@ -10,6 +10,7 @@ from typing import Self
 from aiohttp import web
 
 from loadmanager.embedded.ports import free_ports
+from loadmanager.serving import ServerLimits, serve_within
 
 _TURNS_UNTIL_ACCEPTED = 3
 
@@ -54,10 +55,12 @@ class LoopbackServer:
         await self.stop()
 
 
-async def serve_app(app: web.Application, listener: socket.socket) -> web.AppRunner:
-    """Serve `app` on a socket that listens already; end it with `end_app`."""
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-    await runner.setup()
+LIMITS = ServerLimits(head_s=60.0, body_s=60.0, idle_s=60.0, connections=2_048)
+
+
+async def serve_app(app: web.Application, listener: socket.socket, limits: ServerLimits = LIMITS) -> web.AppRunner:
+    """Serve `app` on a socket that listens already, as nodes and agents do; end it with `end_app`."""
+    runner = await serve_within(app, limits, 0.01)
     await web.SockSite(runner, listener).start()
     return runner
 

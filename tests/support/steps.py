@@ -17,6 +17,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
+from support.delays import a_memory_cluster
 from support.history import History, recording
 from support.lm_node import get_json
 from support.scripted_broker import ScriptedBroker, asking, overlaps
@@ -35,7 +36,6 @@ from loadmanager.leader.service import Node
 from loadmanager.store import paths
 from loadmanager.store.base import Create, MetadataStore, Op, Put
 from loadmanager.store.codec import decode
-from loadmanager.store.memory import MemoryCluster
 from loadmanager.wire.records import decode_namespace, encode_namespace
 
 UNLOAD = ("write 1 ready", "write 1 committed", "unload asked", "unload obeyed", "write 2 ready", "write 2 committed")
@@ -239,9 +239,7 @@ def _is_quiet(state: NamespaceState, brokers: Sequence[ScriptedBroker]) -> bool:
 
 def in_memory() -> MemoryWorld:
     """A metadata store in memory, on the clock that nodes look at."""
-    world = MemoryWorld()
-    world.cluster = MemoryCluster(time.monotonic)
-    return world
+    return MemoryWorld(a_memory_cluster())
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from kazoo.client import KazooClient
 from support.clock import ManualClock
+from support.delays import a_memory_cluster
 from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, ZooKeeperServer
@@ -31,9 +32,10 @@ class StoreWorld(Protocol):
 
 
 class MemoryWorld:
-    def __init__(self) -> None:
-        self.clock = ManualClock()
-        self.cluster = MemoryCluster(self.clock)
+    """`cluster` is by default one that takes its time, on a clock that stands still."""
+
+    def __init__(self, cluster: MemoryCluster | None = None) -> None:
+        self.cluster = cluster or a_memory_cluster(ManualClock())
         self._stores: list[MemoryStore] = []
 
     async def connect(self) -> MemoryStore:

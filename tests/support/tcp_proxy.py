@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from types import TracebackType
 from typing import Self
 
@@ -17,10 +18,11 @@ _READ_BYTES = 65_536
 
 class TcpProxy:
     """Forwards connections to `127.0.0.1:port`. Use it with `async with`; `address` is where it listens, `accepted`
-    how many connections were made to it."""
+    how many connections were made to it. Each of the next ones ends after the client's bytes that `cuts` allows it."""
 
     def __init__(self, port: int) -> None:
         self.accepted = 0
+        self.cuts: deque[int] = deque()
         self._target_port = port
         self._passing = asyncio.Event()
         self._passing.set()
@@ -66,9 +68,10 @@ class TcpProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._passing.wait()
+        most_bytes = self.cuts.popleft() if self.cuts else None
         target_reader, target_writer = await asyncio.open_connection("127.0.0.1", self._target_port)
         pumps = {
-            asyncio.create_task(self._pump(reader, target_writer)),
+            asyncio.create_task(self._pump(reader, target_writer, most_bytes)),
             asyncio.create_task(self._pump(target_reader, writer)),
         }
         try:
@@ -79,10 +82,16 @@ class TcpProxy:
             await asyncio.gather(*pumps, return_exceptions=True)
             target_writer.transport.abort()
 
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _pump(
+        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, most_bytes: int | None = None
+    ) -> None:
         """Pass bytes on until the source ends; the end itself, too, is withheld while nothing passes."""
+        passed = 0
         while data := await source.read(_READ_BYTES):
             await self._passing.wait()
+            passed += len(data)
+            if most_bytes is not None and passed > most_bytes:
+                return
             sink.write(data)
             await sink.drain()
         await self._passing.wait()

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from kazoo.client import KazooClient
 
+from loadmanager.embedded.server_files import DATA_FOLDER
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, EmbeddedZooKeeper
 
 ZooKeeperFactory = Callable[..., EmbeddedZooKeeper]
@@ -64,3 +67,29 @@ def is_alive(pid: int) -> bool:
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
+
+
+def wipe(server: EmbeddedZooKeeper) -> None:
+    """Kill the server and start it again without any of its data."""
+    server.kill()
+    shutil.rmtree(_data_of(server))
+    server.start()
+
+
+def save(server: EmbeddedZooKeeper, where: Path) -> None:
+    """Keep a copy of the server's data as they are now; it is restarted for that."""
+    server.kill()
+    shutil.copytree(_data_of(server), where)
+    server.start()
+
+
+def set_back(server: EmbeddedZooKeeper, saved: Path) -> None:
+    """Kill the server and start it again with the data that were saved."""
+    server.kill()
+    shutil.rmtree(_data_of(server))
+    shutil.copytree(saved, _data_of(server))
+    server.start()
+
+
+def _data_of(server: EmbeddedZooKeeper) -> Path:
+    return server.data_dir / DATA_FOLDER

@@ -64,6 +64,11 @@ def test_a_strategy_may_have_pulsars_full_class_name(tmp_path: Path) -> None:
     assert settings.planner_settings().shedding_strategy == name
 
 
+def test_all_weight_may_be_on_the_past_as_pulsar_allows(tmp_path: Path) -> None:
+    settings = load_settings(Settings, written(tmp_path, "loadBalancerHistoryResourcePercentage: 1.0"))
+    assert settings.planner_settings().history_resource_percentage == 1
+
+
 def test_settings_cannot_be_changed() -> None:
     settings = load_settings(Settings, None)
     with pytest.raises(ValueError, match="frozen"):
@@ -102,7 +107,7 @@ def test_the_metadata_stores_url_is_hosts_and_a_chroot(tmp_path: Path, url: str,
         ("loadBalancerEnabled: perhaps", "loadBalancerEnabled: Input should be a valid boolean"),
         ("loadBalancerSheddingIntervalMinutes: 0", "loadBalancerSheddingIntervalMinutes: Input should be greater than"),
         ("loadBalancerSheddingIntervalMinutes: .nan", "loadBalancerSheddingIntervalMinutes: Input should be a finite"),
-        ("loadBalancerHistoryResourcePercentage: 1", "loadBalancerHistoryResourcePercentage: Input should be less"),
+        ("loadBalancerHistoryResourcePercentage: 1.01", "loadBalancerHistoryResourcePercentage: Input should be less"),
         ("defaultNumberOfNamespaceBundles: 100000", "defaultNumberOfNamespaceBundles: Input should be less than"),
         ("loadBalancerSheddingExcludedNamespaces: a/b", "loadBalancerSheddingExcludedNamespaces: Input should be"),
         ("defaultHashFunction: md5", "defaultHashFunction: Input should be 'murmur3_32' or 'crc32' (got 'md5')"),

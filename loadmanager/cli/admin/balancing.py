@@ -106,9 +106,15 @@ def show_plan(plan: _Hash) -> Request:
 
 
 @command(PLANS, "execute")
-def execute_plan(plan: _Hash) -> Request:
-    """Carry out exactly that plan, or stop with the reason if the cluster has changed."""
-    return post(_PLANS, plan, "execute")
+def execute_plan(
+    plan: _Hash,
+    *,
+    even_if_frozen: Annotated[
+        bool, typer.Option("--even-if-frozen", help="Also while the balancer is frozen; pins are kept all the same.")
+    ] = False,
+) -> Request:
+    """Carry out exactly that plan, or stop with the reason if the cluster has changed, or the balancer is frozen."""
+    return post(_PLANS, plan, "execute", evenIfFrozen=even_if_frozen)
 
 
 @command(EXPLAIN, "bundle")
@@ -131,7 +137,7 @@ def explain_why_not(bundle: Bundle, broker: Broker) -> Request:
 
 @command(BALANCER, "freeze")
 def freeze(reason: _Reason = "by an operator") -> Request:
-    """Move nothing until `unfreeze`; lookups are still answered."""
+    """Shed, split and merge nothing and execute no plan until `unfreeze`; lookups are answered, and commands obeyed."""
     return put(f"{_BASE}/freeze", body={"reason": reason})
 
 

@@ -11,6 +11,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import orjson
 
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
+from loadmanager.wire.http import LARGEST_ANSWER_BYTES
 
 _CONNECT_TIMEOUT_S = 3.0
 _JSON = "application/json"
@@ -147,4 +148,7 @@ def _exchange(connection: HTTPConnection, request: Request, timeout_s: float) ->
     connection.request(request.method, request.target, body=request.content, headers=headers)
     response = connection.getresponse()
     content_type = response.headers.get_content_type()
-    return Answer(response.status, response.reason, content_type, response.read())
+    body = response.read(LARGEST_ANSWER_BYTES + 1)
+    if len(body) > LARGEST_ANSWER_BYTES:
+        raise HTTPException(f"an answer of more than {LARGEST_ANSWER_BYTES} bytes")
+    return Answer(response.status, response.reason, content_type, body)

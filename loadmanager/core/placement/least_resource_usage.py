@@ -10,7 +10,8 @@ As in Pulsar a choice, not the passing of time, advances the averages of its can
 makes them follow the present usage; and what a choice adds to a broker shows in its usage only, once it is reported.
 
 Differs from Pulsar: a broker that registered again starts with its first usage, as a new one; chance comes from the
-generator passed in.
+generator passed in; an average that is no number is forgotten at once, where Pulsar keeps it while the broker is busy,
+and with it has no broker count as below the average.
 """
 
 from __future__ import annotations
@@ -55,9 +56,11 @@ class LeastResourceUsageWithWeight:
         state: State,
         rng: np.random.Generator,
     ) -> Placement:
+        remembered = _remembered(snapshot, state)
         if not len(candidates):
-            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
-        averages = self._advance(candidates, snapshot, _remembered(snapshot, state))
+            following = _to_remember(snapshot, remembered) if "usage" in state else state
+            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, following)
+        averages = self._advance(candidates, snapshot, remembered)
         following = _to_remember(snapshot, averages)
         return choose(
             candidates, averages[candidates], candidates, self.difference_threshold_percentage, following, rng

@@ -34,9 +34,9 @@ class Proposal:
     plan: Plan
     state: State
 
-    def within_limits(self, churn_state: churn.State) -> Round:
-        """The round, by the moves that are remembered."""
-        plan, churn_state = churn.limit(self.plan, self.snapshot, self.settings, churn_state)
+    def within_limits(self, churn_state: churn.State, under_way: float = 0.0) -> Round:
+        """The round, by the moves that are remembered, and the share of those that have not ended."""
+        plan, churn_state = churn.limit(self.plan, self.snapshot, self.settings, churn_state, under_way)
         return Round(plan, recency.after_round(self.state, plan, self.snapshot), churn_state)
 
 
@@ -47,7 +47,12 @@ def propose(snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np
 
 
 def shed(
-    snapshot: Snapshot, settings: PlannerSettings, state: State, churn_state: churn.State, rng: np.random.Generator
+    snapshot: Snapshot,
+    settings: PlannerSettings,
+    state: State,
+    churn_state: churn.State,
+    rng: np.random.Generator,
+    under_way: float = 0.0,
 ) -> Round:
     """Both parts at once. Raises `UnknownStrategyError`."""
-    return propose(snapshot, settings, state, rng).within_limits(churn_state)
+    return propose(snapshot, settings, state, rng).within_limits(churn_state, under_way)

@@ -263,3 +263,59 @@ def test_a_topic_granted_in_a_bundle_that_cannot_hold_it_is_revoked_too() -> Non
     revocation = grants.revoke(LEFT, Registration(ME, INCARNATION), 1, 6, HashFunction.MURMUR3_32)
     assert isinstance(revocation, Revocation)
     assert revocation.topics == {str(left[0]), str(right[0])}
+
+
+def seen(grants: Grants, *topics: TopicName) -> None:
+    """The broker is asked for its topics, and tells these."""
+    grants.saw({str(topic) for topic in topics})
+
+
+def test_a_topic_that_two_looks_in_a_row_are_without_is_forgotten() -> None:
+    grants = a_broker()
+    grant(grants, topic=TOPIC)
+    grant(grants, topic=OTHER_TOPIC)
+    seen(grants, TOPIC)
+    assert len(grants) == 2
+    seen(grants, TOPIC)
+    assert grants.topics_by_bundle() == {WHOLE: [str(TOPIC)]}
+    assert revoked(grants).topics == {str(TOPIC)}
+
+
+def test_a_topic_that_is_seen_in_between_is_kept() -> None:
+    grants = a_broker()
+    grant(grants)
+    for _ in range(3):
+        seen(grants)
+        seen(grants, TOPIC)
+    assert len(grants) == 1
+
+
+def test_a_topic_granted_again_is_looked_for_anew() -> None:
+    grants = a_broker()
+    grant(grants)
+    seen(grants)
+    grant(grants)
+    seen(grants)
+    assert len(grants) == 1
+    seen(grants)
+    assert len(grants) == 0
+
+
+def test_a_new_registration_is_looked_at_anew() -> None:
+    grants = a_broker()
+    grant(grants)
+    seen(grants)
+    grants.register(INCARNATION + 1)
+    assert grants.answer(asked(grants), a_claim(incarnation=INCARNATION + 1)) is Verdict.GRANTED
+    seen(grants)
+    assert len(grants) == 1
+
+
+def test_a_topic_that_was_forgotten_stays_fenced() -> None:
+    grants = a_broker()
+    grant(grants, version=4)
+    revocation = revoked(grants, version=5)
+    seen(grants)
+    seen(grants)
+    grants.closed(revocation)
+    assert grants.answer(asked(grants), a_claim(version=5)) is Verdict.STALE

@@ -60,6 +60,7 @@ class World:
     """One broker (`ME`) with its agent, and a leader that hands bundles between it and `OTHER` as the protocol says.
 
     Nothing under way is ever lost for good: calls, answers and acknowledgements arrive late, in any order, repeatedly.
+    Only questions come to an end.
     """
 
     def __init__(self, seed: int) -> None:
@@ -75,28 +76,36 @@ class World:
         self.broker_unloads: list[tuple[int, Revocation]] = []
         self.acknowledgements: list[tuple[int, Revocation]] = []
         self.acknowledged: set[tuple[int, BundleName, int]] = set()
+        self.stats: frozenset[str] | None = None
         self.story: list[str] = []
 
     @property
     def me(self) -> Registration:
         return Registration(ME, self.incarnation)
 
-    def walk(self, steps: int) -> None:
-        often: list[Callable[[], None]] = [
+    def walk(self, steps: int, topics_come_and_go: int) -> None:
+        moves: list[Callable[[], None]] = [
             self.assign,
             self.release,
             self.abandon,
             self.complete,
             self.unload_call_arrives,
-            self.broker_asks_and_a_node_answers,
-            self.claim_arrives,
-            self.answer_arrives_at_the_broker,
             self.unload_arrives_at_the_broker,
             self.acknowledgement_arrives,
         ]
-        seldom = [self.owner_gone, self.split, self.merge, self.idle_topic_is_closed]
+        topics = [
+            self.broker_asks_and_a_node_answers,
+            self.claim_arrives,
+            self.answer_arrives_at_the_broker,
+            self.idle_topic_is_closed,
+            self.question_is_given_up,
+            self.broker_answers_with_statistics,
+            self.statistics_arrive,
+        ]
+        seldom = [self.owner_gone, self.split, self.merge]
         for _ in range(steps):
-            action = self.chance.choice(often * 3 + seldom + [self.new_registration] * (self.chance.random() < 0.2))
+            often = moves * 3 + topics * topics_come_and_go
+            action = self.chance.choice(often + seldom + [self.new_registration] * (self.chance.random() < 0.2))
             action()
             self.check()
 
@@ -174,10 +183,18 @@ class World:
 
     def claim_arrives(self) -> None:
         for question, claim in self.pick(self.claims):
+            if self.chance.random() < 0.5:
+                self.claims.remove((question, claim))
             verdict = self.grants.answer(question, claim)
             self.tell(f"{verdict}: {question.topic} in {claim.bundle.range} {claim.version}")
             if verdict is Verdict.GRANTED:
                 self.answers.append(BrokerAnswer(str(question.topic), question.incarnation))
+
+    def statistics_arrive(self) -> None:
+        if self.stats is not None:
+            self.tell(f"seen {sorted(self.stats)}")
+            self.grants.saw(self.stats)
+            self.stats = None
 
     def acknowledgement_arrives(self) -> None:
         for incarnation, revocation in self.pick(self.acknowledgements):
@@ -202,6 +219,18 @@ class World:
                 answer.void |= answer.topic in revocation.topics
             self.open -= revocation.topics
             self.acknowledgements.append((incarnation, revocation))
+
+    def broker_answers_with_statistics(self) -> None:
+        """What is open, and what is asked for: the question, or its answer, may be anywhere on its way."""
+        if self.stats is None:
+            asked = {str(question.topic) for question, _ in self.claims}
+            self.stats = frozenset(self.open.union(asked, (answer.topic for answer in self.answers)))
+
+    def question_is_given_up(self) -> None:
+        """No answer to it, on its way or still to come, opens the topic any more."""
+        topic = str(topic_at(self.chance.randrange(POINTS)))
+        self.claims = [claim for claim in self.claims if str(claim[0].topic) != topic]
+        self.answers = [answer for answer in self.answers if answer.topic != topic]
 
     def idle_topic_is_closed(self) -> None:
         self.open.discard(str(topic_at(self.chance.randrange(POINTS))))
@@ -249,8 +278,8 @@ TOPICS = [_topic_in(Truth(point, point + 1).bundle.range) for point in range(POI
 
 
 @settings(max_examples=600, deadline=None)
-@given(seed=st.integers(0, 2**32), steps=st.integers(1, 600))
+@given(seed=st.integers(0, 2**32), steps=st.integers(1, 600), topics_come_and_go=st.sampled_from([3, 15]))
 def test_a_topic_is_open_only_while_its_bundle_is_this_registrations_whatever_arrives_when(
-    seed: int, steps: int
+    seed: int, steps: int, topics_come_and_go: int
 ) -> None:
-    World(seed).walk(steps)
+    World(seed).walk(steps, topics_come_and_go)

@@ -31,10 +31,10 @@ def test_a_lease_that_was_refused_changes_nothing_about_when_all_have_lapsed() -
     assert leases.lapsed_at_s == lapsed_at_s
 
 
-def test_a_former_life_is_taken_to_have_granted_a_whole_lease() -> None:
+def test_a_former_life_is_taken_to_have_granted_its_longest_lease() -> None:
     clock = ManualClock()
-    leases = Leases(3000, clock)
-    leases.assume_granted_by_predecessor()
+    leases = Leases(100, clock)
+    leases.assume_granted_by_predecessor(3000)
     assert clock() + 3.0 < leases.lapsed_at_s < clock() + 3.1
 
 

@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
+from structlog.testing import capture_logs
 from support.clock import ManualClock
-from support.servers import closed_port, listen
+from support.delays import a_memory_cluster
 
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
+from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.registration import Phase, Registration
 from loadmanager.core.names import BrokerId
@@ -16,11 +18,11 @@ from loadmanager.errors import StoreError
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, Put, Znode
 from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.wire.broker_data import AGENT_PROTOCOL, encode_local_broker_data
+from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData, encode_local_broker_data
 
 BROKER = BrokerId("a:8080")
 PATH = paths.broker(BROKER)
-AGENT_URL = "http://127.0.0.1:9090"
+PROTOCOLS = {AGENT_PROTOCOL: "http://127.0.0.1:9090"}
 LEASE_MS = 3000
 LEASE_S = 3.1
 PROCESS, RESTARTED = (100, 1), (101, 2)
@@ -36,16 +38,17 @@ class Beside:
     grants: Grants = field(init=False)
     leases: Leases = field(init=False)
     metrics: AgentMetrics = field(init=False)
+    life: Life = field(default_factory=Life)
     registration: Registration = field(init=False)
 
     def __post_init__(self) -> None:
-        self.cluster = MemoryCluster(self.clock)
+        self.cluster = a_memory_cluster(self.clock)
         self.store = MemoryStore(self.cluster)
         self.grants = Grants(BROKER)
         self.leases = Leases(LEASE_MS, self.clock)
         self.metrics = AgentMetrics(BROKER)
         self.registration = Registration(
-            self.store, BROKER, AGENT_URL, self.grants, self.leases, self.metrics, self.clock, lambda: b"{}"
+            self.store, BROKER, self.life, self.grants, self.leases, self.metrics, self.clock, lambda: b"{}"
         )
 
     async def registered(self) -> int:
@@ -65,11 +68,14 @@ class Beside:
         await store.start()
         return store
 
-    async def leftover_of(self, agent_url: str) -> MemoryStore:
-        """A znode that another session holds, made by the agent at that URL."""
+    async def leftover_of(self, life: Life, lease_ms: int = LEASE_MS) -> MemoryStore:
+        """A znode that another session holds, made by an agent at the URL that is ours too."""
+        record = LocalBrokerData(protocols=PROTOCOLS, agentLife=life.name, brokerLeaseMs=lease_ms)
+        return await self.leftover(encode_local_broker_data(record))
+
+    async def leftover(self, data: bytes) -> MemoryStore:
         store = await self.another_store()
-        record = encode_local_broker_data({"protocols": {AGENT_PROTOCOL: agent_url}})
-        await store.commit([Create(PATH, record, ephemeral=True)])
+        await store.commit([Create(PATH, data, ephemeral=True)])
         return store
 
 
@@ -79,7 +85,20 @@ async def beside() -> AsyncIterator[Beside]:
     await beside.store.start()
     await beside.store.ensure_path(paths.BROKERS)
     yield beside
+    beside.life.close()
     await beside.store.close()
+
+
+def a_past_life(place: str | None = None) -> Life:
+    life = Life(place)
+    life.close()
+    return life
+
+
+async def test_the_folder_of_registrations_is_made_where_the_store_has_none(beside: Beside) -> None:
+    """It may be the first thing there, or have lost everything."""
+    await beside.store.commit([Delete(paths.BROKERS)])
+    assert await beside.registered()
 
 
 async def test_the_znodes_czxid_is_the_incarnation_and_the_grants_are_for_it(beside: Beside) -> None:
@@ -186,7 +205,7 @@ async def test_a_znode_that_somebody_deleted_ends_the_registration(beside: Besid
 
 
 async def test_a_leftover_of_a_former_life_is_deleted_when_its_leases_must_have_lapsed(beside: Beside) -> None:
-    await beside.leftover_of(AGENT_URL)
+    await beside.leftover_of(a_past_life())
     leftover = await beside.znode()
     wait_s = await beside.registration.step(PROCESS)
     assert LEASE_MS / 1000 <= wait_s <= LEASE_S
@@ -199,32 +218,81 @@ async def test_a_leftover_of_a_former_life_is_deleted_when_its_leases_must_have_
 
 
 async def test_a_leftover_that_vanishes_by_itself_is_not_waited_for(beside: Beside) -> None:
-    former = await beside.leftover_of(AGENT_URL)
+    former = await beside.leftover_of(a_past_life())
     await beside.registration.step(PROCESS)
     await former.close()
     await beside.registered()
 
 
-async def test_a_leftover_of_an_agent_that_has_ended_is_deleted_even_if_its_port_was_another(beside: Beside) -> None:
-    await beside.leftover_of(f"http://127.0.0.1:{closed_port()}")
+async def test_a_leftover_of_a_life_with_longer_leases_is_waited_for_by_their_length(beside: Beside) -> None:
+    await beside.leftover_of(a_past_life(), lease_ms=30_000)
+    leftover = await beside.znode()
+    assert 30 <= await beside.registration.step(PROCESS) <= 31
+    beside.clock.advance(29)
+    await beside.registration.step(PROCESS)
+    assert await beside.znode() == leftover
+    beside.clock.advance(2)
+    await beside.registration.step(PROCESS)
+    await beside.registered()
+
+
+async def test_a_leftover_of_this_very_life_in_a_session_given_up_is_its_own(beside: Beside) -> None:
+    await beside.leftover_of(beside.life)
     beside.clock.advance(await beside.registration.step(PROCESS))
     await beside.registration.step(PROCESS)
     await beside.registered()
 
 
-async def test_the_znode_of_another_living_agent_is_left_alone(beside: Beside) -> None:
-    with listen() as other:
-        await beside.leftover_of(f"http://127.0.0.1:{other.getsockname()[1]}")
+@pytest.mark.parametrize("place", [None, "another-host"], ids=["on this host", "on another host"])
+async def test_the_znode_of_another_living_agent_is_left_alone_whatever_its_url(
+    beside: Beside, place: str | None
+) -> None:
+    other = Life(place)
+    await beside.leftover_of(other)
+    znode = await beside.znode()
+    with capture_logs() as logs:
         for _ in range(3):
             await beside.registration.step(PROCESS)
             beside.clock.advance(LEASE_S)
+    other.close()
     assert beside.phase() is Phase.ABSENT
+    assert await beside.znode() == znode
+    assert [entry["event"] for entry in logs] == ["broker_id_in_use"], "said once"
+
+
+@pytest.mark.parametrize("data", [b"{}", encode_local_broker_data({"protocols": PROTOCOLS})])
+async def test_the_znode_of_an_agent_that_does_not_say_who_it_is_is_left_to_its_session(
+    beside: Beside, data: bytes
+) -> None:
+    other = await beside.leftover(data)
+    for _ in range(3):
+        await beside.registration.step(PROCESS)
+        beside.clock.advance(LEASE_S)
     assert await beside.znode() is not None
+    await other.close()
+    await beside.registered()
+
+
+async def test_an_agent_elsewhere_that_has_ended_is_waited_for_until_its_session_has(beside: Beside) -> None:
+    other = await beside.leftover_of(a_past_life("another-host"))
+    await beside.registration.step(PROCESS)
+    beside.clock.advance(LEASE_S)
+    await beside.registration.step(PROCESS)
+    assert await beside.znode() is not None
+    await other.close()
+    await beside.registered()
+
+
+async def test_no_lease_is_granted_once_the_agent_is_about_to_end(beside: Beside) -> None:
+    await beside.registered()
+    beside.registration.end()
+    assert beside.registration.grant_lease() == 0
+    assert not beside.registration.is_certain
+    assert beside.phase() is Phase.REGISTERED
 
 
 async def test_a_leftover_that_cannot_be_read_is_left_to_expire_and_counted(beside: Beside) -> None:
-    other = await beside.another_store()
-    await other.commit([Create(PATH, b"\x1f\x8bgarbage", ephemeral=True)])
+    await beside.leftover(b"\x1f\x8bgarbage")
     await beside.registration.step(PROCESS)
     beside.clock.advance(LEASE_S)
     await beside.registration.step(PROCESS)

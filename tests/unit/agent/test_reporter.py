@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.reporter import Identity, Situation, build_report
@@ -13,7 +14,7 @@ from loadmanager.wire.broker_data import (
     report_of,
 )
 
-IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090")
+IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090", "here/1", 3000)
 LEFT, RIGHT = "t/ns/0x00000000_0x7fffffff", "t/ns/0x7fffffff_0xffffffff"
 
 
@@ -82,6 +83,10 @@ def test_readers_get_back_what_was_written_even_when_it_is_large_enough_to_be_co
     assert report_of(record, "here").num_bundles == 3000
 
 
+def test_a_report_says_whose_it_is_and_how_long_the_leases_are_that_may_have_been_granted() -> None:
+    report = build_report(IDENTITY, a_situation(), None, 0)
+    assert (report["agentLife"], report["brokerLeaseMs"]) == ("here/1", 3000)
+
+
 def test_a_broker_without_a_service_url_publishes_none() -> None:
-    identity = Identity("a:8080", "", "http://a:8080", "http://127.0.0.1:9090")
-    assert "pulsarServiceUrl" not in build_report(identity, a_situation(), None, 0)
+    assert "pulsarServiceUrl" not in build_report(replace(IDENTITY, service_url=""), a_situation(), None, 0)

@@ -4,21 +4,23 @@ import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import aiohttp
 import pytest
 from structlog.testing import capture_logs
 from support.agents import agent_settings, running_agent
+from support.delays import a_memory_cluster
 from support.fake_broker import FakeBroker
 from support.fake_node import FakeNode
 from support.waiting import eventually
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.usage_sampler import UsageSampler
+from loadmanager.calling import HttpClient
 from loadmanager.core.names import BrokerId
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory import MemoryStore
 
 TOPIC = "persistent://t/ns/x"
 
@@ -39,7 +41,7 @@ async def test_of_several_brokers_on_one_host_each_is_measured_by_its_own_proces
         cpuLimitCores=0.5,
         loadBalancerOverrideBrokerNicSpeedGbps=1.0,
     )
-    store = MemoryStore(MemoryCluster(time.monotonic))
+    store = MemoryStore(a_memory_cluster())
     await store.start()
     started_s = time.monotonic()
     async with running_agent(settings, store) as beside:
@@ -60,9 +62,10 @@ async def test_of_several_brokers_on_one_host_each_is_measured_by_its_own_proces
 async def test_unknown_limits_are_said_once_and_again_only_when_they_change(broker: FakeBroker, tmp_path: Path) -> None:
     metrics = AgentMetrics(BrokerId("a:1"))
     settings = agent_settings(broker, FakeNode(port=1))
-    async with aiohttp.ClientSession() as http:
+    async with HttpClient() as http:
         watch = BrokerWatch(
             BrokerClient(http, broker.url),
+            Grants(BrokerId("a:1")),
             metrics,
             time.monotonic,
             stats_interval_s=1,

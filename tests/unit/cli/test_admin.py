@@ -15,7 +15,7 @@ from support.recording_node import RecordingNode, a_recording_node
 from support.servers import closed_port
 from typer.testing import CliRunner, Result
 
-from loadmanager.cli.admin import admin
+from loadmanager.cli.admin import admin, requests
 
 BUNDLE = "t/ns/0x00000000_0x80000000"
 RANGE = "0x00000000_0x80000000"
@@ -156,6 +156,7 @@ REQUESTS = {
     ),
     "plans show abc": ("GET", "/loadbalance/v1/plans/abc", None),
     "plans execute abc": ("POST", "/loadbalance/v1/plans/abc/execute", None),
+    "plans execute abc --even-if-frozen": ("POST", "/loadbalance/v1/plans/abc/execute?evenIfFrozen=true", None),
     f"explain bundle {BUNDLE}": ("GET", f"/loadbalance/v1/explain/bundle/{BUNDLE}", None),
     "explain broker b1:8080": ("GET", "/loadbalance/v1/explain/broker/b1:8080", None),
     f"explain why-not {BUNDLE} b1:8080": (
@@ -267,6 +268,25 @@ def test_a_change_is_not_made_twice_when_a_node_breaks_off(node: RecordingNode) 
         done = run("namespaces unload t/ns", broken.url, node.url)
         assert (done.exit_code, node.asked) == (1, [])
         assert "it may have been done or not" in done.stderr
+
+
+@pytest.mark.parametrize("line", ["brokers list", "namespaces unload t/ns"])
+def test_a_node_that_redirects_has_refused_and_nobody_else_is_asked(node: RecordingNode, line: str) -> None:
+    with a_recording_node() as other:
+        node.status, node.location = 307, f"{other.url}/"
+        done = run(line, node.url, other.url)
+        assert (done.exit_code, done.stdout, other.asked) == (1, "", [])
+        assert "307 Temporary Redirect" in done.stderr
+
+
+def test_an_answer_that_is_too_long_is_none(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "LARGEST_ANSWER_BYTES", 100)
+    node.status, node.body = 200, b'"' + b"x" * 98 + b'"'
+    assert run("brokers list", node.url).exit_code == 0
+    node.body += b" "
+    done = run("brokers list", node.url)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert "an answer of more than 100 bytes" in done.stderr
 
 
 ANSWERS = {

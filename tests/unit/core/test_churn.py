@@ -108,6 +108,17 @@ def test_what_was_moved_within_the_hour_counts_and_what_was_moved_before_does_no
     )
 
 
+def test_what_moves_of_former_rounds_take_along_counts_for_the_hour_before_it_has_arrived() -> None:
+    plan, cluster = a_plan(unload(0), unload(1)), of_loads(40, 20, 40)
+    result, _ = churn.limit(plan, cluster, SETTINGS, {}, under_way=0.7)
+    assert [step.bundle for step in result.steps] == [bundle(1)]
+    assert [v.verdict for v in result.verdicts if not v.acted] == [Reason.MOVED_ENOUGH_THIS_HOUR]
+    assert churn.find_excess(unload(1), cluster, SETTINGS, {}, under_way=0.7) is None
+    refusal = churn.find_excess(unload(0), cluster, SETTINGS, {}, under_way=0.7)
+    assert refusal is not None
+    assert refusal.verdict is Reason.MOVED_ENOUGH_THIS_HOUR
+
+
 def test_what_an_operator_moved_uses_up_nothing() -> None:
     state = moved({}, 8, A, B, share=1.0, is_own=False)
     assert limited(a_plan(unload(0)), of_loads(40, 60), state)[0] == [bundle(0)]
@@ -248,3 +259,27 @@ def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
 
 def test_without_any_load_nothing_counts() -> None:
     assert limited(a_plan(unload(0)), of_loads(0, 0), max_load_moved_per_cycle_percentage=0)[0] == [bundle(0)]
+
+
+def test_what_a_clock_noted_that_was_ahead_counts_from_now_on_and_no_longer_than_if_it_was_noted_now() -> None:
+    day_s = 86_400.0
+    noted = [[at_s, bundle(1), "a", 1, 0.5, True, False] for at_s in (NOW_S - 1, NOW_S + day_s)]
+    frozen = {bundle(1): NOW_S + day_s, bundle(2): NOW_S + 5}
+    stored = {"moves": noted, "frozenUntilS": frozen, "stoppedUntilS": NOW_S + day_s}
+    memory = Memory.of(churn.restored({}, {KEY: {"memory": stored}}, NOW_S, SETTINGS))
+    assert [move.at_s for move in memory.moves] == [NOW_S - 1, NOW_S]
+    frozen_s = NOW_S + SETTINGS.thrash_bundle_freeze_minutes * MINUTE_S
+    assert memory.frozen_until_s == {bundle(1): frozen_s, bundle(2): NOW_S + 5}
+    assert memory.stopped_until_s == NOW_S + SETTINGS.thrash_shedding_stop_minutes * MINUTE_S
+
+
+def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_it() -> None:
+    own = moved({}, 1, A, B, at_s=NOW_S)
+    assert churn.restored(own, {}, NOW_S, SETTINGS) == own
+    stored = as_json(moved({}, 2, A, B, at_s=NOW_S - 5))
+    stored[KEY]["memory"]["frozenUntilS"] = {bundle(3): NOW_S + 5}
+    memory = Memory.of(churn.restored(own, stored, NOW_S, SETTINGS))
+    assert [move.bundle for move in memory.moves] == [bundle(2), bundle(1)]
+    assert memory.frozen_until_s == {bundle(3): NOW_S + 5}
+    twice = churn.restored(memory.into({}), as_json(own), NOW_S, SETTINGS)
+    assert Memory.of(twice).moves == memory.moves

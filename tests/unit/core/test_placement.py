@@ -127,6 +127,32 @@ def test_the_past_of_a_broker_is_forgotten_when_it_registers_again_or_is_idle() 
     assert empty == {"a:8080": [1, pytest.approx(0.1)]}
 
 
+@pytest.mark.parametrize("left", [{"b": busy(10, 2)}, {}])
+def test_the_averages_of_brokers_that_are_gone_are_forgotten_also_when_there_is_nobody_to_choose(
+    left: dict[str, BrokerReport],
+) -> None:
+    nobody = np.empty(0, dtype=np.intp)
+    state = {"usage": {"a:8080": [1, 0.9], "b:8080": [1, 0.9]}}
+    given = snapshot(left)
+    placement = LEAST_USED.place(nobody, None, given, Projection(given), state, np.random.default_rng(0))
+    assert placement.broker is None
+    assert placement.state["usage"] == {f"{name}:8080": [1, 0.9] for name in left}
+
+
+def test_with_all_weight_on_the_past_a_broker_keeps_its_first_usage() -> None:
+    strategy = LeastResourceUsageWithWeight(10, 1.0, ResourceWeights())
+    state = choose(strategy, snapshot({"a": busy(10)})).state
+    assert choose(strategy, snapshot({"a": busy(90)}), state).state["usage"] == {"a:8080": [1, pytest.approx(0.1)]}
+
+
+def test_an_average_that_is_no_number_is_forgotten_at_once() -> None:
+    state = {"usage": {"a:8080": [1, float("nan")], "b:8080": [1, 0.5]}}
+    given = snapshot({"a": busy(10), "b": busy(50, 2)})
+    assert choose(LEAST_USED, given, state).drawn_from.tolist() == [0]
+    nothing = choose(LEAST_USED, given, {"usage": {"a:8080": [1, float("inf")]}}, 1)
+    assert nothing.state["usage"] == {"b:8080": [1, pytest.approx(0.5)]}
+
+
 def test_the_average_of_a_broker_that_is_no_candidate_is_kept_as_it_was() -> None:
     given = snapshot({"a": busy(10), "b": busy(10, 2), "c": busy(10, 3)})
     usage = choose(LEAST_USED, given, {"usage": {"b:8080": [1, 0.9]}}, 0).state["usage"]

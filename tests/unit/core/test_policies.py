@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from support.builders import broker, bundle, report, snapshot
 
@@ -47,13 +49,18 @@ def test_the_host_ends_at_the_last_colon_and_is_all_of_an_id_without_one() -> No
         (r"\Qa.b", "a.b", True),
         (r"b\d+", "b٣", False),
         ("(?i)Broker", "broker", True),
-        (r"(.)\1", "aa", True),
+        ("a(?i)b", "aB", True),
+        ("a(?i)b", "AB", False),
+        ("(?:a(?i)b)c", "aBC", False),
         (r"\[a&&b\]", "[a&&b]", True),
         (r"[\[.^]+", "[.^", True),
         (r"\\Q.\\E", r"\Qx\E", True),
         (r"\0142\04", "b\4", True),
-        ("a*+a", "aa", False),
-        ("(?>a|ab)c", "abc", False),
+        (r"[\Qa&&b\E]+", "b&", True),
+        (r"\p{Lu}\x{62}", "Bb", True),
+        ("a{2}b{1,}c{0,1}", "aabbb", True),
+        (r"[{]\{a", "{{a", True),
+        (r"\(?=a", "(=a", True),
     ],
 )
 def test_patterns_mean_what_they_mean_in_java(pattern: str, host: str, *, matches: bool) -> None:
@@ -61,15 +68,53 @@ def test_patterns_mean_what_they_mean_in_java(pattern: str, host: str, *, matche
 
 
 @pytest.mark.parametrize(
-    "pattern",
+    ("pattern", "reason"),
     [
-        *("[", "*", "a(", r"\p{Alpha}", "[a-z&&[^b]]", "[a[bc]]", r"[\]&&b]", "a(?i)b"),
-        *("(?u)a", "a{99999999999}", "(" * 2000 + ")" * 2000),
+        ("[", "missing ]"),
+        ("*", "no argument for repetition operator"),
+        ("a(", "missing )"),
+        (r"\p{Alpha}", "invalid character class range"),
+        *((each, "character classes cannot be combined") for each in ("[a-z&&[^b]]", "[a[bc]]", r"[\]&&b]", "[]&&a]")),
+        ("(?u)a", "invalid perl operator"),
+        *((each, "no repetition") for each in ("a{99999999999}", "a{", "{a", "a{,5}", "a{x}")),
+        ("a{1001}", "invalid repetition size"),
+        ("(" * 2000 + ")" * 2000, "longer than 1000 characters"),
+        (r"\pL{20}", "pattern too large"),
+        ("\ud800", "surrogates not allowed"),
+        *((each, "what a group has matched cannot be referred to") for each in (r"(.)\1", r"(.)\12", r"[\12]")),
+        *((each, "it cannot look ahead or behind") for each in ("(?=a)", "(?!a)", "(?<=a)", "(?<!a)")),
+        ("(?>a|ab)c", "groups cannot be atomic"),
+        *((each, "bad repetition operator") for each in ("a*+a", "a++", "a?+", "a{2}+")),
+        (r"\C", "invalid escape sequence"),
+        ("a\\", "trailing"),
     ],
 )
-def test_a_pattern_that_cannot_be_used_is_refused_with_the_policy_and_what_is_wrong(pattern: str) -> None:
-    with pytest.raises(InvalidPolicyError, match=r"^isolation policy 'mine': secondary '.*': \w+"):
+def test_a_pattern_that_cannot_be_used_is_refused_with_the_policy_and_what_is_wrong(
+    pattern: str, reason: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidPolicyError, match=rf"^isolation policy 'mine': secondary '.*': {re.escape(reason)}"):
         IsolationPolicy("mine", (), (), (pattern,))
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("pattern", ["([a-z]+-?)+/staging", "(a|a)*/staging", "(a?){200}a{200}", "(a*)*b"])
+def test_no_pattern_takes_longer_than_the_text_is_long(pattern: str) -> None:
+    policy = IsolationPolicy("p", (pattern,), ("b1",))
+    assert not policy.covers("a" * 100 + "/production")
+
+
+def test_groups_are_not_kept_apart_which_would_take_a_thousand_times_as_long() -> None:
+    policy = IsolationPolicy("p", ("(a?)" * 200,), ())
+    assert [pattern.groups for pattern in policy._namespaces] == [0]
+
+
+def test_a_pattern_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern = "compiled-once-[0-9]+"
+    policies = [IsolationPolicy("a", (), (pattern,))]
+    monkeypatch.setattr("re2.compile", None)
+    policies += [IsolationPolicy(name, (pattern,), (pattern,)) for name in "bc"]
+    assert all(policy.has_primary("compiled-once-1") for policy in policies)
 
 
 def test_the_first_policy_by_name_holds_whatever_order_they_come_in() -> None:

@@ -62,6 +62,10 @@ def test_a_good_report_counts_as_it_is() -> None:
         (a_report(load=np.array([np.nan, 0.0, 0.0, 0.0])), "it has numbers that are negative, or none"),
         (a_report(bundle_load=np.array([[-1.0, 0.0, 0.0, 0.0]])), "it has numbers that are negative, or none"),
         (a_report(last_update_ms=1_000_000), "it is 2600 s old"),
+        (
+            a_report(last_update_ms=90_000_000),
+            "it is from 86400 s in the future: the clock of the broker or of the leader is wrong",
+        ),
         (with_usage(BANDWIDTH_IN, 2_500, 1_000), "it uses 250 % of its bandwidth in"),
         (a_report(load=np.full(4, 1e-20)), "its rates have decayed to 1e-20"),
         (a_report(load=np.array(LOAD) * 10), "it carries 2e+04 messages/s and its bundles 2000"),
@@ -95,6 +99,11 @@ def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(gi
 )
 def test_what_is_unusual_but_may_be_true_is_believed(given: BrokerReport) -> None:
     assert judged(Gate(), given).doubt is None
+
+
+def test_a_clock_may_be_a_minute_ahead_and_no_more() -> None:
+    assert judged(Gate(), a_report(last_update_ms=3_660_000)).doubt is None
+    assert judged(Gate(), a_report(last_update_ms=3_660_001)).doubt is not None
 
 
 def test_the_first_report_of_a_broker_counts_even_if_it_is_doubted_because_clients_have_to_be_served() -> None:

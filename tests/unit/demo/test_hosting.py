@@ -137,6 +137,23 @@ async def test_an_unload_makes_an_outstanding_answer_void(world: World) -> None:
     assert world.agent.asked == 2
 
 
+async def test_a_topic_is_told_to_be_opening_from_before_the_question_until_it_is_open_or_given_up(
+    world: World,
+) -> None:
+    assert world.host.opening() == []
+    world.agent.may_answer.clear()
+    opening = asyncio.create_task(world.host.find_or_open(TOPIC))
+    await settled()
+    assert (world.agent.asked, world.host.opening(), world.host.topics()) == (1, [TOPIC], [])
+    await world.host.unload(BUNDLE, [TOPIC])
+    assert world.host.opening() == [TOPIC], "it is asked for again"
+    world.agent.answer = OwnerAnswer(owned=False, incarnation=7)
+    world.agent.may_answer.set()
+    assert await opening is None
+    await settled()
+    assert world.host.opening() == []
+
+
 async def test_a_lapse_makes_an_outstanding_answer_void_even_if_the_lease_came_back(world: World) -> None:
     world.agent.may_answer.clear()
     opening = asyncio.create_task(world.host.find_or_open(TOPIC))

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyarrow import fs
+from structlog.testing import capture_logs
 from support.recorded import FLUSH_S, NEVER, NOON_MS, SOON, Disk, a_report, a_writer, abandon, kinds, record, same
 from support.waiting import eventually_sync
 
+from loadmanager.history import writer as history_writer
 from loadmanager.history.files import HOUR_MS, Directory
 from loadmanager.history.gaps import GAP, TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.reader import History
@@ -308,3 +312,95 @@ def test_any_filesystem_of_arrow_will_do(tmp_path: Path, kind: str) -> None:
     assert len(kinds(history, from_ms=NOON_MS, to_ms=NOON_MS + 1)) == len(kinds(history)) - 2
     assert Retention(max_bytes=0).apply(directory, NOON_MS) == 0
     assert (kind == "memory") != (tmp_path / "history" / EVENTS).is_dir()
+
+
+class Faulty(Directory):
+    """A directory to which an attempt to write fails while `faults` has an error for it."""
+
+    faults: Iterator[Exception | None] = iter(())
+
+    def write(self, path: str, data: pa.Buffer) -> None:
+        fault = next(self.faults, None)
+        if fault is not None:
+            raise fault
+        super().write(path, data)
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Faulty:
+    directory = Directory.of(str(tmp_path / "history"))
+    return Faulty(directory.filesystem, directory.root)
+
+
+def test_an_error_that_nobody_foresaw_is_shown_once_and_what_it_held_up_is_written(faulty: Faulty) -> None:
+    faulty.faults = iter([KeyError("who knows"), KeyError("who knows")])
+    with capture_logs() as logs, a_writer(faulty, SOON) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS, Event("x"))
+        assert writer.flush(FLUSH_S)
+        assert (writer.figures.write_failures, writer.figures.rows_lost) == (2, 0)
+        assert not writer.figures.is_failing
+    assert [kind for _, _, kind in kinds(History(faulty))] == [TERM_BEGAN, "x", TERM_ENDED]
+    (shown,) = [entry for entry in logs if entry["event"] == "recording_failed"]
+    assert isinstance(shown["exc_info"], KeyError)
+    assert shown["log_level"] == "error"
+
+
+def test_what_can_never_be_written_is_left_out_and_marked_and_the_rest_is_written(faulty: Faulty) -> None:
+    faulty.faults = iter([None, *(KeyError(number) for number in range(3))])
+    with a_writer(faulty, SOON) as writer:
+        writer.begin_term(1, NOON_MS)
+        assert writer.flush(FLUSH_S)
+        writer.put(NOON_MS + 1, Event("lost"))
+        eventually_sync(lambda: writer.figures.rows_lost == 1, timeout_s=FLUSH_S)
+        eventually_sync(lambda: writer.figures.queue_rows == 0, timeout_s=FLUSH_S)
+        assert writer.figures.is_failing, "until something is written again"
+        writer.put(NOON_MS + 2, Event("kept"))
+        assert writer.flush(FLUSH_S)
+        assert not writer.figures.is_failing
+    history = History(faulty)
+    assert [kind for _, _, kind in kinds(history)] == [TERM_BEGAN, GAP, "kept", TERM_ENDED]
+    (gap,) = find_gaps(history)
+    assert gap.rows == 1
+    assert "could not be written: KeyError(2)" in gap.why
+
+
+def test_a_term_is_recorded_also_when_what_was_recorded_before_surprises(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprise(*_: object) -> None:
+        raise KeyError("who knows")
+
+    monkeypatch.setattr(history_writer, "find_end", surprise)
+    record(directory, 1, "a")
+    assert [kind for _, _, kind in kinds(History(directory))] == [TERM_BEGAN, "a", TERM_ENDED]
+
+
+def test_a_retention_that_surprises_does_not_end_recording(
+    directory: Directory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def surprise(*_: object) -> int:
+        raise KeyError("who knows")
+
+    monkeypatch.setattr(Retention, "apply", surprise)
+    monkeypatch.setattr(history_writer, "_RETENTION_INTERVAL_S", 0.0)
+    writer = HistoryWriter(directory, "node-1:8080", SOON, Retention(1.0, None))
+    writer.start()
+    for epoch in (1, 2):
+        writer.begin_term(epoch, NOON_MS + epoch)
+        assert writer.flush(FLUSH_S)
+        eventually_sync(lambda epoch=epoch: writer.figures.write_failures >= epoch, timeout_s=FLUSH_S)  # type: ignore[misc]
+    assert writer.figures.is_failing
+    assert writer.close(NOON_MS + 3, timeout_s=FLUSH_S)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_ended_all_the_same_is_shown_as_failing(faulty: Faulty) -> None:
+    faulty.faults = iter([SystemExit()])  # type: ignore[list-item]  # what no thread survives
+    writer = HistoryWriter(faulty, "node-1:8080", SOON)
+    assert not writer.figures.is_failing
+    writer.start()
+    writer.begin_term(1, NOON_MS)
+    eventually_sync(lambda: writer.figures.is_failing, timeout_s=FLUSH_S)
+    assert writer.figures.last_error == ""
+    assert not writer.close(NOON_MS, timeout_s=0.1)

@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 
 import pytest
 from aiohttp import web
+from aiohttp.streams import EMPTY_PAYLOAD
+from aiohttp.test_utils import make_mocked_request
 from support.nodes import Cluster, RunningNode
 from support.registrations import write
 from support.servers import LoopbackServer
 from support.waiting import eventually
 
+from loadmanager.calling import HttpClient
+from loadmanager.errors import NoLeaderError
+from loadmanager.http.forwarding import Forwarder
 from loadmanager.store import paths
 from loadmanager.wire.http import FORWARDED_HEADER, NOT_LEADER_HEADER
 from loadmanager.wire.records import LeaderRecord
@@ -142,6 +147,79 @@ async def test_without_a_leader_a_request_waits_for_one_and_then_fails_as_tempor
     assert "no node leads at the moment" in reply.reason
 
 
+def a_request(method: str) -> web.Request:
+    return make_mocked_request(method, "/nowhere", payload=EMPTY_PAYLOAD)
+
+
+@IMPATIENT
+async def test_who_waits_for_a_leader_looks_when_there_is_one_and_at_the_end_only(
+    cluster: Cluster, standby: RunningNode
+) -> None:
+    await _without_a_leader(cluster)
+    async with HttpClient() as http:
+        await _look_while_nobody_leads(Forwarder(standby.node, http, PATIENCE_S))
+
+
+async def _look_while_nobody_leads(forwarder: Forwarder) -> None:
+    looks = 0
+
+    async def act() -> web.Response:
+        nonlocal looks
+        looks += 1
+        raise NoLeaderError("nobody")
+
+    for method in ("GET", "PUT"):
+        with pytest.raises(NoLeaderError):
+            await forwarder.on_leader(a_request(method), act, PATIENCE_S)
+    assert looks == 4
+
+
+async def test_a_thousand_that_wait_for_a_leader_wake_once() -> None:
+    async with Cluster() as cluster, HttpClient() as http:
+        first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
+        second.node.election._resigned = True
+        await first.stop()
+        await eventually(lambda: second.node.view.leader is None)
+        forwarder, looks = Forwarder(second.node, http, 60.0), 0
+
+        async def act() -> web.Response:
+            nonlocal looks
+            looks += 1
+            raise NoLeaderError("nobody")
+
+        waiting = [forwarder.on_leader(a_request("GET"), act, 60.0) for _ in range(1_000)]
+        tasks = [asyncio.create_task(each) for each in waiting]
+        await eventually(lambda: looks >= 1_000)
+        started_s = asyncio.get_running_loop().time()
+        await eventually(lambda: asyncio.get_running_loop().time() > started_s + 0.3)
+        assert looks == 1_000
+        await cluster.start_node()
+        assert {answer.status for answer in await asyncio.gather(*tasks)} == {404}
+        assert looks == 2_000
+
+
+async def test_what_is_passed_on_to_a_node_that_is_about_to_lead_waits_until_it_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    may_lead = asyncio.Event()
+    async with Cluster() as cluster:
+        node = await cluster.start_node(leader_probe_interval_ms=60_000)
+        await eventually(lambda: node.leads)
+        take_over = node.node.persistence.take_over
+
+        async def delayed() -> None:
+            await may_lead.wait()
+            await take_over()
+
+        monkeypatch.setattr(node.node.persistence, "take_over", delayed)
+        node.node.election.deposed()
+        await eventually(lambda: not node.leads and node.node.leader_url == node.node.service_url)
+        asked = asyncio.create_task(node.put("/admin/v2/namespaces/t/ns", headers={FORWARDED_HEADER: "n9:8080"}))
+        await eventually(lambda: any(each._current_request for each in node.connections))
+        may_lead.set()
+        assert (await asked).status == 204
+
+
 async def test_a_request_that_waits_for_a_leader_is_done_as_soon_as_there_is_one() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
@@ -169,9 +247,10 @@ async def test_a_leader_that_cannot_be_called_is_no_leader(cluster: Cluster, sta
 
 @dataclass(slots=True)
 class WrongLeader(LoopbackServer):
-    """What the leader znode names, but either it answers that it does not lead, or it ends the connection."""
+    """What the leader znode names, but it answers that it does not lead, ends the connection, or redirects."""
 
     answers: bool = True
+    location: str = ""
     requests: list[str] = field(default_factory=list)
 
     def routes(self) -> list[web.RouteDef]:
@@ -182,6 +261,8 @@ class WrongLeader(LoopbackServer):
         if not self.answers:
             assert request.transport is not None
             request.transport.close()
+        if self.location:
+            return web.Response(status=307, headers={"Location": f"{self.location}{request.path}"})
         return web.Response(status=503, headers={NOT_LEADER_HEADER: "true"})
 
 
@@ -222,3 +303,17 @@ async def test_a_question_of_which_the_answer_is_lost_is_asked_again(cluster: Cl
         reply = await standby.lookup("persistent://t/ns/x")
         assert reply.status == 503
         assert len(wrong.requests) > 1
+
+
+@IMPATIENT
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_a_leader_that_sends_its_caller_elsewhere_is_none_and_nobody_else_is_asked(
+    cluster: Cluster, standby: RunningNode, method: str
+) -> None:
+    async with WrongLeader() as elsewhere, WrongLeader(location=elsewhere.url) as wrong:
+        await _led_by(cluster, standby, wrong)
+        reply = await standby.ask(method, "/admin/v2/namespaces/t/new" if method == "PUT" else "/loadbalance/v1/churn")
+        assert (reply.status, reply.headers["Retry-After"]) == (503, "1")
+        assert reply.reason.startswith(f"what answers at {wrong.url} is no load-manager node: ")
+        assert set(wrong.requests) == {method}
+        assert elsewhere.requests == []

@@ -82,7 +82,7 @@ def test_every_operation_may_find_the_service_unavailable() -> None:
 
 def test_an_operation_with_a_body_may_refuse_it() -> None:
     content = described(Operation("PUT", "/x", "x", _nothing, body_model=NamespacePolicies, statuses=(204, 409)))
-    assert list(content["responses"]) == ["204", "400", "409", "413", "503"]
+    assert list(content["responses"]) == ["204", "400", "408", "409", "413", "503"]
     body = {"schema": {"$ref": "#/components/schemas/NamespacePolicies"}}
     assert content["requestBody"] == {"required": True, "content": {"application/json": body}}
 

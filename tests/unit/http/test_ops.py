@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
+from support.delays import a_memory_cluster
 from support.nodes import Cluster, RunningNode, in_memory
 from support.registrations import a_record
 from support.waiting import eventually
@@ -18,7 +20,7 @@ from loadmanager.store.memory import MemoryCluster, MemoryStore
 
 @pytest.fixture
 def memory() -> MemoryCluster:
-    return MemoryCluster(time.monotonic)
+    return a_memory_cluster()
 
 
 @pytest.fixture
@@ -68,6 +70,23 @@ async def test_a_node_without_a_connection_is_not_ready_but_healthy_and_ready_ag
     memory.heal(node.store)
     await eventually(lambda: node.node.view.is_fresh)
     assert (await node.get("/readyz")).status == 200
+
+
+async def test_what_keeps_a_node_from_zookeeper_is_in_its_readiness(
+    node: RunningNode, memory: MemoryCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert isinstance(node.store, MemoryStore)
+    monkeypatch.setattr(MemoryStore, "obstacle", "127.0.0.1:2181 hangs up")
+    memory.partition(node.store, noticed=True)
+    reply = await node.get("/readyz")
+    assert reply.reason == "the session with ZooKeeper is suspended: 127.0.0.1:2181 hangs up"
+
+
+async def test_a_session_given_up_is_counted(node: RunningNode, memory: MemoryCluster) -> None:
+    saved = memory.save()
+    memory.set_back(saved)
+    metrics = (await node.get("/metrics")).body.decode()
+    assert 'loadmanager_sessions_given_up_total{cluster="west"} 1.0' in metrics
 
 
 async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, node: RunningNode) -> None:
@@ -138,6 +157,33 @@ async def test_a_method_that_is_not_allowed_is_405_and_says_which_are(node: Runn
     assert reply.status == 405
     assert reply.headers["Allow"] == "GET,HEAD"
     assert reply.reason == "PUT /healthz: Method Not Allowed"
+
+
+async def test_a_body_that_is_not_encoded_as_it_says_is_400_in_pulsars_form(node: RunningNode) -> None:
+    with structlog.testing.capture_logs() as logs:
+        reply = await node.put("/admin/v2/namespaces/t/new", data=b"{}", headers={"Content-Encoding": "gzip"})
+        assert (reply.status, reply.reason.startswith("body: cannot be read: ")) == (400, True)
+    assert logs == []
+
+
+async def test_a_body_that_does_not_arrive_is_408_and_one_of_which_the_client_hangs_up_is_no_error() -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader(http_request_body_timeout_ms=200)
+        port = leader.node.service_url.rpartition(":")[2]
+        request = b"PUT /admin/v2/namespaces/t/ns HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{"
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with structlog.testing.capture_logs() as logs:
+            writer.write(request)
+            answer = await reader.read()
+            assert answer.startswith(b"HTTP/1.1 408 ")
+            assert answer.endswith(b'{"reason":"PUT /admin/v2/namespaces/t/ns: the body took longer than 0.2 s"}')
+            writer.close()
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(request)
+            await eventually(lambda: any(each._current_request for each in leader.connections))
+            writer.close()
+            await eventually(lambda: not any(each._current_request for each in leader.connections))
+        assert [entry for entry in logs if entry["log_level"] != "info"] == []
 
 
 async def test_an_error_nobody_expected_is_500_in_json_without_a_stack_trace_and_is_logged(

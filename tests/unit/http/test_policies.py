@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import orjson
 import pytest
 from support.nodes import RunningNode, a_leader
 from support.registrations import write
@@ -46,6 +47,18 @@ async def test_a_bundle_is_placed_by_the_policy_that_was_just_set() -> None:
         assert await post(leader, f"{ISOLATION}/p", json={**POLICY, "primary": ["b3"]}) == 204
         await cluster.a_namespace()
         assert (await leader.lookup(TOPIC)).json()["brokerId"] == "b3:8080"
+
+
+@pytest.mark.timeout(60)
+async def test_a_pattern_that_would_go_back_and_forth_for_ever_holds_no_lookup_up() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        policy = {**POLICY, "namespaces": ["([a-z]+-?)+/staging"], "primary": ["b2"]}
+        assert await post(leader, f"{ISOLATION}/p", json=policy) == 204
+        tenant = "a" * 60
+        await cluster.a_namespace(f"{tenant}/production")
+        reply = await leader.lookup(f"persistent://{tenant}/production/x")
+        assert (reply.status, reply.json()["brokerId"]) == (200, "b1:8080")
 
 
 @pytest.mark.parametrize(
@@ -98,6 +111,11 @@ async def test_a_policy_whose_unloads_fail_is_stored_and_the_answer_says_so() ->
         (b'{"primary": ["b1"]}', "namespaces: at least one pattern is needed"),
         (b'{"namespaces": ["("], "primary": ["b1"]}', "isolation policy 'p': namespaces '('"),
         (b'{"namespaces": ["t/.*"], "primary": ["[a&&b]"]}', "character classes cannot be combined"),
+        (b'{"namespaces": ["(.)\\\\1"], "primary": ["b1"]}', "what a group has matched cannot be referred to"),
+        (b'{"namespaces": ["t/(?!a).*"], "primary": ["b1"]}', "it cannot look ahead or behind"),
+        (b'{"namespaces": ["t/a*+"], "primary": ["b1"]}', "bad repetition operator: *+"),
+        (orjson.dumps({"namespaces": ["t/" + "a" * 1000], "primary": ["b1"]}), "longer than 1000 characters"),
+        (orjson.dumps({"namespaces": ["t/"] * 1000, "primary": ["b1"]}), "isolation policies: 1001 patterns; all have"),
         (b'{"namespaces": ["t/.*"], "primary": ["b1"], "unload_scope": "some"}', "unload_scope"),
         (b'{"namespaces": ["t/.*"], "primary": ["b1"], "auto_failover_policy": {"policy_type": "x"}}', "policy_type"),
         (b'{"namespaces": "t/.*", "primary": ["b1"]}', "namespaces"),
@@ -110,6 +128,19 @@ async def test_a_policy_that_cannot_be_used_is_refused_and_the_old_one_holds(bod
         assert reply.status == 400
         assert message in reply.reason
         assert (await leader.get(f"{ISOLATION}/p")).json() == POLICY
+
+
+async def test_the_patterns_of_all_policies_are_counted_together() -> None:
+    async with a_leader() as (_, leader):
+        half = {**POLICY, "primary": [f"b{number}" for number in range(498)]}
+        assert await post(leader, f"{ISOLATION}/p", json=half) == 204
+        assert await post(leader, f"{ISOLATION}/q", json=half) == 204
+        reply = await leader.ask("POST", f"{ISOLATION}/r", json=POLICY)
+        assert (reply.status, reply.reason) == (
+            400,
+            "body: isolation policies: 1003 patterns; all have 1000 together at most",
+        )
+        assert list((await leader.get(ISOLATION)).json()) == ["p", "q"]
 
 
 async def test_each_broker_is_listed_with_the_first_policy_that_names_it() -> None:

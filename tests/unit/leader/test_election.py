@@ -8,12 +8,15 @@ from collections.abc import Sequence
 
 import orjson
 import pytest
-from support.nodes import Cluster, RunningNode, a_leader, in_memory
+import structlog
+from support.delays import a_memory_cluster
+from support.nodes import Cluster, Connect, RunningNode, a_leader, in_memory
 from support.registrations import a_record, read, register, write
 from support.waiting import eventually
 
+from loadmanager.errors import StoreError, StoreUnavailableError
 from loadmanager.store import paths
-from loadmanager.store.base import Create, Delete, MetadataStore
+from loadmanager.store.base import Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.wire.records import LeaderRecord
 
@@ -54,14 +57,8 @@ async def test_a_standby_takes_over_from_a_process_that_is_gone_before_its_sessi
 
 
 async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
-    memory = MemoryCluster(time.monotonic)
-
-    async def connect() -> MetadataStore:
-        store = MemoryStore(memory, session_timeout_s=0.6)
-        await store.start()
-        return store
-
-    async with Cluster(connect) as cluster:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 0.6)) as cluster:
         leader = await cluster.start_leader()
         assert isinstance(leader.store, MemoryStore)
         memory.partition(leader.store)
@@ -71,8 +68,63 @@ async def test_a_leader_whose_lease_lapses_steps_down_by_itself() -> None:
         await eventually(lambda: leader.leads)
 
 
+async def test_a_leader_whose_link_broke_leaves_the_first_turn_to_a_standby_with_a_sound_one() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        await _lapse(memory, first)
+        assert first.store.session_id, "its session lives on, and with it its znode"
+        _heal(memory, first)
+        await eventually(lambda: second.leads)
+        assert (first.node.election.terms_won, second.node.election.terms_won) == (1, 1)
+
+
+async def test_a_leader_whose_link_broke_leads_again_when_no_standby_can() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        first, second = await cluster.start_nodes(2)
+        assert isinstance(second.store, MemoryStore)
+        memory.partition(second.store, noticed=True)
+        await _lapse(memory, first)
+        _heal(memory, first)
+        await eventually(lambda: first.leads)
+        assert first.node.election.terms_won == 2
+
+
+async def test_a_leader_whose_link_broke_waits_for_nobody_when_it_is_alone() -> None:
+    memory = a_memory_cluster()
+    async with Cluster(_with_sessions_of(memory, 3.0)) as cluster:
+        (node,) = await cluster.start_nodes(1)
+        await _lapse(memory, node)
+        with structlog.testing.capture_logs() as logs:
+            _heal(memory, node)
+            await eventually(lambda: node.leads)
+        assert "leaves_the_first_turn_to_others" not in [entry["event"] for entry in logs]
+
+
+def _with_sessions_of(memory: MemoryCluster, session_timeout_s: float) -> Connect:
+    async def connect() -> MetadataStore:
+        store = MemoryStore(memory, session_timeout_s=session_timeout_s)
+        await store.start()
+        return store
+
+    return connect
+
+
+async def _lapse(memory: MemoryCluster, leader: RunningNode) -> None:
+    """Cut the leader off until it leads no more."""
+    assert isinstance(leader.store, MemoryStore)
+    memory.partition(leader.store, noticed=True)
+    await eventually(lambda: not leader.leads and leader.node.election.term is None)
+
+
+def _heal(memory: MemoryCluster, node: RunningNode) -> None:
+    assert isinstance(node.store, MemoryStore)
+    memory.heal(node.store)
+
+
 async def test_a_leader_that_lost_its_session_leads_again_in_its_next_one() -> None:
-    memory = MemoryCluster(time.monotonic)
+    memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         leader = await cluster.start_leader()
         assert isinstance(leader.store, MemoryStore)
@@ -110,6 +162,69 @@ async def test_a_leader_znode_that_somebody_planted_does_not_keep_the_nodes_from
         await cluster.store.commit([Create(paths.LEADER, b"me")])
         leader = await cluster.start_leader()
         assert leader.node.view.epoch == 1
+
+
+async def test_a_leader_znode_with_children_keeps_everybody_from_leading_and_is_named_until_it_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    campaigns = _campaigns(monkeypatch)
+    async with Cluster() as cluster:
+        await cluster.store.ensure_path(paths.ROOT)
+        planted: list[Op] = [Create(paths.LEADER, b"me"), Create(f"{paths.LEADER}/child", b"")]
+        await cluster.store.commit(planted)
+        with structlog.testing.capture_logs() as logs:
+            node = await cluster.start_node()
+            await eventually(lambda: campaigns)
+            await write(cluster.store, paths.namespace("t/ns"), b"[]")  # a reason to look again
+            await eventually(lambda: len(campaigns) > 1)
+            await eventually(node.node.election.why_nobody_leads, what="it is said why nobody leads")
+        (said,) = [entry for entry in logs if entry["event"] == "nobody_can_lead"]
+        reply = await node.get("/readyz")
+        assert reply.status == 503
+        assert reply.reason.startswith("nobody can lead: /loadbalance/leader is persistent and has children: delete it")
+        assert said["log_level"] == "error"
+        assert said["why"] in reply.reason
+        await cluster.store.commit([Delete(f"{paths.LEADER}/child"), Delete(paths.LEADER)])
+        await eventually(lambda: node.leads)
+        assert (await node.get("/readyz")).status == 200
+        with structlog.testing.capture_logs() as logs:
+            await cluster.store.commit([Delete(paths.LEADER), *planted])
+            await eventually(lambda: "nobody_can_lead" in [entry["event"] for entry in logs], what="it is said again")
+
+
+async def test_a_node_that_has_seen_nobody_lead_for_three_session_timeouts_is_not_ready(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with Cluster(_with_sessions_of(a_memory_cluster(), 0.5)) as cluster:
+        with monkeypatch.context() as refusing:
+            _campaigns(refusing, StoreUnavailableError("no campaign gets through"))
+            began_s = time.monotonic()
+            node = await cluster.start_node()
+
+            async def is_not_ready() -> bool:
+                return (await node.get("/readyz")).status == 503
+
+            await eventually(is_not_ready)
+            assert time.monotonic() >= began_s + 1.5
+            assert (await node.get("/readyz")).reason.startswith("nobody has led for ")
+        await eventually(lambda: node.leads)
+        assert (await node.get("/readyz")).status == 200
+
+
+def _campaigns(monkeypatch: pytest.MonkeyPatch, refusal: StoreError | None = None) -> list[int]:
+    """The sessions that campaigned, one for each time; with `refusal` that is all that comes of it."""
+    campaigns: list[int] = []
+    commit = MemoryStore.commit
+
+    async def note(store: MemoryStore, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        if ops[0].path == paths.EPOCH and isinstance(ops[0], Put):
+            campaigns.append(store.session_id)
+            if refusal is not None:
+                raise refusal
+        return await commit(store, ops, session_id=session_id)
+
+    monkeypatch.setattr(MemoryStore, "commit", note)
+    return campaigns
 
 
 async def test_a_leader_znode_that_somebody_deleted_is_written_again() -> None:
@@ -164,7 +279,7 @@ async def test_a_new_leader_knows_every_broker_that_registered_before_it_won_wha
 
 
 async def test_a_standby_never_leads_on_a_view_that_is_not_fresh() -> None:
-    memory = MemoryCluster(time.monotonic)
+    memory = a_memory_cluster()
     async with Cluster(in_memory(memory)) as cluster:
         first, second = await cluster.start_nodes(2)
         assert isinstance(second.store, MemoryStore)

@@ -105,7 +105,7 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         async with asyncio.timeout(30):
-            with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: http://.*/unload: TimeoutError"):
+            with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: .*/unload did not answer within 0.3 s"):
                 await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
         kept = leader.ownership(bundle)
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
@@ -133,6 +133,23 @@ async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_repo
             await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
         assert len(broker.unloads) >= 2
         assert len(str(failure.value)) < 500
+        assert ("an answer of more than 65536 bytes" in str(failure.value)) == (len(body) > 65_536)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 205, 301, 302, 303, 304, 307, 308, 400, 404, 412, 499, 500, 503])
+async def test_nothing_but_a_204_of_the_owners_own_agent_is_a_release(status: int) -> None:
+    async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        other = await cluster.a_broker("b2:8080")
+        broker.status, broker.location = status, other.url
+        with pytest.raises(UnloadFailedError, match=f"answered {status}"):
+            await leader.node.unload_bundle(BundleName.parse(bundle), other.registration, Reason.ADMIN_UNLOAD)
+        assert (leader.ownership(bundle).state, leader.ownership(bundle).owner) == (
+            OwnershipState.OWNED,
+            broker.registration,
+        )
+        assert broker.unloads
+        assert other.unloads == [], "nobody else is asked"
 
 
 async def test_an_owner_that_fails_at_first_is_asked_again() -> None:

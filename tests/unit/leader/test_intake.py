@@ -2,17 +2,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 import pytest
+from support.delays import a_memory_cluster
 from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually
 
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.controls import Controls
+from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState
 from loadmanager.core.plan import Reason
@@ -20,11 +26,13 @@ from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.transfer import TransferShedder
 from loadmanager.leader.intake import Intake
 from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, MetadataStore
+from loadmanager.store.base import Create, Delete, MetadataStore, Put, Znode
+from loadmanager.store.codec import pack
 from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.wire.broker_data import encode_local_broker_data
+from loadmanager.wire.broker_data import encode_local_broker_data, report_of
+from loadmanager.wire.controls import encode_controls
 from loadmanager.wire.records import encode_namespace
 
 B1 = BrokerId("b1:8080")
@@ -47,6 +55,7 @@ class Mirror:
 
     async def read(self) -> None:
         """Return once everything written so far has been taken in."""
+        await self.own.sync()
         await asyncio.sleep(0)  # the watches speak first
         await self.intake.settled()
 
@@ -60,8 +69,8 @@ class Mirror:
 
 
 @pytest.fixture
-async def mirror() -> AsyncIterator[Mirror]:
-    cluster = MemoryCluster(time.monotonic)
+async def mirror(request: pytest.FixtureRequest) -> AsyncIterator[Mirror]:
+    cluster = getattr(request, "param", a_memory_cluster)()
     own, other = MemoryStore(cluster), MemoryStore(cluster)
     await own.start()
     await other.start()
@@ -81,8 +90,13 @@ async def mirror() -> AsyncIterator[Mirror]:
 
 
 def namespace(bundles: int = 2) -> bytes:
-    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(bundles)))
-    return encode_namespace(state)
+    return namespace_record("t/ns", bundles)
+
+
+def namespace_record(name: str, bundles: int) -> bytes:
+    return encode_namespace(
+        NamespaceState.unowned(NamespaceName.parse(name), NamespaceBundles(equal_boundaries(bundles)))
+    )
 
 
 def report(mib_per_s: float) -> bytes:
@@ -112,6 +126,79 @@ async def test_a_broker_under_the_simple_load_manager_is_taken_in_like_any_other
     brokers = mirror.view.model.snapshot(0.0, 0.0).brokers
     assert (brokers.ids, brokers.topics.tolist(), brokers.load[0].tolist()) == ((B1,), [3], [0, 0, 7, 0])
     assert mirror.view.brokers[B1].record["pulsarServiceUrl"] == "pulsar://b1:6650"
+
+
+def many_bundles(count: int, mib_per_s: float = 1.0) -> bytes:
+    return encode_local_broker_data(
+        a_record("b1:8080", {f"t/ns/0x{number:08x}_0xffffffff": load_of(mib_per_s) for number in range(count)})
+    )
+
+
+@dataclass
+class HeldBack:
+    """Stands in for `report_of`: says which thread decodes, and goes on when the test says so."""
+
+    may_go_on: threading.Event = field(default_factory=threading.Event)
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    def __call__(self, *arguments: Any) -> BrokerReport:  # noqa: ANN401 - those of `report_of`
+        self.threads.append(threading.current_thread())
+        assert self.may_go_on.wait(30.0), "nobody else could do anything meanwhile"
+        return report_of(*arguments)
+
+
+@pytest.mark.parametrize("encode", [bytes, lambda data: gzip.compress(data[:-1] + b" " * 99 + data[-1:])])
+async def test_a_long_report_is_decoded_while_the_loop_goes_on_and_a_later_one_wins(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch, encode: Callable[[bytes], bytes]
+) -> None:
+    held = HeldBack()
+    monkeypatch.setattr("loadmanager.leader.intake.report_of", held)
+    count = 1_000 if encode is bytes else 1
+    await write(mirror.store, BROKER, encode(many_bundles(count)))
+    await eventually(lambda: held.threads)
+    assert held.threads != [threading.main_thread()]
+    await write(mirror.store, BROKER, report(7.0))
+    held.may_go_on.set()
+    await mirror.read()
+    bundles = mirror.view.model.snapshot(0.0, 0.0).bundles
+    assert mirror.view.brokers[B1].znode_version == 1
+    assert mirror.view.brokers[B1].record["msgThroughputIn"] == 7 * 2**20
+    assert BUNDLE in bundles.names
+    assert held.threads[1:] == [threading.main_thread()]
+
+
+async def test_a_long_report_that_was_taken_in_is_not_decoded_again(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = HeldBack()
+    held.may_go_on.set()
+    monkeypatch.setattr("loadmanager.leader.intake.report_of", held)
+    await mirror.put(BROKER, many_bundles(1_000))
+    mirror.intake.mark_dirty(BROKER)
+    await mirror.read()
+    assert len(held.threads) == mirror.intake.reports_applied == 1
+
+
+async def test_a_report_of_more_bundles_than_allowed_is_listed_and_its_broker_lives(mirror: Mirror) -> None:
+    await mirror.put(BROKER, report(7.0))
+    mirror.intake._live.apply({"maxBundlesPerLoadReport": "1500"})
+    await mirror.put(BROKER, many_bundles(1_500))
+    assert mirror.faults == {}
+    await mirror.put(BROKER, many_bundles(1_501))
+    assert mirror.faults == {BROKER: f"{BROKER}: more than 1500 bundles: see maxBundlesPerLoadReport"}
+    assert B1 in mirror.view.registrations
+    await mirror.put(BROKER, report(7.0))
+    assert mirror.faults == {}
+
+
+async def test_a_report_that_is_far_too_long_is_refused_unread(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("loadmanager.wire.load_report.find_load_report", None)
+    mirror.intake._live.apply({"maxBundlesPerLoadReport": "10"})
+    for data in (many_bundles(1_100), b'{"bundles": [%s""]}' % (b'"",' * 20_000)):
+        await mirror.put(BROKER, pack(data))
+        assert mirror.faults == {BROKER: f"{BROKER}: more than 10 bundles: see maxBundlesPerLoadReport"}
+        await mirror.store.commit([Delete(BROKER)])
+        await mirror.read()
 
 
 async def test_a_broker_that_registers_again_between_two_reads_is_another_life(mirror: Mirror) -> None:
@@ -152,6 +239,7 @@ async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror:
     assert Reason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
 
 
+@pytest.mark.parametrize("mirror", [lambda: MemoryCluster(time.monotonic)], indirect=True, ids=["at once"])
 async def test_a_burst_of_changes_of_one_znode_costs_one_read(mirror: Mirror) -> None:
     await register(mirror.store, "b1:8080", report(1))
     await mirror.read()
@@ -288,6 +376,83 @@ async def test_after_a_reconnection_everything_is_read_again_and_what_is_gone_is
     await eventually(lambda: mirror.view.is_fresh)
     assert (mirror.view.brokers, mirror.view.registrations) == ({}, {})
     assert (mirror.view.namespaces, mirror.view.nodes, mirror.faults) == ({}, {}, {})
+
+
+async def test_after_the_store_went_back_in_time_the_view_is_as_the_store_says(mirror: Mirror) -> None:
+    """Whatever has been seen of what never happened by now."""
+    controls = encode_controls(Controls(dry_run=True))
+    for path, data in ((NAMESPACE, namespace()), (paths.CONTROLS, controls), (BROKER, report(1))):
+        await mirror.put(path, data)
+    saved = mirror.cluster.save()
+    for bundles in (4, 8):
+        await mirror.put(NAMESPACE, namespace(bundles))
+    await mirror.put(paths.CONTROLS, encode_controls(Controls()))
+    await mirror.put(BROKER, encode_local_broker_data(a_record("b1:8080", agent_url="http://other:1")))
+    await mirror.put(paths.namespace("t/later"), namespace_record("t/later", 1))
+    await mirror.store.commit([Put(paths.EPOCH, b"n1"), Create(paths.LEADER, b"{}", ephemeral=True)])
+    await mirror.read()
+    assert (mirror.view.epoch, len(mirror.view.get_namespace("t/ns").state.bundles)) == (1, 8)
+    mirror.cluster.set_back(saved)
+    await mirror.read()
+    assert mirror.view.is_fresh
+    assert list(mirror.view.namespaces) == ["t/ns"]
+    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 2
+    assert mirror.view.laid_down.controls.dry_run
+    assert mirror.view.brokers[B1].command_url == "http://b1:8080"
+    assert (mirror.view.epoch, mirror.view.leader) == (0, None)
+
+
+async def test_a_record_with_another_history_but_the_same_version_is_taken_in(mirror: Mirror) -> None:
+    """Before the store was set back the first write made 4 bundles of it, and afterwards 8."""
+    await mirror.put(NAMESPACE, namespace())
+    saved = mirror.cluster.save()
+    await mirror.put(NAMESPACE, namespace(4))
+    known = mirror.view.get_namespace("t/ns")
+    mirror.cluster.set_back(saved)
+    await write(mirror.store, NAMESPACE, namespace(8))
+    await mirror.read()
+    read = mirror.view.get_namespace("t/ns")
+    assert (read.version, read.czxid) == (known.version, known.czxid)
+    assert len(read.state.bundles) == 8
+
+
+async def test_an_answer_to_a_question_from_before_a_commit_does_not_take_the_commit_back(
+    mirror: Mirror, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    asked, may_answer = asyncio.Event(), asyncio.Event()
+    get_many = mirror.own.get_many
+
+    async def answer_late(wanted: Sequence[str]) -> list[Znode | None]:
+        znodes = await get_many(wanted)
+        asked.set()
+        await may_answer.wait()
+        return znodes
+
+    monkeypatch.setattr(mirror.own, "get_many", answer_late)
+    mirror.intake.mark_dirty(NAMESPACE)
+    await asked.wait()
+    (version,) = await mirror.own.commit([Put(NAMESPACE, namespace(4))])
+    known = mirror.view.get_namespace("t/ns")
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
+    mirror.view.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
+    applied = len(mirror.batches)
+    may_answer.set()
+    while len(mirror.batches) == applied:  # noqa: ASYNC110 - to look before the next batch mends it
+        await asyncio.sleep(0)
+    assert len(mirror.view.get_namespace("t/ns").state.bundles) == 4
+
+
+async def test_what_a_node_has_committed_itself_is_nothing_new_to_it(mirror: Mirror) -> None:
+    await mirror.put(NAMESPACE, namespace())
+    (version,) = await mirror.own.commit([Put(NAMESPACE, namespace(4))])
+    known = mirror.view.get_namespace("t/ns")
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
+    mirror.view.commit_namespace(NamespaceEntry(state, version, known.czxid, hash(namespace(4))))
+    before = mirror.view.unsettled
+    await mirror.read()
+    assert mirror.view.unsettled == before
+    assert mirror.view.get_namespace("t/ns").state is state
 
 
 async def test_a_view_that_is_cut_off_without_notice_catches_up_once_reads_work_again(mirror: Mirror) -> None:

@@ -60,3 +60,15 @@ def test_a_decision_comes_with_the_sentence_of_its_verdict() -> None:
     (entry,) = journal.recent(1)
     assert entry["sentence"] == why.sentence()
     assert "none of 0 registered brokers" in entry["sentence"]
+
+
+def test_what_a_dry_run_would_move_to_nobody_has_no_destination() -> None:
+    journal = Journal(10)
+    reason = Reason.BROKER_OVERLOADED
+    for destination in (None, broker("b2")):
+        journal.would_move(
+            "would_unload", bundle(1), reason, epoch=1, source=broker("b1"), destination=destination, because=[]
+        )
+    newest, oldest = journal.recent(10)
+    assert (oldest["source"], oldest["destination"]) == (broker("b1").broker, None)
+    assert newest["destination"] == broker("b2").broker

@@ -29,7 +29,10 @@ GOOD: dict[str, bytes] = {
     paths.LEARNED: encode_learned(LEARNED),
 }
 GARBAGE: dict[str, list[bytes]] = {
-    paths.ISOLATION: [b"\xff", b"[]", b'{"mine": {"namespaces": ["("]}}', b'{"mine": {"primery": ["b1"]}}'],
+    paths.ISOLATION: [
+        *(b"\xff", b"[]", b'{"mine": {"namespaces": ["("]}}', b'{"mine": {"primery": ["b1"]}}'),
+        *(b'{"mine": {"namespaces": ["(.)\\\\1"]}}', b'{"mine": {"primary": [%s"b"]}}' % (b'"b",' * 1000)),
+    ],
     paths.FAILURE_DOMAINS: [b"{", b'{"east": {"brokers": ["nowhere"]}}', b'{"east": ["b1:8080"]}'],
     paths.ANTI_AFFINITY: [b"null", b'{"no namespace": "group"}', b'{"t/ns": ""}', b'{"t/ns": 1}'],
     paths.CONTROLS: [b"", b'{"excluded": "b1:8080"}', b'{"excludet": []}', b'{"pinned": {"t/ns": "b1:8080"}}'],

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from support.delays import a_memory_cluster
 from support.nodes import Cluster, RunningNode, in_memory
 from support.registrations import read, write
 from support.waiting import eventually
@@ -58,7 +58,7 @@ class Written:
 
 @pytest.fixture
 async def memory() -> MemoryCluster:
-    return MemoryCluster(time.monotonic)
+    return a_memory_cluster()
 
 
 @pytest.fixture
@@ -234,6 +234,26 @@ async def test_a_write_whose_answer_is_lost_fails_as_unknown_and_is_seen_once_th
     await eventually(lambda: leader.ownership(bundle).version == 1)
     with pytest.raises(IllegalTransitionError):
         await give(cluster, bundle)
+
+
+async def test_a_bundle_whose_new_owner_goes_just_before_the_write_does_not_wait_for_the_next_sweep(
+    cluster: Cluster, leader: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever looks after the bundles of dead brokers has looked by then, and found the former owner."""
+    (bundle, *_) = await cluster.a_namespace()
+    owner = cluster.brokers["b1:8080"]
+    commit, reconciler = in_memory_store(leader).commit, leader.node.reconciler
+
+    async def once_the_owner_is_gone(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
+        await owner.leave()
+        await eventually(lambda: not leader.node.view.is_registered(owner.registration))
+        await eventually(lambda: not reconciler._wake.is_set())
+        return await commit(ops, session_id=session_id)
+
+    monkeypatch.setattr(in_memory_store(leader), "commit", once_the_owner_is_gone)
+    assert (await give(cluster, bundle)).owner == owner.registration
+    monkeypatch.undo()
+    await eventually(lambda: leader.ownership(bundle).owner is None, timeout_s=15)
 
 
 async def test_a_namespace_is_created_once(cluster: Cluster, leader: RunningNode) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import time
+
 import orjson
 import pytest
+from structlog.testing import capture_logs
 from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import a_record, load_of, read, write
 from support.waiting import eventually
 
+from loadmanager.core.churn import Memory, Move
 from loadmanager.core.names import BundleName, TopicName
 from loadmanager.core.plan import Reason
-from loadmanager.errors import NotLeaderError, StoreError
+from loadmanager.core.planner import State
+from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, StoreUnavailableError
+from loadmanager.leader import persistence
 from loadmanager.store import paths
-from loadmanager.store.base import Delete, Put
+from loadmanager.store.base import Delete, MetadataStore, Put, Znode
+from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"
 
@@ -33,7 +40,7 @@ async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are
         await _loaded(cluster, leader)
         await leader.node.lookup(TopicName.parse("persistent://t/ns/x"))
         leader.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
-        leader.node.view.model.mark_unloaded(BUNDLE, 2_000_000_000.0)
+        leader.node.view.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
         await leader.node.persistence.flush()
         data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
         assert data["0x00000000_0xffffffff"]["shortTermData"]["msgThroughputIn"] == 1024 * 1024
@@ -42,7 +49,7 @@ async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are
         state = orjson.loads(await read(cluster.store, paths.STRATEGY_STATE))
         assert state == {
             "states": {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}},
-            "recentlyUnloaded": {BUNDLE: 2_000_000_000.0},
+            "recentlyUnloaded": {BUNDLE: 1_700_000_000.0},
             "lastUnloaded": {},
         }
 
@@ -65,7 +72,7 @@ async def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
         await _loaded(cluster, first)
         await _loaded(cluster, first, 3.0)
         first.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
-        first.node.view.model.mark_unloaded(BUNDLE, 2_000_000_000.0)
+        first.node.view.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
         await first.node.persistence.flush()
         await first.stop()
         cluster.nodes.clear()
@@ -73,7 +80,196 @@ async def test_a_new_leader_goes_on_where_the_last_one_stopped() -> None:
         averages = second.node.view.model.bundle_averages("t/ns")[BUNDLE]
         assert (averages.long_samples, averages.short[2]) == (2, 2 * 1024 * 1024)
         assert second.node.desk.state == {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
-        assert second.node.view.model.recently_unloaded() == {BUNDLE: 2_000_000_000.0}
+        assert second.node.view.model.recently_unloaded() == {BUNDLE: 1_700_000_000.0}
+
+
+class Unreadable:
+    """A store that does not say what strategies remember, until it is `mended`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, store: MetadataStore) -> None:
+        self.mended = False
+        self.asked = 0
+        self._get = store.get
+        monkeypatch.setattr(store, "get", self)
+
+    async def __call__(self, path: str) -> Znode | None:
+        if path == paths.STRATEGY_STATE:
+            self.asked += 1
+            if not self.mended:
+                raise StoreUnavailableError("no answer")
+        return await self._get(path)
+
+
+BREAKER: State = {
+    "churn": {
+        "memory": {
+            "moves": [[1.0, BUNDLE, "b1:8080", 5, 0.25, True, False]],
+            "frozenUntilS": {BUNDLE: 1e15},
+            "stoppedUntilS": 1e15,
+        }
+    }
+}
+
+
+def remembered(node: RunningNode) -> Memory:
+    return Memory.of(node.node.desk.churn.state)
+
+
+async def test_what_cannot_be_read_at_once_is_read_again_and_until_then_nothing_is_shed_or_written_over_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(persistence, "_AGAIN_S", 0.01)
+    at_once = {
+        "load_balancer_shedding_interval_minutes": 0.0001,
+        "load_balancer_resource_quota_update_interval_minutes": 0.0001,
+        "load_balancer_split_interval_minutes": 0.0001,
+    }
+    stored = StrategyStateRecord(states=BREAKER, recently_unloaded={BUNDLE: 3.0}).to_json()
+    async with Cluster() as cluster:
+        first = await cluster.start_leader()
+        await _loaded(cluster, first)
+        second = await cluster.start_node(**at_once)
+        unreadable = Unreadable(monkeypatch, second.store)
+        await first.node.persistence.flush()
+        await write(cluster.store, paths.STRATEGY_STATE, stored)
+        await first.stop()
+        await eventually(lambda: second.leads and unreadable.asked > 3)
+        with capture_logs() as logs:
+            await second.node.lookup(TopicName.parse("persistent://t/ns/x"))
+            second.node.desk.churn.memory_changed.set()
+            asked = unreadable.asked
+            await eventually(lambda: unreadable.asked > asked + 3)
+        assert (
+            second.node.shedding.cycles == second.node.reshaping.rounds == second.node.persistence.records_written == 0
+        )
+        assert await read(cluster.store, paths.STRATEGY_STATE) == stored
+        assert {entry["event"] for entry in logs} >= {"memory_not_read"}
+        unreadable.mended = True
+        await eventually(lambda: second.node.shedding.cycles > 0 and second.node.persistence.records_written > 0)
+        memory = remembered(second)
+        assert memory.frozen_until_s.keys() == {BUNDLE}
+        assert memory.stopped_until_s > 0
+        assert BUNDLE in (await read(cluster.store, paths.STRATEGY_STATE)).decode()
+
+
+async def test_what_was_noted_before_the_last_leaders_memory_could_be_read_is_kept_beside_it() -> None:
+    async with a_leader() as (cluster, leader):
+        await _loaded(cluster, leader)
+        desk = leader.node.desk
+        desk.state = {"RoundRobinBrokerSelector": {"turn": 1, "order": ["b1:8080"]}}
+        own = Move(2.0, BUNDLE, "b2:8080", 6, 0.5, is_own=False, is_return=False)
+        desk.churn.state = Memory((own,), {"t/ns/x": 5.0}, 1.0).into({})
+        await desk.restore({**BREAKER, "ThresholdShedder": {"usage": {}}})
+        assert desk.state.keys() == {"RoundRobinBrokerSelector", "ThresholdShedder"}
+        memory = remembered(leader)
+        assert [move.at_s for move in memory.moves] == [1.0, 2.0]
+        assert memory.frozen_until_s.keys() == {BUNDLE, "t/ns/x"}
+
+
+async def test_a_leader_that_leads_again_goes_by_what_the_one_before_it_wrote_and_not_by_its_own() -> None:
+    async with a_leader() as (cluster, leader):
+        own = {"frozenUntilS": {BUNDLE: 1e15}}
+        leader.node.desk.churn.state = {"churn": {"memory": own}}
+        await write(cluster.store, paths.STRATEGY_STATE, b'{"states":{"RoundRobinBrokerSelector":{"turn":3}}}')
+        await cluster.store.commit([Put(paths.EPOCH, b"another")])
+        await cluster.store.commit([Delete(paths.LEADER)])
+        await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
+        assert leader.node.desk.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
+
+
+@pytest.mark.parametrize("written", [None, b"{garbage"])
+async def test_a_leader_that_leads_again_goes_by_its_own_memory_if_nobody_has_left_one(written: bytes | None) -> None:
+    async with a_leader() as (cluster, leader):
+        leader.node.desk.state = own = {"RoundRobinBrokerSelector": {"turn": 3}}
+        if written is not None:
+            await write(cluster.store, paths.STRATEGY_STATE, written)
+        await cluster.store.commit([Put(paths.EPOCH, b"another")])
+        await cluster.store.commit([Delete(paths.LEADER)])
+        await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
+        assert leader.node.desk.state == own
+
+
+async def test_stamps_of_a_leader_whose_clock_was_ahead_count_from_now() -> None:
+    now_s = time.time()
+    ahead_s = now_s + 86_400
+    states: State = {
+        "churn": {
+            "memory": {
+                "moves": [[ahead_s, BUNDLE, "b1:8080", 5, 0.25, True, False]],
+                "frozenUntilS": {BUNDLE: ahead_s + 3_600},
+                "stoppedUntilS": ahead_s + 3_600,
+            }
+        }
+    }
+    record = StrategyStateRecord(states=states, recently_unloaded={BUNDLE: ahead_s}, last_unloaded={"b1:8080": ahead_s})
+    async with Cluster() as cluster:
+        await write(cluster.store, paths.STRATEGY_STATE, record.to_json())
+        leader = await cluster.start_leader()
+        memory, settings = remembered(leader), leader.node.live.planner
+        noted_s = time.time()
+        stamps = [memory.moves[0].at_s, *leader.node.view.model.recently_unloaded().values()]
+        stamps += leader.node.view.model.last_unloaded().values()
+        assert len(stamps) == 3
+        assert all(now_s <= at_s <= noted_s for at_s in stamps)
+        figures = leader.node.desk.churn.figures()
+        assert 0 < figures.frozen_for_s[BUNDLE] <= 60 * settings.thrash_bundle_freeze_minutes
+        assert 0 < figures.shedding_stopped_for_s <= 60 * settings.thrash_shedding_stop_minutes
+
+
+async def test_a_wrong_figure_is_named_and_left_out_and_costs_no_round_nor_any_answer() -> None:
+    stored = (
+        b'{"states":{"ThresholdShedder":{"usage":{"b1:8080":[5,"NaN"]}},"AvgShedder":{"hits":{"b":[1,2]}},'
+        b'"leastLoadedServer":{"model":{"default":[1,1e999,1,1,1]}},"RoundRobinBrokerSelector":{"turn":3},'
+        b'"churn":{"memory":{"moves":[[1,"t/ns/x","b",1,1e999,true,false]],"frozenUntilS":{"t/ns/x":1e300}}}},'
+        b'"recentlyUnloaded":{"t/ns/y":"soon","t/ns/x":7}}'
+    )
+    async with Cluster() as cluster:
+        await write(cluster.store, paths.STRATEGY_STATE, stored)
+        leader = await cluster.start_leader()
+        await _loaded(cluster, leader)
+        fault = leader.node.view.faults[paths.STRATEGY_STATE]
+        for named in ("states.AvgShedder.hits.b", "churn.memory.moves.0.4", "states.ThresholdShedder.usage.b1:8080.1"):
+            assert named in fault
+        assert leader.node.desk.memory == {"RoundRobinBrokerSelector": {"turn": 3}}
+        assert leader.node.view.model.recently_unloaded() == {"t/ns/x": 7.0}
+        await leader.node.desk.shed()
+        for path in ("/metrics", "/loadbalance/v1/churn", f"/loadbalance/v1/explain/bundle/{BUNDLE}"):
+            assert (await leader.get(path)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("states", "field"),
+    [
+        (b'{"ThresholdShedder":{"usage":{"b1:8080":[5,1e999]}}}', "states.ThresholdShedder.usage.b1:8080.1: "),
+        (b'{"ThresholdShedder":{"usage":{"b1:8080":[5,"NaN"]}}}', "states.ThresholdShedder.usage.b1:8080.1: "),
+        (b'{"LeastResourceUsageWithWeight":{"usage":{"b1:8080":7}}}', "states.LeastResourceUsageWithWeight.usage."),
+        (b'{"weightedRandomSelection":{"model":{"cpu_factor":NaN}}}', "states.weightedRandomSelection.model.cpu_fac"),
+        (b'{"TransferShedder":{"hits":1,"statistics":[null,Infinity]}}', "states.TransferShedder.statistics.1: "),
+        (b'{"churn":{"memory":{"stoppedUntilS":NaN}}}', "states.churn.memory.stoppedUntilS: "),
+        (b'{"churn":{"memory":{"moves":[["x","t/ns/x","b",1,0.1,true,false]]}}}', "states.churn.memory.moves.0.0: "),
+        (b'{"churn":{"memory":{"moves":[[1,"t/ns/x","b",1,Infinity,true,false]]}}}', "states.churn.memory.moves.0.4: "),
+    ],
+)
+def test_each_figure_that_is_no_finite_number_is_named_and_the_other_states_are_kept(states: bytes, field: str) -> None:
+    kept = b'{"states":{"RoundRobinBrokerSelector":{"turn":3},' + states[1:] + b"}"
+    record, fault = parse_strategy_state(kept, "here")
+    assert fault is not None
+    assert str(fault).startswith(f"here: {field}")
+    assert record.states == {"RoundRobinBrokerSelector": {"turn": 3}}
+
+
+@pytest.mark.parametrize(
+    ("data", "complaint"),
+    [
+        (b"[]", "here: Input should be a valid dictionary"),
+        (b"{", "here: Invalid JSON: "),
+        (b'{"states":5,"recentlyUnloaded":{"t/ns/x":"y"}}', "here: states: Input should be a valid dictionary"),
+        (b'{"lastUnloaded":[1]}', "here: lastUnloaded: Input should be a valid dictionary"),
+    ],
+)
+def test_what_is_no_such_record_at_all_is_refused(data: bytes, complaint: str) -> None:
+    with pytest.raises(InvalidRecordError, match=complaint):
+        parse_strategy_state(data, "here")
 
 
 async def test_a_standby_that_started_before_anything_was_written_can_write_as_soon_as_it_leads() -> None:
@@ -94,8 +290,8 @@ async def test_a_leader_that_leads_again_writes_what_another_one_wrote_over() ->
         await _loaded(cluster, leader)
         await leader.node.persistence.flush()
         own = await read(cluster.store, paths.bundle_data("t/ns"))
-        await cluster.store.commit([Put(paths.EPOCH, b"another"), Put(paths.bundle_data("t/ns"), b"{}")])
-        await cluster.store.commit([Delete(paths.LEADER)])
+        written_over = Put(paths.bundle_data("t/ns"), b"{}")
+        await cluster.store.commit([Put(paths.EPOCH, b"another"), written_over, Delete(paths.LEADER)])
         await eventually(lambda: leader.node.election.terms_won == 2 and leader.leads)
         await leader.node.persistence.flush()
         assert await read(cluster.store, paths.bundle_data("t/ns")) == own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import pytest
@@ -12,10 +12,11 @@ from support.nodes import Cluster, a_leader, topics_by_bundle
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.core.names import TopicName
+from loadmanager.core.names import BrokerId, TopicName
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.core.plan import Plan, Reason
 from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.leader import executor
 from loadmanager.leader.service import Node
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
@@ -220,6 +221,96 @@ async def test_what_strategies_remember_cannot_stop_shedding_for_good() -> None:
         cycles, failed = shedding.cycles, shedding.cycles_failed
         await eventually(lambda: shedding.cycles > cycles)
         assert shedding.cycles_failed == failed
+
+
+OVERLOAD = {"load_balancer_load_shedding_strategy": "OverloadShedder", "unload_attempt_timeout_ms": 600_000}
+
+
+async def _two_full_and_one_empty(cluster: Cluster) -> dict[str, list[str]]:
+    """b1 and b2 own four bundles each, b3 none, and only b1 is hot; the bundles by their broker."""
+    node = cluster.nodes[0].node
+    owned = {}
+    for broker_id in ("b1:8080", "b2:8080"):
+        await cluster.a_broker(broker_id)
+        owned[broker_id] = await cluster.a_namespace(f"t/{broker_id[:2]}", bundles={"numBundles": 4})
+        await _exclude(node, cluster.brokers.keys() - {broker_id})
+        await asyncio.gather(*map(node.assigner.request, owned[broker_id]))
+    await _exclude(node, ())
+    await cluster.a_broker("b3:8080", a_record("b3:8080", cpu=5.0))
+    await _report(cluster, owned, hot={"b1:8080"})
+    return owned
+
+
+async def _exclude(node: Node, brokers: Collection[str]) -> None:
+    excluded = frozenset(map(BrokerId, brokers))
+    await node.operators.update_controls(lambda now: replace(now, excluded=excluded))
+
+
+async def _report(cluster: Cluster, owned: Mapping[str, Collection[str]], hot: Collection[str]) -> None:
+    """Have brokers report what they own, and that they are hot, and wait until the leader knows."""
+    intake = cluster.nodes[0].node.intake
+    applied = intake.reports_applied
+    for broker_id, bundles in owned.items():
+        agent, stats = cluster.brokers[broker_id], {bundle: load_of(10.0) for bundle in bundles}
+        await agent.report(a_record(broker_id, stats, agent_url=agent.url, cpu=95.0 if broker_id in hot else 50.0))
+    await eventually(lambda: intake.reports_applied >= applied + len(owned))
+
+
+async def test_a_broker_that_hangs_keeps_no_other_from_being_relieved() -> None:
+    rounds = {"load_balancer_shedding_interval_minutes": 0.002, "namespace_bundle_unloading_timeout_ms": 600_000}
+    async with a_leader(**OVERLOAD, **rounds) as (cluster, leader):
+        owned = await _two_full_and_one_empty(cluster)
+        hangs, other = cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]
+        hangs.may_answer.clear()
+        await eventually(lambda: hangs.unloads)
+        await _report(cluster, owned, hot=owned.keys())
+        await eventually(lambda: other.unloads, what="b2 is relieved while b1 hangs")
+        cycles, asked = leader.node.shedding.cycles, len(hangs.unloads)
+        await eventually(lambda: leader.node.shedding.cycles > cycles + 3)
+        assert len(hangs.unloads) == asked, "what is on its way from b1 is as good as gone, until b1 reports"
+        hangs.may_answer.set()
+
+
+@pytest.mark.parametrize("look_ahead", [1, 256])
+async def test_what_waits_for_its_turn_is_called_off_by_the_next_round_and_what_has_begun_is_seen_through(
+    monkeypatch: pytest.MonkeyPatch, look_ahead: int
+) -> None:
+    monkeypatch.setattr(executor, "_LOOK_AHEAD", look_ahead)
+    limits = {"load_balancer_broker_overloaded_threshold_percentage": 60, "max_concurrent_unloads_per_broker": 1}
+    async with a_leader(**OVERLOAD, **limits) as (cluster, leader):
+        await _two_full_and_one_empty(cluster)
+        hangs, shedding, churn = cluster.brokers["b1:8080"], leader.node.shedding, leader.node.desk.churn
+        hangs.may_answer.clear()
+        first = await shedding.begin_cycle()
+        await eventually(lambda: hangs.unloads)
+        assert len(first.steps) > 1
+        assert churn.share_under_way > 0
+        second = await shedding.begin_cycle()
+        assert second.steps == (), "b1 has not reported since, and nobody else is hot"
+        hangs.may_answer.set()
+        await eventually(lambda: not shedding._moving)
+        assert len(hangs.unloads) == 1
+        stayed = [step for step in first.steps if leader.ownership(step.bundle).owner == hangs.registration]
+        assert len(stayed) == len(first.steps) - 1
+        assert churn.share_under_way == 0
+
+
+async def test_what_is_under_way_counts_for_what_may_be_moved_within_the_hour(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_leader(**OVERLOAD, load_balancer_max_load_moved_per_hour_percentage=20) as (cluster, leader):
+        owned = await _two_full_and_one_empty(cluster)
+        desk, hangs = leader.node.desk, cluster.brokers["b1:8080"]
+        recorded: list[float] = []
+        monkeypatch.setattr(desk.recorder, "decided", lambda *_, **detail: recorded.append(detail["underWay"]))
+        hangs.may_answer.clear()
+        assert len((await leader.node.shedding.begin_cycle()).steps) == 1
+        await eventually(lambda: hangs.unloads)
+        await _report(cluster, owned, hot=owned.keys())
+        preview, _ = await desk.preview_shed()
+        for plan in (preview, await leader.node.shedding.begin_cycle()):
+            assert plan.steps == ()
+            assert Reason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in plan.verdicts]
+        assert recorded == [0, pytest.approx(1 / 8), pytest.approx(1 / 8)]
+        hangs.may_answer.set()
 
 
 async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:

@@ -9,12 +9,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from support.delays import a_memory_cluster
 from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_memory
 from support.registrations import MIB, a_record, load_of, register
 from support.waiting import eventually
 
 from loadmanager.core.names import BrokerId, BundleName
+from loadmanager.core.ownership import complete, owner_gone
 from loadmanager.core.plan import Reason
+from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
+from loadmanager.store.memory import MemoryStore
 
 PLANS = "/loadbalance/v1/plans"
 
@@ -27,8 +31,8 @@ async def compute(node: RunningNode, **wanted: object) -> dict[str, Any]:
     return answer
 
 
-async def execute(node: RunningNode, plan: Mapping[str, Any]) -> Reply:
-    return await node.ask("POST", f"{PLANS}/{plan['hash']}/execute")
+async def execute(node: RunningNode, plan: Mapping[str, Any], query: str = "") -> Reply:
+    return await node.ask("POST", f"{PLANS}/{plan['hash']}/execute{query}")
 
 
 async def two_brokers(
@@ -205,6 +209,131 @@ async def test_steps_that_wait_for_their_turn_are_not_begun_once_a_plan_stops() 
         stopped = await execute(leader, plan)
         assert sorted(outcomes(stopped)) == ["failed", "not_begun", "not_begun", "not_begun"]
         assert len({path for path, _ in first.unloads}) == 1
+
+
+@pytest.mark.parametrize("lost", ["release", "outcome"])
+async def test_a_step_that_was_begun_is_never_said_not_to_be_though_the_answer_of_a_write_was_lost(lost: str) -> None:
+    memory = a_memory_cluster()
+    async with Cluster(in_memory(memory)) as cluster:
+        leader = await cluster.start_leader(max_concurrent_unloads=1)
+        first, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:2]))
+        store = leader.store
+        assert isinstance(store, MemoryStore)
+        first.may_answer.clear()
+        if lost == "release":
+            memory.lose_answer(store)
+        executing = asyncio.create_task(execute(leader, plan))
+        if lost == "outcome":
+            await eventually(lambda: first.unloads)
+            memory.lose_answer(store)
+            first.may_answer.set()
+        stopped = await executing
+        assert (stopped.status, outcomes(stopped)) == (409, ["unknown", "not_begun"])
+        assert "no answer to a transaction" in stopped.json()["steps"][0]["error"]
+        first.may_answer.set()
+        memory.heal(store)
+        await eventually(lambda: owners(leader, bundles[:2]) == ["b2:8080", "b1:8080"])
+
+
+async def test_a_write_that_was_not_sent_has_begun_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_leader() as (cluster, leader):
+        _, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:1]))
+
+        async def refuse(*_: object, **__: object) -> list[int]:
+            raise StoreUnavailableError("no session")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(leader.store, "commit", refuse)
+            stopped = await execute(leader, plan)
+        assert (stopped.status, outcomes(stopped)) == (409, ["not_begun"])
+        assert leader.ownership(bundles[0]).version == 1
+
+
+async def test_a_step_that_another_hand_ended_was_begun_and_one_whose_bundle_had_moved_before_was_not() -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        first, _, bundles = await two_brokers(cluster, leader)
+        begun, waiting = await compute(leader, **moves(bundles[:1])), await compute(leader, **moves(bundles[1:2]))
+        first.may_answer.clear()
+        executing = [asyncio.create_task(execute(leader, plan)) for plan in (begun, waiting)]
+        await eventually(lambda: first.unloads and leader.node.executor._slots._queues)
+        for bundle, end in zip(bundles, (complete, owner_gone), strict=False):
+            await leader.node.ledger.apply("t/ns", BundleName.parse(bundle).range, end, "another hand")
+        first.may_answer.set()
+        assert [outcomes(await each) for each in executing] == [["unknown"], ["not_begun"]]
+
+
+async def test_steps_that_an_operator_cancels_are_said_to_be_what_they_were() -> None:
+    async with a_leader(max_concurrent_unloads=1, unload_attempt_timeout_ms=60_000) as (cluster, leader):
+        first, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:1]))
+        first.may_answer.clear()
+        busy = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundles[1]), None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: first.unloads)
+        executing = asyncio.create_task(execute(leader, plan))
+        await eventually(lambda: leader.node.executor.withdraw(bundles[0]))
+        assert outcomes(await executing) == ["not_begun"]
+        await leader.node.executor.cancel(BundleName.parse(bundles[1]))
+        with pytest.raises(UnloadCancelledError):
+            await busy
+        executing = asyncio.create_task(execute(leader, plan))
+        await eventually(lambda: len(first.unloads) > 1)
+        await leader.node.executor.cancel(BundleName.parse(bundles[0]))
+        assert outcomes(await executing) == ["failed"]
+        first.may_answer.set()
+
+
+async def test_a_frozen_balancer_executes_no_plan_unless_somebody_insists() -> None:
+    async with a_leader() as (cluster, leader):
+        first, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:2]))
+        await leader.put("/loadbalance/v1/freeze", json={"reason": "incident 4711"})
+        refused = await execute(leader, plan)
+        assert (refused.status, refused.json()["executed"], outcomes(refused)) == (409, 0, ["planned"] * 2)
+        assert refused.json()["reason"] == (
+            "nothing was done: the balancer is frozen (incident 4711), so that nothing moves: unfreeze it, or execute"
+            " the plan with evenIfFrozen=true"
+        )
+        assert (await execute(leader, plan, "?evenIfFrozen=perhaps")).status == 400
+        assert first.unloads == []
+        done = await execute(leader, plan, "?evenIfFrozen=true")
+        assert (done.status, outcomes(done)) == (200, ["done"] * 2)
+
+
+async def test_a_plan_that_was_refused_is_executed_once_the_freeze_is_over() -> None:
+    async with a_leader() as (cluster, leader):
+        _, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:1]))
+        await leader.put("/loadbalance/v1/freeze", json={"reason": "night"})
+        assert (await execute(leader, plan)).status == 409
+        await leader.ask("DELETE", "/loadbalance/v1/freeze")
+        assert (await execute(leader, plan)).status == 200
+
+
+@pytest.mark.parametrize(("query", "moved"), [("", 1), ("?evenIfFrozen=true", 4)])
+async def test_a_freeze_stops_a_plan_under_way_before_its_next_step(query: str, moved: int) -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        first, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles))
+        first.may_answer.clear()
+        executing = asyncio.create_task(execute(leader, plan, query))
+        await eventually(lambda: first.unloads)
+        await leader.put("/loadbalance/v1/freeze", json={"reason": "night"})
+        first.may_answer.set()
+        ended = await executing
+        assert outcomes(ended) == ["done"] * moved + ["not_begun"] * (4 - moved)
+        assert ("the balancer is frozen (night)" in str(ended.json()["reason"])) == (moved == 1)
+
+
+async def test_a_pin_is_kept_even_if_somebody_insists() -> None:
+    async with a_leader() as (cluster, leader):
+        _, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:1]))
+        pin = {bundles[0]: BrokerId("b1:8080")}
+        await leader.node.operators.update_controls(lambda now: replace(now, pinned=pin, frozen="night"))
+        refused = await execute(leader, plan, "?evenIfFrozen=true")
+        assert (refused.status, "it is pinned to b1:8080" in refused.json()["reason"]) == (409, True)
 
 
 async def test_a_plan_is_executed_once_at_a_time_and_not_twice() -> None:

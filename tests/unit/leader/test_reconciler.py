@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable, Iterator, Mapping
+
 import pytest
 from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import a_record, register
 from support.waiting import eventually
 
-from loadmanager.core.names import BundleName, TopicName
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration, Stamp, release
+from loadmanager.core.names import BundleName, BundleRange, TopicName
+from loadmanager.core.ownership import (
+    IllegalTransitionError,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    complete,
+    release,
+)
 from loadmanager.core.plan import Reason
-from loadmanager.leader.ledger import Transition
+from loadmanager.leader.ledger import Outcomes, Transition
+from loadmanager.leader.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import Delete
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
@@ -94,6 +107,115 @@ async def test_a_release_that_a_former_leader_began_is_finished(owner_lives: boo
         await eventually(lambda: second.ownership(bundle).state is OwnershipState.OWNED)
         assert second.ownership(bundle).owner == target.registration
         assert second.ownership(bundle).epoch == 2
+
+
+async def test_a_bundle_of_a_dead_broker_that_was_given_to_another_meanwhile_is_not_taken_from_it() -> None:
+    async with a_leader() as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        other = await cluster.a_broker("b2:8080")
+        freed = _meanwhile(leader, leader.node.lookup(TOPIC))
+        await cluster.brokers["b1:8080"].leave()
+        assert isinstance(await freed, IllegalTransitionError)
+        kept = leader.ownership(bundle)
+        assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, other.registration, 2)
+
+
+async def test_a_bundle_of_a_dead_broker_that_is_on_its_way_to_another_arrives_there() -> None:
+    async with a_leader() as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        other = await cluster.a_broker("b2:8080")
+        release = leader.node.ledger.apply(
+            "t/ns", BundleName.parse(bundle).range, _releasing_to(other.registration), Reason.ADMIN_UNLOAD.value
+        )
+        freed = _meanwhile(leader, release)
+        await cluster.brokers["b1:8080"].leave()
+        assert isinstance(await freed, IllegalTransitionError)
+        assert leader.ownership(bundle).state is OwnershipState.RELEASING
+        leader.node.reconciler.wake()
+        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
+
+
+def _meanwhile(leader: RunningNode, what: Awaitable[object]) -> asyncio.Future[object]:
+    """Have something happen after the reconciler has found what is to be freed, and before that is written.
+
+    What came of the freeing of the only bundle.
+    """
+    outcome: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+    apply_all = leader.node.ledger.apply_all
+
+    async def apply_later(namespace: str, transitions: Mapping[BundleRange, Transition], reason: str) -> Outcomes:
+        if reason != Reason.OWNER_GONE.value or outcome.done():
+            return await apply_all(namespace, transitions, reason)
+        await what
+        try:
+            made = await apply_all(namespace, transitions, reason)
+        except IllegalTransitionError as error:
+            outcome.set_result(error)
+            raise
+        outcome.set_result(made)
+        return made
+
+    leader.node.ledger.apply_all = apply_later  # type: ignore[method-assign]  # the same, later
+    return outcome
+
+
+async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_again() -> None:
+    async with a_leader() as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        name, ledger, broker = BundleName.parse(bundle), leader.node.ledger, cluster.brokers["b1:8080"]
+        await ledger.apply("t/ns", name.range, _releasing_to(broker.registration), Reason.ADMIN_UNLOAD.value)
+        former = list(leader.node.view.ownerships())
+        await ledger.apply("t/ns", name.range, complete, Reason.ADMIN_UNLOAD.value)
+        await _swept(leader, former)
+        assert broker.unloads == []
+
+
+async def test_a_release_of_a_bundle_that_is_no_more_is_passed_over() -> None:
+    async with a_leader() as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        name, ledger, broker = BundleName.parse(bundle), leader.node.ledger, cluster.brokers["b1:8080"]
+        await ledger.apply("t/ns", name.range, _releasing_to(broker.registration), Reason.ADMIN_UNLOAD.value)
+        former = list(leader.node.view.ownerships())
+        await ledger.apply("t/ns", name.range, complete, Reason.ADMIN_UNLOAD.value)
+        await leader.node.split_bundle(name, algorithm="range_equally_divide", positions=[], unload=False)
+        await _swept(leader, former)
+        assert not leader.node.failure.done()
+        assert leader.leads
+
+
+async def _swept(leader: RunningNode, picture: list[tuple[NamespaceEntry, int, Ownership]]) -> None:
+    """Have the reconciler look at a former picture of all bundles, and finish that."""
+    looks: list[int] = []
+
+    def look() -> Iterator[tuple[NamespaceEntry, int, Ownership]]:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            leader.node.reconciler.wake()
+        return iter(picture)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ClusterView, "ownerships", lambda _: look())
+        leader.node.reconciler.wake()
+        await eventually(lambda: len(looks) > 1, what="the reconciler has looked a second time")
+
+
+async def test_an_older_release_that_somebody_still_waits_for_does_not_keep_a_newer_one_from_its_owner() -> None:
+    async with a_leader(unload_attempt_timeout_ms=60_000) as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        name, broker = BundleName.parse(bundle), cluster.brokers["b1:8080"]
+        broker.may_answer.clear()
+        older = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: broker.unloads)
+        await leader.node.ledger.apply("t/ns", name.range, complete, "another hand")
+        await leader.node.lookup(TOPIC)
+        newer = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        await eventually(lambda: len(broker.unloads) > 1)
+        assert [headers[BUNDLE_VERSION_HEADER] for _, headers in broker.unloads] == ["2", "5"]
+        broker.may_answer.set()
+        await newer
+        with pytest.raises(IllegalTransitionError, match="the release at version 2 is over"):
+            await older
+        assert leader.ownership(bundle).version == 6
 
 
 def _releasing_to(target: Registration) -> Transition:

@@ -12,6 +12,7 @@ from support.nodes import a_leader
 from support.recorded_cluster import NAMESPACE, a_recorded_leader
 from support.waiting import eventually
 
+from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
 from loadmanager.config import Settings
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import ReportRules
@@ -24,7 +25,10 @@ from loadmanager.leader.moving import Moves
 from loadmanager.leader.recorded_model import RecordedModel
 from loadmanager.leader.recording import Recorder
 from loadmanager.leader.view import LaidDown
+from loadmanager.sim.replay import replay
 from loadmanager.wire.checkpoint import Later
+
+MEMORY = {"moves": [[1.0, "t/ns/0x00000000_0xffffffff", "b1:8080", 5, 0.25, True, False]], "stoppedUntilS": 2.0}
 
 
 def rows(folder: Path, table: str, kind: str | None = None) -> list[dict[str, Any]]:
@@ -164,6 +168,7 @@ async def test_a_history_that_cannot_be_written_stops_nothing(tmp_path: Path) ->
         text = reply.body.decode()
         assert "loadmanager_recording_failures_total" in text
         assert float(text.partition('loadmanager_recording_queue_rows{cluster="')[2].split()[1]) > 0
+        assert float(text.partition('loadmanager_recording_failing{cluster="')[2].split()[1]) == 1
 
 
 async def test_rows_written_are_shown_as_metrics(tmp_path: Path) -> None:
@@ -176,6 +181,20 @@ async def test_rows_written_are_shown_as_metrics(tmp_path: Path) -> None:
     assert float(values[name]) > 0
     assert values[name.replace("rows_total", "rows_lost_total")] == "0.0"
     assert values[next(name for name in values if name.startswith("loadmanager_recording{"))] == "1.0"
+
+
+async def test_what_a_leader_is_told_late_of_its_predecessors_memory_is_replayed(tmp_path: Path) -> None:
+    placement = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
+    async with a_recorded_leader(tmp_path, **placement) as recorded:
+        node = recorded.leader.node
+        await node.desk.restore({"RoundRobinBrokerSelector": {"turn": 70, "order": []}, "churn": {"memory": MEMORY}})
+        await recorded.own("t/third")
+        assert isinstance(node.view.model, RecordedModel)
+        await node.desk.checkpoint(node.view.model)
+    history = History(str(tmp_path))
+    outcome = replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
+    assert outcome.difference is None
+    assert outcome.compared["checkpoint"] == 1
 
 
 async def test_a_decision_that_fails_is_recorded_as_failed(tmp_path: Path) -> None:

@@ -275,10 +275,9 @@ async def test_the_extensible_rule_splits_what_was_above_a_limit_often_enough(
     incarnation = cluster.brokers["b1:8080"].registration.incarnation
     remembered = {"hits": {"b1:8080": [incarnation, {WHOLE: 2}]}}
     assert leader.node.desk.memory["DefaultNamespaceBundleSplitStrategyImpl"] == remembered
-    memory = leader.node.desk.memory
-    leader.node.desk.restore({})
+    memory = leader.node.desk.forget()
     assert leader.node.desk.split_state == {}
-    leader.node.desk.restore(memory)
+    await leader.node.desk.restore(memory)
     await leader.node.reshaping.round()
     assert bundles(leader) == CUT
     assert leader.node.desk.split_state == {"hits": {}}
@@ -415,7 +414,9 @@ async def test_held_neighbours_are_not_merged_and_a_dry_run_only_says_what_would
     await reported(cluster, {})
     await leader.node.reshaping.round()
     assert len(bundles(leader)) == 4
-    assert journalled(leader, "would_merge", names[0])["acted"] is False
+    said = journalled(leader, "would_merge", names[0])
+    assert (said["acted"], said["destination"]) == (False, said["source"])
+    assert said["source"] is not None
 
 
 async def test_a_merge_that_fails_is_said(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

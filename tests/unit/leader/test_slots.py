@@ -26,9 +26,9 @@ class Queue:
         self._ends: dict[str, asyncio.Event] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
 
-    async def add(self, name: str, *brokers: BrokerId | None) -> None:
+    async def add(self, name: str, *brokers: BrokerId | None, batch: object = None) -> None:
         async def work() -> None:
-            async with self.slots.turn(name, *brokers):
+            async with self.slots.turn(name, *brokers, batch=batch):
                 self.begun.append(name)
                 await self._ends[name].wait()
 
@@ -110,6 +110,22 @@ async def test_one_that_waits_can_be_cancelled_and_one_under_way_cannot() -> Non
     await queue.end_all()
 
 
+@pytest.mark.parametrize("whole_batch", [False, True])
+async def test_those_who_waited_behind_one_that_is_cancelled_go_at_once(whole_batch: bool) -> None:  # noqa: FBT001 - a case
+    queue = Queue(9, 1)
+    await queue.add("holds b", B)
+    await queue.add("a to b", A, B, batch=queue)
+    await queue.add("later from a", A, C)
+    assert queue.begun == ["holds b"]
+    if whole_batch:
+        queue.slots.cancel_batch(queue)
+    else:
+        queue.slots.cancel("a to b")
+    await settle()
+    assert queue.begun == ["holds b", "later from a"]
+    await queue.end_all()
+
+
 async def test_a_caller_that_goes_away_leaves_its_place_to_the_next() -> None:
     queue = Queue(1, 1)
     await queue.add("1", A)
@@ -130,6 +146,66 @@ async def test_a_caller_that_goes_away_as_its_turn_comes_gives_it_back() -> None
     await settle()
     assert queue.begun == ["3"]
     await queue.end_all()
+
+
+async def test_one_that_is_cancelled_as_its_caller_goes_away_gives_back_nothing_that_it_did_not_have() -> None:
+    queue = Queue(1, 1)
+    await queue.add("1", A)
+    await queue.add("2", A)
+    assert queue.slots.cancel("2")
+    queue.tasks["2"].cancel()  # it has not woken up yet
+    await settle()
+    await queue.add("3", B)
+    assert queue.begun == ["1"]
+    await queue.end("1")
+    await queue.add("4", C)
+    assert queue.begun == ["1", "3"]
+    await queue.end_all()
+
+
+_ACTS = st.lists(st.sampled_from(["cancel", "go away", "end"]), max_size=2)
+
+
+@given(st.lists(st.tuples(_ACTS, st.integers(0, 8)), max_size=40), st.integers(1, 3), st.integers(1, 2))
+def test_limits_hold_whoever_cancels_and_whoever_goes_away(
+    turns: list[tuple[list[str], int]], most: int, most_per_broker: int
+) -> None:
+    """In each turn of the event loop one more comes, or something happens to one of them, or two things at once."""
+
+    async def run() -> None:
+        slots, under_way, tasks = Slots(lambda: (most, most_per_broker)), Counter[object](), list[asyncio.Task[None]]()
+        ends: list[asyncio.Event] = []
+
+        async def work(number: int, brokers: set[BrokerId]) -> None:
+            async with slots.turn(str(number), *brokers):
+                under_way.update(["all", *brokers])
+                assert under_way["all"] <= most
+                assert all(under_way[broker] <= most_per_broker for broker in brokers)
+                try:
+                    await ends[number].wait()
+                finally:
+                    under_way.subtract(["all", *brokers])
+
+        for acts, number in turns:
+            if not acts or not tasks:
+                ends.append(asyncio.Event())
+                tasks.append(asyncio.create_task(work(len(tasks), {(A, B, C)[number % 3], (A, B, C)[number // 3]})))
+            chosen = number % len(tasks)
+            for act in acts:
+                if act == "cancel":
+                    slots.cancel(str(chosen))
+                elif act == "go away":
+                    tasks[chosen].cancel()
+                else:
+                    ends[chosen].set()
+            await settle()
+        for end in ends:
+            end.set()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert {type(each) for each in outcomes} <= {type(None), UnloadCancelledError, asyncio.CancelledError}, outcomes
+        assert (slots._taken, slots._busy, slots._queues) == (0, Counter(), {})
+
+    asyncio.run(run())
 
 
 @given(

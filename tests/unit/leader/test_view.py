@@ -15,10 +15,10 @@ B1 = broker("b1", 5)
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
 
-def a_view(version: int = 0) -> ClusterView:
+def a_view() -> ClusterView:
     view = ClusterView()
     state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)))
-    view.put_namespace(NamespaceEntry(state, version, czxid=1))
+    view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
     view.put_broker(B1, 0, a_record("b1:8080"))
     return view
 
@@ -43,16 +43,6 @@ def test_a_broker_that_left_owns_nothing() -> None:
     view.drop_broker(BrokerId("b1:8080"))
     assert view.find_owner(owned(B1)) is None
     assert not view.is_registered(B1)
-
-
-def test_an_older_record_does_not_replace_a_newer_one_but_that_of_a_new_life_does() -> None:
-    view = a_view(version=3)
-    known = view.namespaces["t/ns"]
-    bigger = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
-    assert not view.put_namespace(NamespaceEntry(bigger, 3, czxid=1))
-    assert view.namespaces["t/ns"] is known
-    assert view.put_namespace(NamespaceEntry(bigger, 0, czxid=2))
-    assert len(view.get_namespace("t/ns").state.bundles) == 4
 
 
 def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:

@@ -1,0 +1,144 @@
+"""When to shed, and what becomes of it: a round every `loadBalancerSheddingIntervalMinutes`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from loadmanager.core.leadership import Term
+from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.errors import NotLeaderError
+from loadmanager.leader.election import Election
+from loadmanager.leader.executor import Batch, Executor
+from loadmanager.leader.journal import Journal
+from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.planning import MINUTE_S, SLICE, Desk, about
+from loadmanager.leader.view import ClusterView
+
+log = structlog.get_logger(__name__)
+
+_Steps = Sequence[tuple[Unload, Sequence[Verdict]]]
+"""What to move, and why."""
+
+
+class SheddingLoop:
+    """Plans a round of shedding every interval and has its steps carried out; a broker that hangs holds up no other."""
+
+    def __init__(
+        self,
+        desk: Desk,
+        executor: Executor,
+        election: Election,
+        journal: Journal,
+        view: ClusterView,
+        live: LiveSettings,
+    ) -> None:
+        self._desk = desk
+        self._executor = executor
+        self._election = election
+        self._journal = journal
+        self._view = view
+        self._live = live
+        self._batch = Batch()
+        self._moving: set[asyncio.Task[None]] = set()
+        self.cycles = 0
+        self.cycles_failed = 0
+        self.brokers_shed = 0
+        self.last_cycle_s = 0.0
+        self.strategy_metrics: Mapping[str, float] = {}
+        """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
+
+    async def run(self) -> None:
+        """Pause, decide, have it carried out, for as long as the term lasts; no round waits for moves."""
+        try:
+            while True:
+                await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
+                try:
+                    await self.begin_cycle()
+                except NotLeaderError:
+                    raise
+                except Exception:
+                    self.cycles_failed += 1
+                    log.exception("shedding_cycle_failed", cycle=self.cycles)
+        finally:
+            for moving in self._moving:
+                moving.cancel()
+
+    async def cycle(self) -> Plan:
+        """One round of shedding, and all of its moves."""
+        plan = await self.begin_cycle()
+        await asyncio.gather(*self._moving)
+        return plan
+
+    async def begin_cycle(self) -> Plan:
+        """One round of shedding, whose moves begin; in a dry run only explained.
+
+        Steps of the last round that still wait for their turn are called off before: this one decides anew, on what is
+        true now, in which the moves under way are as good as made.
+        """
+        self._executor.call_off(self._batch)
+        self._batch = Batch()
+        started_s = time.monotonic()
+        term = self._election.get_term()
+        plan = await self._desk.shed()
+        self.last_cycle_s = time.monotonic() - started_s
+        self.cycles += 1
+        self.strategy_metrics = plan.metrics
+        steps = [step for step in plan.steps if isinstance(step, Unload)]
+        is_dry_run = self._view.laid_down.controls.dry_run
+        log.info(
+            "shedding_cycle",
+            cycle=self.cycles,
+            epoch=term.epoch,
+            unloads=len(steps),
+            looked_at=len(plan.verdicts),
+            dry_run=is_dry_run,
+            duration_ms=round(self.last_cycle_s * 1000, 2),
+        )
+        await self._explain(plan, steps, term)
+        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
+        because = [(step, about(verdicts, step.source.broker, step.bundle)) for step in steps]
+        if is_dry_run:
+            self._show(because, term)
+        elif steps:
+            self._begin(because)
+        return plan
+
+    async def _explain(self, plan: Plan, steps: Sequence[Unload], term: Term) -> None:
+        """Why what stays stays; the executor says what becomes of the others."""
+        moving = {step.bundle for step in steps}
+        for said, verdict in enumerate(plan.verdicts):
+            if said % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
+            if verdict.subject not in moving:
+                self._journal.judged("shed", verdict, epoch=term.epoch)
+
+    def _show(self, steps: _Steps, term: Term) -> None:
+        """What would be moved if this were no dry run."""
+        for step, because in steps:
+            self._journal.would_move(
+                "would_unload",
+                step.bundle,
+                step.reason,
+                epoch=term.epoch,
+                source=step.source,
+                destination=step.destination,
+                because=because,
+            )
+
+    def _begin(self, steps: _Steps) -> None:
+        self.brokers_shed += len({step.source for step, _ in steps})
+        task = asyncio.create_task(self._carry_out(steps, self._batch), name=f"moves of cycle {self.cycles}")
+        self._moving.add(task)
+        task.add_done_callback(self._moving.discard)
+
+    async def _carry_out(self, steps: _Steps, batch: Batch) -> None:
+        try:
+            await self._executor.execute_all(steps, batch)
+        except Exception:
+            self.cycles_failed += 1
+            log.exception("moves_of_shedding_cycle_failed")
+        self._desk.churn.memory_changed.set()

@@ -1,0 +1,52 @@
+"""A leader whose link to ZooKeeper comes and goes, beside a standby with a sound one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from support.cluster import Cluster, a_cluster
+from support.lm_node import NodeProcess, get_json
+from support.tcp_proxy import TcpProxy
+from support.waiting import eventually
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+
+pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
+
+SETTINGS = {"metadataStoreSessionTimeoutMillis": 6_000}
+FLAPS = 2
+
+
+async def test_a_standby_with_a_sound_link_is_elected_and_stays(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    """Each time the link is down for as long as the lease, and up again before the session expires."""
+    async with TcpProxy(zookeeper.port) as link, a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
+        far = await cluster.start_node("far", SETTINGS, via=link.address)
+        assert await cluster.leader() is far
+        near = await cluster.start_node("near", SETTINGS)
+        await _flap(cluster, link, far)
+        await eventually(lambda: _leads(cluster, near), what="the standby is elected")
+        epoch = await cluster.epoch()
+        for _ in range(FLAPS):
+            await _flap(cluster, link, far)
+        assert await cluster.leader() is near
+        assert await cluster.epoch() == epoch
+        assert len(far.events("elected")) == 1
+
+
+async def _flap(cluster: Cluster, link: TcpProxy, far: NodeProcess) -> None:
+    lapsed = len(far.events("session_lease_lapsed"))
+    link.blackhole()
+    await eventually(lambda: len(far.events("session_lease_lapsed")) > lapsed, what="the lease lapses")
+    link.heal()
+    await eventually(lambda: _is_ready(cluster, far), what="the link is up again")
+
+
+async def _is_ready(cluster: Cluster, node: NodeProcess) -> bool:
+    return (await get_json(cluster.http, f"{node.url}/readyz"))[0] == 200
+
+
+async def _leads(cluster: Cluster, node: NodeProcess) -> bool:
+    return (await get_json(cluster.http, f"{node.url}/healthz"))[1].get("leading") is True

@@ -1,0 +1,29 @@
+"""How long the messages of stores in memory are under way: drawn, by a seed that each test has (`--store-seeds`)."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+from loadmanager.store.memory import MemoryCluster
+
+TURNS = (1, 1, 1, 2, 3, 5, 8, 20)
+"""Of the event loop. Mostly few; sometimes so many that a whole HTTP request comes in between."""
+
+
+class Seed:
+    """The seed of the test that runs."""
+
+    value = 1
+
+
+def drawn_turns() -> Callable[[], int]:
+    """What `MemoryCluster` asks how long a message takes."""
+    chance = random.Random(Seed.value)
+    return lambda: chance.choice(TURNS)
+
+
+def a_memory_cluster(clock: Callable[[], float] = time.monotonic) -> MemoryCluster:
+    """A cluster in memory that takes its time, by default on the clock that nodes look at."""
+    return MemoryCluster(clock, drawn_turns())

@@ -1,0 +1,99 @@
+"""The agent's questions and unloads, with nodes and a broker that are made up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+import pytest
+from support.clock import ManualClock
+
+from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.grants import Claim, Grants, Refusal
+from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.nodes import LoadManagerNodes
+from loadmanager.agent.ownership import OwnershipQuestions
+from loadmanager.agent.unloads import Unloads
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.names import BrokerId, BundleName, NamespaceName, TopicName
+from loadmanager.core.ownership import OwnershipState, Registration
+
+B1 = Registration(BrokerId("b1:8080"), 7)
+NAME = NamespaceName.of("t", "ns")
+FOUR = NamespaceBundles(equal_boundaries(4))
+TOPICS = [f"persistent://t/ns/t{number}" for number in range(20)]
+
+
+class Nodes:
+    """Nodes that answer one after the other what they know of a bundle."""
+
+    def __init__(self, *claims: Claim | None) -> None:
+        self._claims = claims
+
+    async def ask_ownership(self, _: TopicName, settles: Callable[[Claim | None], bool]) -> None:
+        any(settles(claim) for claim in self._claims)
+
+
+class Broker:
+    def __init__(self) -> None:
+        self.closed: list[tuple[str, list[str]]] = []
+
+    async def unload(self, bundle: str, topics: list[str]) -> None:
+        self.closed.append((bundle, topics))
+
+
+async def epoch_one() -> int:
+    """The epoch znode's version."""
+    return 1
+
+
+def a_cache(grants: Grants) -> NamespaceCache:
+    return NamespaceCache(cast("LoadManagerNodes", None), grants, ManualClock())
+
+
+def bundle_of(topic: str) -> BundleName:
+    return BundleName(NAME, FOUR.range_at(FOUR.index_of_topic(topic)))
+
+
+@pytest.fixture
+def grants() -> Grants:
+    grants = Grants(B1.broker)
+    grants.register(B1.incarnation)
+    return grants
+
+
+async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(grants: Grants) -> None:
+    topic = TopicName.parse(TOPICS[0])
+    owned = Claim(bundle_of(TOPICS[0]), OwnershipState.OWNED, B1, 1)
+    nodes = cast("LoadManagerNodes", Nodes(None, owned))
+    questions = OwnershipQuestions(grants, nodes, a_cache(grants), AgentMetrics(B1.broker), lambda: True)
+    answer = await questions.ask(topic)
+    assert (answer.owned, answer.bundle, answer.owner) == (True, str(owned.bundle), B1.broker)
+
+
+async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundaries_is_closed(grants: Grants) -> None:
+    cache, broker, unloaded = a_cache(grants), Broker(), list[None]()
+    cache.take(NAME, FOUR)
+    metrics = AgentMetrics(B1.broker)
+    unloads = Unloads(
+        grants,
+        cast("BrokerClient", broker),
+        cache,
+        metrics,
+        epoch_one,
+        lambda: TOPICS,
+        lambda: unloaded.append(None),
+    )
+    bundle = bundle_of(TOPICS[0])
+    assert await unloads.unload(bundle, B1, epoch=1, version=1) is None
+    assert broker.closed == [(str(bundle), sorted(topic for topic in TOPICS if bundle_of(topic) == bundle))]
+    assert unloaded == [None]
+    assert await unloads.unload(bundle, B1, epoch=0, version=2) is Refusal.STALE_EPOCH
+    assert unloaded == [None]
+    counted = {
+        str(sample.labels["outcome"]): sample.value
+        for sample in next(iter(metrics.unloads.collect())).samples
+        if sample.name.endswith("_total")
+    }
+    assert counted == {"done": 1.0, Refusal.STALE_EPOCH: 1.0}

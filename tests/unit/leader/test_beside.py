@@ -1,0 +1,240 @@
+"""What is decided beside what: nothing waits for a round of shedding, nor for what is only shown."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.nodes import RunningNode, a_leader
+from support.recorded_cluster import OF_STRATEGY, Recorded, a_recorded_leader
+from support.waiting import eventually
+
+from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
+from loadmanager.core import planner
+from loadmanager.core.explain import Situation
+from loadmanager.core.names import BrokerId, BundleName
+from loadmanager.core.plan import Plan, Reason
+from loadmanager.core.shedding import round as shedding
+from loadmanager.errors import TooManyPreviewsError
+from loadmanager.history.reader import History
+from loadmanager.leader import explaining, working
+from loadmanager.leader.recorded_model import RecordedModel
+from loadmanager.sim.replay import Outcome, replay
+
+BUNDLE = "t/ns/0x00000000_0xffffffff"
+_LONGEST_S = 60.0
+"""A test that fails lets everything go after that."""
+
+
+class Held:
+    """A piece of work that does all there is to do, and lasts until the test lets it go."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
+        self.begun = 0
+        self._go = threading.Event()
+        self._work = getattr(owner, name)
+        monkeypatch.setattr(owner, name, self)
+
+    def __call__(self, *given: Any) -> Any:  # noqa: ANN401 - whatever it takes and gives
+        try:
+            return self._work(*given)
+        finally:
+            self.begun += 1
+            self._go.wait(_LONGEST_S)
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+@pytest.fixture
+def round_of_shedding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    held = Held(monkeypatch, shedding, "propose")
+    yield held
+    held.let_go()
+
+
+@pytest.fixture
+def explanation(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+    held = Held(monkeypatch, explaining, "explain_bundle")
+    yield held
+    held.let_go()
+
+
+async def _placed(leader: RunningNode, bundle: str = BUNDLE) -> Plan:
+    async with asyncio.timeout(20):
+        return await leader.node.desk.place([bundle])
+
+
+async def test_a_lookup_does_not_wait_for_a_round_of_shedding(round_of_shedding: Held) -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        cycle = asyncio.create_task(leader.node.shedding.cycle())
+        await eventually(lambda: round_of_shedding.begun)
+        async with asyncio.timeout(20):
+            assert (await leader.lookup("persistent://t/ns/x")).status == 200
+        assert not cycle.done()
+        round_of_shedding.let_go()
+        await cycle
+
+
+async def test_a_lookup_does_not_wait_for_explanations_and_plans(explanation: Held) -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        explained = [asyncio.create_task(leader.get(f"/loadbalance/v1/explain/bundle/{BUNDLE}")) for _ in range(20)]
+        await eventually(lambda: explanation.begun)
+        planned = asyncio.create_task(leader.node.desk.preview_shed())
+        async with asyncio.timeout(20):
+            assert (await leader.lookup("persistent://t/ns/x")).status == 200
+        assert not any(each.done() for each in (*explained, planned))
+        explanation.let_go()
+        assert {answer.status for answer in await asyncio.gather(*explained)} == {200}
+        await planned
+
+
+async def test_an_assignment_does_not_wait_for_the_threads_of_other_work() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        go = threading.Event()
+        blocking = [asyncio.create_task(asyncio.to_thread(go.wait)) for _ in range(100)]
+        await asyncio.sleep(0)  # now they are before it
+        try:
+            (verdict,) = (await _placed(leader)).verdicts
+            assert verdict.acted
+            assert not any(each.done() for each in blocking)
+        finally:
+            go.set()
+            await asyncio.gather(*blocking)
+
+
+async def test_a_preview_that_too_many_wait_for_is_refused_and_asked_for_again_later(
+    explanation: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(working, "MOST_WAITING", 2)
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker()
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+        path = f"/loadbalance/v1/explain/bundle/{BUNDLE}"
+        looks: list[Situation] = []
+        look = leader.node.desk.look
+
+        def noted() -> Situation:
+            looks.append(look())
+            return looks[-1]
+
+        monkeypatch.setattr(leader.node.desk, "look", noted)
+        asked = [asyncio.create_task(leader.get(path)) for _ in range(6)]
+        await eventually(lambda: sum(each.done() for each in asked) == 3)
+        assert len(looks) == explanation.begun == 1, "one at a time, each on what is known when its turn comes"
+        for each in asked:
+            if each.done():
+                answer = each.result()
+                assert (answer.status, answer.headers["Retry-After"]) == (503, "1")
+                assert answer.reason == "2 plans and explanations are waited for already; ask again later"
+        with pytest.raises(TooManyPreviewsError):
+            await leader.node.desk.preview_drain(BrokerId("b1:8080"))
+        explanation.let_go()
+        statuses = [answer.status for answer in await asyncio.gather(*asked)]
+        assert sorted(statuses) == [200, 200, 200, 503, 503, 503]
+        assert (await leader.get(path)).status == 200
+
+
+async def test_what_assignments_remember_during_a_round_is_not_forgotten_with_its_end(round_of_shedding: Held) -> None:
+    settings = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
+    async with a_leader(**settings) as (cluster, leader):
+        await cluster.a_broker()
+        desk = leader.node.desk
+        shed = asyncio.create_task(desk.shed())
+        await eventually(lambda: round_of_shedding.begun)
+        await _placed(leader)
+        round_of_shedding.let_go()
+        await shed
+        assert desk.state["RoundRobinBrokerSelector"]["turn"] == 1
+
+
+async def test_a_round_that_fails_while_an_assignment_is_made_is_forgotten_and_the_assignment_is_not(
+    round_of_shedding: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = {"load_balancer_load_placement_strategy": "RoundRobinBrokerSelector"}
+    async with a_leader(**settings) as (cluster, leader):
+        await cluster.a_broker()
+        desk = leader.node.desk
+        desk.state = {"ThresholdShedder": "nonsense"}
+        placement = Held(monkeypatch, planner, "plan_assignments")
+        shed = asyncio.create_task(desk.shed())
+        await eventually(lambda: round_of_shedding.begun)
+        placed = asyncio.create_task(_placed(leader))
+        await eventually(lambda: placement.begun)
+        round_of_shedding.let_go()
+        await asyncio.wait([shed], timeout=0.2)  # so that it ends first if nothing holds it
+        placement.let_go()
+        await placed
+        with pytest.raises(AttributeError):
+            await shed
+        assert desk.state == {}
+
+
+async def _begun(recorded: Recorded, held: Held) -> tuple[asyncio.Task[Plan], asyncio.Task[Any]]:
+    """A round and a plan that are being worked out, side by side."""
+    node = recorded.leader.node
+    await recorded.report()
+    round_ = asyncio.create_task(node.shedding.cycle())
+    await eventually(lambda: held.begun == 1)
+    preview = asyncio.create_task(node.desk.preview_shed())
+    await eventually(lambda: held.begun == 2)
+    return round_, preview
+
+
+def _replayed(folder: Path) -> Outcome:
+    history = History(str(folder))
+    return replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
+
+
+@pytest.mark.parametrize("strategy", [*OF_STRATEGY, "LeastResourceUsageWithWeight"])
+async def test_decisions_that_were_made_beside_each_other_are_taken_again_bit_for_bit(
+    tmp_path: Path, round_of_shedding: Held, strategy: str
+) -> None:
+    settings = OF_STRATEGY.get(strategy, {"load_balancer_load_placement_strategy": strategy})
+    async with a_recorded_leader(tmp_path, **settings) as recorded:
+        leader = recorded.leader
+        under_way = await _begun(recorded, round_of_shedding)
+        for bundle in recorded.owned_by("b2:8080")[:3]:
+            for _ in range(6):  # more snapshots than a replay keeps
+                await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+                await leader.node.assigner.request(bundle)
+        await recorded.own("t/third")
+        round_of_shedding.let_go()
+        plan, _ = await asyncio.gather(*under_way)
+        assert plan.steps
+        await recorded.live(2)
+    outcome = _replayed(tmp_path)
+    assert outcome.difference is None
+    assert outcome.is_complete
+    assert {"shed", "preview_shed", "place"} <= outcome.compared.keys()
+    assert not outcome.left_out
+
+
+async def test_a_checkpoint_waits_for_a_round_and_assignments_do_not_wait_for_the_checkpoint(
+    tmp_path: Path, round_of_shedding: Held
+) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        node = recorded.leader.node
+        assert isinstance(node.view.model, RecordedModel)
+        await recorded.report()
+        cycle = asyncio.create_task(node.shedding.cycle())
+        await eventually(lambda: round_of_shedding.begun)
+        checkpoint = asyncio.create_task(node.desk.checkpoint(node.view.model))
+        async with asyncio.timeout(20):
+            await recorded.own("t/third")
+        assert not checkpoint.done()
+        round_of_shedding.let_go()
+        await asyncio.gather(cycle, checkpoint)
+    outcome = _replayed(tmp_path)
+    assert outcome.difference is None
+    assert not outcome.left_out
+    assert outcome.compared["checkpoint"] == 1

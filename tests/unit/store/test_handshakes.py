@@ -1,0 +1,146 @@
+"""What becomes of a session on which a server hangs up, by the handshakes of a scripted server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+import pytest
+from support.waiting import eventually
+
+from loadmanager.store._kazoo_client import Handshake, PromptClient
+
+TIMEOUT_S = 3.0
+OURS = 7
+
+
+@dataclass
+class Heard:
+    """What the client reports, as words."""
+
+    words: list[str] = field(default_factory=list)
+
+    def on_connected(self, handshake: Handshake) -> None:
+        self.words.append(f"session {handshake.session_id}")
+
+    def on_disconnected(self, *, session_is_lost: bool) -> None:
+        self.words.append("lost" if session_is_lost else "suspended")
+
+    def on_hung_up(self, address: str) -> None:
+        assert address.startswith("127.0.0.1:")
+        self.words.append("hung up")
+
+    def on_given_up(self, _: str) -> None:
+        self.words.append("given up")
+
+    def on_event(self, full_path: str) -> None: ...
+
+
+@dataclass
+class ScriptedServer:
+    """Grants a session where `grants()` says so of the handshake's session id, and hangs up elsewhere."""
+
+    grants: Callable[[int], bool] = lambda _: True
+    asked: list[tuple[int, int]] = field(default_factory=list)
+    """The session id and the last transaction id of each handshake."""
+    connections: set[asyncio.StreamWriter] = field(default_factory=set)
+    hosts: str = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        (length,) = struct.unpack("!i", await reader.readexactly(4))
+        _, last_zxid, _, session_id = struct.unpack_from("!iqiq", await reader.readexactly(length))
+        self.asked.append((session_id, last_zxid))
+        if self.grants(session_id):
+            self.connections.add(writer)
+            granted = session_id or OURS + len(self.asked) - 1
+            answer = struct.pack("!iiqi16sB", 0, int(TIMEOUT_S * 1000), granted, 16, bytes(16), 0)
+            writer.write(struct.pack("!i", len(answer)) + answer)
+            await reader.read(1)  # nothing that comes then is answered
+        self.connections.discard(writer)
+        writer.close()
+
+    def hang_up(self) -> None:
+        for connection in self.connections:
+            connection.transport.abort()
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[ScriptedServer]:
+    server = ScriptedServer()
+    listening = await asyncio.start_server(server.serve, "127.0.0.1", 0)
+    server.hosts = f"127.0.0.1:{listening.sockets[0].getsockname()[1]}"
+    async with listening:
+        yield server
+        server.hang_up()
+
+
+@contextlib.asynccontextmanager
+async def a_client(server: ScriptedServer, *, is_over: bool = True) -> AsyncIterator[Heard]:
+    """A client that has its session, and has seen a transaction."""
+    heard = Heard()
+    client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, lambda: is_over, heard)
+    client.start_async()
+    await eventually(lambda: heard.words == [f"session {OURS}"])
+    client.last_zxid = 99
+    try:
+        yield heard
+    finally:
+        ending = asyncio.get_running_loop().run_in_executor(None, client.shut_down)
+        while not ending.done():
+            client.drop()
+            await asyncio.sleep(0.01)
+
+
+async def test_a_session_that_a_server_hangs_up_on_while_it_grants_others_is_given_up(server: ScriptedServer) -> None:
+    async with a_client(server) as heard:
+        server.grants = lambda session_id: session_id == 0
+        server.hang_up()
+        await eventually(lambda: heard.words[-1].startswith("session") and len(heard.words) > 1)
+        assert heard.words[1:-1] == ["suspended", "hung up", "given up", "lost"]
+        nothing_seen = (0, 0)
+        assert server.asked == [nothing_seen, (OURS, 99), nothing_seen, (OURS, 99), nothing_seen]
+
+
+async def test_a_session_that_may_live_is_offered_for_as_long_as_it_takes(server: ScriptedServer) -> None:
+    async with a_client(server, is_over=False) as heard:
+        server.grants = lambda session_id: session_id == 0
+        server.hang_up()
+        await eventually(lambda: heard.words.count("hung up") > 2)
+        server.grants = lambda _: True
+        await eventually(lambda: heard.words[-1] == f"session {OURS}")
+        assert set(heard.words[2:-1]) == {"hung up"}
+
+
+async def test_a_session_is_kept_when_the_server_grants_nobody_any(server: ScriptedServer) -> None:
+    async with a_client(server) as heard:
+        server.grants = lambda _: False
+        server.hang_up()
+        await eventually(lambda: heard.words.count("hung up") > 1)
+        server.grants = lambda _: True
+        await eventually(lambda: heard.words[-1] == f"session {OURS}")
+        assert set(heard.words[2:-1]) == {"hung up"}
+
+
+async def test_a_server_that_serves_only_from_its_second_answer_on_is_offered_the_session_once_more(
+    server: ScriptedServer,
+) -> None:
+    async with a_client(server) as heard:
+        server.grants = lambda session_id: session_id == 0 or len(server.asked) > 3
+        server.hang_up()
+        await eventually(lambda: len(heard.words) == 4)
+        assert heard.words[1:] == ["suspended", "hung up", f"session {OURS}"]
+
+
+async def test_a_client_without_a_session_has_none_to_give_up(server: ScriptedServer) -> None:
+    server.grants = lambda _: False
+    heard = Heard()
+    client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, lambda: True, heard)
+    client.start_async()
+    await eventually(lambda: len(server.asked) > 2)
+    await asyncio.get_running_loop().run_in_executor(None, client.shut_down)
+    assert set(heard.words) <= {"hung up"}
+    assert heard.words.count("hung up") >= len(server.asked) - 1, "no handshake was a trial for a session"

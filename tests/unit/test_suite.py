@@ -1,0 +1,56 @@
+"""What every run of these tests does about the processes that they start."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import support.children
+from support.zookeeper import is_alive
+
+TESTS = Path(support.children.__file__).parents[1]
+
+HEEDING = """
+import subprocess, sys
+
+def test_children_heed_signals():
+    ask = "import signal; print(*(signal.getsignal(n) is signal.SIG_IGN for n in (1, 2, 3, 15)))"
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False"] * 4
+"""
+
+LEAVING = """
+import pathlib, subprocess
+
+def test_leaves_something():
+    sleeping = ["/bin/sh", "-c", "sleep 600 & echo $!"]
+    shell = subprocess.Popen(sleeping, stdout=subprocess.PIPE, start_new_session=True)
+    pathlib.Path("pid").write_bytes(shell.stdout.readline())
+"""
+
+
+def run(folder: Path, test: str, *, shell: str = "") -> subprocess.CompletedProcess[str]:
+    """Run a test of its own, by itself, from a shell that is told something before."""
+    (folder / "test_it.py").write_text(test)
+    pytest = f"exec {sys.executable} -m pytest -q -p no:cacheprovider -p support.children -c /dev/null test_it.py"
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), str(TESTS.parent)])}
+    command = ["/bin/sh", "-c", f"{shell}\n{pytest}"]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def test_processes_of_tests_heed_signals_also_where_the_run_was_told_to_ignore_them(tmp_path: Path) -> None:
+    done = run(tmp_path, HEEDING, shell="trap '' HUP INT QUIT TERM")
+    assert done.returncode == 0, done.stdout
+
+
+def test_a_process_that_outlives_its_test_fails_the_run_and_is_ended(tmp_path: Path) -> None:
+    done = run(tmp_path, LEAVING)
+    pid = int((tmp_path / "pid").read_text())
+    assert done.returncode == 1, done.stdout
+    assert "1 passed" in done.stdout
+    assert f"LEFT BEHIND (killed now): {pid} sleep 600 of test_it.py::test_leaves_something" in done.stdout
+    assert not is_alive(pid)
