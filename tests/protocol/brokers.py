@@ -108,7 +108,7 @@ class Broker:
         while True:
             asked_at_s = self._loop.time()
             status, body = await self._get("/loadmanager/v1/lease", {})
-            if status == 200:  # noqa: PLR2004 - of HTTP
+            if status == 200:
                 self.host.renew_lease(asked_at_s, LeaseAnswer.model_validate_json(body))
                 self._served.renewed(self.host.instance)
             elif status is not None:
@@ -118,7 +118,7 @@ class Broker:
 
     async def find_owner(self, topic: str) -> OwnerAnswer | None:
         status, body = await self._get("/loadmanager/v1/owner", {"topic": topic})
-        return OwnerAnswer.model_validate_json(body) if status == 200 else None  # noqa: PLR2004 - of HTTP
+        return OwnerAnswer.model_validate_json(body) if status == 200 else None
 
     async def _get(self, path: str, query: Mapping[str, str]) -> tuple[int | None, bytes]:
         try:
@@ -135,6 +135,7 @@ class Broker:
             start_timestamp=self._pid,
             monotonic_s=self._loop.time(),
             topics=[topic.stats() for topic in self.host.topics()],
+            opening=self.host.opening(),
         )
         return web.Response(body=stats.to_json(), content_type="application/json")
 

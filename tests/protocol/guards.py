@@ -146,4 +146,3 @@ GUARDS: dict[str, Without] = {
     "view: a new leader reads the registrations before it takes anything away": _no_registrations_read,
 }
 """By what is lost without it."""
-

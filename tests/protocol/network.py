@@ -24,6 +24,7 @@ import aiohttp
 import orjson
 from aiohttp import streams, web
 from aiohttp.base_protocol import BaseProtocol
+from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.http_writer import HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
@@ -86,12 +87,18 @@ class Network:
         server = self.servers.get(address)
         return server is None or server.party.is_dead
 
-    async def exchange(self, method: str, url: URL, headers: CIMultiDict[str], body: bytes) -> web.Response:
-        """The answer to a request of the running party; it may take for ever."""
+    async def exchange(
+        self, method: str, url: URL, headers: CIMultiDict[str], body: bytes, connect_s: float | None
+    ) -> web.Response:
+        """The answer to a request of the running party; it may take for ever, but to connect only so many seconds."""
         party = current_party()
         assert party is not None, "only parties send requests"
         address = url.authority
-        server = await self._connect(party.host, address)
+        try:
+            async with asyncio.timeout(connect_s):
+                server = await self._connect(party.host, address)
+        except TimeoutError:
+            raise aiohttp.ConnectionTimeoutError(address) from None
         answer: asyncio.Future[web.Response] = self.loop.create_future()
 
         def broken() -> None:
@@ -112,11 +119,11 @@ class Network:
     async def _connect(self, host: str, address: str) -> Server:
         await asyncio.sleep(self.latency_s())
         destination = _host_of(address)
-        while self.is_cut(host, destination) or self.is_cut(destination, host):
+        while self.is_cut(host, destination) or self.is_cut(destination, host):  # noqa: ASYNC110 - as TCP does
             await asyncio.sleep(_TRY_AGAIN_S)
         server = self.servers.get(address)
         if server is None or server.party.is_dead:
-            raise aiohttp.ClientConnectionError(f"{address} refused the connection")
+            raise aiohttp.ClientConnectorError(_NOWHERE, ConnectionRefusedError(f"{address} refuses connections"))
         return server
 
 
@@ -158,13 +165,13 @@ class _Delivery:
     def _answered(self, response: web.Response) -> None:
         self.network.delivered["answer"] += 1
         if not self.answer.done():
-            self.network.tell(f"{self.client} ◀ {self.server.party}: {response.status} to {self.method} {self.url.path}")
+            self.network.tell(
+                f"{self.client} ◀ {self.server.party}: {response.status} to {self.method} {self.url.path}"
+            )
             self.answer.set_result(response)
 
 
-async def respond(
-    app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes
-) -> web.Response:
+async def respond(app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes) -> web.Response:
     """What the application answers, also when it is an error of aiohttp's or of the handler's own."""
     loop = asyncio.get_running_loop()
     payload = streams.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
@@ -208,6 +215,9 @@ class _Connection:
 _CONNECTION = _Connection()
 
 
+_NOWHERE = ConnectionKey("nowhere", 0, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)
+
+
 class ClientSession:
     """In place of `aiohttp.ClientSession`, as far as the product uses it."""
 
@@ -249,13 +259,13 @@ class _Call:
         method: str,
         url: URL,
         options: Mapping[str, Any],
-        timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - aiohttp's
+        timeout: aiohttp.ClientTimeout,
     ) -> None:
         self._network = network
         self._method = method
         self._url = url.update_query(options.get("params") or {})
         self._options = options
-        self._timeout_s = timeout.total
+        self._timeout = timeout
 
     def __await__(self) -> Generator[Any, None, _Answer]:
         return self._make().__await__()
@@ -266,8 +276,9 @@ class _Call:
         if "json" in self._options:
             body = orjson.dumps(self._options["json"])
             headers["Content-Type"] = "application/json"
-        async with asyncio.timeout(self._timeout_s):
-            return _Answer(self._url, await self._network.exchange(self._method, self._url, headers, body))
+        async with asyncio.timeout(self._timeout.total):
+            response = await self._network.exchange(self._method, self._url, headers, body, self._timeout.sock_connect)
+            return _Answer(self._url, response)
 
     async def __aenter__(self) -> _Answer:
         return await self._make()

@@ -5,10 +5,10 @@
        └─────resume───────┘        all that waited runs, late
     running or paused ──kill──▶ dead: nothing of it runs ever again (SIGKILL)
 
-Which party a callback belongs to is in its context, which asyncio hands on from task to task. Callbacks of one party run
-in the order in which they became ready, as in any event loop; whose turn it is among several is drawn. Each party has a
-monotonic clock of its own, which runs a little fast or slow and began at some other time. Time passes only when nobody
-has anything left to do, so a day takes as long as what happens in it.
+Which party a callback belongs to is in its context, which asyncio hands on from task to task. Callbacks of one party
+run in the order in which they became ready, as in any event loop; whose turn it is among several is drawn. Each party
+has a monotonic clock of its own, which runs a little fast or slow and began at some other time. Time passes only when
+nobody has anything left to do, so a day takes as long as what happens in it.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ def current_party() -> Party | None:
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. `now_s` is the world's time, from 0 on; `time()` what the party that runs takes it for."""
 
+    _ready: deque[events.Handle]
+    """Where `call_soon` puts what is to be run."""
+    _stopping: bool
+
     def __init__(self, rng: random.Random, most_callbacks_a_second: int = 200_000) -> None:
         super().__init__()
         self.now_s = 0.0
@@ -95,8 +99,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         party = _PARTY.get(None)
         return self.now_s if party is None else party.local_s(self.now_s)
 
-    def call_at(  # type: ignore[override]  # a stub of asyncio's that takes any callback
-        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> events.TimerHandle:
         """At a time by the clock of the party that is running now."""
         party = _PARTY.get(None)
@@ -106,18 +110,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapq.heappush(self._timers, (due_s, self._number, timer))
         return timer
 
-    def as_party(self, party: Party, delay_s: float, callback: Callable[..., object], *args: Any) -> None:
+    def as_party(self, party: Party, delay_s: float, callback: Callable[..., object], *args: object) -> None:
         """Have the party run this after so many seconds of the world."""
         timer = events.TimerHandle(self.now_s + delay_s, callback, args, self, party.context)
         self._number += 1
         heapq.heappush(self._timers, (self.now_s + delay_s, self._number, timer))
 
-    def call_soon_threadsafe(  # type: ignore[override]  # as above
-        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    def call_soon_threadsafe(
+        self, callback: Callable[..., object], *args: object, context: Context | None = None
     ) -> events.Handle:
         return self.call_soon(callback, *args, context=context)
 
-    def run_in_executor(self, executor: object, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]  # as above
+    def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
         """A worker thread: it is done in one go, some time later."""
         del executor
         future = self.create_future()
@@ -135,7 +139,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.call_later(self._rng.uniform(0.0, _THREAD_S), work)
         return future
 
-    def _keep(self, _: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+    def _keep(self, _: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:  # noqa: ANN401 - asyncio's
         task = asyncio.Task(work, loop=self, **options)
         self.tasks.append(task)
         return task
@@ -173,7 +177,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if not handle.cancelled():
                 self._in_second += 1
                 self.now_s += _CALLBACK_S
-                handle._run()  # type: ignore[attr-defined]  # what BaseEventLoop does
+                handle._run()
                 if self._stopping or self._ready:
                     break
         if not party.ready:
@@ -185,7 +189,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _sort_ready(self) -> None:
         """To each party what has become ready of it."""
-        ready: deque[events.Handle] = self._ready  # type: ignore[attr-defined]  # where call_soon puts it
+        ready = self._ready
         while ready:
             handle = ready.popleft()
             party: Party = handle._context.get(_PARTY, self._world)  # type: ignore[attr-defined]
@@ -201,7 +205,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             if timer.cancelled():
                 continue
             self.now_s = max(self.now_s, due_s)
-            self._ready.append(timer)  # type: ignore[attr-defined]  # as above
+            self._ready.append(timer)
             return True
         return False
 

@@ -32,7 +32,7 @@ class Records:
     states_seen: set[int] = field(default_factory=set)
     transitions: int = 0
     released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
-    """When each bundle was released that is so now, by its name and version."""
+    """Since when each bundle is on its way that is so now, by its name and version."""
     _leading_session: int = 0
     _registered: dict[str, int] = field(default_factory=dict)
 
@@ -72,11 +72,22 @@ class Records:
         after = decode_namespace(NamespaceName.parse(name), decode(znode.data, path), path)
         before = self.namespaces.get(name)
         self.namespaces[name] = after
-        self.violations += [f"{name}: {text}" for text in ownership_violations(after.bundles.ranges(), after.ownerships)]
+        self.violations += [
+            f"{name}: {text}" for text in ownership_violations(after.bundles.ranges(), after.ownerships)
+        ]
         if before is not None:
             self.violations += [f"{name}: {text}" for text in succession_violations(before, after)]
             self._compare(before, after)
+        self._note_released(after)
         self.states_seen.add(hash(tuple((o.state, o.owner, o.destination) for o in after.ownerships)))
+
+    def _note_released(self, state: NamespaceState) -> None:
+        before = self.released_at_s
+        self.released_at_s = {
+            (name, ownership.version): before.get((name, ownership.version), self.loop.now_s)
+            for name, ownership in zip(state.bundle_names(), state.ownerships, strict=True)
+            if ownership.state is OwnershipState.RELEASING
+        }
 
     def _compare(self, before: NamespaceState, after: NamespaceState) -> None:
         was = dict(zip(before.bundle_names(), before.ownerships, strict=True))
@@ -86,10 +97,6 @@ class Records:
                 continue
             self.transitions += 1
             self.tell(f"{name}: {now} ({now.reason})")
-            if now.state is OwnershipState.RELEASING:
-                self.released_at_s[name, now.version] = self.loop.now_s
-            elif old.state is OwnershipState.RELEASING:
-                self.released_at_s.pop((name, old.version), None)
             if old.owner is not None and now.owner != old.owner:
                 self._check_closed(name, old)
 

@@ -14,6 +14,7 @@ import random
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from unittest.mock import patch
 
 import orjson
 from protocol.parties import StuckError, VirtualLoop
@@ -188,7 +189,7 @@ def _plan(world: World, step: Step) -> None:
     broker = f"b{step.number % world.shape.brokers}:{BROKER_PORT}"
 
     def computed(status: int, body: bytes) -> None:
-        if status < 300:  # noqa: PLR2004 - of HTTP
+        if status < 300:
             world.ask("POST", f"{url}/{orjson.loads(body)['hash']}/execute")
 
     world.ask("POST", url, {"kind": "drain", "broker": broker}, then=computed)
@@ -263,7 +264,7 @@ def draw(seed: int, steps: int = 40) -> Schedule:
     drawn = []
     for what in rng.choices(names, weights, k=steps):
         target = rng.choice(processes) if what in _OF_PROCESSES else rng.choice(hosts) if what in _OF_HOSTS else ""
-        pause_s = _LONG_PAUSE_S if rng.random() < 0.05 else rng.uniform(0.0, rng.choice(_PAUSES_S))  # noqa: PLR2004 - a share
+        pause_s = _LONG_PAUSE_S if rng.random() < 0.05 else rng.uniform(0.0, rng.choice(_PAUSES_S))
         drawn.append(Step(round(pause_s, 3), what, target, rng.randrange(1_000)))
     return Schedule(seed, shape, tuple(drawn))
 
@@ -319,7 +320,7 @@ async def _begin(world: World) -> None:
 
     def create(status: int = 0, _: bytes = b"") -> None:
         made.append(status)
-        if not 200 <= status < 300 and status != 409:  # noqa: PLR2004 - of HTTP
+        if not 200 <= status < 300 and status != 409:
             world.loop.call_later(
                 0.2,
                 lambda: world.ask(
@@ -361,9 +362,9 @@ def _mend(world: World) -> None:
 async def _expect_answers(world: World) -> None:
     """Everybody who has asked for something is told what came of it, however late it reached anyone."""
     waiting = dict(world.unanswered)
-    if not await world.wait_until(lambda: not waiting.keys() & world.unanswered.keys(), _ANSWER_S):
-        if not world.violations:
-            world.failures.append(f"never answered: {sorted(waiting.keys() & world.unanswered.keys())}")
+    answered = await world.wait_until(lambda: not waiting.keys() & world.unanswered.keys(), _ANSWER_S)
+    if not answered and not world.violations:
+        world.failures.append(f"never answered: {sorted(waiting.keys() & world.unanswered.keys())}")
 
 
 async def _lift_controls(world: World) -> None:
@@ -430,7 +431,7 @@ def _leave_behind(loop: VirtualLoop) -> None:
     """What was killed, or is under way, ends with the world, without a word."""
     loop.is_over = True
     loop.set_exception_handler(lambda *_: None)
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), patch("sys.unraisablehook", lambda _: None):
         warnings.simplefilter("ignore")
         for task in [task for task in loop.tasks if not task.done()]:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it

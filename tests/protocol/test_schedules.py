@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from protocol.guards import GUARDS
-from protocol.schedules import Outcome, Schedule, draw, run
+from protocol.schedules import Outcome, draw, run
 from protocol.story import tell_failure
 
 SEEDS = int(os.environ.get("PROTOCOL_SEEDS", "2000"))

@@ -29,6 +29,7 @@ from protocol.zookeeper import Ensemble, ModelStore
 from support.nodes import settings as node_settings
 
 from loadmanager.agent.host_usage import HostUsage
+from loadmanager.agent.life import Life
 from loadmanager.agent.service import Agent
 from loadmanager.config import AgentSettings, Settings
 from loadmanager.errors import StoreError
@@ -97,6 +98,8 @@ class World:
         self.served.is_owner = self.records.is_owner
         self.zookeeper.on_commit.append(self.records.committed)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
+        self.lives: dict[str, Party] = {}
+        """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
         self.answered = 0
         self._asked = 0
@@ -168,7 +171,7 @@ class World:
         url = f"http://{host}:{AGENT_PORT}"
         settings = _settings_of_agent(host, self.shape.nodes)
         async with self._a_store() as store:
-            agent = Agent(settings, store, url, clock=self.loop.time)
+            agent = Agent(settings, store, url, clock=self.loop.time, life=_VirtualLife(party, self.lives))
             self.network.serve(f"{host}:{AGENT_PORT}", party, agent.app())
             assert process.stop is not None
             try:
@@ -246,6 +249,22 @@ class World:
         return True
 
 
+class _VirtualLife(Life):
+    """An agent's life, without the sockets by which the product's own tells on its host that it is over."""
+
+    def __init__(self, party: Party, lives: dict[str, Party]) -> None:
+        self.name = f"{party.host}/{party.name}"
+        self._host = party.host
+        self._lives = lives
+        lives[self.name] = party
+
+    def close(self) -> None: ...
+
+    def is_over(self, name: str) -> bool:
+        party = self._lives.get(name)
+        return party is not None and party.host == self._host and party.is_dead
+
+
 @functools.cache
 def _settings_of_nodes() -> Settings:
     return node_settings(**_NODE_SETTINGS)
@@ -287,7 +306,7 @@ def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
     ClientSession.network = network
     with contextlib.ExitStack() as stack:
         stack.enter_context(virtual_time(loop))
-        for module in ("agent.broker", "agent.registration", "leader.election"):
+        for module in ("agent.broker", "leader.election"):
             stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
         stack.enter_context(patch("aiohttp.ClientSession", ClientSession))
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))

@@ -1,6 +1,6 @@
 """A model of ZooKeeper and of a client of it: sessions, followers that lag, answers in order, connections that break.
 
-    client ──requests, in order──▶ follower ──writes──▶ leader ──transactions, in order──▶ every follower, sooner or later
+    client ──requests, in order──▶ follower ──writes──▶ leader ──transactions, in order──▶ each follower, in its time
        ◀──answers and events, in order──┘
 
 What is kept of ZooKeeper: a client is answered in the order of its requests, and hears of a change before it can read
@@ -19,6 +19,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from protocol.parties import Party, VirtualLoop, current_party
@@ -50,6 +51,10 @@ _FOLLOWERS = 3
 Changes = dict[str, Znode | None]
 OnCommit = Callable[[int, Sequence[Op], Changes], None]
 """Told of each transaction: the session, its operations, and the znodes as they are then; None: deleted."""
+
+
+_Greeting = tuple["Follower", int] | None
+"""Who takes a client, and its session: 0 when that has expired. None: nobody who has seen as much as the client."""
 
 
 @dataclass(eq=False, slots=True)
@@ -154,6 +159,35 @@ class Ensemble:
         self.zxid += 1
         self._spread({})
         return number
+
+    def greet(
+        self, party: Party, number: int, seen_zxid: int, timeout_s: float, greeted: asyncio.Future[_Greeting]
+    ) -> None:
+        """A client wants to go on with its session, or 0: to begin one; it hears of it if it can be heard."""
+
+        def arrive() -> None:
+            if party.host not in self.cut_hosts:
+                self.when_running(answer)
+
+        def answer() -> None:
+            if not greeted.done():
+                found = self._follower_for(number, seen_zxid, timeout_s)
+                self.loop.as_party(party, self.latency_s(), come_back, found)
+
+        def come_back(found: _Greeting) -> None:
+            if party.host not in self.cut_hosts:
+                _resolve(greeted, found)
+
+        self.loop.as_party(self.party, self.latency_s(), arrive)
+
+    def _follower_for(self, number: int, seen_zxid: int, timeout_s: float) -> _Greeting:
+        follower = self.rng.choice(self.followers)
+        if follower.zxid < seen_zxid:
+            return None
+        if number in self.sessions:
+            self.heard(number)
+            return follower, number
+        return follower, 0 if number else self.begin_session(timeout_s)
 
     def heard(self, number: int) -> None:
         session = self.sessions.get(number)
@@ -361,6 +395,14 @@ class ModelStore:
     def lease_valid_until_s(self) -> float:
         return self._lease_valid_until_s
 
+    @property
+    def obstacle(self) -> str | None:
+        return None
+
+    @property
+    def sessions_given_up(self) -> int:
+        return 0
+
     async def start(self) -> None:
         self._subscriptions.bind(asyncio.get_running_loop())
         self._tasks = [asyncio.create_task(self._keep_connected()), asyncio.create_task(self._keep_alive())]
@@ -380,7 +422,7 @@ class ModelStore:
             task.cancel()
         connection, number = self._connection, self._session_id
         if connection is not None and number:
-            ended = self._request(lambda done: done(self._ensemble.expire(number)), is_write=False)
+            ended = self._request(lambda _: self._ensemble.expire(number), is_write=False)
             try:
                 async with asyncio.timeout(1.0):
                     await ended
@@ -397,9 +439,7 @@ class ModelStore:
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
         for path in paths:
             check_path(path)
-        found: list[Znode | None] = await self._ask(
-            lambda follower: [follower.znodes.get(path) for path in paths]
-        )
+        found: list[Znode | None] = await self._ask(lambda follower: [follower.znodes.get(path) for path in paths])
         return found
 
     async def children(self, path: str) -> list[str]:
@@ -527,33 +567,8 @@ class ModelStore:
         """One attempt: to be heard by a follower that has seen all that this client has."""
         loop = asyncio.get_running_loop()
         asked_at_s = loop.time()
-        greeted: asyncio.Future[tuple[Follower, int] | None] = loop.create_future()
-        number, party = self._session_id, self._party
-
-        def arrive() -> None:
-            if party.host not in self._ensemble.cut_hosts:
-                self._ensemble.when_running(greet)
-
-        def greet() -> None:
-            follower = self._ensemble.rng.choice(self._ensemble.followers)
-            if greeted.done():
-                return
-            if follower.zxid < self._seen_zxid:
-                answer = None
-            elif number in self._ensemble.sessions:
-                self._ensemble.heard(number)
-                answer = (follower, number)
-            elif number:
-                answer = (follower, 0)
-            else:
-                answer = (follower, self._ensemble.begin_session(self._session_timeout_s))
-            self._ensemble.loop.as_party(party, self._ensemble.latency_s(), come_back, answer)
-
-        def come_back(answer: tuple[Follower, int] | None) -> None:
-            if party.host not in self._ensemble.cut_hosts:
-                _resolve(greeted, answer)
-
-        self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), arrive)
+        greeted: asyncio.Future[_Greeting] = loop.create_future()
+        self._ensemble.greet(self._party, self._session_id, self._seen_zxid, self._session_timeout_s, greeted)
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 answer = await greeted
@@ -570,9 +585,7 @@ class ModelStore:
             return
         self._session_id = number
         self._connection = _Connection(self._ensemble, follower, self, self._party, number)
-        self._lease_valid_until_s = max(
-            self._lease_valid_until_s, asked_at_s + LEASE_RATIO * self._session_timeout_s
-        )
+        self._lease_valid_until_s = max(self._lease_valid_until_s, asked_at_s + LEASE_RATIO * self._session_timeout_s)
         self._set_state(SessionState.CONNECTED)
         self._serving.set()
         self._subscriptions.disarmed()
@@ -586,9 +599,9 @@ class ModelStore:
             if self._connection is not None:
                 sent_at_s, number = loop.time(), self._session_id
                 asking = asyncio.ensure_future(self.sync())
-                asking.add_done_callback(lambda done, sent=sent_at_s, own=number: self._heard(done, sent, own))
+                asking.add_done_callback(partial(self._heard, sent_at_s, number))
 
-    def _heard(self, done: asyncio.Future[None], sent_at_s: float, number: int) -> None:
+    def _heard(self, sent_at_s: float, number: int, done: asyncio.Future[None]) -> None:
         if not done.cancelled() and done.exception() is None and number == self._session_id:
             lease_s = sent_at_s + LEASE_RATIO * self._session_timeout_s
             self._lease_valid_until_s = max(self._lease_valid_until_s, lease_s)

@@ -1,0 +1,129 @@
+"""`python -m protocol SEEDS`: many schedules, on all cores, with what came of them; `make protocol` runs it.
+
+SEEDS is a number of schedules, one seed as `=17`, or a range as `1000-2000`. With `--guards` every guard is taken out
+in turn, and it is counted how many schedules it takes to miss it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+
+from protocol.guards import GUARDS
+from protocol.schedules import draw, run
+from protocol.story import tell_failure
+
+_BATCH = 50
+_SAY_EVERY_S = 10.0
+
+
+@dataclass(slots=True)
+class Sum:
+    """What came of some schedules."""
+
+    schedules: int = 0
+    events: int = 0
+    transitions: int = 0
+    states: set[int] = field(default_factory=set)
+    failed: list[int] = field(default_factory=list)
+
+    def add(self, other: Sum) -> None:
+        self.schedules += other.schedules
+        self.events += other.events
+        self.transitions += other.transitions
+        self.states |= other.states
+        self.failed += other.failed
+
+    def line(self, elapsed_s: float) -> str:
+        return (
+            f"{self.schedules} schedules, {self.events} events, {self.transitions} changes of owner or state,"
+            f" {len(self.states)} distinct states, {self.schedules / elapsed_s:.1f} schedules/s, failed: {self.failed}"
+        )
+
+
+def try_seeds(seeds: Iterable[int]) -> Sum:
+    """Run them one after the other."""
+    found = Sum()
+    for seed in seeds:
+        outcome = run(draw(seed))
+        found.schedules += 1
+        found.events += outcome.events
+        found.transitions += outcome.transitions
+        found.states |= outcome.states
+        if outcome.violations:
+            found.failed.append(seed)
+    return found
+
+
+def miss(guard: str, most: int) -> tuple[int | None, str]:
+    """The first seed that fails without the guard, and how."""
+    for seed in range(1, most + 1):
+        with GUARDS[guard]():
+            outcome = run(draw(seed))
+        if outcome.violations:
+            return seed, outcome.violations[0]
+    return None, ""
+
+
+def seeds_of(text: str) -> range:
+    """The seeds that a command line names."""
+    first, dash, last = text.partition("-")
+    if text.startswith("="):
+        return range(int(text[1:]), int(text[1:]) + 1)
+    return range(int(first), int(last) + 1) if dash else range(1, int(first) + 1)
+
+
+def _begin() -> None:
+    """What is loaded by now stays: the garbage collector need not look at it after every schedule."""
+    gc.collect()
+    gc.freeze()
+
+
+def _try_all(seeds: range, workers: int) -> int:
+    total, begun_s, said_s = Sum(), time.monotonic(), time.monotonic()
+    for part in _in_parallel(seeds, workers):
+        total.add(part)
+        if time.monotonic() - said_s > _SAY_EVERY_S:
+            said_s = time.monotonic()
+            print(total.line(said_s - begun_s), flush=True)
+    print(total.line(time.monotonic() - begun_s))
+    if total.failed:
+        schedule = draw(min(total.failed))
+        print(tell_failure(schedule, run(schedule)))
+    return 1 if total.failed else 0
+
+
+def _in_parallel(seeds: range, workers: int) -> Iterator[Sum]:
+    batches = [seeds[begin : begin + _BATCH] for begin in range(0, len(seeds), _BATCH)]
+    with ProcessPoolExecutor(min(workers, len(batches)), initializer=_begin) as pool:
+        yield from pool.map(try_seeds, batches)
+
+
+def _try_guards(most: int, workers: int) -> int:
+    with ProcessPoolExecutor(workers, initializer=_begin) as pool:
+        found = pool.map(miss, GUARDS, [most] * len(GUARDS))
+        for guard, (seed, violation) in zip(GUARDS, found, strict=True):
+            print(f"{guard}: {f'missed after {seed}: {violation}' if seed else f'not missed in {most}'}", flush=True)
+    return 0
+
+
+def main() -> int:
+    """Run what the command line asks for; 1 if a schedule failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seeds", nargs="?", default="1000", type=seeds_of, help="a number, =SEED, or FIRST-LAST")
+    parser.add_argument("--guards", action="store_true", help="take out each guard, over so many seeds")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    if given.guards:
+        return _try_guards(given.seeds[-1], given.workers)
+    return _try_all(given.seeds, given.workers)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
