@@ -25,6 +25,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from loadmanager.core.controls import Controls
+from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Registration
 from loadmanager.core.plan import Plan, Reason, Unload, Verdict
@@ -36,7 +37,7 @@ from loadmanager.errors import (
     NotLeaderError,
     StoreError,
 )
-from loadmanager.leader.executor import Executor, Expected, StaleStepError
+from loadmanager.leader.executor import Executor
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.operators import Operators

@@ -1,10 +1,7 @@
-"""Carries out unloads: commit the release, have the owner let go, commit the outcome.
+"""Carries out what `loadmanager.core.leading.moves` says of unloads, with the ledger and the owners' agents.
 
-    release committed ──▶ owner asked ──▶ 204, or the owner's registration has ended ──▶ destination committed
-                             │  no answer, 5xx: asked again with growing pauses
-                             └─ deadline, or cancelled ──▶ abandoned: the owner keeps the bundle, at a higher version
-
-The record is the truth at every step, so that whoever leads next finishes what it finds in state Releasing.
+Here is waiting and nothing else: a task for each write and each call under way, a timer for the machine's next look,
+and a future for whoever wants to know how a move ended.
 """
 
 from __future__ import annotations
@@ -12,26 +9,43 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
 from loadmanager.calling import HttpClient, PeerUnavailableError
-from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import (
-    IllegalTransitionError,
-    Ownership,
-    OwnershipState,
-    Registration,
-    Stamp,
-    abandon,
-    complete,
-    release,
-    retarget,
+from loadmanager.core.leading.moves import (
+    AskOwner,
+    Batch,
+    CalledOff,
+    CallOff,
+    Cancel,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Expected,
+    Failed,
+    Instruction,
+    Kept,
+    Move,
+    Moved,
+    Moves,
+    NotCommitted,
+    Outcome,
+    OwnerAnswered,
+    Phase,
+    Plain,
+    Resume,
+    StaleStepError,
+    StopAsking,
+    Want,
 )
+from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Reason, Unload, Verdict
 from loadmanager.errors import (
     BundleNotFoundError,
@@ -46,7 +60,6 @@ from loadmanager.errors import (
 from loadmanager.leader.election import Election
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.ledger import Ledger
-from loadmanager.leader.slots import Slots
 from loadmanager.leader.view import ClusterView
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
@@ -58,8 +71,7 @@ from loadmanager.wire.http import (
 
 log = structlog.get_logger(__name__)
 
-_FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 2.0
+_SHORTEST_CALL_S = 0.1
 _LONGEST_REFUSAL_BYTES = 64 * 1024
 _LOOK_AHEAD = 256
 """Steps of a plan that wait for their turn at a time: more than run at once, so that a busy broker stops no other."""
@@ -73,40 +85,6 @@ class ExecutorSettings:
     attempt_timeout_s: float
     concurrency: int
     concurrency_per_broker: int
-
-
-class StaleStepError(IllegalTransitionError):
-    """The bundle is no longer as whoever planned the step took it to be."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What a step was planned on: who owns the bundle, and at which version unless that does not matter."""
-
-    owner: Registration
-    version: int | None = None
-
-    def check(self, current: Ownership) -> None:
-        """Raise `StaleStepError` unless it still is so."""
-        if current.state is not OwnershipState.OWNED or current.owner != self.owner:
-            raise StaleStepError(f"it is {current}, and not owned by {self.owner}")
-        if self.version not in (None, current.version):
-            raise StaleStepError(f"it is at version {current.version}, and not at {self.version}")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Following:
-    """A release that is seen through, and the wish to cancel it."""
-
-    task: asyncio.Task[Ownership]
-    cancelled: asyncio.Event
-
-
-@dataclass(slots=True, eq=False)
-class Batch:
-    """Steps of one plan, which may be called off: those that have not begun are then left out."""
-
-    is_called_off: bool = False
 
 
 class Followed(Protocol):
@@ -144,10 +122,16 @@ class Executor:
         self._journal = journal
         self._settings = settings
         self._followed_by = followed_by
-        self._slots = Slots(lambda: (settings().concurrency, settings().concurrency_per_broker))
+        self._moves = Moves(
+            lambda: (settings().concurrency, settings().concurrency_per_broker),
+            lambda: settings().deadline_s,
+            view.is_registered,
+        )
         self._http: HttpClient | None = None
-        self._finishing: dict[tuple[str, int], _Following] = {}
-        """The releases that are followed: a bundle may be released anew while somebody waits for a former release."""
+        self._ends: dict[Move, asyncio.Future[Ownership]] = {}
+        self._because: dict[Move, Sequence[Verdict]] = {}
+        self._tasks: dict[Move, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
         self.unloads_completed = 0
         self.unloads_failed = 0
         self.unloads_cancelled = 0
@@ -163,10 +147,16 @@ class Executor:
 
     async def abort(self) -> None:
         """Stop following the unloads under way: their records say what the next leader has to finish."""
-        tasks = [following.task for following in self._finishing.values()]
+        tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
+        for move in self._moves.forget():
+            over = NotLeaderError("the term ended before the unload did; the next leader finishes it")
+            self._settle(move, over)
+        self._set_timer()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What others want
 
     async def execute_all(self, steps: Iterable[tuple[Unload, Sequence[Verdict]]], batch: Batch | None = None) -> None:
         """Carry out the steps of a plan in their order, as far as the limits allow, until the batch is called off."""
@@ -184,14 +174,13 @@ class Executor:
     def call_off(self, batch: Batch) -> None:
         """Begin no further step of the batch; what has begun is seen through."""
         batch.is_called_off = True
-        self._slots.cancel_batch(batch)
+        self._step(CallOff(lambda move: move.batch is batch, "called off before it began"))
 
     async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
         name, expected = BundleName.parse(step.bundle), Expected(step.source)
         try:
-            entry, index = self._view.bundle(name)
-            expected.check(entry.state.ownerships[index])
+            expected.check(self._ownership(name))
             await self.unload(name, step.destination, step.reason, because, expected.check, batch)
         except StaleStepError as error:
             self.stale_steps += 1
@@ -217,38 +206,23 @@ class Executor:
         `check` is given the bundle's ownership as its release is about to be written, and may raise `StaleStepError`.
         Besides this raises `UnloadFailedError` when the owner did not let go in time and keeps it, or
         `UnloadCancelledError`; `IllegalTransitionError` when the bundle is not owned or the destination has left;
-        `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`.
+        `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`. Who stops waiting for it before it has begun calls
+        it off.
         """
-
-        def begin(current: Ownership, stamp: Stamp) -> Ownership:
-            if destination is not None and not self._view.is_registered(destination):
-                raise IllegalTransitionError(f"{destination} left while {name} waited to be moved to it")
-            if destination is not None and destination == current.owner:
-                raise IllegalTransitionError(f"{name} belongs to {destination} already")
-            if check is not None:
-                check(current)
-            return release(current, destination, stamp)
-
-        entry, index = self._view.bundle(name)
-        owner = entry.state.ownerships[index].owner
-        brokers = owner.broker if owner else None, destination.broker if destination else None
-        async with self._slots.turn(str(name), *brokers, batch=batch):
-            released = await self._ledger.apply(str(name.namespace), name.range, begin, reason.value)
-            self._followed_by.began(name, released)
-            self._journal.moved(
-                "unload",
-                str(name),
-                reason,
-                epoch=released.epoch,
-                source=released.owner,
-                destination=destination,
-                because=because,
-            )
-            return await self._outcome(self._follow(name, released).task)
+        move = Move(str(name), self._ownership(name).owner, destination, reason.value, check, batch)
+        self._because[move] = because
+        self._step(Want(move))
+        try:
+            return await self._end_of(move)
+        except asyncio.CancelledError:
+            self._step(CallOff(lambda each: each is move, "nobody waits for it any more"))
+            raise
 
     def withdraw(self, bundle: str) -> bool:
-        """Cancel the unload of a bundle if it still waits for its turn, and say whether it did."""
-        return self._slots.cancel(bundle)
+        """Call the unload of a bundle off if it still waits for its turn, and say whether it did."""
+        before = self._moves.waiting
+        self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
+        return self._moves.waiting < before
 
     async def cancel(self, name: BundleName) -> None:
         """Give up the unload of a bundle: its owner keeps it, at a higher version if the unload had begun.
@@ -256,95 +230,94 @@ class Executor:
         Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
         `NotLeaderError`, or a `StoreError`.
         """
-        entry, index = self._view.bundle(name)
-        current = entry.state.ownerships[index]
+        current = self._ownership(name)
         if current.state is not OwnershipState.RELEASING:
             if not self.withdraw(str(name)):
                 raise NoUnloadError(f"no unload of {name} is under way: it is {current.state}")
             return
-        following = self._follow(name, current)
-        following.cancelled.set()
+        move = self._follow(name, current)
+        ended = self._end_of(move)
+        self._step(Cancel(move))
         try:
-            done = await self._outcome(following.task)
+            done = await ended
         except UnloadFailedError:
             return
         raise NoUnloadError(f"too late: {name} is released already, and now {done}")
 
-    async def _outcome(self, task: asyncio.Task[Ownership]) -> Ownership:
-        """The result of a task that others may await too; if it ends with the term, this caller is not cancelled."""
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            if task.cancelled():
-                raise NotLeaderError("the term ended before the unload did; the next leader finishes it") from None
-            raise
-
     def resume(self, name: BundleName) -> None:
         """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
         with contextlib.suppress(BundleNotFoundError, NamespaceNotFoundError, InvalidRecordError):
-            entry, index = self._view.bundle(name)
-            current = entry.state.ownerships[index]
-            if current.state is OwnershipState.RELEASING and (str(name), current.version) not in self._finishing:
-                self._follow(name, current).task.add_done_callback(self._resumed_ended)
+            current = self._ownership(name)
+            if current.state is OwnershipState.RELEASING:
+                self._follow(name, current)
 
     async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
         """The end of a release under way; raises as `unload` does."""
-        return await self._outcome(self._follow(name, released).task)
+        return await self._end_of(self._follow(name, released))
 
-    def _follow(self, name: BundleName, released: Ownership) -> _Following:
-        key = str(name), released.version
-        following = self._finishing.get(key)
-        if following is None or following.task.done():
-            cancelled = asyncio.Event()
-            task = asyncio.create_task(self._see_through(name, released, cancelled), name=f"unload {name}")
-            following = self._finishing[key] = _Following(task, cancelled)
-            task.add_done_callback(lambda ended: self._ended(key, ended))
-            task.add_done_callback(lambda _: self._followed_by.ended(name, released))
-        return following
+    def membership_changed(self) -> None:
+        """A broker has come or gone: owners that are gone need not be waited for."""
+        self._step(Plain.MEMBERSHIP)
 
-    def _ended(self, key: tuple[str, int], task: asyncio.Task[Ownership]) -> None:
-        following = self._finishing.get(key)
-        if following is not None and following.task is task:
-            del self._finishing[key]
-        if not task.cancelled():
-            task.exception()  # whoever waited may be gone: that is no reason for a warning
+    # The driver
 
-    def _resumed_ended(self, task: asyncio.Task[Ownership]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
-            log.warning("resumed_unload_ended", task=task.get_name(), error=str(error))
+    def _step(self, event: Event) -> None:
+        for instruction in self._moves.step(event, time.monotonic()):
+            self._do(instruction)
+        self._set_timer()
 
-    async def _see_through(self, name: BundleName, released: Ownership, cancelled: asyncio.Event) -> Ownership:
-        deadline_s = time.monotonic() + self._settings().deadline_s
-        pause_s = _FIRST_PAUSE_S
-        while self._view.is_registered(released.owner):
-            refusal = await self._ask_unless(cancelled, name, released, deadline_s - time.monotonic())
-            if refusal is None or not self._view.is_registered(released.owner):
-                break
-            if cancelled.is_set():
-                return await self._cancelled(name, released)
-            if time.monotonic() + pause_s > deadline_s:
-                return await self._give_up(name, released, refusal)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_s):
-                    await cancelled.wait()
-            pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-        return await self._complete(name, released)
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case Commit(move):
+                self._begin(move, self._commit(instruction))
+            case AskOwner(move, patience_s):
+                self._begin(move, self._ask_for(move, patience_s))
+            case StopAsking(move):
+                self._tasks.pop(move).cancel()
+            case Ended(move, outcome):
+                self._ended(move, outcome)
 
-    async def _ask_unless(
-        self, cancelled: asyncio.Event, name: BundleName, released: Ownership, patience_s: float
-    ) -> str | None:
-        """`_ask`, but not once it is cancelled; an answer that is there already counts."""
-        if cancelled.is_set():
-            return "cancelled"
-        asking = asyncio.ensure_future(self._ask(name, released, patience_s))
-        waiting = asyncio.ensure_future(cancelled.wait())
+    def _begin(self, move: Move, work: Coroutine[Any, Any, None]) -> None:
+        task = self._tasks[move] = asyncio.create_task(work, name=f"unload {move.bundle}")
+        task.add_done_callback(lambda done: self._work_ended(move, done))
+
+    def _work_ended(self, move: Move, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(move) is task:
+            del self._tasks[move]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("unload_task_failed", bundle=move.bundle, exc_info=error)
+            if move.phase is not Phase.ENDED and isinstance(error, Exception):
+                self._step(NotCommitted(move, error))
+
+    def _set_timer(self) -> None:
+        """Have the machine look when it wants to."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_s = self._moves.wake_s
+        if wake_s is not None:
+            pause_s = max(0.0, wake_s - time.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Plain.TIME)
+
+    async def _commit(self, instruction: Commit) -> None:
+        move = instruction.move
+        name = BundleName.parse(move.bundle)
+        event: Event
         try:
-            await asyncio.wait({asking, waiting}, return_when=asyncio.FIRST_COMPLETED)
-            return asking.result() if asking.done() else "cancelled"
-        finally:
-            asking.cancel()
-            waiting.cancel()
+            stored = await self._ledger.apply(
+                str(name.namespace), name.range, instruction.transition, instruction.reason
+            )
+        except (LoadManagerError, IllegalTransitionError) as error:
+            event = NotCommitted(move, error)
+        else:
+            event = Committed(move, stored)
+            if move.phase is Phase.RELEASING:
+                self._began(name, move, stored)
+        self._step(event)
+
+    async def _ask_for(self, move: Move, patience_s: float) -> None:
+        refusal = await self._ask(BundleName.parse(move.bundle), move.get_released(), patience_s)
+        self._step(OwnerAnswered(move, refusal))
 
     async def _ask(self, name: BundleName, released: Ownership, patience_s: float) -> str | None:
         """One unload call: None when the owner has let go, else what went wrong."""
@@ -363,21 +336,76 @@ class Executor:
             HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
         }
         # Never 0 or less, which would mean "without limit" to aiohttp.
-        timeout_s = min(self._settings().attempt_timeout_s, max(patience_s, _FIRST_PAUSE_S))
+        timeout_s = min(self._settings().attempt_timeout_s, max(patience_s, _SHORTEST_CALL_S))
         try:
             answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)
         except (PeerUnavailableError, InvalidRecordError) as error:
             return str(error)
         return None if answer.status == HTTPStatus.NO_CONTENT else answer.shown()
 
-    async def _complete(self, name: BundleName, released: Ownership) -> Ownership:
-        destination = released.destination if self._view.is_registered(released.destination) else None
+    # What becomes of moves, for whoever wants to know
 
-        def end(current: Ownership, stamp: Stamp) -> Ownership:
-            _must_be(current, released)
-            return complete(retarget(current, destination), stamp)
+    def _ownership(self, name: BundleName) -> Ownership:
+        entry, index = self._view.bundle(name)
+        return entry.state.ownerships[index]
 
-        done = await self._ledger.apply(str(name.namespace), name.range, end, released.reason)
+    def _follow(self, name: BundleName, released: Ownership) -> Move:
+        """The move that sees this release through: one that is under way, or a new one."""
+        move = self._moves.find(str(name), released.version)
+        if move is None:
+            move = Move(str(name), released.owner, released.destination, released.reason, released=released)
+            self._step(Resume(move))
+        return move
+
+    def _end_of(self, move: Move) -> asyncio.Future[Ownership]:
+        """The ownership at the end of a move, for one of those who wait for it; it may fail as `unload` does."""
+        end = self._ends.get(move)
+        if end is None:
+            end = self._ends[move] = asyncio.get_running_loop().create_future()
+            end.add_done_callback(_retrieve)
+        return asyncio.shield(end)
+
+    def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
+        self._followed_by.began(name, released)
+        self._journal.moved(
+            "unload",
+            move.bundle,
+            Reason(move.reason),
+            epoch=released.epoch,
+            source=released.owner,
+            destination=move.destination,
+            because=self._because.get(move, ()),
+        )
+
+    def _ended(self, move: Move, outcome: Outcome) -> None:
+        name = BundleName.parse(move.bundle)
+        match outcome:
+            case Moved(done):
+                self._moved(name, move.get_released(), done)
+                self._settle(move, done)
+            case Kept():
+                self._settle(move, self._kept(name, move.get_released(), outcome))
+            case CalledOff(why):
+                self._settle(move, UnloadCancelledError(f"{name}: {why}"))
+            case Failed(error):
+                if move not in self._ends:
+                    log.warning("resumed_unload_ended", bundle=move.bundle, error=str(error))
+                self._settle(move, error)
+
+    def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
+        """Tell everybody that it is over."""
+        self._because.pop(move, None)
+        if move.released is not None:
+            self._followed_by.ended(BundleName.parse(move.bundle), move.released)
+        end = self._ends.pop(move, None)
+        if end is None:
+            return
+        if isinstance(outcome, Exception):
+            end.set_exception(outcome)
+        else:
+            end.set_result(outcome)
+
+    def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
         self._view.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
@@ -391,33 +419,23 @@ class Executor:
             destination=done.owner,
         )
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
-        return done
 
-    async def _give_up(self, name: BundleName, released: Ownership, refusal: str) -> Ownership:
-        kept = await self._abandon(name, released, Reason.UNLOAD_FAILED, refusal)
-        self.unloads_failed += 1
-        raise UnloadFailedError(f"{name} stays with {kept.owner.broker if kept.owner else None}: {refusal}")
-
-    async def _cancelled(self, name: BundleName, released: Ownership) -> Ownership:
-        kept = await self._abandon(name, released, Reason.UNLOAD_CANCELLED, "cancelled by an operator")
-        self.unloads_cancelled += 1
-        log.info("unload_cancelled", bundle=str(name), owner=str(kept.owner), version=kept.version)
-        raise UnloadCancelledError(f"{name} stays with {kept.owner.broker if kept.owner else None}: it was cancelled")
-
-    async def _abandon(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> Ownership:
-        """Commit that the owner keeps the bundle, at a higher version than it was asked to release."""
-
-        def keep(current: Ownership, stamp: Stamp) -> Ownership:
-            _must_be(current, released)
-            return abandon(current, stamp)
-
-        kept = await self._ledger.apply(str(name.namespace), name.range, keep, reason.value)
-        self._followed_by.kept(name, released, reason, error)
-        why = Verdict(str(name), reason, acted=True, why={"error": error})
+    def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
+        """Note that the owner keeps the bundle; what those who wait are told."""
+        kept, reason = outcome.kept, outcome.reason
+        self._followed_by.kept(name, released, reason, outcome.refusal)
+        why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
         self._journal.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
-        return kept
+        keeper = kept.owner.broker if kept.owner else None
+        if reason is Reason.UNLOAD_CANCELLED:
+            self.unloads_cancelled += 1
+            log.info("unload_cancelled", bundle=str(name), owner=str(kept.owner), version=kept.version)
+            return UnloadCancelledError(f"{name} stays with {keeper}: it was cancelled")
+        self.unloads_failed += 1
+        return UnloadFailedError(f"{name} stays with {keeper}: {outcome.refusal}")
 
 
-def _must_be(current: Ownership, expected: Ownership) -> None:
-    if current.version != expected.version:
-        raise IllegalTransitionError(f"the release at version {expected.version} is over: the bundle is {current}")
+def _retrieve(end: asyncio.Future[Ownership]) -> None:
+    """Whoever waited may be gone: that is no reason for a warning."""
+    if not end.cancelled():
+        end.exception()

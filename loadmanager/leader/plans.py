@@ -19,6 +19,7 @@ import orjson
 import structlog
 
 from loadmanager.core.effect import Effect, effect_of
+from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Plan, Reason, Unload, Verdict
@@ -35,7 +36,7 @@ from loadmanager.errors import (
     PlanNotFoundError,
     UnloadFailedError,
 )
-from loadmanager.leader.executor import Executor, Expected, StaleStepError
+from loadmanager.leader.executor import Executor
 from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.planning import Desk
 from loadmanager.leader.view import ClusterView

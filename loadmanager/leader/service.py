@@ -276,6 +276,7 @@ class Node:
             self._announce_leader()
         if self.view.unsettled != self._swept:
             self._swept = self.view.unsettled
+            self.executor.membership_changed()
             self.reconciler.wake()
 
     def _announce_leader(self) -> None:

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from loadmanager.core.leadership import Term
+from loadmanager.core.leading.moves import Batch
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.errors import NotLeaderError
 from loadmanager.leader.election import Election
-from loadmanager.leader.executor import Batch, Executor
+from loadmanager.leader.executor import Executor
 from loadmanager.leader.journal import Journal
 from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.planning import MINUTE_S, SLICE, Desk, about

@@ -5,25 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from loadmanager.core.leading.moves import (
+    AskOwner,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Expected,
+    Kept,
+    Moved,
+    Moves,
+    NotCommitted,
+    Outcome,
+    OwnerAnswered,
+    Plain,
+    Want,
+)
+from loadmanager.core.leading.moves import Move as UnderWay
 from loadmanager.core.ownership import (
     FREE,
+    IllegalTransitionError,
     Ownership,
     OwnershipState,
     Registration,
-    abandon,
     assign,
-    complete,
-    release,
-    retarget,
 )
 from loadmanager.core.plan import Assign, Reason, Unload, Verdict
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import Move
 from loadmanager.sim.scene import Scene
-from loadmanager.sim.turns import Turn, Turns
 
 _PAUSE_S = 2.0
-"""Before an owner that does not answer is asked again, or a place for a bundle is looked for that had none."""
+"""Before a place for a bundle is looked for that had none."""
 
 
 class Lookups:
@@ -76,13 +89,20 @@ class Lookups:
 
 
 class Executor:
-    """Carries out unloads as the live executor does; `moves` are those that were completed."""
+    """Carries out unloads by the leader's own machine; `moves` are those that were completed.
+
+    A write is done at once. An owner lets go in `unload_s`; one that has crashed, and is registered still, does not.
+    """
 
     def __init__(self, scene: Scene, leader: Leader, lookups: Lookups) -> None:
+        rules = scene.rules
+        limits = rules.max_concurrent_unloads, rules.max_concurrent_unloads_per_broker
         self._scene = scene
         self._leader = leader
         self._lookups = lookups
-        self._turns = Turns(scene.rules)
+        self._under_way = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
+        self._on_end: dict[UnderWay, Callable[[], None]] = {}
+        self._wake_s: float | None = None
         self.moves: list[Move] = []
 
     def execute_all(self, steps: Sequence[Unload], on_end: Callable[[], None]) -> None:
@@ -99,74 +119,89 @@ class Executor:
                 on_end()
 
         for step in steps:
-            self._turns.wait(Turn(step, ended))
-        self._begin_next()
+            check = Expected(step.source).check
+            move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
+            self._on_end[move] = ended
+            self._step(Want(move))
 
-    def _begin_next(self) -> None:
-        while (turn := self._turns.take_next()) is not None:
-            self._begin(turn)
+    def membership_changed(self) -> None:
+        """A registration has ended: whoever waits for that broker to let go need not."""
+        self._step(Plain.MEMBERSHIP)
 
-    def _begin(self, turn: Turn) -> None:
-        """Commit the release, unless the step no longer fits what is true."""
-        scene, step = self._scene, turn.step
-        row = scene.table.row_of(step.bundle)
-        current = FREE if row is None else scene.table.ownership(row)
-        has_left = step.destination is not None and not scene.is_registered(step.destination)
-        if row is None or current.state is not OwnershipState.OWNED or current.owner != step.source or has_left:
-            self._end(turn)
-            return
-        released = release(current, step.destination, scene.stamp(step.reason.value))
-        scene.table.commit({row: released})
-        scene.serve([row], None)
-        deadline_s = scene.agenda.now_s + scene.rules.unload_deadline_s
-        scene.agenda.after(scene.rules.unload_s, partial(self._finish, turn, row, released, deadline_s))
+    def _step(self, event: Event) -> None:
+        for instruction in self._under_way.step(event, self._scene.agenda.now_s):
+            match instruction:
+                case Commit(move):
+                    self._step(self._commit(instruction))
+                case AskOwner(move):
+                    self._scene.agenda.after(self._scene.rules.unload_s, partial(self._answer, move))
+                case Ended(move, outcome):
+                    self._ended(move, outcome)
+        self._set_alarm()
 
-    def _finish(self, turn: Turn, row: int, released: Ownership, deadline_s: float) -> None:
-        """The owner has let go, or is gone; one that crashed and is registered still is asked until the deadline."""
-        scene = self._scene
-        if scene.is_registered(released.owner) and scene.find_serving(released.owner) is None:
-            if scene.agenda.now_s + _PAUSE_S <= deadline_s:
-                scene.agenda.after(_PAUSE_S, partial(self._finish, turn, row, released, deadline_s))
-                return
-            scene.table.commit({row: abandon(released, scene.stamp(released.reason))})
-            scene.judged("shed", [Verdict(turn.step.bundle, Reason.UNLOAD_FAILED, acted=True)])
-        else:
-            self._complete(turn.step, row, released)
-        self._end(turn)
-        self._begin_next()
+    def _set_alarm(self) -> None:
+        wake_s = self._under_way.wake_s
+        if wake_s is not None and wake_s != self._wake_s:
+            self._wake_s = wake_s
+            self._scene.agenda.put(wake_s, partial(self._step, Plain.TIME))
 
-    def _complete(self, step: Unload, row: int, released: Ownership) -> None:
-        scene = self._scene
-        destination = released.destination if scene.is_registered(released.destination) else None
-        done = complete(retarget(released, destination), scene.stamp(released.reason))
-        scene.table.commit({row: done})
-        scene.model.mark_unloaded(step.bundle, scene.now_s, step.source.broker)
-        is_own, is_return = self._leader.moved(step, done.owner)
-        source = scene.find_serving(step.source)
+    def _commit(self, instruction: Commit) -> Event:
+        scene, move = self._scene, instruction.move
+        row = scene.table.row_of(move.bundle)
+        if row is None:
+            return NotCommitted(move, IllegalTransitionError(f"{move.bundle} is no more"))
+        try:
+            stored = instruction.transition(scene.table.ownership(row), scene.stamp(instruction.reason))
+        except IllegalTransitionError as error:
+            return NotCommitted(move, error)
+        scene.table.commit({row: stored})
+        if stored.state is OwnershipState.RELEASING:
+            scene.serve([row], None)
+        return Committed(move, stored)
+
+    def _answer(self, move: UnderWay) -> None:
+        owner = move.get_released().owner
+        has_crashed = self._scene.is_registered(owner) and self._scene.find_serving(owner) is None
+        self._step(OwnerAnswered(move, "no answer" if has_crashed else None))
+
+    def _ended(self, move: UnderWay, outcome: Outcome) -> None:
+        if isinstance(outcome, Moved):
+            self._completed(move, outcome.done)
+        elif isinstance(outcome, Kept):
+            self._scene.judged("shed", [Verdict(move.bundle, outcome.reason, acted=True)])
+        self._on_end.pop(move)()
+
+    def _completed(self, move: UnderWay, done: Ownership) -> None:
+        scene, owner = self._scene, move.get_released().owner
+        row = scene.table.row_of(move.bundle)
+        assert row is not None, "a bundle on its way keeps its shape"
+        assert owner is not None, "what is released has an owner"
+        scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
+        reason = Reason(move.reason)
+        is_own, is_return = self._leader.moved(Unload(move.bundle, owner, move.destination, reason), done.owner)
+        source = scene.find_serving(owner)
         if source is not None:
             source.has_unloaded = True
         if done.owner is None:
             self._lookups.ask([row])
         else:
             scene.serve([row], done.owner)
-        self.moves.append(self._move(step, row, done, is_own=is_own, is_return=is_return))
+        self.moves.append(self._move(move, owner, row, done, is_own=is_own, is_return=is_return))
 
-    def _move(self, step: Unload, row: int, done: Ownership, *, is_own: bool, is_return: bool) -> Move:
+    def _move(
+        self, move: UnderWay, source: Registration, row: int, done: Ownership, *, is_own: bool, is_return: bool
+    ) -> Move:
         scene, loads = self._scene, self._scene.loads
         load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
         return Move(
             scene.agenda.now_s,
-            step.bundle,
-            step.source.broker,
+            move.bundle,
+            source.broker,
             None if done.owner is None else done.owner.broker,
-            step.reason,
+            Reason(move.reason),
             load / total if total > 0 else 0.0,
             load,
             int(loads.sessions[row]),
             is_own=is_own,
             is_return=is_return,
         )
-
-    def _end(self, turn: Turn) -> None:
-        self._turns.end(turn)
-        turn.on_end()

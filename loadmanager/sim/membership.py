@@ -20,7 +20,9 @@ _SOON_S = 0.05
 
 
 class Membership:
-    """Who is registered. `send` has a broker's first report on its way to the leader."""
+    """Who is registered. `send` has a broker's first report on its way to the leader, `on_end` is told when a
+    registration has ended.
+    """
 
     def __init__(
         self,
@@ -28,11 +30,13 @@ class Membership:
         lookups: Lookups,
         rng: np.random.Generator,
         send: Callable[[Broker, BrokerReport], None],
+        on_end: Callable[[], None],
     ) -> None:
         self._scene = scene
         self._lookups = lookups
         self._rng = rng
         self._send = send
+        self._on_end = on_end
         self._incarnations = 0
         self._orphaned: list[Registration] = []
 
@@ -125,4 +129,5 @@ class Membership:
                 {each: at_s for each, at_s in scene.controls.draining.items() if each != registration.broker}
             )
         self._orphaned.append(registration)
+        self._on_end()
         self.sweep()

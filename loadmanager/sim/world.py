@@ -107,7 +107,13 @@ class World:
         self._drains = Drains(self._scene, self._leader, self._executor, self._drained)
         self._splitter = Splitter(self._scene, self._leader, self._executor, self._lookups)
         self._recorder = Recorder(self._scene)
-        self._membership = Membership(self._scene, self._lookups, generator(seed, Purpose.REPORTS), self._send)
+        self._membership = Membership(
+            self._scene,
+            self._lookups,
+            generator(seed, Purpose.REPORTS),
+            self._send,
+            self._executor.membership_changed,
+        )
         self._stopping: set[Registration] = set()
         self._first_reports: list[FirstReport] = []
         self._reports = 0

@@ -9,6 +9,7 @@ from support.nodes import Cluster, FakeAgent, RunningNode, a_leader
 from support.servers import closed_port
 from support.waiting import eventually
 
+from loadmanager.core.leading import moves
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -22,7 +23,6 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.plan import Reason, Unload
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
-from loadmanager.leader import executor
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
@@ -342,7 +342,8 @@ async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version(
 
 
 async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_FIRST_PAUSE_S", 120.0)
+    monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 120.0)
+    monkeypatch.setattr(moves, "_LONGEST_PAUSE_S", 120.0)
     async with a_leader(namespace_bundle_unloading_timeout_ms=600_000) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503

@@ -257,7 +257,7 @@ async def test_a_step_that_another_hand_ended_was_begun_and_one_whose_bundle_had
         begun, waiting = await compute(leader, **moves(bundles[:1])), await compute(leader, **moves(bundles[1:2]))
         first.may_answer.clear()
         executing = [asyncio.create_task(execute(leader, plan)) for plan in (begun, waiting)]
-        await eventually(lambda: first.unloads and leader.node.executor._slots._queues)
+        await eventually(lambda: first.unloads and leader.node.executor._moves.waiting)
         for bundle, end in zip(bundles, (complete, owner_gone), strict=False):
             await leader.node.ledger.apply("t/ns", BundleName.parse(bundle).range, end, "another hand")
         first.may_answer.set()

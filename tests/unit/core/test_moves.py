@@ -1,0 +1,358 @@
+"""Moves: each line of the table, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.leading.moves import (
+    AskOwner,
+    Batch,
+    CalledOff,
+    CallOff,
+    Cancel,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Failed,
+    Instruction,
+    Kept,
+    Move,
+    Moved,
+    Moves,
+    NotCommitted,
+    OwnerAnswered,
+    Phase,
+    Plain,
+    Resume,
+    StopAsking,
+    Want,
+)
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import (
+    IllegalTransitionError,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    assign,
+    release,
+)
+from loadmanager.core.plan import Reason
+
+A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
+STAMP = Stamp(7, 1_000, "a test")
+DEADLINE_S = 5.0
+
+
+@dataclass(slots=True)
+class Leader:
+    """Moves with their records, and a driver that does nothing until it is told to."""
+
+    limits: tuple[int, int] = (16, 8)
+    registered: set[Registration] = field(default_factory=lambda: {A, B, C})
+    records: dict[str, Ownership] = field(default_factory=dict)
+    now_s: float = 100.0
+    to_do: list[Instruction] = field(default_factory=list)
+    moves: Moves = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.moves = Moves(lambda: self.limits, lambda: DEADLINE_S, lambda each: each in self.registered)
+
+    def owned(self, bundle: str, owner: Registration = A) -> None:
+        self.records[bundle] = assign(Ownership(), owner, STAMP)
+
+    def want(self, bundle: str, destination: Registration | None = B, **more: object) -> Move:
+        if bundle not in self.records:
+            self.owned(bundle)
+        move = Move(bundle, self.records[bundle].owner, destination, "admin_unload", **more)  # type: ignore[arg-type]
+        self.step(Want(move))
+        return move
+
+    def step(self, event: Event) -> list[Instruction]:
+        """What is to be done because of this alone; it is kept to be done, too."""
+        told = self.moves.step(event, self.now_s)
+        self.to_do += told
+        return told
+
+    def take(self) -> Instruction:
+        """The next instruction, if it is the only one."""
+        assert len(self.to_do) == 1, self.to_do
+        return self.to_do.pop()
+
+    def commit(self) -> Instruction | None:
+        """Do the write that is to be done; what is to be done then, None if nothing is."""
+        instruction = self.take()
+        assert isinstance(instruction, Commit), instruction
+        bundle = instruction.move.bundle
+        event: Event
+        try:
+            self.records[bundle] = instruction.transition(self.records[bundle], STAMP)
+        except IllegalTransitionError as error:
+            event = NotCommitted(instruction.move, error)
+        else:
+            event = Committed(instruction.move, self.records[bundle])
+        self.step(event)
+        return self.to_do[0] if self.to_do else None
+
+    def asked(self, bundle: str = "t/ns/b") -> Move:
+        """A move whose owner has just been asked."""
+        move = self.want(bundle)
+        assert isinstance(self.commit(), AskOwner)
+        self.to_do.clear()
+        return move
+
+    def ended(self) -> Moved | Kept | CalledOff | Failed:
+        instruction = self.take()
+        assert isinstance(instruction, Ended), instruction
+        assert instruction.move.phase is Phase.ENDED
+        return instruction.outcome
+
+
+@pytest.fixture
+def leader() -> Leader:
+    return Leader()
+
+
+def test_a_move_is_released_asked_for_and_completed(leader: Leader) -> None:
+    move = leader.want("t/ns/b")
+    assert leader.commit() == AskOwner(move, DEADLINE_S)
+    assert leader.records["t/ns/b"].state is OwnershipState.RELEASING
+    assert (leader.moves.find("t/ns/b", 2), list(leader.moves.under_way)) == (move, [move])
+    leader.to_do.clear()
+    leader.step(OwnerAnswered(move, None))
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Moved)
+    assert (outcome.done.state, outcome.done.owner) == (OwnershipState.OWNED, B)
+    assert (leader.moves.find("t/ns/b", 2), list(leader.moves.under_way), leader.moves.wake_s) == (None, [], None)
+
+
+def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: Leader) -> None:
+    leader.limits = (1, 1)
+    first, batch = leader.want("t/ns/1"), Batch()
+    leader.want("t/ns/2", batch=batch)
+    third = leader.want("t/ns/3")
+    assert [type(each) for each in leader.to_do] == [Commit]
+    assert leader.moves.waiting == 2
+    leader.to_do.clear()
+    leader.step(CallOff(lambda move: move.batch is batch, "the plan is out of date"))
+    assert leader.ended() == CalledOff("the plan is out of date")
+    assert not leader.step(CallOff(lambda move: move is first, "too late")), "it has begun"
+    leader.step(NotCommitted(first, IllegalTransitionError("it has moved on")))
+    ended, begun = leader.to_do
+    assert isinstance(ended, Ended)
+    assert isinstance(begun, Commit)
+    assert begun.move is third, "the next one's turn has come"
+
+
+def test_a_release_that_no_longer_fits_is_not_written(leader: Leader) -> None:
+    def refuse(current: Ownership) -> None:
+        raise IllegalTransitionError(f"not so: {current}")
+
+    leader.want("t/ns/b", check=refuse)
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Failed)
+    assert "not so" in str(outcome.error)
+
+
+@pytest.mark.parametrize(("destination", "why"), [(A, "belongs to a:1"), (Registration(C.broker, 99), "left while")])
+def test_nothing_is_released_for_its_own_owner_or_for_one_that_has_left(
+    leader: Leader, destination: Registration, why: str
+) -> None:
+    leader.want("t/ns/b", destination)
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Failed)
+    assert why in str(outcome.error)
+    assert leader.records["t/ns/b"].state is OwnershipState.OWNED
+
+
+def test_an_owner_that_is_gone_when_the_release_is_written_is_not_asked(leader: Leader) -> None:
+    leader.want("t/ns/b")
+    leader.registered.discard(A)
+    assert isinstance(leader.commit(), Commit)
+    leader.commit()
+    assert isinstance(leader.ended(), Moved)
+
+
+def test_a_destination_that_is_gone_by_then_gets_nothing(leader: Leader) -> None:
+    move = leader.asked()
+    leader.registered.discard(B)
+    leader.step(OwnerAnswered(move, None))
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Moved)
+    assert outcome.done.state is OwnershipState.FREE
+
+
+def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_deadline(leader: Leader) -> None:
+    move = leader.asked()
+    pauses: list[float] = []
+    while True:
+        leader.step(OwnerAnswered(move, "not now"))
+        if leader.to_do:
+            break
+        wake_s = leader.moves.wake_s
+        assert wake_s is not None
+        leader.now_s = wake_s - 0.01
+        assert not leader.step(Plain.TIME), "not yet"
+        pauses.append(wake_s - ((pauses and sum(pauses) + 100.0) or 100.0))
+        leader.now_s = wake_s
+        (ask,) = leader.step(Plain.TIME)
+        assert isinstance(ask, AskOwner)
+        assert ask.patience_s == pytest.approx(100.0 + DEADLINE_S - leader.now_s)
+        leader.to_do.clear()
+    assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Kept)
+    assert (outcome.reason, outcome.refusal) == (Reason.UNLOAD_FAILED, "not now")
+    assert (outcome.kept.owner, outcome.kept.version) == (A, 3)
+
+
+def test_an_owner_that_refused_and_is_gone_has_let_go(leader: Leader) -> None:
+    move = leader.asked()
+    leader.registered.discard(A)
+    leader.step(OwnerAnswered(move, "no connection"))
+    assert isinstance(leader.to_do[0], Commit)
+    leader.commit()
+    assert isinstance(leader.ended(), Moved)
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_an_owner_that_goes_is_not_waited_for(leader: Leader, is_paused: bool) -> None:  # noqa: FBT001 - a case
+    move = leader.asked()
+    if is_paused:
+        leader.step(OwnerAnswered(move, "not now"))
+    assert not leader.step(Plain.MEMBERSHIP), "nobody has gone"
+    leader.registered.discard(A)
+    told = leader.step(Plain.MEMBERSHIP)
+    assert [type(each) for each in told] == ([Commit] if is_paused else [StopAsking, Commit])
+    assert not leader.step(OwnerAnswered(move, "too late")), "nobody listens any more"
+    assert not leader.step(Plain.MEMBERSHIP), "it is completed already"
+
+
+@pytest.mark.parametrize("is_paused", [False, True])
+def test_one_that_is_cancelled_stays_with_its_owner(leader: Leader, is_paused: bool) -> None:  # noqa: FBT001 - a case
+    move = leader.asked()
+    if is_paused:
+        leader.step(OwnerAnswered(move, "not now"))
+    told = leader.step(Cancel(move))
+    assert [type(each) for each in told] == ([Commit] if is_paused else [StopAsking, Commit])
+    assert not leader.step(Cancel(move)), "once"
+    leader.to_do = [each for each in leader.to_do if isinstance(each, Commit)]
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Kept)
+    assert (outcome.reason, outcome.refusal) == (Reason.UNLOAD_CANCELLED, "cancelled by an operator")
+
+
+def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: Leader) -> None:
+    move = leader.asked()
+    leader.registered.discard(A)
+    leader.step(Cancel(move))
+    leader.to_do = [each for each in leader.to_do if isinstance(each, Commit)]
+    leader.commit()
+    assert isinstance(leader.ended(), Moved)
+
+
+def test_a_release_found_in_the_records_is_seen_through_and_takes_no_turn(leader: Leader) -> None:
+    leader.limits = (1, 1)
+    leader.want("t/ns/1")
+    leader.to_do.clear()
+    leader.owned("t/ns/2")
+    released = leader.records["t/ns/2"] = release(leader.records["t/ns/2"], C, STAMP)
+    found = Move("t/ns/2", A, C, "admin_unload", released=released)
+    assert leader.step(Resume(found)) == [AskOwner(found, DEADLINE_S)]
+    leader.to_do.clear()
+    leader.step(OwnerAnswered(found, None))
+    leader.commit()
+    assert isinstance(leader.ended(), Moved)
+
+
+def test_an_end_is_of_that_very_release(leader: Leader) -> None:
+    move = leader.asked()
+    leader.step(OwnerAnswered(move, None))
+    leader.records["t/ns/b"] = Ownership(OwnershipState.RELEASING, A, C, 9)
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Failed)
+    assert "the release at version 2 is over" in str(outcome.error)
+
+
+def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:
+    leader.limits = (1, 1)
+    moves = [leader.want(f"t/ns/{number}") for number in range(3)]
+    leader.to_do.clear()
+    assert set(leader.moves.forget()) == set(moves)
+    assert (leader.moves.waiting, list(leader.moves.under_way)) == (0, [])
+    assert {move.phase for move in moves} == {Phase.ENDED}
+    leader.want("t/ns/9")
+    assert [type(each) for each in leader.to_do] == [Commit]
+
+
+@given(st.data())
+def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st.DataObject) -> None:
+    """A driver that does what it is told in any order, writes that fail, owners that go, and operators that cancel."""
+    leader = Leader(limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))))
+    wanted: list[Move] = []
+    outcomes: dict[Move, object] = {}
+    for _ in range(data.draw(st.integers(1, 40))):
+        leader.now_s += data.draw(st.sampled_from([0.0, 0.1, 1.0]))
+        match data.draw(st.sampled_from(["want", "do", "do", "do", "go", "cancel", "call off", "time"])):
+            case "want":
+                wanted.append(leader.want(f"t/ns/{len(wanted)}", data.draw(st.sampled_from([B, C, None]))))
+            case "do" if leader.to_do:
+                _do(leader, data, outcomes)
+            case "go" if len(leader.registered) > 1:
+                leader.registered.discard(data.draw(st.sampled_from(sorted(leader.registered, key=str))))
+                leader.step(Plain.MEMBERSHIP)
+            case "cancel" if wanted:
+                leader.step(Cancel(data.draw(st.sampled_from(wanted))))
+            case "call off":
+                leader.step(CallOff(lambda _: True, "all of them"))
+            case _:
+                leader.step(Plain.TIME)
+        with_turn = [move for move in wanted if move.phase not in {Phase.WAITING, Phase.ENDED}]
+        assert len(with_turn) <= leader.limits[0]
+    for _ in range(400):
+        if leader.to_do:
+            _do(leader, data, outcomes)
+        elif leader.moves.wake_s is not None:
+            leader.now_s = leader.moves.wake_s
+            leader.step(Plain.TIME)
+        else:
+            break
+    assert {move for move in wanted if move.phase is not Phase.ENDED} == set()
+    assert set(outcomes) == set(wanted), "and each was said to have ended"
+    assert leader.moves.step(Plain.TIME, leader.now_s) == []
+
+
+def _do(leader: Leader, data: st.DataObject, outcomes: dict[Move, object]) -> None:
+    """One of the instructions, whichever."""
+    instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
+    move = instruction.move
+    match instruction:
+        case Commit():
+            before = leader.records[move.bundle]
+            if data.draw(st.sampled_from([False, False, False, True])):
+                leader.step(NotCommitted(move, IllegalTransitionError("another hand")))
+                return
+            try:
+                leader.records[move.bundle] = instruction.transition(before, STAMP)
+            except IllegalTransitionError as error:
+                leader.step(NotCommitted(move, error))
+                return
+            assert leader.records[move.bundle].version == before.version + 1
+            leader.step(Committed(move, leader.records[move.bundle]))
+        case AskOwner():
+            leader.step(OwnerAnswered(move, data.draw(st.sampled_from([None, "no"]))))
+        case Ended():
+            assert move not in outcomes, "once"
+            outcomes[move] = instruction.outcome
