@@ -121,6 +121,10 @@ class UnloadCancelledError(UnloadFailedError):
     """An operator cancelled the unload; the owner keeps the bundle."""
 
 
+class InvariantViolatedError(LoadManagerError):
+    """A write was not made because of what it would have said: it is a defect, and ends the leader's term."""
+
+
 class NoUnloadError(ConflictError):
     """No unload of the bundle is under way, or it was too late to cancel it."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
 from loadmanager.core.names import HASH_SPACE_END, BundleRange
@@ -74,6 +74,20 @@ def ownership_violations(ranges: Sequence[BundleRange], ownerships: Sequence[Own
         violations.append(f"{len(ranges)} bundles have {len(ownerships)} ownership entries")
     for bundle_range, ownership in zip(ranges, ownerships, strict=False):
         violations += [f"{bundle_range}: {text}" for text in _entry_violations(ownership)]
+    return violations
+
+
+def transition_violations(
+    before: Ownership, after: Ownership, is_registered: Callable[[Registration | None], bool]
+) -> list[str]:
+    """What is wrong with the next ownership of a bundle that keeps its shape: it must be a legal one at a higher
+    version, and an owner that is registered loses the bundle only once it was asked to let go.
+    """
+    violations = list(_entry_violations(after))
+    if after.version <= before.version:
+        violations.append(f"version {after.version} follows version {before.version}")
+    if before.state is OwnershipState.OWNED and after.owner != before.owner and is_registered(before.owner):
+        violations.append(f"taken from {_text(before.owner)}, which is registered and was not asked")
     return violations
 
 

@@ -35,6 +35,7 @@ class StepDownReason(enum.StrEnum):
     SESSION_CHANGED = "session_changed"
     EPOCH_MOVED_ON = "epoch_moved_on"
     LEADER_ZNODE_GONE = "leader_znode_gone"
+    INVARIANT_VIOLATED = "invariant_violated"
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,6 +207,12 @@ def _counters(node: Node) -> list[_Sample]:
         ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
         ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
         ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
+        (
+            "loadmanager_invariants_violated",
+            "Writes not made because of what they would have said.",
+            none,
+            node.ledger.invariants_violated,
+        ),
         ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
         (
             "loadmanager_sessions_given_up",

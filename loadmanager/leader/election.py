@@ -120,6 +120,11 @@ class Election:
         if self._term is not None:
             self._step_down(StepDownReason.EPOCH_MOVED_ON)
 
+    def violated(self) -> None:
+        """This term was about to write what must never be: another one begins with what is stored."""
+        if self._term is not None:
+            self._step_down(StepDownReason.INVARIANT_VIOLATED)
+
     async def run(self) -> None:
         """Take part in elections until `resign`."""
         while not self._resigned:

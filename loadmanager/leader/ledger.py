@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,11 +17,20 @@ from typing import Any
 import structlog
 
 from loadmanager.core.bundles import BoundariesError
+from loadmanager.core.invariants import succession_violations, transition_violations
 from loadmanager.core.names import BundleRange
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Stamp
+from loadmanager.core.ownership import (
+    IllegalTransitionError,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+)
 from loadmanager.errors import (
     BundleNotFoundError,
     InvalidRecordError,
+    InvariantViolatedError,
     NamespaceExistsError,
     OutcomeUnknownError,
     StaleEpochError,
@@ -56,11 +65,22 @@ Outcomes = dict[BundleRange, Ownership | Exception]
 """What became of each of several transitions: the ownership that is stored, or why it could not be made."""
 
 
-class _Draft:
-    """The next record of a namespace while changes are made to it: transitions are put in together."""
+_Step = tuple[BundleRange, Ownership, Ownership]
 
-    def __init__(self, state: NamespaceState) -> None:
+_STEPS_KEPT = 200
+"""Of the newest: how it came to what must never be."""
+
+
+class _Draft:
+    """The next record of a namespace while changes are made to it: transitions are put in together.
+
+    None is let in that must never be: `InvariantViolatedError`. `steps` are those that were, each from what to what.
+    """
+
+    def __init__(self, state: NamespaceState, is_registered: Callable[[Registration | None], bool]) -> None:
+        self.steps: list[_Step] = []
         self._state = state
+        self._is_registered = is_registered
         self._ownerships: dict[int, Ownership] = {}
 
     @property
@@ -74,8 +94,11 @@ class _Draft:
         if index is None:
             raise BundleNotFoundError(f"{bundle_range} is not a current bundle of {self._state.name}")
         current = self._ownerships.get(index, self._state.ownerships[index])
-        self._ownerships[index] = transition(current, stamp)
-        return self._ownerships[index]
+        following = transition(current, stamp)
+        _must_hold(transition_violations(current, following, self._is_registered), bundle_range, current, following)
+        self._ownerships[index] = following
+        self.steps.append((bundle_range, current, following))
+        return following
 
     def step_all(self, transitions: Mapping[BundleRange, Transition], stamp: Stamp) -> Outcomes:
         """Raises what the last one does if none can be made."""
@@ -90,8 +113,16 @@ class _Draft:
         return made
 
     def reshape(self, change: Reshape, stamp: Stamp) -> NamespaceState:
-        self._state = change(self.state, stamp)
+        before = self.state
+        self._state = change(before, stamp)
+        _must_hold(succession_violations(before, self._state), self._state.name, before.bundles, self._state.bundles)
         return self._state
+
+
+def _must_hold(violations: list[str], *story: object) -> None:
+    """Raise `InvariantViolatedError` with the story unless there are none."""
+    if violations:
+        raise InvariantViolatedError(f"{'; '.join(violations)}: {', '.join(map(str, story))}")
 
 
 _Made = Ownership | Outcomes | NamespaceState
@@ -127,7 +158,9 @@ class Ledger:
         self._election = election
         self._pending: dict[str, list[_Change]] = defaultdict(list)
         self._wake = asyncio.Event()
+        self._recent: deque[tuple[str, _Step]] = deque(maxlen=_STEPS_KEPT)
         self.transitions_committed = 0
+        self.invariants_violated = 0
         self.writes_fenced = 0
 
     async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
@@ -206,6 +239,9 @@ class Ledger:
             self.fail_pending(StaleEpochError("this node no longer leads"))
             return
         writes = self._take_batch(term.epoch)
+        if self._election.term != term:  # it ended over what was to be written
+            _fail_all(writes, StaleEpochError("this node no longer leads"))
+            return
         if not writes:
             return
         ops: list[Op] = [Check(paths.EPOCH, term.epoch)]
@@ -243,7 +279,7 @@ class Ledger:
                 _fail(change, InvalidRecordError(fault or ""))
             return None
         now_ms = time.time_ns() // 1_000_000
-        draft = _Draft(entry.state)
+        draft = _Draft(entry.state, self._view.is_registered)
         applied: list[tuple[_Change, _Made]] = []
         for change in changes:
             if change.done.done():  # it failed before, or nobody waits any more
@@ -252,10 +288,25 @@ class Ledger:
                 applied.append((change, change.make(draft, Stamp(epoch, now_ms, change.reason))))
             except (IllegalTransitionError, BundleNotFoundError, BoundariesError) as error:
                 _fail(change, error)
+            except InvariantViolatedError as error:
+                self._violated(namespace, error)
+                _fail(change, error)
         if not applied:
             return None
         state = draft.state
+        self._recent += ((namespace, step) for step in draft.steps)
         return _Write(entry, state, pack(encode_namespace(state)), applied)
+
+    def _violated(self, namespace: str, error: InvariantViolatedError) -> None:
+        """Nothing of this term is written any more: what it goes by is not what it should be."""
+        self.invariants_violated += 1
+        story = [
+            f"{own}: {before} -> {after} ({after.reason})"
+            for name, (own, before, after) in self._recent
+            if name == namespace
+        ]
+        log.critical("invariant_violated", namespace=namespace, error=str(error), story=story)
+        self._election.violated()
 
     def _committed(self, writes: list[_Write], versions: list[int]) -> None:
         for write, version in zip(writes, versions, strict=True):

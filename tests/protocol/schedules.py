@@ -436,7 +436,7 @@ def _leave_behind(loop: VirtualLoop) -> None:
         for task in [task for task in loop.tasks if not task.done()]:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it
             with contextlib.suppress(BaseException):  # whatever its end wants to do, there is no world to do it in
-                task.get_coro().close()  # type: ignore[union-attr]  # tasks here are of coroutines
+                task.get_coro().close()
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:

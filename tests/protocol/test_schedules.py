@@ -7,40 +7,69 @@ from collections.abc import Callable
 
 import pytest
 from protocol.guards import GUARDS
-from protocol.schedules import Outcome, draw, run
+from protocol.schedules import Schedule, Step, draw, run, shrink
 from protocol.story import tell_failure
+from protocol.world import Shape
 
-SEEDS = int(os.environ.get("PROTOCOL_SEEDS", "2000"))
-"""How many schedules are tried."""
+SEEDS = int(os.environ.get("PROTOCOL_SEEDS") or (2_000 if os.environ.get("CI") else 500))
+"""How many schedules are tried; `make protocol` tries others."""
 
-_AT_A_TIME = 100
+_AT_A_TIME = 50
+
+# What a world leaves behind half done ends whenever it is collected; see conftest.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.mark.parametrize("first", range(1, SEEDS + 1, _AT_A_TIME))
 def test_no_schedule_breaks_an_invariant_and_all_heals(
-    first: int, record_testsuite_property: Callable[[str, object], None]
+    first: int, record_property: Callable[[str, object], None]
 ) -> None:
-    outcomes: list[Outcome] = []
-    for seed in range(first, min(first + _AT_A_TIME, SEEDS + 1)):
+    states, transitions = set[int](), 0
+    for seed in range(first, first + _AT_A_TIME):
         schedule = draw(seed)
         outcome = run(schedule)
         assert not outcome.violations, tell_failure(schedule, outcome)
-        outcomes.append(outcome)
-    record_testsuite_property(f"states from seed {first}", len(frozenset[int]().union(*(o.states for o in outcomes))))
-    assert sum(outcome.transitions for outcome in outcomes) > len(outcomes), "hardly anything happened"
+        states |= outcome.states
+        transitions += outcome.transitions
+    record_property("distinct states", len(states))
+    assert transitions > 2 * _AT_A_TIME, "hardly anything happened"
+    assert len(states) > _AT_A_TIME, "hardly anything else happened"
 
 
-def test_a_seed_is_the_same_schedule_each_time() -> None:
-    assert draw(7) == draw(7)
-    first, second = run(draw(7)), run(draw(7))
-    assert first == second
-    assert draw(8) != draw(7)
-    assert run(draw(8)) != first
+def test_a_seed_is_the_same_schedule_each_time_and_another_one_another() -> None:
+    assert draw(7) == draw(7) != draw(8)
+    assert run(draw(7)) == run(draw(7))
 
 
-@pytest.mark.parametrize("guard", sorted(FOUND_SOON))
+@pytest.mark.parametrize("guard", GUARDS)
 def test_a_guard_that_is_taken_out_is_missed(guard: str) -> None:
-    seed = FOUND_SOON[guard]
-    with GUARDS[guard]():
-        assert run(draw(seed)).violations
-    assert not run(draw(seed)).violations
+    missed_by = GUARDS[guard].missed_by
+    if missed_by is None:
+        pytest.skip("another guard does as much: see the table in docs/architecture.md")
+    with GUARDS[guard].taken_out():
+        assert run(draw(missed_by)).violations
+
+
+def test_a_schedule_that_fails_is_told_with_as_few_steps_as_still_fail() -> None:
+    guard = next(guard for guard in GUARDS.values() if guard.name.startswith("release"))
+    with guard.taken_out():
+        assert guard.missed_by is not None
+        schedule = draw(guard.missed_by)
+        outcome = run(schedule)
+        told = tell_failure(schedule, outcome)
+    assert f"seed {guard.missed_by}: {outcome.violations[0]}" in told
+    assert f"make protocol SEEDS=={guard.missed_by}" in told
+    assert "of its 40 steps are enough" in told
+
+
+def test_shrinking_leaves_out_whatever_is_not_needed() -> None:
+    steps = tuple(Step(0.0, "use a topic", number=number) for number in range(20))
+
+    def fails(schedule: Schedule) -> bool:
+        return {3, 17} <= {step.number for step in schedule.steps}
+
+    least = shrink(Schedule(1, Shape(1, 2, 1, 1), steps), fails)
+    assert [step.number for step in least.steps] == [3, 17]

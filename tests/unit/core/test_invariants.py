@@ -11,9 +11,19 @@ from loadmanager.core.invariants import (
     partition_violations,
     plan_violations,
     succession_violations,
+    transition_violations,
 )
 from loadmanager.core.names import BundleRange, NamespaceName
-from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Stamp
+from loadmanager.core.ownership import (
+    FREE,
+    NamespaceState,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    owner_gone,
+    release,
+)
 from loadmanager.core.plan import Assign, Plan, Reason, Unload
 
 A, B, GONE = broker("a"), broker("b"), broker("b", incarnation=9)
@@ -114,3 +124,33 @@ def test_a_version_that_falls_or_stays_though_something_changed_is_named() -> No
     other_owner = NamespaceState(name, halves, (owned(A, 3), owned(B, 5)))
     assert succession_violations(before, whole) == ["0x80000000: version 4 follows version 5"]
     assert succession_violations(before, other_owner) == ["0x80000000: version 5 follows version 5"]
+
+
+STAMP = Stamp(1, 0, "a test")
+OWNED = Ownership(OwnershipState.OWNED, A, None, 4)
+
+
+def registered(each: Registration | None) -> bool:
+    return each in {A, B}
+
+
+def test_a_legal_transition_violates_nothing() -> None:
+    released = release(OWNED, B, STAMP)
+    assert transition_violations(OWNED, released, registered) == []
+    assert transition_violations(released, Ownership(OwnershipState.OWNED, B, None, 6), registered) == []
+    of_one_that_is_gone = Ownership(OwnershipState.OWNED, GONE, None, 4)
+    assert transition_violations(of_one_that_is_gone, owner_gone(of_one_that_is_gone, STAMP), registered) == []
+
+
+@pytest.mark.parametrize(
+    ("after", "violation"),
+    [
+        (Ownership(OwnershipState.RELEASING, A, B, 4), "version 4 follows version 4"),
+        (Ownership(OwnershipState.FREE, None, None, 5), "taken from a:8080 (incarnation 1), which is registered"),
+        (Ownership(OwnershipState.OWNED, B, None, 5), "taken from a:8080 (incarnation 1), which is registered"),
+        (Ownership(OwnershipState.OWNED, A, B, 5), "Owned with destination b:8080"),
+    ],
+)
+def test_what_must_never_follow_is_named(after: Ownership, violation: str) -> None:
+    (found,) = transition_violations(OWNED, after, registered)
+    assert violation in found

@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from structlog.testing import capture_logs
 from support.delays import a_memory_cluster
 from support.nodes import Cluster, RunningNode, in_memory
 from support.registrations import read, write
@@ -24,6 +25,7 @@ from loadmanager.core.ownership import (
 from loadmanager.errors import (
     BundleNotFoundError,
     InvalidRecordError,
+    InvariantViolatedError,
     NamespaceExistsError,
     NotLeaderError,
     OutcomeUnknownError,
@@ -361,3 +363,61 @@ async def test_a_split_on_a_record_that_changed_underneath_is_made_on_what_is_tr
     await cluster.store.commit([Put(NAMESPACE, encode_namespace(by_hand))])
     await leader.node.ledger.reshape("t/ns", halving(first), "test")
     assert [entry.version for entry in (await stored(cluster)).ownerships] == [8, 8, 0, 0, 0]
+
+
+async def test_what_must_never_be_is_not_written_and_ends_the_term(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+    name, owner = BundleName.parse(bundle), cluster.brokers["b1:8080"].registration
+    other = (await cluster.a_broker("b2:8080")).registration
+    owned = await leader.node.ledger.apply("t/ns", name.range, lambda now, stamp: assign(now, owner, stamp), "a test")
+    before = await read(cluster.store, NAMESPACE)
+
+    def take(current: Ownership, stamp: Stamp) -> Ownership:
+        return assign(Ownership(version=current.version), other, stamp)
+
+    with capture_logs() as logs, pytest.raises(InvariantViolatedError, match=r"taken from b1:8080 .* was not asked"):
+        await leader.node.ledger.apply("t/ns", name.range, take, "a test")
+    assert await read(cluster.store, NAMESPACE) == before
+    (event,) = [entry for entry in logs if entry["event"] == "invariant_violated"]
+    assert event["story"] == [f"{name.range}: {Ownership()} -> {owned} (a test)"]
+    assert "stepped_down" in [entry["event"] for entry in logs]
+    assert leader.node.ledger.invariants_violated == 1
+    await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)
+    assert leader.ownership(bundle) == owned
+
+
+async def test_nothing_that_was_to_be_written_with_it_is(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+    (beside,) = await cluster.a_namespace("t/beside", bundles={"numBundles": 1})
+    owner = cluster.brokers["b1:8080"].registration
+
+    def fall(current: Ownership, stamp: Stamp) -> Ownership:
+        return Ownership(version=current.version - 1, epoch=stamp.epoch)
+
+    def give(current: Ownership, stamp: Stamp) -> Ownership:
+        return assign(current, owner, stamp)
+
+    apply = leader.node.ledger.apply
+    outcomes = await asyncio.gather(
+        apply("t/beside", BundleName.parse(beside).range, give, "a test"),
+        apply("t/ns", BundleName.parse(bundle).range, fall, "a test"),
+        return_exceptions=True,
+    )
+    assert [type(outcome) for outcome in outcomes] == [StaleEpochError, InvariantViolatedError]
+    assert leader.ownership(beside).state is OwnershipState.FREE
+
+
+async def test_bundles_of_another_shape_at_lower_versions_are_not_written(
+    cluster: Cluster, leader: RunningNode
+) -> None:
+    (bundle,) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
+    owner = cluster.brokers["b1:8080"].registration
+    name = BundleName.parse(bundle)
+    await leader.node.ledger.apply("t/ns", name.range, lambda now, stamp: assign(now, owner, stamp), "a test")
+
+    def forget(state: NamespaceState, _: Stamp) -> NamespaceState:
+        return NamespaceState.unowned(state.name, NamespaceBundles(state.bundles.boundaries))
+
+    with pytest.raises(InvariantViolatedError, match="version 0 follows version 1"):
+        await leader.node.ledger.reshape("t/ns", forget, "a test")
+    await eventually(lambda: leader.leads and leader.node.election.terms_won == 2)
