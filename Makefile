@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline-demo test soak test-pipeline mutation check lint bench format clean
+.PHONY: help demo pipeline-demo test soak protocol test-pipeline mutation check lint bench format clean
 
 # Test processes side by side: more than there are cores, since tests with processes of their own mostly wait for them,
 # the longest of them one after the other in one worker.
@@ -42,6 +42,11 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 test: $(VENV)/.for-development ## All tests but those on Spark, and every branch of the core covered
 	$(BIN)/python -m pytest -m 'not spark' -n $(WORKERS) \
 		--cov=loadmanager.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
+
+# So many schedules (1000), one of them (=17) or some (1000-2000); ARGS=--guards takes out each guard in turn.
+protocol: SEEDS = 1000
+protocol: $(VENV)/.for-development ## The whole protocol in virtual time under schedules drawn from seeds (SEEDS=1000)
+	PYTHONPATH=tests $(BIN)/python -m protocol '$(SEEDS)' $(ARGS)
 
 # So many seeds of the time that messages of the store in memory take: `make soak SEEDS=200` over a night.
 SEEDS ?= 20

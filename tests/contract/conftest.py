@@ -1,10 +1,11 @@
-"""The implementations of the metadata store, which every test here runs on."""
+"""The implementations of the metadata store, and the model of ZooKeeper, which every test here runs on."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
 import pytest
+from protocol.in_real_time import ModelWorld
 from support.clock import ManualClock
 from support.stores import MemoryWorld, StoreWorld, ZooKeeperWorld
 
@@ -12,11 +13,13 @@ from loadmanager.store.base import MetadataStore
 from loadmanager.store.memory import MemoryCluster
 
 
-@pytest.fixture(params=["memory", "memory at once", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
+@pytest.fixture(params=["memory", "memory at once", "model", pytest.param("zookeeper", marks=pytest.mark.zookeeper)])
 async def world(request: pytest.FixtureRequest) -> AsyncIterator[StoreWorld]:
     world: StoreWorld = MemoryWorld()
     if request.param == "memory at once":
         world = MemoryWorld(MemoryCluster(ManualClock()))
+    elif request.param == "model":
+        world = ModelWorld()
     elif request.param == "zookeeper":
         world = ZooKeeperWorld(request.getfixturevalue("zookeeper"), request.getfixturevalue("chroot"))
     yield world

@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
-from protocol.parties import Party, VirtualLoop, current_party
+from protocol.parties import Party, current_party
 
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError
 from loadmanager.store._subscriptions import Subscriptions
@@ -42,11 +42,21 @@ _HEARTBEATS = 6
 _LATENCY_S = (0.0001, 0.002)
 _SLOW_SHARES = (0.0, 0.0, 0.05, 0.2)
 _SLOW_S = 1.5
-_LAG_S = (0.0, 0.003)
+_LAG_S = 0.003
 _RECONNECT_S = (0.02, 0.3)
 _CONNECT_TIMEOUT_S = 1.0
 _TICK_S = 0.2
 _FOLLOWERS = 3
+
+
+class Clockwork(Protocol):
+    """The time of the world, and what happens later in it: `parties.VirtualLoop`."""
+
+    @property
+    def now_s(self) -> float: ...
+
+    def as_party(self, party: Party, delay_s: float, callback: Callable[..., object], *args: object) -> None: ...
+
 
 Changes = dict[str, Znode | None]
 OnCommit = Callable[[int, Sequence[Op], Changes], None]
@@ -86,7 +96,7 @@ class Follower:
 class Ensemble:
     """The servers. While it `is_stopped` nothing is answered and nobody heard, but the time of sessions goes on."""
 
-    def __init__(self, loop: VirtualLoop, rng: random.Random) -> None:
+    def __init__(self, loop: Clockwork, rng: random.Random) -> None:
         self.loop = loop
         self.rng = rng
         self.party = Party("zookeeper", "zookeeper")
@@ -95,6 +105,9 @@ class Ensemble:
         self.followers = [Follower(f"zk{number}") for number in range(_FOLLOWERS)]
         self.sessions: dict[int, _Session] = {}
         self.is_stopped = False
+        self.has_ended = False
+        self.most_lag_s = _LAG_S
+        """How late a follower that does not lag is, at most."""
         self.slow_share = rng.choice(_SLOW_SHARES)
         """So many messages are slow: drawn once."""
         self.cut_hosts: set[str] = set()
@@ -103,6 +116,10 @@ class Ensemble:
         self._numbers = 0
         self._held: list[Callable[[], None]] = []
         loop.as_party(self.party, _TICK_S, self._tick)
+
+    def end(self) -> None:
+        """There is no more to come."""
+        self.has_ended = True
 
     # What goes wrong
 
@@ -211,7 +228,7 @@ class Ensemble:
     def _spread(self, changes: Changes) -> None:
         zxid = self.zxid
         for follower in self.followers:
-            due_s = max(follower.last_due_s, self.loop.now_s + follower.lag_s + self.rng.uniform(*_LAG_S))
+            due_s = max(follower.last_due_s, self.loop.now_s + follower.lag_s + self.rng.uniform(0.0, self.most_lag_s))
             follower.last_due_s = due_s
             self.loop.as_party(self.party, due_s - self.loop.now_s, self._take, follower, zxid, changes)
 
@@ -226,6 +243,8 @@ class Ensemble:
             then()
 
     def _tick(self) -> None:
+        if self.has_ended:
+            return
         if not self.is_stopped:
             self._expire()
         self.loop.as_party(self.party, _TICK_S, self._tick)
@@ -428,9 +447,9 @@ class ModelStore:
                     await ended
             except (TimeoutError, StoreUnavailableError):
                 pass
-        self._drop()
-        self._session_id = 0
+        self._session_id, self._lease_valid_until_s = 0, -math.inf
         self._set_state(SessionState.LOST)
+        self._drop()
 
     async def get(self, path: str) -> Znode | None:
         check_path(path)
@@ -613,7 +632,7 @@ class ModelStore:
         for request in list(self._under_way):
             error = OutcomeUnknownError if request.is_write else StoreUnavailableError
             _resolve(request.answer, error("the connection to ZooKeeper broke"))
-        if self._state is SessionState.CONNECTED:
+        if self._state is SessionState.CONNECTED and not self._is_closed:
             self._set_state(SessionState.SUSPENDED)
 
     def _killed(self) -> None:
