@@ -154,7 +154,7 @@ GUARDS = {
         ),
         Guard("incarnation: a broker that registered again is another one", _no_incarnation),
         Guard("lease: a broker without one serves nothing", _no_lease_at_broker),
-        Guard("lease: it counts from the moment of asking", _no_moment_of_asking),
+        Guard("lease: it counts from the moment of asking", _no_moment_of_asking, is_missed_soon=False),
         Guard("lease: it never outlives what is certain of the agent's session", _no_session_in_lease),
         Guard("lease: a registration is taken back only once the last one has lapsed", _no_last_lease),
         Guard("lease: one of another incarnation closes everything first", _no_closing_at_new_life),
