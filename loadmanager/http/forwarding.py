@@ -55,7 +55,7 @@ class Forwarder:
             if isinstance(answer, web.Response):
                 return answer
             left_s = deadline_s - time.monotonic()
-            if left_s < 0:
+            if left_s <= 0:
                 raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
             await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
 

@@ -103,7 +103,7 @@ class BundleStats(TypedDict, total=False):
 
 @with_config(_STRICT)
 class BrokerData(TypedDict, total=False):
-    """Pulsar's LocalBrokerData: the latest report of one broker."""
+    """Pulsar's LocalBrokerData, and what our agents add to it: the latest report of one broker."""
 
     brokerId: str
     webServiceUrl: str
@@ -137,6 +137,8 @@ class BrokerData(TypedDict, total=False):
     startTimestamp: Milliseconds
     maxResourceUsage: Number
     loadReportType: str
+    agentLife: str
+    brokerLeaseMs: Milliseconds
 
 
 @with_config(_STRICT)

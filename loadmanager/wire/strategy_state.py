@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import orjson
 from pydantic import (
@@ -19,7 +19,7 @@ from pydantic import (
     ValidationInfo,
     with_config,
 )
-from pydantic_core import InitErrorDetails, from_json
+from pydantic_core import InitErrorDetails, from_json, to_json
 from typing_extensions import TypedDict
 
 from loadmanager.core.state import as_json
@@ -101,29 +101,29 @@ def parse_strategy_state(data: bytes, where: str) -> tuple[StrategyStateRecord, 
 
     Raises `InvalidRecordError` for what is no such record at all.
     """
-    try:
-        content = from_json(data)
-    except ValueError as error:
-        raise InvalidRecordError(f"{where}: Invalid JSON: {error}") from None
     faults: list[str] = []
     while True:
         try:
-            record = StrategyStateRecord.model_validate(content, context=_STORED)
+            record = StrategyStateRecord.model_validate_json(data, context=_STORED)
         except ValidationError as error:
             faults.append(describe(error))
-            if not _leave_out(content, error):
+            rest = _without_faults(data, error)
+            if rest is None:
                 raise InvalidRecordError(f"{where}: {faults[-1]}") from None
+            data = rest
         else:
             return record, InvalidRecordError(f"{where}: {'; '.join(faults)}") if faults else None
 
 
-def _leave_out(content: object, error: ValidationError) -> bool:
-    """Take the states and the stamps at fault out of the content; whether there were any."""
-    for where in {fault["loc"][:2] for fault in error.errors(include_url=False)}:
-        if len(where) < 2:  # noqa: PLR2004 - a field, and a name in it
-            return False
-        del cast("dict[Any, dict[Any, Any]]", content)[where[0]][where[1]]
-    return True
+def _without_faults(data: bytes, error: ValidationError) -> bytes | None:
+    """The record without the states and the stamps at fault; None when something else is."""
+    faulty = {fault["loc"][:2] for fault in error.errors(include_url=False)}
+    if any(len(where) < 2 for where in faulty):  # noqa: PLR2004 - a field, and a name in it
+        return None
+    content = from_json(data)
+    for field, name in faulty:
+        del content[field][name]
+    return to_json(content)
 
 
 def digest_of(state: Mapping[str, Mapping[str, Any]]) -> str:

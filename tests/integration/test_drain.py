@@ -147,7 +147,9 @@ async def test_an_agent_grants_again_what_it_was_asked_to_give_up_when_the_unloa
         node = local.node
         broker = await stack.enter_async_context(FakeBroker())
         settings = agent_settings(broker, local)  # type: ignore[arg-type] # of the node only its URL is looked at
-        agent = await stack.enter_async_context(running_agent(settings, await world.connect(), unload_timeout_s=30.0))
+        agent = await stack.enter_async_context(
+            running_agent(settings, await world.connect(), unload_timeout_s=30.0, highest_epoch=0)
+        )
         await eventually(lambda: node.leading.is_set() and BROKER_ID in node.view.brokers)
         name = NamespaceName.parse("tenant/ns")
         await node.create_namespace(name, NamespaceBundles(equal_boundaries(1)))

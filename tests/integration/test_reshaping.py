@@ -17,7 +17,7 @@ from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.ownership import NamespaceState, OwnershipState
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
-from loadmanager.store.base import Put
+from loadmanager.store.base import Delete, Put
 from loadmanager.store.codec import decode
 from loadmanager.wire.records import decode_bundle_data, decode_namespace
 
@@ -206,7 +206,8 @@ async def test_an_unload_and_a_split_at_the_same_time_both_come_to_an_end(fleet:
 async def test_a_leader_that_was_replaced_splits_nothing(fleet: Fleet) -> None:
     deposed = fleet.leader
     before = await stored(fleet)
-    await fleet.cluster.store.commit([Put(paths.EPOCH, b"another")])
+    deposed.node.election._resigned = True  # else it might be elected again before it is asked
+    await fleet.cluster.store.commit([Put(paths.EPOCH, b"another"), Delete(paths.LEADER)])
     reply = await deposed.put(f"{NS}/{WHOLE}/split", headers={"X-Loadmanager-Forwarded": "test"})
     assert reply.status == 503
     assert (await stored(fleet)) == before

@@ -25,7 +25,7 @@ from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATI
 
 BROKER_ID = "broker-1.example:8080"
 HIGHEST_EPOCH = 5
-"""So many leaders have been elected before an agent of a test starts."""
+"""So many leaders have been elected before an agent starts beside a fake node."""
 
 Reply = tuple[int, Any]
 
@@ -109,12 +109,14 @@ async def running_agent(
     clock: Callable[[], float] = time.monotonic,
     unload_timeout_s: float = 10.0,
     life: Life | None = None,
+    highest_epoch: int = HIGHEST_EPOCH,
 ) -> AsyncIterator[RunningAgent]:
     """The agent on a started store; it is stopped gracefully at the end, unless the test did so before.
 
+    Real nodes are elected by themselves, and deposed by any other epoch: `highest_epoch` is 0 beside them.
     An error that ended the agent is raised after the test, unless that has failed.
     """
-    await elect(store, HIGHEST_EPOCH)
+    await elect(store, highest_epoch)
     listener = listen()
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     agent = Agent(settings, store, url, life=life, clock=clock, unload_timeout_s=unload_timeout_s)

@@ -214,6 +214,15 @@ class FickleFleet:
         for node in self.nodes:
             await node.stop()
 
+    async def crash(self) -> None:
+        """After a run that failed: whatever goes on ends, and so do the nodes, in no good order."""
+        going_on = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in going_on:
+            task.cancel()
+        await asyncio.wait(going_on, timeout=SETTLED_S)
+        for node in self.nodes:
+            await node.crash()
+
     def _has_confirmed(self, bundle: str, released: Ownership) -> bool:
         return any(
             (call.bundle, call.version, call.status) == (bundle, released.version, 204)

@@ -66,7 +66,7 @@ class Fleet:
         ending.push_async_callback(store.close)
         urls = [node.node.service_url for node in self.cluster.nodes]
         settings = agent_settings(broker, brokerId=broker_id, loadManagerUrls=urls)
-        agent = await ending.enter_async_context(running_agent(settings, store))
+        agent = await ending.enter_async_context(running_agent(settings, store, highest_epoch=0))
         await agent.registered()
         self.brokers[broker_id], self.agents[broker_id] = broker, agent
         await self.cluster.known_everywhere(lambda node: BrokerId(broker_id) in node.node.view.brokers)

@@ -17,7 +17,8 @@ from loadmanager.decide.collecting import Collected
 from loadmanager.decide.deciding import Decided, ShedDecider
 from loadmanager.decide.dumping import collect_cluster, configuration_of
 from loadmanager.store import paths
-from loadmanager.wire.dump import DumpLine, encode
+from loadmanager.wire.broker_data import LocalBrokerData
+from loadmanager.wire.dump import BrokerData, DumpLine, encode
 
 NAMESPACE = "t/ns"
 TAKEN_AT_MS = 1_700_000_060_000
@@ -139,6 +140,7 @@ async def test_bundles_of_a_broker_that_is_gone_are_free() -> None:
         record = orjson.loads((await cluster.store.get(paths.namespace(NAMESPACE))).data)  # type: ignore[union-attr]  # it is there
         for entry in record["ownership"].values():
             entry["incarnation"] -= 1
+        await leader.node.election.resign()  # who leads would free them
         await write(cluster.store, paths.namespace("t/copy"), orjson.dumps(record))
         ownership = (await dumped(cluster)).finish()["namespaces"]["t/copy"]["ownership"]
         assert {encode(entry) for entry in ownership.values()} == {'{"state":"Free"}'}
@@ -228,3 +230,7 @@ async def test_laid_down_records_that_cannot_be_read_are_named_and_left_out() ->
         collected = await dumped(cluster)
         assert [fault.partition(":")[0] for fault in collected.faults] == list(paths.LAID_DOWN)
         assert not {"isolationPolicies", "failureDomains", "controls"} & collected.finish().keys()
+
+
+def test_a_dump_has_room_for_all_that_a_broker_reports() -> None:
+    assert BrokerData.__annotations__.keys() == LocalBrokerData.__annotations__.keys()

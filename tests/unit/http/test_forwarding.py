@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -13,6 +14,7 @@ from aiohttp.test_utils import make_mocked_request
 from support.nodes import Cluster, RunningNode
 from support.registrations import write
 from support.servers import LoopbackServer
+from support.virtual_loop import VirtualLoop
 from support.waiting import eventually
 
 from loadmanager.calling import HttpClient
@@ -66,7 +68,8 @@ async def test_a_namespace_created_at_a_standby_is_created_by_the_leader(cluster
     _, standby = cluster.nodes
     created = await standby.put("/admin/v2/namespaces/t/ns", json={"bundles": {"numBundles": 3}})
     assert created.status == 204
-    await cluster.known_everywhere(lambda node: len(node.node.view.namespaces["t/ns"].state.bundles) == 3)
+    await cluster.known_everywhere(lambda node: "t/ns" in node.node.view.namespaces)
+    assert {len(node.node.view.namespaces["t/ns"].state.bundles) for node in cluster.nodes} == {3}
     again = await standby.put("/admin/v2/namespaces/t/ns")
     assert (again.status, again.reason) == (409, "namespace t/ns exists already")
 
@@ -172,6 +175,18 @@ async def _look_while_nobody_leads(forwarder: Forwarder) -> None:
         with pytest.raises(NoLeaderError):
             await forwarder.on_leader(a_request(method), act, PATIENCE_S)
     assert looks == 4
+
+
+def test_a_clock_that_stands_still_at_the_deadline_keeps_nobody_busy() -> None:
+    loop = VirtualLoop()
+
+    async def look() -> None:
+        node = SimpleNamespace(leader_changed=loop.create_future(), leader_url=None, service_url="http://n1:8080")
+        async with HttpClient() as http:
+            await _look_while_nobody_leads(Forwarder(node, http, PATIENCE_S))  # type: ignore[arg-type] # all it looks at
+
+    loop.run(look())
+    loop.end()
 
 
 async def test_a_thousand_that_wait_for_a_leader_wake_once() -> None:

@@ -261,10 +261,10 @@ def test_each_figure_that_is_no_finite_number_is_named_and_the_other_states_are_
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        (b"[]", "here: Input should be a valid dictionary"),
+        (b"[]", "here: Input should be an object"),
         (b"{", "here: Invalid JSON: "),
-        (b'{"states":5,"recentlyUnloaded":{"t/ns/x":"y"}}', "here: states: Input should be a valid dictionary"),
-        (b'{"lastUnloaded":[1]}', "here: lastUnloaded: Input should be a valid dictionary"),
+        (b'{"states":5,"recentlyUnloaded":{"t/ns/x":"y"}}', "here: states: Input should be an object"),
+        (b'{"lastUnloaded":[1]}', "here: lastUnloaded: Input should be an object"),
     ],
 )
 def test_what_is_no_such_record_at_all_is_refused(data: bytes, complaint: str) -> None:
