@@ -42,6 +42,7 @@ from loadmanager.core.leading.moves import (
     Resume,
     StaleStepError,
     StopAsking,
+    Unanswered,
     Want,
 )
 from loadmanager.core.names import BundleName
@@ -54,6 +55,7 @@ from loadmanager.errors import (
     NamespaceNotFoundError,
     NotLeaderError,
     NoUnloadError,
+    OutcomeUnknownError,
     UnloadCancelledError,
     UnloadFailedError,
 )
@@ -307,13 +309,23 @@ class Executor:
             stored = await self._ledger.apply(
                 str(name.namespace), name.range, instruction.transition, instruction.reason
             )
+        except OutcomeUnknownError as error:
+            event = Unanswered(move, await self._read_again(name), error)
         except (LoadManagerError, IllegalTransitionError) as error:
             event = NotCommitted(move, error)
         else:
             event = Committed(move, stored)
-            if move.phase is Phase.RELEASING:
-                self._began(name, move, stored)
+        had_begun = move.released is not None
         self._step(event)
+        if not had_begun and move.released is not None:
+            self._began(name, move, move.released)
+
+    async def _read_again(self, name: BundleName) -> Ownership | None:
+        """A bundle's ownership, once what a write may have changed was read again; None if it is no more."""
+        await self._ledger.settled()
+        with contextlib.suppress(LoadManagerError):
+            return self._ownership(name)
+        return None
 
     async def _ask_for(self, move: Move, patience_s: float) -> None:
         refusal = await self._ask(BundleName.parse(move.bundle), move.get_released(), patience_s)

@@ -198,6 +198,10 @@ class Ledger:
         self._wake.set()
         return await change.done
 
+    async def settled(self) -> None:
+        """Return once the records were read again that a write without an answer may have changed."""
+        await self._intake.settled()
+
     async def create_namespace(self, state: NamespaceState) -> None:
         """Write the first record of a namespace and wait until the view has it.
 

@@ -157,10 +157,16 @@ GUARDS = {
         Guard("lease: it counts from the moment of asking", _no_moment_of_asking, is_missed_soon=False),
         Guard("lease: it never outlives what is certain of the agent's session", _no_session_in_lease),
         Guard("lease: a registration is taken back only once the last one has lapsed", _no_last_lease),
-        Guard("lease: one of another incarnation closes everything first", _no_closing_at_new_life),
+        Guard(
+            "lease: one of another incarnation closes everything first", _no_closing_at_new_life, is_missed_soon=False
+        ),
         Guard("lease: a left-over registration stands until the former life's last has lapsed", _no_leftover),
         Guard("view: everything is read again after a reconnection", _no_second_reading),
-        Guard("view: a new leader reads the registrations before it takes anything away", _no_registrations_read),
+        Guard(
+            "view: a new leader reads the registrations before it takes anything away",
+            _no_registrations_read,
+            is_missed_soon=False,
+        ),
     )
 }
 """By name; docs/architecture.md has them as a table."""

@@ -26,9 +26,12 @@ came of it. The record is the truth at every phase, so that whoever leads next f
     COMPLETING  Committed                                                   Ended: Moved
     KEEPING     Committed                                                   Ended: Kept
     both        NotCommitted                                                Ended: Failed
+    RELEASING,  Unanswered, and the         is what was to be written       as Committed
+    COMPLETING, record, read again,         is the release as it was        (not RELEASING) AskOwner  ─▶ ASKED
+    KEEPING                                 is another                      Ended: Failed
 
 A move that ended with Failed may have left its bundle released: whoever looks at the records resumes it. A turn is had
-from RELEASING to the end; what a former leader began, and is resumed, takes none.
+from RELEASING to the end, also while nobody knows what became of a write; what is resumed has one, whatever the limits.
 """
 
 from __future__ import annotations
@@ -205,6 +208,15 @@ class NotCommitted:
 
 
 @dataclass(frozen=True, slots=True)
+class Unanswered:
+    """A write may have happened or not; `stored` is the bundle's ownership as read since, None if it is no more."""
+
+    move: Move
+    stored: Ownership | None
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerAnswered:
     """None: the owner has let go; else why it did not, or that it did not answer."""
 
@@ -219,7 +231,7 @@ class Plain(enum.Enum):
     MEMBERSHIP = enum.auto()
 
 
-Event = Want | Resume | CallOff | Cancel | Committed | NotCommitted | OwnerAnswered | Plain
+Event = Want | Resume | CallOff | Cancel | Committed | NotCommitted | Unanswered | OwnerAnswered | Plain
 
 # Instructions
 
@@ -303,6 +315,7 @@ class Moves:
                 self._waiting[move] = None
                 self._turns.wait(move, move.brokers)
             case Resume(move):
+                self._turns.have(move, move.brokers)
                 self._follow(move, move.get_released())
             case CallOff(is_meant, why):
                 for move in [move for move in self._waiting if is_meant(move)]:
@@ -313,6 +326,8 @@ class Moves:
                 self._committed(move, stored)
             case NotCommitted(move, error):
                 self._end(move, Failed(error))
+            case Unanswered(move, stored, error):
+                self._unanswered(move, stored, error)
             case OwnerAnswered(move, refusal):
                 self._answered(move, refusal)
             case _:
@@ -359,6 +374,27 @@ class Moves:
             self._end(move, Moved(stored))
         else:
             self._end(move, Kept(stored, move.why_kept, move.refusal))
+
+    def _unanswered(self, move: Move, stored: Ownership | None, error: Exception) -> None:
+        """The record tells whether the write happened; if it did not, an end is written again."""
+        before = move.released
+        if stored is None:
+            self._end(move, Failed(error))
+        elif before is None:
+            is_ours = stored.state is OwnershipState.RELEASING and stored.owner == move.owner
+            if is_ours and stored.destination == move.destination:
+                self._committed(move, stored)
+            else:
+                self._end(move, Failed(error))
+        elif stored.version == before.version:
+            if move.phase is Phase.KEEPING:
+                self._keep(move)
+            else:
+                self._complete(move)
+        elif stored.version == before.version + 1 and stored.epoch >= before.epoch:
+            self._committed(move, stored)
+        else:
+            self._end(move, Failed(error))
 
     def _follow(self, move: Move, released: Ownership) -> None:
         """The bundle is released: from now on its owner has so long to let go."""

@@ -43,6 +43,11 @@ class Turns(Generic[Who]):
         self._waiting[who] = next(self._numbers), brokers
         self._queues.setdefault(brokers, deque()).append(who)
 
+    def have(self, who: Who, brokers: _Brokers) -> None:
+        """Have a turn at once, whatever the limits: it was begun already."""
+        self._having[who] = brokers
+        self._busy.update(brokers)
+
     def end(self, who: Who) -> None:
         """Leave, whether it waits or has its turn; nothing if it does neither."""
         brokers = self._having.pop(who, None)

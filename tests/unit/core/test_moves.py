@@ -18,6 +18,7 @@ from loadmanager.core.leading.moves import (
     Committed,
     Ended,
     Event,
+    Expected,
     Failed,
     Instruction,
     Kept,
@@ -29,7 +30,9 @@ from loadmanager.core.leading.moves import (
     Phase,
     Plain,
     Resume,
+    StaleStepError,
     StopAsking,
+    Unanswered,
     Want,
 )
 from loadmanager.core.names import BrokerId
@@ -262,18 +265,42 @@ def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: Leader) -> Non
     assert isinstance(leader.ended(), Moved)
 
 
-def test_a_release_found_in_the_records_is_seen_through_and_takes_no_turn(leader: Leader) -> None:
+def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_counts(leader: Leader) -> None:
     leader.limits = (1, 1)
-    leader.want("t/ns/1")
+    first = leader.want("t/ns/1")
+    leader.want("t/ns/3")
     leader.to_do.clear()
     leader.owned("t/ns/2")
     released = leader.records["t/ns/2"] = release(leader.records["t/ns/2"], C, STAMP)
     found = Move("t/ns/2", A, C, "admin_unload", released=released)
     assert leader.step(Resume(found)) == [AskOwner(found, DEADLINE_S)]
+    (ended,) = leader.step(NotCommitted(first, LOST))
+    assert isinstance(ended, Ended), "nobody else's turn comes while it is under way"
     leader.to_do.clear()
     leader.step(OwnerAnswered(found, None))
     leader.commit()
-    assert isinstance(leader.ended(), Moved)
+    moved, begun = leader.to_do
+    assert isinstance(moved, Ended)
+    assert isinstance(moved.outcome, Moved)
+    assert isinstance(begun, Commit), "and then the next one's has"
+
+
+@pytest.mark.parametrize(
+    ("expected", "refusal"),
+    [
+        (Expected(A), None),
+        (Expected(A, 1), None),
+        (Expected(B), "not owned by b:1"),
+        (Expected(A, 2), "at version 1, and not at 2"),
+    ],
+)
+def test_a_step_is_for_what_it_was_planned_on(expected: Expected, refusal: str | None) -> None:
+    owned = assign(Ownership(), A, STAMP)
+    if refusal is None:
+        expected.check(owned)
+    else:
+        with pytest.raises(StaleStepError, match=refusal):
+            expected.check(owned)
 
 
 def test_an_end_is_of_that_very_release(leader: Leader) -> None:
@@ -284,6 +311,64 @@ def test_an_end_is_of_that_very_release(leader: Leader) -> None:
     outcome = leader.ended()
     assert isinstance(outcome, Failed)
     assert "the release at version 2 is over" in str(outcome.error)
+
+
+LOST = RuntimeError("no answer")
+
+
+def lose(leader: Leader, *, happened: bool) -> Move:
+    """The write that is to be done is not answered, and the record read again."""
+    instruction = leader.take()
+    assert isinstance(instruction, Commit)
+    move = instruction.move
+    if happened:
+        leader.records[move.bundle] = instruction.transition(leader.records[move.bundle], STAMP)
+    leader.step(Unanswered(move, leader.records.get(move.bundle), LOST))
+    return move
+
+
+def test_a_release_whose_answer_was_lost_keeps_its_turn_if_it_happened(leader: Leader) -> None:
+    leader.limits = (1, 1)
+    leader.want("t/ns/b")
+    move = lose(leader, happened=True)
+    assert leader.to_do == [AskOwner(move, DEADLINE_S)]
+    assert not [
+        each for each in leader.step(Want(Move("t/ns/other", A, B, "admin_unload"))) if isinstance(each, Commit)
+    ]
+
+
+def test_a_release_whose_answer_was_lost_is_over_if_it_did_not_happen(leader: Leader) -> None:
+    leader.want("t/ns/b")
+    lose(leader, happened=False)
+    assert leader.ended() == Failed(LOST)
+
+
+@pytest.mark.parametrize("happened", [False, True])
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_an_end_whose_answer_was_lost_is_written_until_it_is(
+    leader: Leader, *, happened: bool, is_cancelled: bool
+) -> None:
+    move = leader.asked()
+    leader.step(Cancel(move) if is_cancelled else OwnerAnswered(move, None))
+    leader.to_do = [each for each in leader.to_do if isinstance(each, Commit)]
+    lose(leader, happened=happened)
+    if not happened:
+        assert isinstance(leader.to_do[0], Commit)
+        leader.commit()
+    assert isinstance(leader.ended(), Kept if is_cancelled else Moved)
+
+
+def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: Leader) -> None:
+    move = leader.asked()
+    leader.step(OwnerAnswered(move, None))
+    leader.to_do.clear()
+    leader.step(Unanswered(move, Ownership(OwnershipState.OWNED, C, None, 9), LOST))
+    assert leader.ended() == Failed(LOST)
+    move = leader.asked("t/ns/2")
+    leader.step(OwnerAnswered(move, None))
+    leader.to_do.clear()
+    leader.step(Unanswered(move, None, LOST))
+    assert leader.ended() == Failed(LOST)
 
 
 def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:

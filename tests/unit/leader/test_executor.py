@@ -17,9 +17,8 @@ from loadmanager.core.ownership import (
     OwnershipState,
     Registration,
     Stamp,
-    assign,
     complete,
-    owner_gone,
+    release,
 )
 from loadmanager.core.plan import Reason, Unload
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
@@ -420,7 +419,8 @@ async def _give(leader: RunningNode, bundle: str, to: Registration) -> None:
     """Another owner in the record, as if the bundle had moved while nobody looked."""
     name = BundleName.parse(bundle)
 
-    def move(current: Ownership, stamp: Stamp) -> Ownership:
-        return assign(owner_gone(current, stamp), to, stamp)
+    def let_go(current: Ownership, stamp: Stamp) -> Ownership:
+        return release(current, to, stamp)
 
-    await leader.node.ledger.apply(str(name.namespace), name.range, move, "test")
+    for step in (let_go, complete):
+        await leader.node.ledger.apply(str(name.namespace), name.range, step, "test")

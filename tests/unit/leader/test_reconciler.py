@@ -163,7 +163,8 @@ async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_aga
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
         name, ledger, broker = BundleName.parse(bundle), leader.node.ledger, cluster.brokers["b1:8080"]
-        await ledger.apply("t/ns", name.range, _releasing_to(broker.registration), Reason.ADMIN_UNLOAD.value)
+        other = await cluster.a_broker("b2:8080")
+        await ledger.apply("t/ns", name.range, _releasing_to(other.registration), Reason.ADMIN_UNLOAD.value)
         former = list(leader.node.view.ownerships())
         await ledger.apply("t/ns", name.range, complete, Reason.ADMIN_UNLOAD.value)
         await _swept(leader, former)
@@ -173,8 +174,9 @@ async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_aga
 async def test_a_release_of_a_bundle_that_is_no_more_is_passed_over() -> None:
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
-        name, ledger, broker = BundleName.parse(bundle), leader.node.ledger, cluster.brokers["b1:8080"]
-        await ledger.apply("t/ns", name.range, _releasing_to(broker.registration), Reason.ADMIN_UNLOAD.value)
+        name, ledger = BundleName.parse(bundle), leader.node.ledger
+        other = await cluster.a_broker("b2:8080")
+        await ledger.apply("t/ns", name.range, _releasing_to(other.registration), Reason.ADMIN_UNLOAD.value)
         former = list(leader.node.view.ownerships())
         await ledger.apply("t/ns", name.range, complete, Reason.ADMIN_UNLOAD.value)
         await leader.node.split_bundle(name, algorithm="range_equally_divide", positions=[], unload=False)
