@@ -18,7 +18,7 @@ from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.registration import Registration
 from loadmanager.config import AgentSettings
 from loadmanager.core.load import max_resource_usage, percent_usage
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import ReportReason
 from loadmanager.core.reporting import ReportDue, ReportFigures, report_due
 from loadmanager.errors import StoreError
 from loadmanager.store import codec
@@ -186,7 +186,7 @@ class Reporter:
             or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
             or self._other_bundles(report)
             or self._other_limits(report)
-            or (ReportDue(Reason.RECORD_OVERWRITTEN, "", 0.0) if registration.overwritten else None)
+            or (ReportDue(ReportReason.RECORD_OVERWRITTEN, "", 0.0) if registration.overwritten else None)
         )
         if due is not None:
             await self._write(registration, report, due)
@@ -195,19 +195,19 @@ class Reporter:
         """Due for an unload, once the figures are from after it."""
         if self._unloaded_at_s is None or self._measured_at_s() <= self._unloaded_at_s:
             return None
-        return ReportDue(Reason.BUNDLE_UNLOADED, "bundles", 0.0)
+        return ReportDue(ReportReason.BUNDLE_UNLOADED, "bundles", 0.0)
 
     def _other_bundles(self, report: _Report) -> ReportDue | None:
         """Due for other bundles than were reported, however many: a new one counts with its old load until then."""
         if self._written is None or self._written.record["bundles"] == report.record["bundles"]:
             return None
-        return ReportDue(Reason.LOAD_CHANGED, "bundles", 0.0)
+        return ReportDue(ReportReason.LOAD_CHANGED, "bundles", 0.0)
 
     def _other_limits(self, report: _Report) -> ReportDue | None:
         """Due for other limits: the first report is written before anything is measured, and knows none of them."""
         if self._written is None or _limits(self._written.record) == _limits(report.record):
             return None
-        return ReportDue(Reason.LOAD_CHANGED, "limits", 0.0)
+        return ReportDue(ReportReason.LOAD_CHANGED, "limits", 0.0)
 
     async def _write(self, registration: Registration, report: _Report, due: ReportDue) -> None:
         try:
@@ -217,7 +217,7 @@ class Reporter:
             self._metrics.reports.labels("failed").inc()
             return
         self._written = report
-        if due.reason is Reason.BUNDLE_UNLOADED:
+        if due.reason is ReportReason.BUNDLE_UNLOADED:
             self._unloaded_at_s = None
         self._metrics.reports.labels("written").inc()
         log.info("report_written", reason=due.reason, figure=due.figure, bundles=report.record["numBundles"])

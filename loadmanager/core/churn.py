@@ -20,7 +20,8 @@ from typing import Any, NamedTuple
 
 from loadmanager.core.effect import share_of
 from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Assign, Figure, Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
+from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 
@@ -32,7 +33,13 @@ KEY = "churn"
 _MEMORY = "memory"
 
 AT_AN_OPERATORS_WORD = frozenset(
-    {Reason.ADMIN_UNLOAD, Reason.DRAIN, Reason.PINNED_TO_BROKER, Reason.PLAN_EXECUTED, Reason.ADMIN_SPLIT}
+    {
+        OwnershipReason.ADMIN_UNLOAD,
+        OwnershipReason.DRAIN,
+        PlacementReason.PINNED_TO_BROKER,
+        OwnershipReason.PLAN_EXECUTED,
+        SplitReason.ADMIN_SPLIT,
+    }
 )
 """Why a bundle was unloaded when it was not shedding that wanted it."""
 
@@ -245,7 +252,7 @@ class _Allowance:
             or self._find_excess_of_cycle(step, share)
             or self._find_excess(
                 step,
-                Reason.MOVED_ENOUGH_THIS_HOUR,
+                ChurnReason.MOVED_ENOUGH_THIS_HOUR,
                 "loadBalancerMaxLoadMovedPerHourPercentage",
                 share,
                 self._this_hour,
@@ -266,7 +273,7 @@ class _Allowance:
                 "thrash_percent": 100 * memory.thrash(self._now_s, settings),
                 "loadBalancerThrashThresholdPercentage": settings.thrash_threshold_percentage,
             }
-            return Verdict(step.bundle, Reason.SHEDDING_STOPPED, acted=False, why=why)
+            return Verdict(step.bundle, ChurnReason.SHEDDING_STOPPED, acted=False, why=why)
         until_s = memory.frozen_until_s.get(step.bundle)
         if until_s is None:
             return None
@@ -275,7 +282,7 @@ class _Allowance:
             "returns": memory.returns_of(step.bundle, self._now_s, settings),
             "loadBalancerMaxBundleReturns": settings.max_bundle_returns,
         }
-        return Verdict(step.bundle, Reason.KEEPS_RETURNING, acted=False, why=why)
+        return Verdict(step.bundle, ChurnReason.KEEPS_RETURNING, acted=False, why=why)
 
     def _find_return(self, step: Unload) -> Verdict | None:
         if step.destination is None or step.bundle not in self._left:
@@ -289,7 +296,7 @@ class _Allowance:
             "seconds_ago": round(self._now_s - left_s),
             "loadBalancerReturnCoolDownMinutes": minutes,
         }
-        return Verdict(step.bundle, Reason.NO_RETURN, acted=False, why=why)
+        return Verdict(step.bundle, ChurnReason.NO_RETURN, acted=False, why=why)
 
     def _find_excess_of_cycle(self, step: Unload, share: float) -> Verdict | None:
         """A round may always move one bundle: one that is heavier than the limit could never move otherwise."""
@@ -297,7 +304,7 @@ class _Allowance:
         if self._this_cycle == 0 and most_percent > 0:
             return None
         key = "loadBalancerMaxLoadMovedPerCyclePercentage"
-        return self._find_excess(step, Reason.MOVED_ENOUGH_THIS_CYCLE, key, share, self._this_cycle, most_percent)
+        return self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_CYCLE, key, share, self._this_cycle, most_percent)
 
     def _find_excess(
         self, step: Unload, reason: Reason, key: str, share: float, moved: float, most_percent: float
@@ -323,7 +330,7 @@ def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str,
     for step in steps:
         if isinstance(step, Unload) and step.bundle not in refusals and _pair(step) in broken:
             why: dict[str, Figure] = {"other": broken[_pair(step)]}
-            refusals[step.bundle] = Verdict(step.bundle, Reason.EXCHANGE_BROKEN, acted=False, why=why)
+            refusals[step.bundle] = Verdict(step.bundle, ChurnReason.EXCHANGE_BROKEN, acted=False, why=why)
 
 
 def _pair(step: Unload) -> frozenset[Registration | None]:
@@ -343,7 +350,7 @@ def _judged(memory: Memory, bundle: str, now_s: float, settings: PlannerSettings
             "loadBalancerThrashWindowMinutes": settings.thrash_window_minutes,
             "loadBalancerThrashBundleFreezeMinutes": settings.thrash_bundle_freeze_minutes,
         }
-        verdicts.append(Verdict(bundle, Reason.KEEPS_RETURNING, acted=True, why=why))
+        verdicts.append(Verdict(bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
     thrash = memory.thrash(now_s, settings)
     if thrash > settings.thrash_threshold_percentage / 100:
         memory = replace(memory, stopped_until_s=now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S)
@@ -353,5 +360,5 @@ def _judged(memory: Memory, bundle: str, now_s: float, settings: PlannerSettings
             "loadBalancerThrashWindowMinutes": settings.thrash_window_minutes,
             "loadBalancerThrashSheddingStopMinutes": settings.thrash_shedding_stop_minutes,
         }
-        verdicts.append(Verdict("cluster", Reason.SHEDDING_STOPPED, acted=True, why=why))
+        verdicts.append(Verdict("cluster", ChurnReason.SHEDDING_STOPPED, acted=True, why=why))
     return memory, verdicts

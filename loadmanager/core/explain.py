@@ -21,8 +21,9 @@ from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.obstacles import Obstacle, find_general_obstacles, find_obstacles
 from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Placement, Projection
-from loadmanager.core.plan import Figure, Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.planner import State, Trial, find_round_refusal, try_transfer
+from loadmanager.core.reasons import ExplanationReason, FilterReason, PlacementReason
 from loadmanager.core.restraint import drain_of, pin_of, restrain, restraint_of
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding import shedding_strategy
@@ -232,7 +233,7 @@ def why_not(situation: Situation, bundle: str, broker: BrokerId) -> WhyNot:
     )
 
 
-_DECIDED = (Reason.PINNED_TO_BROKER, Reason.DECIDED_BEFORE)
+_DECIDED = (PlacementReason.PINNED_TO_BROKER, PlacementReason.DECIDED_BEFORE)
 
 
 def _row_of(snapshot: Snapshot, bundle: str) -> int:
@@ -281,7 +282,7 @@ def _passed_over(plan: Plan, bundle: str, broker: BrokerId) -> Verdict:
         return refusal
     others = len(_steps_from(plan, broker))
     why: dict[str, Figure] = {"broker": broker, "bundles_taken": others} if others else {"broker": broker}
-    return Verdict(bundle, Reason.STAYS_ON_BROKER, acted=False, why=why)
+    return Verdict(bundle, ExplanationReason.STAYS_ON_BROKER, acted=False, why=why)
 
 
 def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
@@ -328,25 +329,25 @@ def _explain_placement(situation: Situation, bundle: int) -> PlacementExplained:
 
 def _with_one_excluded_less(verdict: Verdict) -> Verdict:
     """The verdict without the exclusion that only this explanation made."""
-    excluded = int(verdict.why[Reason.BROKER_EXCLUDED.value]) - 1
-    others = {name: figure for name, figure in verdict.why.items() if name != Reason.BROKER_EXCLUDED.value}
-    return replace(verdict, why={**others, **({Reason.BROKER_EXCLUDED.value: excluded} if excluded else {})})
+    excluded = int(verdict.why[FilterReason.BROKER_EXCLUDED.value]) - 1
+    others = {name: figure for name, figure in verdict.why.items() if name != FilterReason.BROKER_EXCLUDED.value}
+    return replace(verdict, why={**others, **({FilterReason.BROKER_EXCLUDED.value: excluded} if excluded else {})})
 
 
 _FILTERS = frozenset(
     reason.value
     for reason in (
-        Reason.BROKER_DRAINING,
-        Reason.BROKER_EXCLUDED,
-        Reason.ISOLATION_POLICY,
-        Reason.PERSISTENCE_DISABLED,
-        Reason.OTHER_LOAD_MANAGER_CLASS,
-        Reason.TOPIC_LIMIT_REACHED,
-        Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP,
-        Reason.HAS_MORE_OF_GROUP,
-        Reason.OWNS_MORE_OF_NAMESPACE,
-        Reason.OLDER_VERSION,
-        Reason.VERSION_UNREADABLE,
+        FilterReason.BROKER_DRAINING,
+        FilterReason.BROKER_EXCLUDED,
+        FilterReason.ISOLATION_POLICY,
+        FilterReason.PERSISTENCE_DISABLED,
+        FilterReason.OTHER_LOAD_MANAGER_CLASS,
+        FilterReason.TOPIC_LIMIT_REACHED,
+        FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP,
+        FilterReason.HAS_MORE_OF_GROUP,
+        FilterReason.OWNS_MORE_OF_NAMESPACE,
+        FilterReason.OLDER_VERSION,
+        FilterReason.VERSION_UNREADABLE,
     )
 )
 
@@ -358,9 +359,9 @@ def _why_not(
     snapshot = situation.snapshot
     name, asked = snapshot.bundles.names[bundle], snapshot.brokers.find_row(broker)
     if asked is None:
-        return Verdict(name, Reason.NOT_REGISTERED, acted=False, why={"broker": broker})
+        return Verdict(name, ExplanationReason.NOT_REGISTERED, acted=False, why={"broker": broker})
     if asked == snapshot.bundles.assigned[bundle]:
-        return Verdict(name, Reason.OWNS_IT_ALREADY, acted=True, why={"broker": broker})
+        return Verdict(name, ExplanationReason.OWNS_IT_ALREADY, acted=True, why={"broker": broker})
     if obstacles:
         return _verdict_of(obstacles[0], name, broker)
     holder = _holder(snapshot, bundle)
@@ -376,12 +377,14 @@ def _compare(bundle: str, asked: int, broker: BrokerId, trial: Trial, holder: Br
     why: dict[str, Figure] = {"broker": broker, "candidates": len(trial.candidates)}
     if trial.placement.broker == asked:
         leaves: dict[str, Figure] = {} if holder is None else {"holder": holder}
-        return Verdict(bundle, Reason.WOULD_BE_CHOSEN, acted=True, why=why | leaves)
+        return Verdict(bundle, ExplanationReason.WOULD_BE_CHOSEN, acted=True, why=why | leaves)
     ahead, placement = _find_position(trial, asked)
     why |= {"chosen": trial.verdict.why["broker"], "ahead": ahead}
     if ahead:
-        return Verdict(bundle, Reason.COMES_AFTER, acted=False, why=why)
-    return Verdict(bundle, Reason.AS_GOOD_AS_CHOSEN, acted=False, why={**why, "equals": len(placement.drawn_from)})
+        return Verdict(bundle, ExplanationReason.COMES_AFTER, acted=False, why=why)
+    return Verdict(
+        bundle, ExplanationReason.AS_GOOD_AS_CHOSEN, acted=False, why={**why, "equals": len(placement.drawn_from)}
+    )
 
 
 def _find_position(trial: Trial, asked: int) -> tuple[int, Placement]:
@@ -399,7 +402,7 @@ def _find_margin(situation: Situation, broker: BrokerId) -> Verdict | None:
         return None
     name, strategy = shedding_strategy(situation.settings)
     figures = strategy.find_margin(snapshot, situation.state.get(name, {}), row)
-    return Verdict(broker, Reason.SHEDS_FROM, acted=False, why=figures) if figures else None
+    return Verdict(broker, ExplanationReason.SHEDS_FROM, acted=False, why=figures) if figures else None
 
 
 def _standings(situation: Situation, brokers: Sequence[int | None], bundle: str) -> tuple[Standing, ...]:

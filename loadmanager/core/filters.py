@@ -27,8 +27,9 @@ import numpy as np
 from loadmanager.core.load import BoolArray, IntArray
 from loadmanager.core.names import SYSTEM_NAMESPACE, BrokerId
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Figure, Reason
+from loadmanager.core.plan import Figure
 from loadmanager.core.policies import IsolationPolicy
+from loadmanager.core.reasons import FilterReason, Reason
 from loadmanager.core.settings import PlannerSettings, is_simple, short_class_name
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.versions import UNREADABLE, rank_versions
@@ -182,28 +183,28 @@ class Rules(NamedTuple):
 
 
 CONTROLS = (
-    BrokerFilter(Reason.BROKER_DRAINING, keep_not_draining),
-    BrokerFilter(Reason.BROKER_EXCLUDED, keep_not_excluded),
+    BrokerFilter(FilterReason.BROKER_DRAINING, keep_not_draining),
+    BrokerFilter(FilterReason.BROKER_EXCLUDED, keep_not_excluded),
 )
 """What operators say holds in front of everything: such a broker does not count as a primary one that is there."""
 
 _ISOLATION = (
-    BrokerFilter(Reason.ISOLATION_POLICY, keep_isolated),
-    BrokerFilter(Reason.PERSISTENCE_DISABLED, keep_serving_domain),
+    BrokerFilter(FilterReason.ISOLATION_POLICY, keep_isolated),
+    BrokerFilter(FilterReason.PERSISTENCE_DISABLED, keep_serving_domain),
 )
-_CLASS = BrokerFilter(Reason.OTHER_LOAD_MANAGER_CLASS, keep_same_load_manager)
+_CLASS = BrokerFilter(FilterReason.OTHER_LOAD_MANAGER_CLASS, keep_same_load_manager)
 
 MODULAR = Rules(
     policies=_ISOLATION,
     limits=(
         _CLASS,
-        BrokerFilter(Reason.TOPIC_LIMIT_REACHED, keep_below_topic_limit),
-        BrokerFilter(Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP, keep_fewest_in_failure_domain),
-        BrokerFilter(Reason.HAS_MORE_OF_GROUP, keep_fewest_of_group),
+        BrokerFilter(FilterReason.TOPIC_LIMIT_REACHED, keep_below_topic_limit),
+        BrokerFilter(FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP, keep_fewest_in_failure_domain),
+        BrokerFilter(FilterReason.HAS_MORE_OF_GROUP, keep_fewest_of_group),
     ),
     preferences=(
-        BrokerFilter(Reason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace),
-        BrokerFilter(Reason.OLDER_VERSION, keep_latest_version),
+        BrokerFilter(FilterReason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace),
+        BrokerFilter(FilterReason.OLDER_VERSION, keep_latest_version),
     ),
     second_choice=True,
 )
@@ -212,12 +213,12 @@ EXTENSIBLE = Rules(
     policies=(),
     limits=(
         _CLASS,
-        BrokerFilter(Reason.TOPIC_LIMIT_REACHED, keep_strictly_below_topic_limit),
-        BrokerFilter(Reason.OLDER_VERSION, keep_latest_readable_version),
+        BrokerFilter(FilterReason.TOPIC_LIMIT_REACHED, keep_strictly_below_topic_limit),
+        BrokerFilter(FilterReason.OLDER_VERSION, keep_latest_readable_version),
         BrokerFilter(
-            Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP, partial(keep_fewest_in_failure_domain, count_bundles=True)
+            FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP, partial(keep_fewest_in_failure_domain, count_bundles=True)
         ),
-        BrokerFilter(Reason.HAS_MORE_OF_GROUP, partial(keep_fewest_of_group, count_bundles=True)),
+        BrokerFilter(FilterReason.HAS_MORE_OF_GROUP, partial(keep_fewest_of_group, count_bundles=True)),
         *_ISOLATION,
     ),
     preferences=(),
@@ -227,7 +228,7 @@ EXTENSIBLE = Rules(
 SIMPLE = Rules(
     policies=_ISOLATION,
     limits=(),
-    preferences=(BrokerFilter(Reason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace_always),),
+    preferences=(BrokerFilter(FilterReason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace_always),),
     second_choice=False,
 )
 
@@ -288,7 +289,7 @@ def preferred_brokers(rules: Rules, allowed: BoolArray, question: Question) -> t
     if brokers.any() or not allowed.any():
         return brokers, passed_over
     unreadable = int(np.count_nonzero(allowed & (version_ranks(question.snapshot) == UNREADABLE)))
-    return allowed, {Reason.VERSION_UNREADABLE.value: unreadable}
+    return allowed, {FilterReason.VERSION_UNREADABLE.value: unreadable}
 
 
 def find_pin(snapshot: Snapshot, bundle: str, allowed: BoolArray) -> tuple[int | None, dict[str, Figure]]:

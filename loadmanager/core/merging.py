@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import MergeReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB
 
@@ -94,7 +95,7 @@ def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: Pla
             "bundles": len(bundles),
             "loadBalancerNamespaceMinimumBundles": settings.namespace_minimum_bundles,
         }
-        return Verdict(namespace, Reason.NAMESPACE_HAS_MINIMUM_BUNDLES, acted=False, why=why)
+        return Verdict(namespace, MergeReason.NAMESPACE_HAS_MINIMUM_BUNDLES, acted=False, why=why)
     limits, min_age_s = _Limits.of(settings), settings.bundle_merge_min_age_minutes * _MINUTE_S
     apart = young = held = warm = 0
     cold = []
@@ -112,7 +113,7 @@ def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: Pla
     if not cold:
         counts = {"pairs": len(bundles) - 1, "apart": apart, "young": young, "held": held, "warm": warm}
         why = {**counts, **_limits(settings)}
-        return Verdict(namespace, Reason.NO_COLD_NEIGHBOURS, acted=False, why=why)
+        return Verdict(namespace, MergeReason.NO_COLD_NEIGHBOURS, acted=False, why=why)
     return _merge(*min(cold, key=_heat), settings)
 
 
@@ -130,7 +131,7 @@ def _merge(lower: MergeCandidate, upper: MergeCandidate, settings: PlannerSettin
         "mib_per_s": (lower.throughput + upper.throughput) / MIB,
         **_limits(settings),
     }
-    return Merge(lower.name, upper.name, Verdict(lower.name, Reason.COLD_NEIGHBOURS, acted=True, why=why))
+    return Merge(lower.name, upper.name, Verdict(lower.name, MergeReason.COLD_NEIGHBOURS, acted=True, why=why))
 
 
 def _limits(settings: PlannerSettings) -> dict[str, Figure]:

@@ -26,10 +26,11 @@ from loadmanager.core.filters import (
     version_ranks,
 )
 from loadmanager.core.load import BoolArray
-from loadmanager.core.plan import Figure, Reason
+from loadmanager.core.plan import Figure
+from loadmanager.core.reasons import FilterReason, Reason
 from loadmanager.core.settings import short_class_name
 
-_OF_ANY_BUNDLE = (Reason.OTHER_LOAD_MANAGER_CLASS, Reason.TOPIC_LIMIT_REACHED)
+_OF_ANY_BUNDLE = (FilterReason.OTHER_LOAD_MANAGER_CLASS, FilterReason.TOPIC_LIMIT_REACHED)
 """What keeps every bundle from a broker, whatever its namespace, beside what operators say."""
 
 
@@ -161,14 +162,14 @@ def _counted(its: np.int64, least: np.int64) -> dict[str, Figure]:
 
 
 _FIGURES: Mapping[Reason, Callable[[_Case], dict[str, Figure]]] = {
-    Reason.BROKER_DRAINING: _drain,
-    Reason.BROKER_EXCLUDED: _exclusion,
-    Reason.ISOLATION_POLICY: _isolation,
-    Reason.PERSISTENCE_DISABLED: _domain,
-    Reason.OTHER_LOAD_MANAGER_CLASS: _class,
-    Reason.TOPIC_LIMIT_REACHED: _topic_limit,
-    Reason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP: _failure_domain,
-    Reason.HAS_MORE_OF_GROUP: _group_members,
-    Reason.OWNS_MORE_OF_NAMESPACE: _namespace_bundles,
-    Reason.OLDER_VERSION: _version,
+    FilterReason.BROKER_DRAINING: _drain,
+    FilterReason.BROKER_EXCLUDED: _exclusion,
+    FilterReason.ISOLATION_POLICY: _isolation,
+    FilterReason.PERSISTENCE_DISABLED: _domain,
+    FilterReason.OTHER_LOAD_MANAGER_CLASS: _class,
+    FilterReason.TOPIC_LIMIT_REACHED: _topic_limit,
+    FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP: _failure_domain,
+    FilterReason.HAS_MORE_OF_GROUP: _group_members,
+    FilterReason.OWNS_MORE_OF_NAMESPACE: _namespace_bundles,
+    FilterReason.OLDER_VERSION: _version,
 }

@@ -35,7 +35,8 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
-from loadmanager.core.plan import Assign, Figure, Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.restraint import doubted, find_freeze, restrain, restrained
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
@@ -106,13 +107,15 @@ def plan_assignments(
     for name in dict.fromkeys(bundle_names):
         row = snapshot.bundles.find_row(name)
         if row is not None and not snapshot.bundles.free[row]:
-            verdicts.append(Verdict(name, Reason.NOT_FREE, acted=False, why={"broker": _holder(snapshot, row)}))
+            verdicts.append(
+                Verdict(name, PlacementReason.NOT_FREE, acted=False, why={"broker": _holder(snapshot, row)})
+            )
             continue
         placement = placer.place(name, row, None, non_persistent=name in non_persistent)
         if placement.broker is not None:
             placer.projection.move(namespace_of(name), row, None, placement.broker)
             steps.append(Assign(name, snapshot.brokers.registrations[placement.broker], placement.reason))
-        verdicts.append(_placed(snapshot, name, placement, Reason.NO_BROKER_AVAILABLE))
+        verdicts.append(_placed(snapshot, name, placement, PlacementReason.NO_BROKER_AVAILABLE))
     return _plan(snapshot, steps, verdicts), placer.state
 
 
@@ -128,7 +131,9 @@ def choose_destination(
     placer = _Placer(snapshot, settings, state, rng)
     excluded = None if exclude is None else snapshot.brokers.find_row(exclude)
     placement = placer.place(bundle, snapshot.bundles.find_row(bundle), excluded)
-    verdict = _placed(snapshot, bundle, placement, Reason.NO_OTHER_BROKER if exclude else Reason.NO_BROKER_AVAILABLE)
+    verdict = _placed(
+        snapshot, bundle, placement, PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
+    )
     chosen = None if placement.broker is None else snapshot.brokers.registrations[placement.broker]
     return chosen, verdict, placer.state
 
@@ -159,10 +164,10 @@ def plan_drain(
         if name in leave:
             continue
         placement = placer.place(name, bundle, source)
-        verdicts.append(_placed(snapshot, name, placement, Reason.NO_OTHER_BROKER))
+        verdicts.append(_placed(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER))
         if placement.broker is not None:
             placer.projection.move(namespace_of(name), bundle, source, placement.broker)
-            steps.append(_unload(snapshot, name, source, placement.broker, Reason.DRAIN))
+            steps.append(_unload(snapshot, name, source, placement.broker, OwnershipReason.DRAIN))
     return _plan(snapshot, steps, verdicts), placer.state
 
 
@@ -192,7 +197,7 @@ def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[st
             verdicts.append(refusal)
             continue
         assert destination is not None, "a broker without a row is refused"
-        steps.append(_unload(snapshot, name, source, destination, Reason.PINNED_TO_BROKER))
+        steps.append(_unload(snapshot, name, source, destination, PlacementReason.PINNED_TO_BROKER))
     return _plan(snapshot, steps, verdicts)
 
 
@@ -215,14 +220,16 @@ def find_move_refusal(
         if ban is None:
             return None
         rule = ban.value.replace("_", " ")
-    return Verdict(bundle, Reason.DESTINATION_NOT_ALLOWED, acted=False, why={"broker": destination, "rule": rule})
+    return Verdict(
+        bundle, SheddingReason.DESTINATION_NOT_ALLOWED, acted=False, why={"broker": destination, "rule": rule}
+    )
 
 
 def try_transfer(
     snapshot: Snapshot, bundle: int, settings: PlannerSettings, state: State, rng: np.random.Generator
 ) -> tuple[Unload | None, Verdict]:
     """What a round would do with the bundle (a row), if a strategy chose it; `rng` is not used up."""
-    pick = Pick(int(snapshot.bundles.broker[bundle]), (bundle,), Reason.LOOKUP)
+    pick = Pick(int(snapshot.bundles.broker[bundle]), (bundle,), OwnershipReason.LOOKUP)
     return _transfer(_Placer(snapshot, settings, state, deepcopy(rng)), pick, bundle)
 
 
@@ -252,7 +259,7 @@ class Trial:
         self.question = self._placer.ask(bundle, excluded, non_persistent=non_persistent)
         self.placement = self._placer.place(bundle, self._bundle, excluded, non_persistent=non_persistent)
         self.candidates = self._placer.candidates
-        nobody = Reason.NO_OTHER_BROKER if exclude else Reason.NO_BROKER_AVAILABLE
+        nobody = PlacementReason.NO_OTHER_BROKER if exclude else PlacementReason.NO_BROKER_AVAILABLE
         self.verdict = _placed(snapshot, bundle, self.placement, nobody)
 
     def choices(self) -> Iterator[Placement]:
@@ -260,7 +267,7 @@ class Trial:
         placement, left = self.placement, self.candidates
         while len(left):
             yield placement
-            if placement.reason is Reason.ROUND_ROBIN:
+            if placement.reason is PlacementReason.ROUND_ROBIN:
                 left = left[:-1]
                 placement = self._placer.choose_again(self.candidates, self._bundle)
                 continue
@@ -304,7 +311,7 @@ class _Placer:
         pin, not_kept = find_pin(self.snapshot, name, allowed)
         destination = self._find_destination(name) if destination is None else destination
         if pin is not None:
-            placement = self.take(pin, Reason.PINNED_TO_BROKER)
+            placement = self.take(pin, PlacementReason.PINNED_TO_BROKER)
         elif destination is not None and allowed[destination]:
             placement = self._place_as_decided(destination, allowed, bundle)
         else:
@@ -338,7 +345,7 @@ class _Placer:
                 return instead
         return self.take(destination)
 
-    def take(self, destination: int, reason: Reason = Reason.DECIDED_BEFORE) -> Placement:
+    def take(self, destination: int, reason: Reason = PlacementReason.DECIDED_BEFORE) -> Placement:
         """The broker that was decided on before, as it is."""
         remembered = self.state.get(self._name, {})
         self.candidates = np.array([destination])
@@ -402,12 +409,12 @@ def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict
             "loadBalancerEnabled": str(settings.load_balancer_enabled).lower(),
             "loadBalancerSheddingEnabled": str(settings.shedding_enabled).lower(),
         }
-        return Verdict("cluster", Reason.SHEDDING_DISABLED, acted=False, why=why)
+        return Verdict("cluster", SheddingReason.SHEDDING_DISABLED, acted=False, why=why)
     frozen = find_freeze(snapshot)
     if frozen is not None:
         return frozen
     if len(snapshot.brokers) <= 1:
-        return Verdict("cluster", Reason.ONE_BROKER_ONLY, acted=False, why={"brokers": len(snapshot.brokers)})
+        return Verdict("cluster", SheddingReason.ONE_BROKER_ONLY, acted=False, why={"brokers": len(snapshot.brokers)})
     return None
 
 
@@ -417,15 +424,15 @@ def _transfer(placer: _Placer, pick: Pick, bundle: int) -> tuple[Unload | None, 
     name = snapshot.bundles.names[bundle]
     namespace = namespace_of(name)
     if namespace in settings.shedding_excluded_namespaces:
-        return None, Verdict(name, Reason.NAMESPACE_EXCLUDED, acted=False, why={"namespace": namespace})
+        return None, Verdict(name, SheddingReason.NAMESPACE_EXCLUDED, acted=False, why={"namespace": namespace})
     if pick.destination is not None and pick.is_final:
         placement = placer.take(pick.destination)
     else:
         refusal = placer.find_refusal(name, pick.broker)
         if refusal is not None:
-            return None, Verdict(name, Reason.ANTI_AFFINITY_KEPT, acted=False, why=refusal)
+            return None, Verdict(name, SheddingReason.ANTI_AFFINITY_KEPT, acted=False, why=refusal)
         placement = placer.place(name, bundle, pick.broker, pick.destination)
-    verdict = _placed(snapshot, name, placement, Reason.NO_OTHER_BROKER)
+    verdict = _placed(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER)
     if placement.broker is None:
         return None, verdict
     placer.projection.move(namespace, bundle, pick.broker, placement.broker)

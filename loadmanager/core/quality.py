@@ -27,7 +27,8 @@ from loadmanager.core.load import (
 )
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import DoubtReason
 
 _RATED = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
 _MIB = 1024 * 1024
@@ -129,11 +130,11 @@ class Gate:
             if doubt is None and silent_s > most_age_s:
                 doubt = f"it has not reported for {silent_s:.0f} s"
             if doubt is not None:
-                quarantined[broker] = Verdict(broker, Reason.REPORT_DISTRUSTED, acted=False, why={"doubt": doubt})
+                quarantined[broker] = Verdict(broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": doubt})
             unknown = ", ".join(_RATED[resource] for resource in sorted(life.unknown & rated))
             if unknown:
                 key = "recalled" if life.is_recalled else "unknown"
-                remarks.append(Verdict(broker, Reason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
+                remarks.append(Verdict(broker, DoubtReason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
         return Doubts(quarantined, tuple(remarks)) if quarantined or remarks else NO_DOUBTS
 
 

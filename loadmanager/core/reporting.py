@@ -18,7 +18,7 @@ from loadmanager.core.load import (
     percent_usage,
     weighted_max_usage,
 )
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import Reason, ReportReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ def report_due(
     Due when a figure changed by more than the threshold, or the last report is older than `max_interval_s`.
     """
     if last is None:
-        return ReportDue(Reason.FIRST_REPORT, "", 0.0)
+        return ReportDue(ReportReason.FIRST_REPORT, "", 0.0)
     age_s = now.at_s - last.at_s
     if age_s > max_interval_s:
-        return ReportDue(Reason.REPORT_TOO_OLD, "age_s", age_s)
+        return ReportDue(ReportReason.REPORT_TOO_OLD, "age_s", age_s)
     changes = {
         "msg_rate_per_s": _change_percent(last.msg_rate_per_s, now.msg_rate_per_s),
         "throughput_bytes_per_s": _change_percent(last.throughput_bytes_per_s, now.throughput_bytes_per_s),
@@ -77,7 +77,9 @@ def report_due(
         "max_usage": 100 * abs(last.max_usage - now.max_usage),
     }
     figure = max(changes, key=changes.__getitem__)
-    return ReportDue(Reason.LOAD_CHANGED, figure, changes[figure]) if changes[figure] > threshold_percent else None
+    return (
+        ReportDue(ReportReason.LOAD_CHANGED, figure, changes[figure]) if changes[figure] > threshold_percent else None
+    )
 
 
 def _change_percent(old: float, new: float) -> float:

@@ -16,17 +16,22 @@ import numpy as np
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import FilterReason, SheddingReason
 from loadmanager.core.shedding.base import Shed
 from loadmanager.core.snapshot import NOBODY, Snapshot
 
-_NOTHING_MAY_MOVE = (Reason.NO_ELIGIBLE_BUNDLE, Reason.NO_BUNDLE_FITS, Reason.NO_TRANSFERABLE_BUNDLES)
+_NOTHING_MAY_MOVE = (
+    SheddingReason.NO_ELIGIBLE_BUNDLE,
+    SheddingReason.NO_BUNDLE_FITS,
+    SheddingReason.NO_TRANSFERABLE_BUNDLES,
+)
 
 
 def find_freeze(snapshot: Snapshot) -> Verdict | None:
     """Why nothing at all may be shed, None when something may."""
     frozen = snapshot.controls.frozen
-    return Verdict("cluster", Reason.SHEDDING_FROZEN, acted=False, why={"frozen": frozen}) if frozen else None
+    return Verdict("cluster", SheddingReason.SHEDDING_FROZEN, acted=False, why={"frozen": frozen}) if frozen else None
 
 
 def restrain(snapshot: Snapshot) -> Snapshot:
@@ -67,20 +72,20 @@ def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
 def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
     """Why a broker that is being drained is left out."""
     why: dict[str, Figure] = {"seconds": max(0, round(snapshot.taken_at_s - snapshot.controls.draining[broker]))}
-    return Verdict(broker, Reason.BROKER_DRAINING, acted=False, why=why)
+    return Verdict(broker, FilterReason.BROKER_DRAINING, acted=False, why=why)
 
 
 def restraint_of(bundle: str, controls: Controls) -> Verdict:
     """Why a bundle that is pinned or frozen is left alone."""
     if bundle in controls.frozen_bundles:
         why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
-        return Verdict(bundle, Reason.BUNDLE_FROZEN, acted=False, why=why)
+        return Verdict(bundle, SheddingReason.BUNDLE_FROZEN, acted=False, why=why)
     return pin_of(bundle, controls.pinned[bundle])
 
 
 def pin_of(bundle: str, broker: BrokerId) -> Verdict:
     """Why a bundle that belongs on that broker does not go elsewhere."""
-    return Verdict(bundle, Reason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
+    return Verdict(bundle, SheddingReason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
 
 
 def _with_bundles_kept(snapshot: Snapshot, controls: Controls) -> Snapshot:

@@ -25,11 +25,13 @@ from loadmanager.core.load import BoolArray
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows, State
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import PlacementReason, Reason
 from loadmanager.core.restraint import find_freeze, restrain, restrained
 from loadmanager.core.settings import PlannerSettings, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.shedding.base import Pick
+from loadmanager.core.shedding.transfer import TransferReason
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.state import as_json
 from loadmanager.decide.checks import check, check_bundle, parse_bundle
@@ -38,7 +40,7 @@ from loadmanager.decide.settings import settings_for
 from loadmanager.wire.dump import DumpLine
 
 _MS_PER_MINUTE = 60_000
-_LABELS = {Reason.OVERLOADED: "Overloaded", Reason.UNDERLOADED: "Underloaded"}
+_LABELS: dict[Reason, str] = {TransferReason.OVERLOADED: "Overloaded", TransferReason.UNDERLOADED: "Underloaded"}
 """Reasons that Pulsar has a name for, and counts decisions under."""
 
 
@@ -175,14 +177,14 @@ class PlaceDecider(Decider):
         dropped |= not_kept
         state = self._state.get(name, {})
         if pin is not None:
-            return Placement(pin, np.array([pin]), Reason.PINNED_TO_BROKER, {}, state), dropped
+            return Placement(pin, np.array([pin]), PlacementReason.PINNED_TO_BROKER, {}, state), dropped
         overloaded = _overloaded(snapshot, settings)
         decided = self._find_decided(snapshot, strategy, state)
         if decided is not None and allowed[decided]:
             healthy = rows[(allowed & ~overloaded)[rows]]
             if overloaded[decided] and len(healthy):
                 return self._place(snapshot, strategy, healthy, state), dropped
-            return Placement(decided, np.array([decided]), Reason.DECIDED_BEFORE, {}, state), dropped
+            return Placement(decided, np.array([decided]), PlacementReason.DECIDED_BEFORE, {}, state), dropped
         preferred, passed_over = (allowed, {}) if rules is SIMPLE else preferred_brokers(rules, allowed, question)
         placement = self._place(snapshot, strategy, rows[preferred[rows]], state)
         again = rules.second_choice and placement.broker is not None and np.any(allowed & ~preferred)

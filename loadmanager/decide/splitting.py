@@ -10,7 +10,8 @@ from loadmanager.config import Settings
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.names import BrokerId, BundleRange, namespace_of
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import SplitReason
 from loadmanager.core.settings import PlannerSettings, get_by_name
 from loadmanager.core.snapshot import NOBODY, Snapshot
 from loadmanager.core.splitting import PULSAR_REASONS, SPECIFIED_POSITIONS, SPLIT_ALGORITHMS, split_algorithm
@@ -60,11 +61,11 @@ class SplitDecider(Decider):
         divide = self._divide(settings, line)
         if self._bundle is not None:
             check_bundle(line, self._bundle, where, "--bundle")
-            split, verdict = divide_bundle(_asked(snapshot, self._bundle), Reason.ADMIN_SPLIT, divide, settings)
+            split, verdict = divide_bundle(_asked(snapshot, self._bundle), SplitReason.ADMIN_SPLIT, divide, settings)
             return Decided(taken_at_ms, _decisions(snapshot, [split] if split else []), [verdict], self._state)
         if not settings.auto_bundle_split_enabled:
             why = {"loadBalancerAutoBundleSplitEnabled": str(settings.auto_bundle_split_enabled)}
-            verdict = Verdict("cluster", Reason.SPLITTING_DISABLED, acted=False, why=why)
+            verdict = Verdict("cluster", SplitReason.SPLITTING_DISABLED, acted=False, why=why)
             return Decided(taken_at_ms, [], [verdict], self._state)
         latest = goes_by_latest_rates(settings)
         question = Question(

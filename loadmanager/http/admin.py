@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from loadmanager.core.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
@@ -165,7 +165,7 @@ class AdminHandlers:
             if wanted and destination is None:
                 known = ", ".join(sorted(self._node.view.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
-            await self._node.unload_bundle(name, destination, Reason.ADMIN_UNLOAD)
+            await self._node.unload_bundle(name, destination, OwnershipReason.ADMIN_UNLOAD)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, self._long_s)

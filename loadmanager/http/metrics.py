@@ -18,7 +18,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import MergeReason, SplitReason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting import PULSAR_REASONS
 from loadmanager.leader.service import Node
@@ -30,8 +30,8 @@ _USAGE = (
     "pulsar_lb_bandwidth_in_usage",
     "pulsar_lb_bandwidth_out_usage",
 )
-_SPLIT_REASONS = {**PULSAR_REASONS, Reason.ADMIN_SPLIT: "Admin"}
-_MERGE_REASONS = (Reason.COLD_NEIGHBOURS, Reason.ADMIN_MERGE)
+_SPLIT_REASONS = {**PULSAR_REASONS, SplitReason.ADMIN_SPLIT: "Admin"}
+_MERGE_REASONS = (MergeReason.COLD_NEIGHBOURS, MergeReason.ADMIN_MERGE)
 _BUCKETS_S = (0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0, 5.0)
 
 

@@ -15,7 +15,8 @@ from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory, State
 from loadmanager.core.effect import share_of, total_load
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import ChurnReason, Reason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.history.rows import Event
 from loadmanager.leader.journal import Journal
@@ -125,7 +126,7 @@ class Churn:
         self.state = churn.lifted(self.state, bundle)
         self._recorder.put(Event("breaker_lifted", bundle or ""))
         self.memory_changed.set()
-        verdict = Verdict(bundle or "cluster", Reason.BREAKER_LIFTED, acted=True)
+        verdict = Verdict(bundle or "cluster", ChurnReason.BREAKER_LIFTED, acted=True)
         self._journal.judged("breaker", verdict, epoch=self._view.epoch)
         log.info("breaker_lifted", subject=verdict.subject)
 

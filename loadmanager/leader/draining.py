@@ -28,7 +28,8 @@ from loadmanager.core.controls import Controls
 from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Registration
-from loadmanager.core.plan import Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import (
     BrokerNotFoundError,
     ConcurrentModificationError,
@@ -215,7 +216,7 @@ class Drains:
         for broker in self._drains.keys() - self._controls.draining.keys():
             del self._drains[broker]
             for bundle, (step, _) in self._moving.items():
-                if step.source.broker == broker and step.reason is Reason.DRAIN:
+                if step.source.broker == broker and step.reason is OwnershipReason.DRAIN:
                     self._executor.withdraw(bundle)
 
     async def _end(self, broker: BrokerId, since_s: float) -> None:
@@ -228,7 +229,7 @@ class Drains:
             log.warning("drain_not_ended", broker=broker, error=str(error))
             return
         self._drains.pop(broker, None)
-        self._journal.judged("drain", Verdict(broker, Reason.DRAIN_ENDED, acted=True), epoch=self._view.epoch)
+        self._journal.judged("drain", Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True), epoch=self._view.epoch)
         log.info("drain_ended_with_registration", broker=broker)
 
     def _left_alone(self) -> frozenset[str]:
@@ -268,7 +269,7 @@ class Drains:
                 broker.staying[verdict.subject] = verdict.sentence(), now_s + _REST_S
 
     async def _carry_out(self, step: Unload, because: Sequence[Verdict]) -> None:
-        drain = self._drains.get(step.source.broker) if step.reason is Reason.DRAIN else None
+        drain = self._drains.get(step.source.broker) if step.reason is OwnershipReason.DRAIN else None
         failure: Exception | None = None
         try:
             await self._executor.unload(

@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import structlog
 
 from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.core.catalogue import reason_of
 from loadmanager.core.leading.moves import (
     AskOwner,
     Batch,
@@ -47,7 +48,8 @@ from loadmanager.core.leading.moves import (
 )
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
-from loadmanager.core.plan import Reason, Unload, Verdict
+from loadmanager.core.plan import Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason, Reason
 from loadmanager.errors import (
     BundleNotFoundError,
     InvalidRecordError,
@@ -382,7 +384,7 @@ class Executor:
         self._journal.moved(
             "unload",
             move.bundle,
-            Reason(move.reason),
+            reason_of(move.reason),
             epoch=released.epoch,
             source=released.owner,
             destination=move.destination,
@@ -425,7 +427,7 @@ class Executor:
         self._journal.moved(
             "unloaded",
             str(name),
-            Reason.UNLOAD_COMPLETED,
+            OwnershipReason.UNLOAD_COMPLETED,
             epoch=done.epoch,
             source=released.owner,
             destination=done.owner,
@@ -439,7 +441,7 @@ class Executor:
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
         self._journal.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
         keeper = kept.owner.broker if kept.owner else None
-        if reason is Reason.UNLOAD_CANCELLED:
+        if reason is OwnershipReason.UNLOAD_CANCELLED:
             self.unloads_cancelled += 1
             log.info("unload_cancelled", bundle=str(name), owner=str(kept.owner), version=kept.version)
             return UnloadCancelledError(f"{name} stays with {keeper}: it was cancelled")

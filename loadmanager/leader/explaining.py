@@ -21,7 +21,6 @@ from loadmanager.core.load import FloatArray
 from loadmanager.core.names import BrokerId, BundleName, namespace_of
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.plan import Verdict
-from loadmanager.core.remedies import remedy_of
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.journal import Journal
@@ -246,7 +245,7 @@ def _placement(placement: PlacementExplained) -> ExplainedPlacement:
 
 
 def _parts(verdict: Verdict) -> dict[str, Any]:
-    change = remedy_of(verdict) or None
+    change = verdict.remedy() or None
     return {
         "reason": verdict.verdict.value,
         "sentence": verdict.sentence(),

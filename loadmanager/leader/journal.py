@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import Reason
 
 
 @dataclass(slots=True)

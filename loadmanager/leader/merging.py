@@ -10,7 +10,8 @@ from loadmanager.core.controls import Controls
 from loadmanager.core.merging import Merge, MergeCandidate, find_merges
 from loadmanager.core.names import BundleName, InvalidNameError
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import MergeReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import LoadManagerError, NotLeaderError
@@ -37,7 +38,7 @@ class Merger:
         """Merge cold neighbours, if that is wanted; a verdict for each namespace without any."""
         if not settings.auto_bundle_merge_enabled:
             why = {"loadBalancerAutoBundleMergeEnabled": str(settings.auto_bundle_merge_enabled)}
-            self._judge(Verdict(CLUSTER, Reason.MERGING_DISABLED, acted=False, why=why))
+            self._judge(Verdict(CLUSTER, MergeReason.MERGING_DISABLED, acted=False, why=why))
             return
         find_doubt = self._view.gate.find_doubt
         entries = {entry.registration: entry for name, entry in self._view.brokers.items() if find_doubt(name) is None}
@@ -74,12 +75,12 @@ class Merger:
             )
             return
         try:
-            await self._reshaper.merge(lower, upper.range, Reason.COLD_NEIGHBOURS, merge.why)
+            await self._reshaper.merge(lower, upper.range, MergeReason.COLD_NEIGHBOURS, merge.why)
         except NotLeaderError:
             raise
         except (LoadManagerError, IllegalTransitionError, InvalidNameError) as error:
             why = {**merge.why.why, "error": str(error)}
-            self._judge(Verdict(merge.lower, Reason.MERGE_FAILED, acted=False, why=why))
+            self._judge(Verdict(merge.lower, MergeReason.MERGE_FAILED, acted=False, why=why))
 
     def _judge(self, verdict: Verdict) -> None:
         self._journal.judged("merge", verdict, epoch=self._view.epoch)

@@ -28,7 +28,8 @@ from loadmanager.core.ownership import (
     Stamp,
     assign,
 )
-from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Assign, Plan, Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.shedding import round as shedding
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.state import merged
@@ -375,8 +376,8 @@ class Assigner:
             elif isinstance(held, HeldForOwnerError):
                 self._resolve(bundle, held)
             else:
-                why = Verdict(bundle, Reason.HELD_FOR_OWNER, acted=True, why={"broker": held.broker})
-                returning.append((Assign(bundle, held, Reason.HELD_FOR_OWNER), [why]))
+                why = Verdict(bundle, PlacementReason.HELD_FOR_OWNER, acted=True, why={"broker": held.broker})
+                returning.append((Assign(bundle, held, PlacementReason.HELD_FOR_OWNER), [why]))
         await self._commit(returning)
         return others
 
@@ -405,7 +406,7 @@ class Assigner:
         ranges = [BundleRange.parse(step.bundle.rpartition("/")[2]) for step, _ in steps]
         transitions = {own: self._giving(step) for own, (step, _) in zip(ranges, steps, strict=True)}
         try:
-            made = await self._ledger.apply_all(namespace, transitions, Reason.LOOKUP.value)
+            made = await self._ledger.apply_all(namespace, transitions, OwnershipReason.LOOKUP.value)
         except (LoadManagerError, IllegalTransitionError) as error:
             made = dict.fromkeys(ranges, error)
         for own, (step, because) in zip(ranges, steps, strict=True):

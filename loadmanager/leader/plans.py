@@ -22,7 +22,8 @@ from loadmanager.core.effect import Effect, effect_of
 from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
-from loadmanager.core.plan import Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason, Reason
 from loadmanager.core.restraint import pin_of
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import (
@@ -190,7 +191,7 @@ class Plans:
             refusal = self._find_refusal("moves", move.bundle, destination.broker)
             if refusal is not None:
                 raise DestinationInactiveError(f"{move.bundle}: {refusal.sentence()}")
-            steps.append(Unload(move.bundle, owner, destination, Reason.PLAN_EXECUTED))
+            steps.append(Unload(move.bundle, owner, destination, OwnershipReason.PLAN_EXECUTED))
         return Plan(snapshot.revision, snapshot.taken_at_s, tuple(steps), ())
 
     def _find_refusal(self, kind: str, bundle: str, destination: BrokerId) -> Verdict | None:
@@ -318,7 +319,7 @@ class Plans:
             await self._executor.unload(
                 BundleName.parse(step.bundle),
                 step.destination,
-                Reason.PLAN_EXECUTED,
+                OwnershipReason.PLAN_EXECUTED,
                 kept.because.get(step.bundle, ()),
                 check,
             )

@@ -19,7 +19,7 @@ from loadmanager.core.ownership import (
     Stamp,
     owner_gone,
 )
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.executor import Executor
 from loadmanager.leader.journal import Journal
@@ -85,7 +85,7 @@ class Reconciler:
             if looked_at % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             if ownership.owner is None:
-                if ownership.reason == Reason.OWNER_GONE.value:
+                if ownership.reason == OwnershipReason.OWNER_GONE.value:
                     free.append(entry.state.bundle_name(index))
                 continue
             if ownership.state is OwnershipState.OWNED and self._view.is_registered(ownership.owner):
@@ -105,7 +105,7 @@ class Reconciler:
         """Free bundles of one namespace, of these owners."""
         transitions = {name.range: _freeing(name, owner) for name, owner in owners.items()}
         try:
-            made = await self._ledger.apply_all(namespace, transitions, Reason.OWNER_GONE.value)
+            made = await self._ledger.apply_all(namespace, transitions, OwnershipReason.OWNER_GONE.value)
         except (LoadManagerError, IllegalTransitionError) as error:
             made = dict.fromkeys(transitions, error)
         free = []
@@ -114,7 +114,7 @@ class Reconciler:
             if not isinstance(freed, Ownership):
                 log.info("bundle_not_freed", bundle=str(name), error=str(freed))
                 continue
-            self._journal.moved("freed", str(name), Reason.OWNER_GONE, epoch=freed.epoch, source=owner)
+            self._journal.moved("freed", str(name), OwnershipReason.OWNER_GONE, epoch=freed.epoch, source=owner)
             free.append(str(name))
         self._reassign(free)
 

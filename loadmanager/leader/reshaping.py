@@ -28,7 +28,8 @@ from loadmanager.core.inheritance import PartLoad
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration, Stamp
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import Reason, SplitReason
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting import SPECIFIED_POSITIONS, split_algorithm
@@ -157,7 +158,7 @@ class Reshaper:
             topics = await self.topics_for(divider, owner, name)
             split, verdict = divide_bundle(
                 candidate_of(name, topics),
-                Reason.ADMIN_SPLIT,
+                SplitReason.ADMIN_SPLIT,
                 lambda _, own: divider.divide(own, topics),
                 self._live.planner,
             )
@@ -301,7 +302,7 @@ class Reshaper:
 
     async def _unload(self, parts: Sequence[BundleName]) -> None:
         outcomes = await asyncio.gather(
-            *(self._executor.unload(part, None, Reason.ADMIN_SPLIT) for part in parts), return_exceptions=True
+            *(self._executor.unload(part, None, SplitReason.ADMIN_SPLIT) for part in parts), return_exceptions=True
         )
         for part, outcome in zip(parts, outcomes, strict=True):
             if isinstance(outcome, LoadManagerError | IllegalTransitionError):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import structlog
 
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import SplitReason
 from loadmanager.core.settings import is_extensible
 from loadmanager.errors import NotLeaderError
 from loadmanager.leader.election import Election
@@ -65,7 +66,7 @@ class ReshapingLoop:
         settings, controls = self._live.planner, self._view.laid_down.controls
         if controls.frozen:
             why = {"frozen": controls.frozen}
-            frozen = Verdict(CLUSTER, Reason.RESHAPING_FROZEN, acted=False, why=why)
+            frozen = Verdict(CLUSTER, SplitReason.RESHAPING_FROZEN, acted=False, why=why)
             self._journal.judged("split", frozen, epoch=self._view.epoch)
             return
         revision = self._view.model.revision

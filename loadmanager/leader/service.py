@@ -17,7 +17,7 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import StepDownReason, Term
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import MergeReason, OwnershipReason, Reason
 from loadmanager.errors import (
     BundleNotFoundError,
     NoBrokerAvailableError,
@@ -241,7 +241,8 @@ class Node:
         entry = self.view.get_namespace(str(name))
         bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
         outcomes = await asyncio.gather(
-            *(self.unload_bundle(bundle, None, Reason.ADMIN_UNLOAD) for bundle in bundles), return_exceptions=True
+            *(self.unload_bundle(bundle, None, OwnershipReason.ADMIN_UNLOAD) for bundle in bundles),
+            return_exceptions=True,
         )
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
@@ -257,7 +258,7 @@ class Node:
     async def merge_bundles(self, name: BundleName, with_: BundleRange | None) -> BundleName:
         """Merge two neighbours at an operator's word; raises as `Reshaper.merge`."""
         self.must_lead()
-        return await self.reshaper.merge(name, with_, Reason.ADMIN_MERGE)
+        return await self.reshaper.merge(name, with_, MergeReason.ADMIN_MERGE)
 
     def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
         self.persistence.reshaped(namespace)

@@ -18,7 +18,8 @@ from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THRO
 from loadmanager.core.names import BundleName, InvalidNameError, namespace_of
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.placement.base import State
-from loadmanager.core.plan import Reason, Unload, Verdict
+from loadmanager.core.plan import Unload, Verdict
+from loadmanager.core.reasons import SplitReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.base import MIB
@@ -76,17 +77,17 @@ class Splitter:
         """Split what is above a limit by the rule that is configured; a verdict for the rest."""
         if not settings.auto_bundle_split_enabled:
             why = {"loadBalancerAutoBundleSplitEnabled": str(settings.auto_bundle_split_enabled)}
-            self._judge(Verdict(CLUSTER, Reason.SPLITTING_DISABLED, acted=False, why=why))
+            self._judge(Verdict(CLUSTER, SplitReason.SPLITTING_DISABLED, acted=False, why=why))
             return
         entries = [self._view.brokers[broker_id] for broker_id in sorted(self._view.brokers)]
         if len(entries) < 2:  # noqa: PLR2004 - as in Pulsar
             why_one = {"brokers": len(entries)}
-            self._judge(Verdict(CLUSTER, Reason.SPLIT_NEEDS_TWO_BROKERS, acted=False, why=why_one))
+            self._judge(Verdict(CLUSTER, SplitReason.SPLIT_NEEDS_TWO_BROKERS, acted=False, why=why_one))
             return
         try:
             divider = Divider.of(settings)
         except SplitRefusedError as error:
-            self._judge(Verdict(CLUSTER, Reason.SPLIT_FAILED, acted=False, why={"error": str(error)}))
+            self._judge(Verdict(CLUSTER, SplitReason.SPLIT_FAILED, acted=False, why={"error": str(error)}))
             return
         namespaces = {name: entry.state for name, entry in self._view.namespaces.items()}
         remembered = self._remembered()
@@ -111,7 +112,7 @@ class Splitter:
                 believed.append(entry)
             else:
                 broker = entry.registration.broker
-                self._judge(Verdict(broker, Reason.REPORT_NOT_BELIEVED, acted=False, why={"doubt": doubt}))
+                self._judge(Verdict(broker, SplitReason.REPORT_NOT_BELIEVED, acted=False, why={"doubt": doubt}))
         return believed
 
     async def _split_hot(self, asked: Asked, looked_at: Sequence[_Hot], divider: Divider, controls: Controls) -> None:
@@ -122,7 +123,7 @@ class Splitter:
             self._judge(verdict)
         if not found.verdicts and not kept_back:
             why = {"bundles": sum(each.bundles for each in looked_at), "brokers": len(looked_at)}
-            self._judge(Verdict(CLUSTER, Reason.NOTHING_TO_SPLIT, acted=False, why=why))
+            self._judge(Verdict(CLUSTER, SplitReason.NOTHING_TO_SPLIT, acted=False, why=why))
         for split in found.splits:
             await self._carry_out(split, verdicts[split.bundle], topics.get(split.bundle), controls)
 
@@ -139,14 +140,14 @@ class Splitter:
             held = find_hand(controls, name)
             if held is not None:
                 why = {**candidate.why(), "held": held}
-                kept_back[name] = Verdict(name, Reason.SHAPE_HELD, acted=False, why=why)
+                kept_back[name] = Verdict(name, SplitReason.SHAPE_HELD, acted=False, why=why)
                 return
             async with slots:
                 try:
                     topics[name] = await self._reshaper.topics_for(divider, owner, BundleName.parse(name))
                 except OwnerSilentError as error:
                     why = {**candidate.why(), "error": str(error)}
-                    kept_back[name] = Verdict(name, Reason.OWNER_SILENT, acted=False, why=why)
+                    kept_back[name] = Verdict(name, SplitReason.OWNER_SILENT, acted=False, why=why)
 
         settings = divider.settings
         await asyncio.gather(
@@ -206,7 +207,7 @@ class Splitter:
         except (LoadManagerError, IllegalTransitionError, InvalidNameError) as error:
             self._reshaper.splits_failed += 1
             why = {**verdict.why, "error": str(error)}
-            self._judge(Verdict(split.bundle, Reason.SPLIT_FAILED, acted=False, why=why))
+            self._judge(Verdict(split.bundle, SplitReason.SPLIT_FAILED, acted=False, why=why))
             return
         self.automatic_splits += 1
         if self._live.current.load_balancer_auto_unload_split_bundles_enabled:
@@ -222,16 +223,16 @@ class Splitter:
                 return
             destination, verdict = await self._desk.choose(str(part))
             if destination is None or destination == current.owner:
-                reason = Reason.SPLIT_PART_STAYS if destination is not None else verdict.verdict
+                reason = SplitReason.SPLIT_PART_STAYS if destination is not None else verdict.verdict
                 self._judge(Verdict(str(part), reason, acted=False, why=verdict.why))
                 return
-            reason = Reason.SPLIT_PART_PLACED
+            reason = SplitReason.SPLIT_PART_PLACED
             excess = self._desk.find_excess(Unload(str(part), current.owner, destination, reason))
             if excess is not None:
                 self._judge(excess)
                 return
             because = Verdict(str(part), reason, acted=True, why=verdict.why)
-            await self._executor.unload(part, destination, Reason.SPLIT_PART_PLACED, [because])
+            await self._executor.unload(part, destination, SplitReason.SPLIT_PART_PLACED, [because])
         except NotLeaderError:
             raise
         except (LoadManagerError, IllegalTransitionError) as error:

@@ -33,8 +33,9 @@ from loadmanager.core.names import (
     namespace_of,
 )
 from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.quality import Gate
+from loadmanager.core.reasons import Reason, SplitReason
 from loadmanager.core.settings import PlannerSettings, short_class_name
 from loadmanager.core.splitting import SPLIT_ALGORITHMS
 from loadmanager.core.splitting.base import MIB
@@ -63,10 +64,10 @@ _BUSY = 0.9
 _DAY_MS = 86_400_000
 _MOST_ROUNDS = 500
 """Merges of one namespace that are thought through, one after the other."""
-_WHY_NOT = {
-    Reason.TOO_FEW_TOPICS: UNSPLITTABLE,
-    Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES: SPLIT_BLOCKED,
-    Reason.RANGE_NOT_SPLITTABLE: SPLIT_BLOCKED,
+_WHY_NOT: dict[Reason, str] = {
+    SplitReason.TOO_FEW_TOPICS: UNSPLITTABLE,
+    SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES: SPLIT_BLOCKED,
+    SplitReason.RANGE_NOT_SPLITTABLE: SPLIT_BLOCKED,
 }
 _LIMIT_COLUMNS = tuple(name for name in RESOURCE_COLUMNS if name.endswith("_limit"))
 _BUNDLE_HOURS, _BROKER_HOURS, _SILENCES, _LIMITS = "bundle_hours", "broker_hours", "silences", "limits"
@@ -271,10 +272,10 @@ class Extent:
 
 
 _BUNDLE_LIMITS = {
-    Reason.TOPICS: ("topics", "namespace_bundle_max_topics", "topics"),
-    Reason.SESSIONS: ("sessions", "namespace_bundle_max_sessions", "sessions"),
-    Reason.MSG_RATE: ("msg_rate", "namespace_bundle_max_msg_rate", "messages/s"),
-    Reason.BANDWIDTH: ("throughput", "namespace_bundle_max_bandwidth_mbytes", "MiB/s"),
+    SplitReason.TOPICS: ("topics", "namespace_bundle_max_topics", "topics"),
+    SplitReason.SESSIONS: ("sessions", "namespace_bundle_max_sessions", "sessions"),
+    SplitReason.MSG_RATE: ("msg_rate", "namespace_bundle_max_msg_rate", "messages/s"),
+    SplitReason.BANDWIDTH: ("throughput", "namespace_bundle_max_bandwidth_mbytes", "MiB/s"),
 }
 """The limits of a bundle: what of it they limit, the setting, and its unit."""
 

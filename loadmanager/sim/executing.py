@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from loadmanager.core.catalogue import reason_of
 from loadmanager.core.leading.moves import (
     AskOwner,
     Commit,
@@ -30,7 +31,8 @@ from loadmanager.core.ownership import (
     Registration,
     assign,
 )
-from loadmanager.core.plan import Assign, Reason, Unload, Verdict
+from loadmanager.core.plan import Assign, Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason, Reason
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import Move
 from loadmanager.sim.scene import Scene
@@ -84,7 +86,7 @@ class Lookups:
             for step in plan.steps
             if isinstance(step, Assign) and (row := table.row_of(step.bundle)) is not None
         ]
-        self.give([(row, to) for row, to in placed if scene.is_registered(to)], Reason.LOOKUP)
+        self.give([(row, to) for row, to in placed if scene.is_registered(to)], OwnershipReason.LOOKUP)
         self.ask([row for row in rows if table.ownership(row).state is OwnershipState.FREE], _PAUSE_S)
 
 
@@ -177,7 +179,7 @@ class Executor:
         assert row is not None, "a bundle on its way keeps its shape"
         assert owner is not None, "what is released has an owner"
         scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
-        reason = Reason(move.reason)
+        reason = reason_of(move.reason)
         is_own, is_return = self._leader.moved(Unload(move.bundle, owner, move.destination, reason), done.owner)
         source = scene.find_serving(owner)
         if source is not None:
@@ -198,7 +200,7 @@ class Executor:
             move.bundle,
             source.broker,
             None if done.owner is None else done.owner.broker,
-            Reason(move.reason),
+            reason_of(move.reason),
             load / total if total > 0 else 0.0,
             load,
             int(loads.sessions[row]),

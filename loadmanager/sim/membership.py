@@ -10,7 +10,7 @@ import numpy as np
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState, Registration, owner_gone
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason, PlacementReason
 from loadmanager.sim.brokers import Broker
 from loadmanager.sim.executing import Lookups
 from loadmanager.sim.fleet import BrokerSpec
@@ -89,12 +89,12 @@ class Membership:
             if not rows:
                 continue
             if hold_s is None:
-                stamp = scene.stamp(Reason.OWNER_GONE.value)
+                stamp = scene.stamp(OwnershipReason.OWNER_GONE.value)
                 scene.table.commit({row: owner_gone(scene.table.ownership(row), stamp) for row in rows})
                 self._lookups.ask(rows)
             elif ended.broker in scene.registrations:
                 back = scene.registrations[ended.broker]
-                self._lookups.give([(row, back) for row in rows], Reason.HELD_FOR_OWNER)
+                self._lookups.give([(row, back) for row in rows], PlacementReason.HELD_FOR_OWNER)
             else:
                 waiting.append(ended)
                 scene.agenda.after(hold_s + _SOON_S, self.sweep)

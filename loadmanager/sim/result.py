@@ -10,7 +10,7 @@ import numpy as np
 
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,9 @@ from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 
 from loadmanager.core.bundles import MAX_BUNDLES
+from loadmanager.core.catalogue import REASONS
 from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import Reason
 from loadmanager.errors import ScenarioError
 from loadmanager.sim.events import Fault
 
@@ -51,11 +52,11 @@ def _checked(parse: Callable[[str], object], name: str) -> str:
         raise ValueError(str(error)) from None
 
 
-def _reason(name: object) -> object:
-    if isinstance(name, str) and name not in set(Reason):
-        close = difflib.get_close_matches(name, [each.value for each in Reason], n=1)
+def _reason(name: object) -> Reason:
+    if not isinstance(name, str) or name not in REASONS:
+        close = difflib.get_close_matches(str(name), REASONS, n=1)
         raise ValueError(f"unknown reason {name!r}" + (f", did you mean {close[0]}?" if close else ""))
-    return name
+    return REASONS[name]
 
 
 Namespace = Annotated[str, AfterValidator(_namespace)]

@@ -14,8 +14,9 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration, Stamp
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import Gate, Judged
+from loadmanager.core.reasons import Reason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.agenda import Agenda
 from loadmanager.sim.brokers import Broker, Fleet

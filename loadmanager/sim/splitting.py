@@ -10,7 +10,8 @@ import numpy as np
 from loadmanager.core.load import BrokerReport, FloatArray
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import OwnershipState, Registration
-from loadmanager.core.plan import Reason, Unload, Verdict
+from loadmanager.core.plan import Unload, Verdict
+from loadmanager.core.reasons import SplitReason
 from loadmanager.core.settings import is_extensible
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting import split_algorithm
@@ -49,7 +50,7 @@ class Splitter:
         revision = scene.model.revision
         if scene.controls.frozen:
             why = {"frozen": scene.controls.frozen}
-            self._judge(Verdict(_CLUSTER, Reason.RESHAPING_FROZEN, acted=False, why=why))
+            self._judge(Verdict(_CLUSTER, SplitReason.RESHAPING_FROZEN, acted=False, why=why))
         elif revision != self._looked_at or is_extensible(scene.settings):
             self._looked_at = revision
             self._look()
@@ -58,10 +59,10 @@ class Splitter:
     def _look(self) -> None:
         registrations = sorted(self._scene.reports, key=lambda each: each.broker)
         if not self._scene.settings.auto_bundle_split_enabled:
-            self._judge(Verdict(_CLUSTER, Reason.SPLITTING_DISABLED, acted=False))
+            self._judge(Verdict(_CLUSTER, SplitReason.SPLITTING_DISABLED, acted=False))
             return
         if len(registrations) < 2:  # noqa: PLR2004 - as the leader
-            self._judge(Verdict(_CLUSTER, Reason.SPLIT_NEEDS_TWO_BROKERS, acted=False))
+            self._judge(Verdict(_CLUSTER, SplitReason.SPLIT_NEEDS_TWO_BROKERS, acted=False))
             return
         candidates = self._candidates(registrations)
         topics: dict[str, Sequence[TopicLoad] | None] = {}
@@ -73,7 +74,7 @@ class Splitter:
             if not verdict.acted:
                 self._judge(verdict)
         if not found.verdicts:
-            self._judge(Verdict(_CLUSTER, Reason.NOTHING_TO_SPLIT, acted=False))
+            self._judge(Verdict(_CLUSTER, SplitReason.NOTHING_TO_SPLIT, acted=False))
         for split in found.splits:
             self._work.append(lambda split=split: self._carry_out(split, verdicts[split.bundle]))  # type: ignore[misc]
 
@@ -83,12 +84,12 @@ class Splitter:
         if not candidate.is_owned or find_reason(candidate, scene.settings) is None:
             return True
         if not scene.controls.may_be_shed(name):
-            self._judge(Verdict(name, Reason.SHAPE_HELD, acted=False))
+            self._judge(Verdict(name, SplitReason.SHAPE_HELD, acted=False))
             return False
         row = scene.table.row_of(name)
         topics[name] = None if row is None else scene.table.find_topics(row, scene.loads.load[row])
         if topics[name] is None and self._algorithm != _WITHOUT_TOPICS:
-            self._judge(Verdict(name, Reason.OWNER_SILENT, acted=False))
+            self._judge(Verdict(name, SplitReason.OWNER_SILENT, acted=False))
             return False
         return True
 
@@ -181,7 +182,7 @@ class Splitter:
         scene, table = self._scene, self._scene.table
         row = table.row_of(split.bundle)
         if row is None or table.ownership(row).state is OwnershipState.RELEASING:
-            self._judge(Verdict(split.bundle, Reason.SPLIT_FAILED, acted=False))
+            self._judge(Verdict(split.bundle, SplitReason.SPLIT_FAILED, acted=False))
             return True
         self._judge(verdict)
         if scene.controls.dry_run:
@@ -204,10 +205,10 @@ class Splitter:
         name = table.names[row]
         destination, verdict = self._leader.choose(name)
         if destination is None or destination == current.owner:
-            reason = Reason.SPLIT_PART_STAYS if destination is not None else verdict.verdict
+            reason = SplitReason.SPLIT_PART_STAYS if destination is not None else verdict.verdict
             self._judge(Verdict(name, reason, acted=False))
             return True
-        step = Unload(name, current.owner, destination, Reason.SPLIT_PART_PLACED)
+        step = Unload(name, current.owner, destination, SplitReason.SPLIT_PART_PLACED)
         self._executor.execute_all([step], self._go_on)
         return False
 

@@ -25,8 +25,9 @@ from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.placement import placement_strategy
-from loadmanager.core.plan import Reason, Unload
+from loadmanager.core.plan import Unload
 from loadmanager.core.policies import NO_POLICIES, Policies
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.splitting import SPECIFIED_POSITIONS, split_algorithm
@@ -258,7 +259,7 @@ class World:
 
     def _create(self, spec: NamespaceSpec) -> None:
         scene = self._scene
-        rows = scene.table.create(spec, scene.registrations, scene.stamp(Reason.LOOKUP.value))
+        rows = scene.table.create(spec, scene.registrations, scene.stamp(OwnershipReason.LOOKUP.value))
         scene.created(len(rows))
         free = []
         by_owner: dict[Registration, list[int]] = {}

@@ -13,12 +13,13 @@ from typing import Any
 
 import numpy as np
 
+from loadmanager.core.catalogue import reason_of
 from loadmanager.core.extensible import LoadAverage
 from loadmanager.core.image import BrokerImage, ClusterImage
 from loadmanager.core.load import METRICS, BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE, Ownership, OwnershipState, Registration
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import NO_DOUBTS, Doubts
 from loadmanager.wire.dump import NON_FINITE
 
@@ -159,7 +160,7 @@ def doubts_as_json(doubts: Doubts) -> dict[str, Any]:
 
 def doubts_of(content: Mapping[str, Any]) -> Doubts:
     quarantined, remarks = (
-        [Verdict(subject, Reason(reason), acted=False, why=why) for subject, reason, why in content[key]]
+        [Verdict(subject, reason_of(reason), acted=False, why=why) for subject, reason, why in content[key]]
         for key in ("quarantined", "remarks")
     )
     if not quarantined and not remarks:

@@ -18,7 +18,7 @@ from support.waiting import eventually
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import NotLeaderError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, MetadataStore
@@ -73,7 +73,7 @@ async def test_the_next_term_finishes_the_release_that_the_last_one_began(alone:
     node = alone.local.node
     entry, index = node.view.bundle_of_topic(TOPIC)
     name = BundleName.parse(entry.state.bundle_name(index))
-    unloading = asyncio.create_task(node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+    unloading = asyncio.create_task(node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
     await eventually(lambda: alone.broker.unloads)
     await alone.lose_leadership()
     with pytest.raises(NotLeaderError):

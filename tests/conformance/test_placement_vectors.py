@@ -14,8 +14,8 @@ from loadmanager.core.placement.least_long_term_message_rate import LeastLongTer
 from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
 from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
-from loadmanager.core.plan import Reason
 from loadmanager.core.planner import PlannerSettings
+from loadmanager.core.reasons import PlacementReason
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 
@@ -52,7 +52,7 @@ def test_c1_e_when_all_are_overloaded_any_of_them_is_drawn() -> None:
     reports = {name: report([bundle(int(name))], cpu=90) for name in "123"}
     placement = choose(with_rates({"1": 400, "2": 200, "3": 300}, reports), 0, 1, 2)
     assert placement.drawn_from.tolist() == [0, 1, 2]
-    assert placement.reason is Reason.ALL_BROKERS_OVERLOADED
+    assert placement.reason is PlacementReason.ALL_BROKERS_OVERLOADED
 
 
 def test_c1_f_a_broker_exactly_at_the_threshold_is_not_overloaded() -> None:

@@ -15,12 +15,15 @@ from support.dumps import MIB, answers, settings
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Projection
+from loadmanager.core.placement.fill_up import FillUpReason
 from loadmanager.core.placement.weighted_random_selection import weights_of
-from loadmanager.core.plan import Assign, Plan, Reason, Verdict
+from loadmanager.core.plan import Assign, Plan, Verdict
 from loadmanager.core.planner import PlannerSettings, plan_assignments, plan_shedding
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.quotas import DEFAULT_QUOTA, is_worth_storing, smooth
+from loadmanager.core.reasons import Reason, SheddingReason
 from loadmanager.core.shedding import shedding_strategy
+from loadmanager.core.shedding.simple import SimpleReason
 from loadmanager.core.simple import Ranking, ranking_of
 from loadmanager.core.snapshot import Snapshot
 
@@ -110,7 +113,7 @@ def test_a3_units_get_bundles_as_their_memory_allows() -> None:
     plan, _ = plan_assignments(given, others(250), SIMPLE, remembered(default=default), np.random.default_rng(0))
     assert Counter(placed(plan)) == {"b0": 16, "b1": 31, "b2": 49, "b3": 68, "b4": 86}
     reasons = [step.reason for step in plan.steps]
-    assert reasons == [Reason.LEAST_LOADED] * 226 + [Reason.MOST_FREE_CAPACITY] * 24
+    assert reasons == [FillUpReason.LEAST_LOADED] * 226 + [FillUpReason.MOST_FREE_CAPACITY] * 24
 
 
 def a4_units(at_ms: int) -> Snapshot:
@@ -408,7 +411,7 @@ def test_d9_the_top_bundle_leaves() -> None:
 
 def test_d9_the_top_bundle_stays_when_it_moved_recently_and_so_does_everything_else() -> None:
     bundles, verdict = shed(rates(900, 1500), X_CPU_90, COOL, recent=[Q])
-    assert (bundles, verdict.verdict) == ([], Reason.TOP_BUNDLE_MOVED_RECENTLY)
+    assert (bundles, verdict.verdict) == ([], SimpleReason.TOP_BUNDLE_MOVED_RECENTLY)
 
 
 def test_d9_of_equal_steps_the_first_by_name_leaves() -> None:
@@ -418,16 +421,18 @@ def test_d9_of_equal_steps_the_first_by_name_leaves() -> None:
 def test_d9_nobody_is_comfortable_at_the_comfort_level() -> None:
     y = COOL | {"cpu": (64.9, 100), "bandwidth_in": (65, 100)}
     bundles, verdict = shed(rates(900, 1500), X_CPU_90, y)
-    assert (bundles, verdict.verdict) == ([], Reason.NO_COMFORTABLE_BROKER)
+    assert (bundles, verdict.verdict) == ([], SimpleReason.NO_COMFORTABLE_BROKER)
 
 
 def test_d9_the_threshold_itself_is_not_above_it() -> None:
     bundles, verdict = shed(rates(900, 1500), {"cpu": (85, 100)}, COOL)
-    assert (bundles, verdict.verdict) == ([], Reason.BELOW_THRESHOLD)
+    assert (bundles, verdict.verdict) == ([], SheddingReason.BELOW_THRESHOLD)
     assert "85 % (CPU) is not above" in verdict.sentence()
 
 
-@pytest.mark.parametrize(("loads", "reason"), [({}, Reason.NO_BUNDLES), ({P: NOTHING}, Reason.SINGLE_BUNDLE)])
+@pytest.mark.parametrize(
+    ("loads", "reason"), [({}, SheddingReason.NO_BUNDLES), ({P: NOTHING}, SheddingReason.SINGLE_BUNDLE)]
+)
 def test_d9_a_unit_without_a_spare_bundle_sheds_nothing(loads: dict[str, Load], reason: Reason) -> None:
     bundles, verdict = shed(loads, X_CPU_90, COOL)
     assert (bundles, verdict.verdict) == ([], reason)

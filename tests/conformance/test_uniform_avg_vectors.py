@@ -10,8 +10,10 @@ import pytest
 from support.builders import MIB, Load, broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Plan, Reason, Unload
+from loadmanager.core.placement.avg import AvgPlacementReason
+from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.planner import PlannerSettings, State, choose_destination, plan_shedding
+from loadmanager.core.reasons import PlacementReason, Reason
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.snapshot import Snapshot
 
@@ -139,7 +141,7 @@ def test_g1_far_apart_twice_ten_bundles_move_and_placement_follows_the_plan() ->
     assert {step.source for step in second} == {broker("broker1")}
     assert {step.destination for step in second} == {broker("broker2")}
     for step in second:
-        assert placed(given, step.bundle, state)[:2] == ("broker2:8080", Reason.DECIDED_BEFORE)
+        assert placed(given, step.bundle, state)[:2] == ("broker2:8080", PlacementReason.DECIDED_BEFORE)
 
 
 def test_g2_derived_a_little_apart_takes_eight_rounds() -> None:
@@ -196,7 +198,7 @@ def test_c9_without_a_plan_any_candidate_is_drawn_and_remembered() -> None:
     name = bundle(7)
     assert {placed(three(), name, {}, seed)[0] for seed in range(30)} == {"1:8080", "2:8080", "3:8080"}
     chosen, reason, state = placed(three(), name, {})
-    assert reason is Reason.DRAWN_BY_CHANCE
+    assert reason is AvgPlacementReason.DRAWN_BY_CHANCE
     assert {placed(three(), name, state, seed)[0] for seed in range(20)} == {chosen}
     others = [each for each in ("1", "2", "3") if f"{each}:8080" != chosen]
     another, _, state = placed(three(*others), name, state)

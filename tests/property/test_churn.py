@@ -12,8 +12,9 @@ from support.random_clusters import Build, SomeCluster, clusters
 from loadmanager.core import churn, planner
 from loadmanager.core.churn import Memory, State
 from loadmanager.core.effect import share_of
-from loadmanager.core.plan import Plan, Reason, Unload
+from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.core.snapshot import Snapshot
 
 CLOSE = 1e-8
@@ -37,7 +38,7 @@ def cases(draw: st.DrawFn, *, with_past: bool = True) -> Case:
         row = snapshot.bundles.find_row(name)
         assert row is not None
         owner = int(snapshot.bundles.broker[row])
-        steps.append(Unload(name, brokers[owner], draw(st.sampled_from(brokers)), Reason.BROKER_OVERLOADED))
+        steps.append(Unload(name, brokers[owner], draw(st.sampled_from(brokers)), OverloadReason.BROKER_OVERLOADED))
     state: State = {}
     if with_past and names:
         for at_s in sorted(draw(st.lists(st.floats(-7200, 0), max_size=8))):

@@ -18,8 +18,8 @@ from loadmanager.core.filters import Question, allowed_brokers, rules_of
 from loadmanager.core.obstacles import find_obstacles
 from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Reason
 from loadmanager.core.planner import choose_destination, plan_assignments
+from loadmanager.core.reasons import ExplanationReason, PlacementReason, SheddingReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.shedding.base import eligible, find_hold
@@ -133,14 +133,14 @@ def test_why_not_names_the_winner_as_would_be_chosen_and_nobody_else(situation: 
     chosen = explain_bundle(situation, bundle).placement.chosen
     for broker in situation.snapshot.brokers.ids:
         verdict = why_not(situation, bundle, broker).verdict.verdict
-        if verdict is Reason.WOULD_BE_CHOSEN:
+        if verdict is ExplanationReason.WOULD_BE_CHOSEN:
             assert broker == chosen
         if broker == chosen:
             assert verdict in (
-                Reason.WOULD_BE_CHOSEN,
-                Reason.PINNED_TO_BROKER,
-                Reason.BUNDLE_PINNED,
-                Reason.DECIDED_BEFORE,
+                ExplanationReason.WOULD_BE_CHOSEN,
+                PlacementReason.PINNED_TO_BROKER,
+                SheddingReason.BUNDLE_PINNED,
+                PlacementReason.DECIDED_BEFORE,
             )
 
 

@@ -12,10 +12,14 @@ from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.load import CPU, MSG_RATE_IN, THROUGHPUT_IN
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import SheddingReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding import shedding_strategy
+from loadmanager.core.shedding.avg import AvgSheddingReason
 from loadmanager.core.shedding.base import MIB, Shed, SheddingStrategy
+from loadmanager.core.shedding.threshold import ThresholdReason
+from loadmanager.core.shedding.transfer import TransferReason
+from loadmanager.core.shedding.uniform import UniformReason
 from loadmanager.core.snapshot import Snapshot
 
 examples = hypothesis_settings(
@@ -27,12 +31,12 @@ examples = hypothesis_settings(
 _NEAR = 0.01
 """Points: usage is a 32-bit float, and a margin is found to a thousandth."""
 _BELOW = {
-    Reason.BELOW_THRESHOLD,
-    Reason.CLOSE_TO_PARTNER,
-    Reason.LESS_USED_PARTNER,
-    Reason.CLUSTER_IDLE,
-    Reason.DIFFERENCES_SMALL,
-    Reason.NOT_THE_BUSIEST,
+    SheddingReason.BELOW_THRESHOLD,
+    AvgSheddingReason.CLOSE_TO_PARTNER,
+    AvgSheddingReason.LESS_USED_PARTNER,
+    ThresholdReason.CLUSTER_IDLE,
+    UniformReason.DIFFERENCES_SMALL,
+    UniformReason.NOT_THE_BUSIEST,
 }
 
 
@@ -142,7 +146,7 @@ def test_rounds_are_those_after_which_a_broker_that_has_reached_its_threshold_st
     assume(waiting_brokers)
     broker = data.draw(st.sampled_from(waiting_brokers))
     margin = margins[broker]
-    waiting = {Reason.TOO_FEW_HITS, Reason.HIT_COUNT}
+    waiting = {AvgSheddingReason.TOO_FEW_HITS, TransferReason.HIT_COUNT}
     state: dict[str, object] = {}
     for rounds_left in range(int(margin["rounds"]), 0, -1):
         assert strategy.find_margin(snapshot, state, broker) == {"rounds": rounds_left}

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import Reason
+from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.sim.result import FirstReport, Move, Result, Series
 from loadmanager.sim.scenario import Scenario, parse_scenario
 
@@ -48,7 +49,7 @@ def a_move(
         f"t/ns#{bundle}",
         BrokerId(f"{source}:8080"),
         BrokerId(f"{destination}:8080"),
-        Reason.BROKER_ABOVE_AVERAGE,
+        ThresholdReason.BROKER_ABOVE_AVERAGE,
         share,
         1e6,
         10,

@@ -53,7 +53,7 @@ from loadmanager.core.ownership import (
     release,
     retarget,
 )
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason, Reason
 
 _FIRST_PAUSE_S = 0.1
 _LONGEST_PAUSE_S = 2.0
@@ -123,7 +123,7 @@ class Move:
     @property
     def why_kept(self) -> Reason:
         """Why its owner keeps the bundle, if it does."""
-        return Reason.UNLOAD_CANCELLED if self.is_cancelled else Reason.UNLOAD_FAILED
+        return OwnershipReason.UNLOAD_CANCELLED if self.is_cancelled else OwnershipReason.UNLOAD_FAILED
 
     def get_released(self) -> Ownership:
         """The ownership while it is released, of a move that has begun."""

@@ -21,12 +21,22 @@ import numpy as np
 from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import PlacementReason, Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 _MOST_PLACED = 1000
 """Bundles whose drawn broker is remembered: enough for one to be asked for again, and a small record."""
+
+
+class AvgPlacementReason(Reason):
+    DRAWN_BY_CHANCE = entry(
+        "drawn_by_chance",
+        (
+            "Placed on {broker} by chance, one of {equals} of {candidates} candidates not above"
+            " {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +58,16 @@ class AvgShedder:
         rng: np.random.Generator,
     ) -> Placement:
         if not len(candidates):
-            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         key = "loadBalancerBrokerOverloadedThresholdPercentage"
         why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
         usage = usage_per_broker(snapshot, self.weights)
         healthy = candidates[~(usage[candidates] > self.overloaded_threshold_percentage / 100)]
         if not len(healthy):
-            return Placement(draw(candidates, rng), candidates, Reason.ALL_BROKERS_OVERLOADED, why, state)
-        return Placement(draw(healthy, rng), healthy, Reason.DRAWN_BY_CHANCE, {**why, "equals": len(healthy)}, state)
+            return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)
+        return Placement(
+            draw(healthy, rng), healthy, AvgPlacementReason.DRAWN_BY_CHANCE, {**why, "equals": len(healthy)}, state
+        )
 
     def find_destination(self, bundle: str, state: State) -> BrokerId | None:
         placed: BrokerId | None = state.get("placed", {}).get(bundle) or state.get("planned", {}).get(bundle)

@@ -12,7 +12,8 @@ import numpy.typing as npt
 
 from loadmanager.core.load import METRICS, FloatArray, IntArray
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Figure, Reason
+from loadmanager.core.plan import Figure
+from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot, bundle_load
 
 State = dict[str, Any]

@@ -22,7 +22,8 @@ import numpy as np
 
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State
-from loadmanager.core.plan import Figure, Reason
+from loadmanager.core.plan import Figure
+from loadmanager.core.reasons import PlacementReason, Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.simple import Ranking, ranking_of, whole
 from loadmanager.core.snapshot import Snapshot
@@ -35,6 +36,35 @@ OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"
 
 _ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"))
 """What Pulsar shows of a broker as its quota shares: a figure to read, which decides nothing."""
+
+
+class FillUpReason(Reason):
+    IDLE_BROKER_OPENED = entry(
+        "idle_broker_opened",
+        (
+            "Placed because {broker} has no bundles, and the best of {candidates} candidates that has some is above"
+            " {=loadBalancerBrokerUnderloadedThresholdPercentage} %: {best_usage_percent} %"
+        ),
+        "Placed because {broker} is the first of {candidates} candidates without any bundles",
+    )
+    LEAST_LOADED = entry(
+        "least_loaded",
+        (
+            "Placed because {broker} at expected usage {usage_percent} % is the best of {candidates} candidates, of"
+            " which {idle} are idle, and no idle one is opened up to"
+            " {=loadBalancerBrokerUnderloadedThresholdPercentage} %"
+        ),
+    )
+    ALL_BROKERS_FULL = entry(
+        "all_brokers_full", "Placed because it is the turn of {broker}: the best of {candidates} candidates is full"
+    )
+    MOST_FREE_CAPACITY = entry(
+        "most_free_capacity",
+        (
+            "Placed because {broker} has room for most bundles, {free_bundles}, and the best of {candidates} candidates"
+            " is above {=loadBalancerBrokerOverloadedThresholdPercentage} %: {best_usage_percent} %"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,7 +98,7 @@ def fill_up(
 ) -> Placement:
     """Place one bundle; `key` (M,) is what the candidates are ordered by, cut to whole numbers."""
     if not len(candidates):
-        return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
+        return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
     ranking = ranking_of(snapshot, state, settings)
     ranks = snapshot.derive((best_reason, id(ranking.model)), lambda: whole(key(ranking)))
     visited = _visit(candidates[np.lexsort((candidates, ranks[candidates]))], bundle, snapshot, projection, ranking)
@@ -115,13 +145,13 @@ def _choose(
     """The position of the choice, why, and the load of the best one that is not idle, if there is any."""
     busy = np.flatnonzero(~visited.idle)
     if not len(busy):
-        return 0, Reason.IDLE_BROKER_OPENED, None
+        return 0, FillUpReason.IDLE_BROKER_OPENED, None
     best = find_best(visited, busy)
     load = float(visited.load[best])
     if load > math.trunc(settings.broker_underloaded_threshold_percentage) and visited.idle.any():
-        return int(np.argmax(visited.idle)), Reason.IDLE_BROKER_OPENED, load
-    if best_reason is Reason.LEAST_LOADED and load >= _FULL:
-        return turn, Reason.ALL_BROKERS_FULL, load
-    if best_reason is Reason.LEAST_LOADED and load > math.trunc(settings.broker_overloaded_threshold_percentage):
-        return int(np.argmax(visited.free)), Reason.MOST_FREE_CAPACITY, load
+        return int(np.argmax(visited.idle)), FillUpReason.IDLE_BROKER_OPENED, load
+    if best_reason is FillUpReason.LEAST_LOADED and load >= _FULL:
+        return turn, FillUpReason.ALL_BROKERS_FULL, load
+    if best_reason is FillUpReason.LEAST_LOADED and load > math.trunc(settings.broker_overloaded_threshold_percentage):
+        return int(np.argmax(visited.free)), FillUpReason.MOST_FREE_CAPACITY, load
     return best, best_reason, load

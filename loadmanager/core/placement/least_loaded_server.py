@@ -16,8 +16,7 @@ import numpy as np
 
 from loadmanager.core.load import FloatArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State
-from loadmanager.core.placement.fill_up import Visited, fill_up
-from loadmanager.core.plan import Reason
+from loadmanager.core.placement.fill_up import FillUpReason, Visited, fill_up
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.simple import EXPECTED_CPU, EXPECTED_IN, EXPECTED_MEMORY, EXPECTED_OUT, Ranking
 from loadmanager.core.snapshot import Snapshot
@@ -43,7 +42,7 @@ class LeastLoadedServer:
         rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
     ) -> Placement:
         return fill_up(
-            candidates, bundle, snapshot, projection, state, self.settings, _find_best, _load, Reason.LEAST_LOADED
+            candidates, bundle, snapshot, projection, state, self.settings, _find_best, _load, FillUpReason.LEAST_LOADED
         )
 
 

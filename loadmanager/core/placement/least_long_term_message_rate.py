@@ -16,9 +16,19 @@ import numpy as np
 
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray, ResourceWeights
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import PlacementReason, Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
+
+
+class LongTermRateReason(Reason):
+    LEAST_LONG_TERM_MESSAGE_RATE = entry(
+        "least_long_term_message_rate",
+        (
+            "Placed because {broker} has the least long-term message rate, {msg_rate_per_s} messages/s, of {candidates}"
+            " candidates"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +50,17 @@ class LeastLongTermMessageRate:
         rng: np.random.Generator,
     ) -> Placement:
         if not len(candidates):
-            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         planned = projection.load[:, MSG_RATE_IN] + projection.load[:, MSG_RATE_OUT]
         scores = (snapshot.derive(self, lambda: self._scores(snapshot)) + planned)[candidates]
         least = np.fmin.reduce(scores, initial=np.inf)
         if least == np.inf:
             key = "loadBalancerBrokerOverloadedThresholdPercentage"
             why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
-            return Placement(draw(candidates, rng), candidates, Reason.ALL_BROKERS_OVERLOADED, why, state)
+            return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)
         best = candidates[scores == least]
         why = {"msg_rate_per_s": float(least), "candidates": len(candidates), "equals": len(best)}
-        return Placement(draw(best, rng), best, Reason.LEAST_LONG_TERM_MESSAGE_RATE, why, state)
+        return Placement(draw(best, rng), best, LongTermRateReason.LEAST_LONG_TERM_MESSAGE_RATE, why, state)
 
     def _scores(self, snapshot: Snapshot) -> FloatArray:
         """The scores (M,) before this plan, infinite for the overloaded."""

@@ -13,10 +13,20 @@ import numpy as np
 from loadmanager.core.load import FloatArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State
 from loadmanager.core.placement.fill_up import Visited, fill_up
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.simple import Ranking
 from loadmanager.core.snapshot import Snapshot
+
+
+class ExpectedMessagesReason(Reason):
+    LEAST_EXPECTED_MESSAGES = entry(
+        "least_expected_messages",
+        (
+            "Placed because {broker} expects the fewest messages/s, {msg_rate_per_s}, of {candidates} candidates, of"
+            " which {idle} are idle"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +46,7 @@ class LeastMsgPerSecond:
         state: State,
         rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
     ) -> Placement:
-        reason = Reason.LEAST_EXPECTED_MESSAGES
+        reason = ExpectedMessagesReason.LEAST_EXPECTED_MESSAGES
         return fill_up(candidates, bundle, snapshot, projection, state, self.settings, _find_best, _messages, reason)
 
 

@@ -23,7 +23,8 @@ import numpy as np
 
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray, ResourceWeights
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
-from loadmanager.core.plan import Figure, Reason
+from loadmanager.core.plan import Figure
+from loadmanager.core.reasons import PlacementReason, Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
@@ -31,6 +32,24 @@ _NOTHING = (None, np.nan)
 """What is remembered of a new broker."""
 
 THRESHOLD = "loadBalancerAverageResourceUsageDifferenceThresholdPercentage"
+
+
+class ResourceUsageReason(Reason):
+    RESOURCE_USAGE_BELOW_AVERAGE = entry(
+        "resource_usage_below_average",
+        (
+            "Placed because {broker} at usage {usage_percent} % is one of {equals} at or below average"
+            " {average_percent} % minus {=loadBalancerAverageResourceUsageDifferenceThresholdPercentage} %"
+            " of {candidates} candidates"
+        ),
+    )
+    RESOURCE_USAGE_NEAR_AVERAGE = entry(
+        "resource_usage_near_average",
+        (
+            "Placed on {broker} by chance because none of {candidates} candidates is at or below average"
+            " {average_percent} % minus {=loadBalancerAverageResourceUsageDifferenceThresholdPercentage} %"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +78,7 @@ class LeastResourceUsageWithWeight:
         remembered = _remembered(snapshot, state)
         if not len(candidates):
             following = _to_remember(snapshot, remembered) if "usage" in state else state
-            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, following)
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, following)
         averages = self._advance(candidates, snapshot, remembered)
         following = _to_remember(snapshot, averages)
         return choose(
@@ -99,10 +118,10 @@ def choose(
         "equals": len(best) or len(candidates),
     }
     if not len(best):
-        return Placement(draw(candidates, rng), candidates, Reason.RESOURCE_USAGE_NEAR_AVERAGE, why, state)
+        return Placement(draw(candidates, rng), candidates, ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE, why, state)
     broker = draw(best, rng)
     why["usage_percent"] = float(usage[known == broker][0]) * 100
-    return Placement(broker, best, Reason.RESOURCE_USAGE_BELOW_AVERAGE, why, state)
+    return Placement(broker, best, ResourceUsageReason.RESOURCE_USAGE_BELOW_AVERAGE, why, state)
 
 
 def _idle(snapshot: Snapshot) -> BoolArray:

@@ -17,7 +17,7 @@ import numpy as np
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.placement.base import Placement, Projection, Rows, State
 from loadmanager.core.placement.least_resource_usage import choose
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import PlacementReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, broker_load_of
 
@@ -41,7 +41,7 @@ class LeastResourceUsageWithWeightExtensible:
         rng: np.random.Generator,
     ) -> Placement:
         if not len(candidates):
-            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         load = broker_load_of(snapshot, self.rules)
         known = candidates[load.known[candidates]]
         usage = load.weighted_max_ema[known]

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmanager.core.names import BrokerId
 from loadmanager.core.placement.base import Placement, Projection, Rows, State
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import PlacementReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 
@@ -37,7 +37,7 @@ class RoundRobinBrokerSelector:
         rng: np.random.Generator,  # noqa: ARG002 - nothing is left to chance
     ) -> Placement:
         if not len(candidates):
-            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         turn, order = state.get("turn", 0), state.get("order", ())
         position = turn % len(candidates)
         broker = _find_candidate(order, position, candidates, snapshot)
@@ -46,7 +46,7 @@ class RoundRobinBrokerSelector:
             broker = int(candidates[position])
         following = {"turn": 0 if turn == _LAST_TURN else turn + 1, "order": order}
         why = {"candidates": len(candidates), "turn": turn}
-        return Placement(broker, np.array([broker]), Reason.ROUND_ROBIN, why, following)
+        return Placement(broker, np.array([broker]), PlacementReason.ROUND_ROBIN, why, following)
 
 
 def _find_candidate(order: Sequence[str], position: int, candidates: Rows, snapshot: Snapshot) -> int | None:

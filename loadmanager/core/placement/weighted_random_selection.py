@@ -17,12 +17,18 @@ import numpy as np
 
 from loadmanager.core.load import IntArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import PlacementReason, Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.simple import Ranking, ranking_of, whole
 from loadmanager.core.snapshot import Snapshot
 
 _MOST = 2**31 - 1
+
+
+class WeightReason(Reason):
+    DRAWN_BY_WEIGHT = entry(
+        "drawn_by_weight", "Placed on {broker} by chance, with weight {weight} of {weights} of {candidates} candidates"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,7 @@ class WeightedRandomSelection:
         rng: np.random.Generator,
     ) -> Placement:
         if not len(candidates):
-            return Placement(None, candidates, Reason.NO_BROKER_AVAILABLE, {}, state)
+            return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         ranking = ranking_of(snapshot, state, self.settings)
         weights = snapshot.derive(("weights", id(ranking.model)), lambda: weights_of(ranking))
         visited = candidates[np.lexsort((candidates, weights[candidates]))]
@@ -52,10 +58,10 @@ class WeightedRandomSelection:
         following = {"model": ranking.model}
         if not total:
             why = {"candidates": len(candidates), "weight": 0, "weights": 0}
-            return Placement(draw(candidates, rng), candidates, Reason.DRAWN_BY_WEIGHT, why, following)
+            return Placement(draw(candidates, rng), candidates, WeightReason.DRAWN_BY_WEIGHT, why, following)
         broker = int(visited[np.searchsorted(summed, rng.integers(total), side="right")])
         why = {"candidates": len(candidates), "weight": int(weights[broker]), "weights": total}
-        return Placement(broker, candidates[weights[candidates] > 0], Reason.DRAWN_BY_WEIGHT, why, following)
+        return Placement(broker, candidates[weights[candidates] > 0], WeightReason.DRAWN_BY_WEIGHT, why, following)
 
 
 def weights_of(ranking: Ranking) -> IntArray:

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray, ResourceWeights
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import Reason, SheddingReason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import (
     MIB,
@@ -42,6 +43,42 @@ from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 _RATE = (MSG_RATE_IN, MSG_RATE_OUT)
 _THROUGHPUT = (THROUGHPUT_IN, THROUGHPUT_OUT)
+
+
+class AvgSheddingReason(Reason):
+    BROKER_ABOVE_PARTNER = entry(
+        "broker_above_partner",
+        (
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
+            " {partner_usage_percent} % for {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far"
+            " above it for {high_hits} ({=loadBalancerAvgShedderHitCountHighThreshold}): need {need_msg_rate_per_s}"
+            " messages/s"
+        ),
+        (
+            "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
+            " {partner_usage_percent} % for {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far"
+            " above it for {high_hits} ({=loadBalancerAvgShedderHitCountHighThreshold}): need {need_mib_per_s} MiB/s"
+        ),
+    )
+    CLOSE_TO_PARTNER = entry(
+        "close_to_partner",
+        (
+            "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, less than"
+            " {=loadBalancerAvgShedderLowThreshold}"
+        ),
+        "No move because usage {usage_percent} % is in the middle, with no other broker to pair with",
+    )
+    TOO_FEW_HITS = entry(
+        "too_few_hits",
+        (
+            "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, but only for"
+            " {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far above it for {high_hits}"
+            " ({=loadBalancerAvgShedderHitCountHighThreshold})"
+        ),
+    )
+    LESS_USED_PARTNER = entry(
+        "less_used_partner", "No move because its partner {partner} is more used, {partner_usage_percent} %"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +167,10 @@ class AvgShedder:
             self._count(pair, hits)
             bundles, verdict = self._judge(snapshot, pair, hits)
             if bundles:
-                picks.append(Pick(pair.high, bundles, Reason.BROKER_ABOVE_PARTNER, pair.low))
+                picks.append(Pick(pair.high, bundles, AvgSheddingReason.BROKER_ABOVE_PARTNER, pair.low))
                 planned |= {names[row]: ids[pair.low] for row in bundles}
             receiver: dict[str, Figure] = {"partner": ids[pair.high], "partner_usage_percent": pair.high_score}
-            verdicts[pair.low] = Verdict(ids[pair.low], Reason.LESS_USED_PARTNER, acted=False, why=receiver)
+            verdicts[pair.low] = Verdict(ids[pair.low], AvgSheddingReason.LESS_USED_PARTNER, acted=False, why=receiver)
             verdicts[pair.high] = verdict
         remembered = {"hits": hits.to_remember(snapshot), "planned": planned}
         return Shed(tuple(picks), tuple(verdicts[broker] for broker in sorted(verdicts)), remembered)
@@ -171,16 +208,17 @@ class AvgShedder:
         low_hits = max(hits.low[pair.low], hits.low[pair.high])
         high_hits = max(hits.high[pair.low], hits.high[pair.high])
         bundles: tuple[int, ...] = ()
+        reason: Reason
         if pair.apart < self.low.points:
-            reason = Reason.CLOSE_TO_PARTNER
+            reason = AvgSheddingReason.CLOSE_TO_PARTNER
             why["loadBalancerAvgShedderLowThreshold"] = self.low.points
         else:
             why |= {"low_hits": low_hits, "loadBalancerAvgShedderHitCountLowThreshold": self.low.hits}
             why |= {"high_hits": high_hits, "loadBalancerAvgShedderHitCountHighThreshold": self.high.hits}
             if low_hits < self.low.hits and high_hits < self.high.hits:
-                reason = Reason.TOO_FEW_HITS
+                reason = AvgSheddingReason.TOO_FEW_HITS
             elif not snapshot.brokers.settled[pair.high]:
-                reason = Reason.AWAITING_REPORT
+                reason = SheddingReason.AWAITING_REPORT
             else:
                 for broker in (pair.low, pair.high):
                     hits.low[broker] = hits.high[broker] = 0
@@ -204,17 +242,17 @@ class AvgShedder:
             why |= by_throughput
         else:
             why |= by_rate | by_throughput
-            return (), Reason.NEED_BELOW_MINIMUM
+            return (), SheddingReason.NEED_BELOW_MINIMUM
         rows, carried = largest_first(snapshot, pair.high, columns)
         bundles = _take(rows, carried, need)
         why |= {"bundles": int(snapshot.brokers.bundle_count[pair.high]), "eligible": len(rows)}
         why |= {"bundles_taken": len(bundles)}
         if bundles:
-            return bundles, Reason.BROKER_ABOVE_PARTNER
+            return bundles, AvgSheddingReason.BROKER_ABOVE_PARTNER
         if rows:
-            return (), Reason.NO_BUNDLE_FITS
+            return (), SheddingReason.NO_BUNDLE_FITS
         why["recently_unloaded"] = recently_unloaded_of(snapshot, pair.high)
-        return (), Reason.NO_ELIGIBLE_BUNDLE if why["bundles"] else Reason.NO_BUNDLES
+        return (), SheddingReason.NO_ELIGIBLE_BUNDLE if why["bundles"] else SheddingReason.NO_BUNDLES
 
     def _need(self, snapshot: Snapshot, pair: _Pair, columns: tuple[int, int]) -> float:
         low, high = snapshot.brokers.load[pair.low].tolist(), snapshot.brokers.load[pair.high].tolist()

@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from loadmanager.core.load import THROUGHPUT_IN, THROUGHPUT_OUT, BoolArray, FloatArray
 from loadmanager.core.names import is_self_test_namespace
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import Reason, SheddingReason
 from loadmanager.core.snapshot import Snapshot
 
 State = dict[str, Any]
@@ -111,9 +112,9 @@ def relieve(snapshot: Snapshot, hot: Sequence[Hot], reason: Reason) -> tuple[lis
         if bundles:
             picks.append(Pick(broker.broker, bundles, reason))
         elif not refusal:
-            refusal = Reason.NO_ELIGIBLE_BUNDLE
+            refusal = SheddingReason.NO_ELIGIBLE_BUNDLE
         why = {**broker.why, "bundles": int(snapshot.brokers.bundle_count[broker.broker])}
-        if refusal is Reason.NO_ELIGIBLE_BUNDLE:
+        if refusal is SheddingReason.NO_ELIGIBLE_BUNDLE:
             why["recently_unloaded"] = recently_unloaded_of(snapshot, broker.broker)
         why["bundles_taken"] = len(bundles)
         verdicts.append(Verdict(snapshot.brokers.ids[broker.broker], refusal or reason, bool(bundles), why))
@@ -124,11 +125,11 @@ def find_refusal(snapshot: Snapshot, broker: int) -> Reason | None:
     """Why nothing may leave this broker whatever its bundles are, None when something may."""
     brokers = snapshot.brokers
     if not brokers.settled[broker]:
-        return Reason.AWAITING_REPORT
+        return SheddingReason.AWAITING_REPORT
     if brokers.bundle_count[broker] == 0:
-        return Reason.NO_BUNDLES
+        return SheddingReason.NO_BUNDLES
     if brokers.bundle_count[broker] == 1:
-        return Reason.SINGLE_BUNDLE
+        return SheddingReason.SINGLE_BUNDLE
     return None
 
 
@@ -197,15 +198,15 @@ def find_hold(snapshot: Snapshot, bundle: int) -> Verdict | None:
     why: dict[str, Figure] = {}
     if bundles.movable[bundle]:
         if bundles.recently_unloaded[bundle]:
-            return Verdict(name, Reason.RECENTLY_UNLOADED, acted=False)
+            return Verdict(name, SheddingReason.RECENTLY_UNLOADED, acted=False)
         if is_self_test_namespace(namespace):
-            return Verdict(name, Reason.SELF_TEST_BUNDLE, acted=False, why={"namespace": namespace})
+            return Verdict(name, SheddingReason.SELF_TEST_BUNDLE, acted=False, why={"namespace": namespace})
         return None
     if bundles.free[bundle]:
-        reason = Reason.NO_OWNER
+        reason = SheddingReason.NO_OWNER
     elif broker < 0 <= assigned:
-        reason, why = Reason.NOT_REPORTED, {"broker": ids[assigned]}
+        reason, why = SheddingReason.NOT_REPORTED, {"broker": ids[assigned]}
     else:
-        reason = Reason.ON_ITS_WAY
+        reason = SheddingReason.ON_ITS_WAY
         why = {"source": ids[broker], "broker": ids[assigned]} if assigned >= 0 else {}
     return Verdict(name, reason, acted=False, why=why)

@@ -14,10 +14,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.load import ResourceWeights
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import Reason, SheddingReason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import MARGIN, MIB, Hot, Shed, State, relieve, throughput_per_broker
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
+
+
+class OverloadReason(Reason):
+    BROKER_OVERLOADED = entry(
+        "broker_overloaded",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below"
+            " {=loadBalancerBrokerOverloadedThresholdPercentage} %: need {need_mib_per_s} MiB/s"
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +54,10 @@ class OverloadShedder:
             if used >= threshold:
                 hot.append(Hot(broker, bytes_per_s, {**why, "need_mib_per_s": bytes_per_s / MIB}))
             else:
-                verdicts.append(Verdict(snapshot.brokers.ids[broker], Reason.BELOW_THRESHOLD, acted=False, why=why))
-        picks, decided = relieve(snapshot, hot, Reason.BROKER_OVERLOADED)
+                verdicts.append(
+                    Verdict(snapshot.brokers.ids[broker], SheddingReason.BELOW_THRESHOLD, acted=False, why=why)
+                )
+        picks, decided = relieve(snapshot, hot, OverloadReason.BROKER_OVERLOADED)
         return Shed(tuple(picks), (*decided, *verdicts), state)
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing

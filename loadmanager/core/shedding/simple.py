@@ -35,8 +35,9 @@ from loadmanager.core.load import (
 )
 from loadmanager.core.names import is_self_test_namespace, namespace_of
 from loadmanager.core.placement.base import Projection, Rows
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.quotas import OBJECTS_PER_GROUP, Samples
+from loadmanager.core.reasons import Reason, SheddingReason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import Pick, Shed, State
 from loadmanager.core.simple import whole
@@ -54,6 +55,27 @@ _NAMES = {
 }
 _MESSAGES_PER_STEP = 100
 _BYTES_PER_STEP = 100_000
+
+
+class SimpleReason(Reason):
+    TOP_BUNDLE_SHED = entry(
+        "top_bundle_shed",
+        (
+            "Shed {top_bundle}, the top one of {bundles} bundles by {bottleneck}, because usage {usage_percent} %"
+            " ({resource}) is above {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+        ),
+    )
+    NO_COMFORTABLE_BROKER = entry(
+        "no_comfortable_broker",
+        (
+            "No move because no broker that may own {top_bundle} is below"
+            " {=loadBalancerBrokerComfortLoadLevelPercentage} % in all resources"
+        ),
+    )
+    TOP_BUNDLE_MOVED_RECENTLY = entry(
+        "top_bundle_moved_recently",
+        "No move because {top_bundle}, the top one of {bundles} bundles by {bottleneck}, moved recently",
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +101,11 @@ class SimpleLoadManagerImpl:
                 "usage_percent": float(used),
                 "loadBalancerBrokerOverloadedThresholdPercentage": settings.broker_overloaded_threshold_percentage,
             }
-            reason, bundle = Reason.BELOW_THRESHOLD, None
-            if used > over:
-                reason, bundle = self._find_bundle(snapshot, broker, comfortable, why)
+            reason, bundle = (
+                self._find_bundle(snapshot, broker, comfortable, why)
+                if used > over
+                else (SheddingReason.BELOW_THRESHOLD, None)
+            )
             if bundle is not None:
                 picks.append(Pick(broker, (bundle,), reason))
             verdicts.append(Verdict(name, reason, bundle is not None, why))
@@ -97,11 +121,11 @@ class SimpleLoadManagerImpl:
     ) -> tuple[Reason, int | None]:
         """The bundle that leaves the broker, or why none does; `why` gets the numbers."""
         if not snapshot.brokers.settled[broker]:
-            return Reason.AWAITING_REPORT, None
+            return SheddingReason.AWAITING_REPORT, None
         rows = _bundles_of(snapshot, broker)
         why["bundles"] = len(rows)
         if len(rows) <= 1:
-            return Reason.SINGLE_BUNDLE if len(rows) else Reason.NO_BUNDLES, None
+            return SheddingReason.SINGLE_BUNDLE if len(rows) else SheddingReason.NO_BUNDLES, None
         resource = _bottleneck(snapshot.brokers.usage_percent[broker])
         top = int(rows[np.argmax(_steps(snapshot, rows, resource))])
         why |= {
@@ -110,10 +134,10 @@ class SimpleLoadManagerImpl:
             "loadBalancerBrokerComfortLoadLevelPercentage": self.settings.broker_comfort_load_level_percentage,
         }
         if not np.any(comfortable & self._allowed(snapshot, top)):
-            return Reason.NO_COMFORTABLE_BROKER, None
+            return SimpleReason.NO_COMFORTABLE_BROKER, None
         if snapshot.bundles.recently_unloaded[top] or not snapshot.bundles.movable[top]:
-            return Reason.TOP_BUNDLE_MOVED_RECENTLY, None
-        return Reason.TOP_BUNDLE_SHED, top
+            return SimpleReason.TOP_BUNDLE_MOVED_RECENTLY, None
+        return SimpleReason.TOP_BUNDLE_SHED, top
 
     def _allowed(self, snapshot: Snapshot, bundle: int) -> BoolArray:
         namespace = namespace_of(snapshot.bundles.names[bundle])

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.load import FloatArray, ResourceWeights
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import Reason, SheddingReason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import (
     MARGIN,
@@ -34,6 +35,25 @@ from loadmanager.core.shedding.base import (
     throughput_per_broker,
 )
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
+
+
+class ThresholdReason(Reason):
+    BROKER_ABOVE_AVERAGE = entry(
+        "broker_above_average",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below average"
+            " {average_percent} % plus {=loadBalancerBrokerThresholdShedderPercentage} %: need {need_mib_per_s} MiB/s"
+        ),
+    )
+    LOWER_BOUNDARY = entry(
+        "lower_boundary",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is the highest and another"
+            " broker's is below average {average_percent} % minus {=loadBalancerBrokerThresholdShedderPercentage} %:"
+            " need {need_mib_per_s} MiB/s"
+        ),
+    )
+    CLUSTER_IDLE = entry("cluster_idle", "No move because the average usage of {brokers} brokers is 0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +78,10 @@ class ThresholdShedder:
         averages = self._advance(snapshot, _remembered(snapshot, state))
         mean = _mean(averages)
         if mean == 0:
-            idle = Verdict("cluster", Reason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
+            idle = Verdict("cluster", ThresholdReason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
             return Shed((), (idle,), _to_remember(snapshot, averages))
         hot, verdicts = self._find_hot(snapshot, averages, mean)
-        picks, decided = relieve(snapshot, hot, Reason.BROKER_ABOVE_AVERAGE)
+        picks, decided = relieve(snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE)
         verdicts |= {verdict.subject: verdict for verdict in decided}
         if not picks and self.lower_boundary:
             averages = self._advance(snapshot, averages)
@@ -95,14 +115,14 @@ class ThresholdShedder:
         for broker, bytes_per_s in enumerate(need.tolist()):
             why = self._why(averages[broker], mean)
             if averages[broker] < mean + threshold:
-                refusal = Reason.BELOW_THRESHOLD
+                refusal = SheddingReason.BELOW_THRESHOLD
             else:
                 why |= self._why_need(bytes_per_s)
                 is_below_minimum = bytes_per_s < self.min_throughput_mib_per_s * MIB
                 if not is_below_minimum:  # nor is what is not a number, as in Pulsar
                     hot.append(Hot(broker, bytes_per_s, why))
                     continue
-                refusal = Reason.NEED_BELOW_MINIMUM
+                refusal = SheddingReason.NEED_BELOW_MINIMUM
             name = snapshot.brokers.ids[broker]
             verdicts[name] = Verdict(name, refusal, acted=False, why=why)
         return hot, verdicts
@@ -120,8 +140,8 @@ class ThresholdShedder:
         why = {**self._why(averages[broker], mean), **self._why_need(need)}
         if self.min_throughput_mib_per_s * MIB > need:
             name = snapshot.brokers.ids[broker]
-            return [], [Verdict(name, Reason.NEED_BELOW_MINIMUM, acted=False, why=why)]
-        return relieve(snapshot, [Hot(broker, need, why)], Reason.LOWER_BOUNDARY)
+            return [], [Verdict(name, SheddingReason.NEED_BELOW_MINIMUM, acted=False, why=why)]
+        return relieve(snapshot, [Hot(broker, need, why)], ThresholdReason.LOWER_BOUNDARY)
 
     def _why(self, average: float, mean: float) -> dict[str, Figure]:
         return {

@@ -35,13 +35,64 @@ from loadmanager.core.filters import EXTENSIBLE, Question, allowed_brokers
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.names import namespace_of
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import Reason, SheddingReason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import MIB, Pick, Shed, State, eligible, least_points
 from loadmanager.core.snapshot import Snapshot, broker_load_of, top_bundles_of
 
 _SWAPPED_BELOW = 0.75
 """An exchange must leave the giving broker below this part of its throughput."""
+
+
+class TransferReason(Reason):
+    OVERLOADED = entry(
+        "overloaded",
+        (
+            "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
+            " {bundles_in_exchange} in exchange, because of usage {usage_percent} % at average {average_percent} % and"
+            " deviation {std_percent} % ({=loadBalancerBrokerLoadTargetStd}): want {want_mib_per_s} MiB/s"
+        ),
+    )
+    UNDERLOADED = entry(
+        "underloaded",
+        (
+            "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
+            " {bundles_in_exchange} in exchange, because that one has little of average {average_percent} % or of its"
+            " throughput ({=loadBalancerBrokerLoadTargetStd}): want {want_mib_per_s} MiB/s"
+        ),
+    )
+    HIT_COUNT = entry(
+        "hit_count",
+        (
+            "No move because usages have been apart for {cycles} cycles, not more than"
+            " {=loadBalancerSheddingConditionHitCountThreshold}: deviation {std_percent} %"
+            " ({=loadBalancerBrokerLoadTargetStd})"
+        ),
+        (
+            "No move because usages are close: deviation {std_percent} % is not above"
+            " {=loadBalancerBrokerLoadTargetStd}, from {partner_usage_percent} % to {usage_percent} %"
+        ),
+        "No move because no broker may be relieved: deviation {std_percent} %",
+    )
+    COOL_DOWN = entry(
+        "cool_down",
+        (
+            "No move because {broker} has not reported yet {=loadBalanceSheddingDelayInSeconds} s after a bundle was"
+            " taken from it"
+        ),
+    )
+    OUT_DATED_DATA = entry(
+        "out_dated_data",
+        "No move because all reports of {brokers} brokers are older than {=loadBalancerBrokerLoadDataTTLInSeconds} s",
+        "No move because its report is older than {=loadBalancerBrokerLoadDataTTLInSeconds} s",
+    )
+    NO_LOAD_DATA = entry(
+        "no_load_data",
+        "No move because {broker} has not made its load known",
+        "No move because bundles were looked for on {brokers_tried} brokers, of which some made none known",
+    )
+    NO_BROKERS = entry("no_brokers", "No move because none of {brokers} brokers has made its load known")
 
 
 class Label(enum.StrEnum):
@@ -56,14 +107,17 @@ class Label(enum.StrEnum):
 
 
 _SKIPPED = {
-    Label.HIT_COUNT: Reason.HIT_COUNT,
-    Label.NO_BUNDLES: Reason.NO_TRANSFERABLE_BUNDLES,
-    Label.COOL_DOWN: Reason.COOL_DOWN,
-    Label.OUT_DATED_DATA: Reason.OUT_DATED_DATA,
-    Label.NO_LOAD_DATA: Reason.NO_LOAD_DATA,
-    Label.NO_BROKERS: Reason.NO_BROKERS,
+    Label.HIT_COUNT: TransferReason.HIT_COUNT,
+    Label.NO_BUNDLES: SheddingReason.NO_TRANSFERABLE_BUNDLES,
+    Label.COOL_DOWN: TransferReason.COOL_DOWN,
+    Label.OUT_DATED_DATA: TransferReason.OUT_DATED_DATA,
+    Label.NO_LOAD_DATA: TransferReason.NO_LOAD_DATA,
+    Label.NO_BROKERS: TransferReason.NO_BROKERS,
 }
-_DONE = {Reason.OVERLOADED: "Success/Overloaded", Reason.UNDERLOADED: "Success/Underloaded"}
+_DONE: dict[Reason, str] = {
+    TransferReason.OVERLOADED: "Success/Overloaded",
+    TransferReason.UNDERLOADED: "Success/Underloaded",
+}
 
 
 @dataclass(slots=True)
@@ -204,7 +258,8 @@ class _Cycle:
         if not load.known.all():
             return fresh, (Label.NO_LOAD_DATA, {"broker": ids[int(np.argmin(load.known))]})
         self._verdicts += [
-            Verdict(ids[row], Reason.OUT_DATED_DATA, acted=False, why=ttl) for row in np.flatnonzero(outdated).tolist()
+            Verdict(ids[row], TransferReason.OUT_DATED_DATA, acted=False, why=ttl)
+            for row in np.flatnonzero(outdated).tolist()
         ]
         return fresh, None
 
@@ -212,14 +267,14 @@ class _Cycle:
         """Why load should move from the most used broker to the least used; None when it should not."""
         target = self._settings.broker_load_target_std
         if statistics.std > target:
-            return Reason.OVERLOADED
+            return TransferReason.OVERLOADED
         part = min(max(target / 2, 0.0), 0.5)
         throughput = self._load.msg_throughput_ema
         if self._usage[least] < statistics.mean * part or throughput[least] < throughput[most] * part:
-            return Reason.UNDERLOADED
+            return TransferReason.UNDERLOADED
         threshold = self._settings.broker_overloaded_threshold_percentage / 100
         is_over = self._usage[most] > threshold and self._usage[most] > statistics.mean + target
-        return Reason.OVERLOADED if is_over else None
+        return TransferReason.OVERLOADED if is_over else None
 
     def _transfer(self, statistics: LoadStatistics, ascending: list[int]) -> list[Pick]:
         picks: list[Pick] = []
@@ -257,18 +312,18 @@ class _Cycle:
         """A transfer to fill, or None when there is nothing to choose from, which is counted and judged."""
         top = self._top.of_broker(source)
         if not self._snapshot.brokers.settled[source]:
-            refusal = Reason.AWAITING_REPORT
+            refusal = SheddingReason.AWAITING_REPORT
         elif not top:
-            refusal = Reason.NO_BUNDLES
+            refusal = SheddingReason.NO_BUNDLES
         elif len(top) == 1:
-            refusal = Reason.SINGLE_BUNDLE
+            refusal = SheddingReason.SINGLE_BUNDLE
         else:
             difference = (self._usage[source] - self._usage[destination]) / 2
             usage, throughput = self._usage[source], self._throughput[source]
             want = float(throughput * difference / usage) if usage > 0 else 0.0
             return _Transfer(source, destination, reason, want, top)
-        self._few += refusal is Reason.SINGLE_BUNDLE
-        self._empty += refusal is not Reason.SINGLE_BUNDLE
+        self._few += refusal is SheddingReason.SINGLE_BUNDLE
+        self._empty += refusal is not SheddingReason.SINGLE_BUNDLE
         self._verdicts.append(Verdict(self._snapshot.brokers.ids[source], refusal, acted=False, why=why))
         return None
 
@@ -355,7 +410,7 @@ class _Cycle:
             "bundles_taken": len(transfer.given),
             "bundles_in_exchange": len(transfer.taken),
         }
-        verdict = transfer.reason if transfer.given else Reason.NO_BUNDLE_FITS
+        verdict = transfer.reason if transfer.given else SheddingReason.NO_BUNDLE_FITS
         name = self._snapshot.brokers.ids[transfer.source]
         self._verdicts.append(Verdict(name, verdict, acted=bool(transfer.given), why={**why, **figures}))
 

@@ -23,7 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import Reason, SheddingReason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import MIB, Pick, Shed, State, find_refusal, largest_first, recently_unloaded_of
 from loadmanager.core.snapshot import Snapshot
@@ -31,6 +32,34 @@ from loadmanager.core.snapshot import Snapshot
 _MAX_INT = 2**31 - 1
 _NEXT_TO_NOTHING = 1e-6
 """A lowest value up to this counts as 1."""
+
+
+class UniformReason(Reason):
+    MSG_RATE_DIFFERENCE = entry(
+        "msg_rate_difference",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because its {highest_msg_rate_per_s} messages/s are"
+            " {msg_rate_difference_percent} % above the lowest, {lowest_msg_rate_per_s}, more than"
+            " {=loadBalancerMsgRateDifferenceShedderThreshold} %: need {need_msg_rate_per_s} messages/s"
+        ),
+    )
+    THROUGHPUT_DIFFERENCE = entry(
+        "throughput_difference",
+        (
+            "Shed {bundles_taken} of {bundles} bundles because its {highest_mib_per_s} MiB/s are {throughput_ratio}"
+            " times the lowest, {lowest_mib_per_s}, more than"
+            " {=loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold}: need {need_mib_per_s} MiB/s"
+        ),
+    )
+    DIFFERENCES_SMALL = entry(
+        "differences_small",
+        (
+            "No move because the highest message rate is {msg_rate_difference_percent} % above the lowest"
+            " ({=loadBalancerMsgRateDifferenceShedderThreshold}), and the highest throughput {throughput_ratio} times"
+            " the lowest ({=loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold})"
+        ),
+    )
+    NOT_THE_BUSIEST = entry("not_the_busiest", "No move because only the busiest broker sheds, {busiest}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +127,7 @@ class UniformLoadShedder:
             return self._shed_by_rate(snapshot, rate, why, state)
         if ratio > self.throughput_multiplier > 0:
             return self._shed_by_throughput(snapshot, throughput, why, state)
-        return Shed((), (Verdict("cluster", Reason.DIFFERENCES_SMALL, acted=False, why=why),), state)
+        return Shed((), (Verdict("cluster", UniformReason.DIFFERENCES_SMALL, acted=False, why=why),), state)
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:  # noqa: ARG002 - it remembers nothing
         """By each of the two rules, as if the other one did not apply."""
@@ -128,7 +157,7 @@ class UniformLoadShedder:
             "minUnloadMessage": self.min_messages_per_s,
         }
         enough = need >= self.min_messages_per_s
-        return self._shed(snapshot, rate, need, Reason.MSG_RATE_DIFFERENCE, why, state, enough=enough)
+        return self._shed(snapshot, rate, need, UniformReason.MSG_RATE_DIFFERENCE, why, state, enough=enough)
 
     def _shed_by_throughput(self, snapshot: Snapshot, most: _Extremes, why: dict[str, Figure], state: State) -> Shed:
         need = most.need(self.max_unload)
@@ -140,7 +169,7 @@ class UniformLoadShedder:
             "minUnloadMessageThroughput": self.min_bytes_per_s,
         }
         enough = need >= self.min_bytes_per_s
-        return self._shed(snapshot, most, need, Reason.THROUGHPUT_DIFFERENCE, why, state, enough=enough)
+        return self._shed(snapshot, most, need, UniformReason.THROUGHPUT_DIFFERENCE, why, state, enough=enough)
 
     def _shed(
         self,
@@ -156,20 +185,22 @@ class UniformLoadShedder:
         """What leaves the broker with the highest load, and a verdict for each broker."""
         broker = extremes.broker
         bundles: tuple[int, ...] = ()
-        refusal = find_refusal(snapshot, broker) or (None if enough else Reason.NEED_BELOW_MINIMUM)
+        refusal = find_refusal(snapshot, broker) or (None if enough else SheddingReason.NEED_BELOW_MINIMUM)
         if refusal is None:
             rows, carried = largest_first(snapshot, broker, extremes.columns)
             bundles = self._take(rows, carried, need)
             why |= {"eligible": len(rows), "maxUnloadBundleNumPerShedding": self.max_bundles}
             if not bundles:
-                refusal = Reason.NO_BUNDLE_FITS if rows else Reason.NO_ELIGIBLE_BUNDLE
+                refusal = SheddingReason.NO_BUNDLE_FITS if rows else SheddingReason.NO_ELIGIBLE_BUNDLE
         why["bundles"] = int(snapshot.brokers.bundle_count[broker])
         why["recently_unloaded"] = recently_unloaded_of(snapshot, broker)
         why["bundles_taken"] = len(bundles)
         ids = snapshot.brokers.ids
         busiest: dict[str, Figure] = {"busiest": ids[broker]}
         verdicts = [Verdict(ids[broker], refusal or reason, bool(bundles), why)]
-        verdicts += [Verdict(i, Reason.NOT_THE_BUSIEST, acted=False, why=busiest) for i in ids if i != ids[broker]]
+        verdicts += [
+            Verdict(i, UniformReason.NOT_THE_BUSIEST, acted=False, why=busiest) for i in ids if i != ids[broker]
+        ]
         return Shed((Pick(broker, bundles, reason),) if bundles else (), tuple(verdicts), state)
 
     def _take(self, rows: list[int], carried: list[float], need: int) -> tuple[int, ...]:

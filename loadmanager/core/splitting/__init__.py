@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import SplitReason
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.splitting.base import SplitAlgorithm
 from loadmanager.core.splitting.flow_or_qps_equally_divide import flow_or_qps_equally_divide
@@ -21,10 +21,10 @@ SPLIT_ALGORITHMS: dict[str, SplitAlgorithm] = {
 }
 
 PULSAR_REASONS = {
-    Reason.TOPICS: "Topics",
-    Reason.SESSIONS: "Sessions",
-    Reason.MSG_RATE: "MsgRate",
-    Reason.BANDWIDTH: "Bandwidth",
+    SplitReason.TOPICS: "Topics",
+    SplitReason.SESSIONS: "Sessions",
+    SplitReason.MSG_RATE: "MsgRate",
+    SplitReason.BANDWIDTH: "Bandwidth",
 }
 """Why a bundle is split, as Pulsar writes it."""
 

@@ -20,7 +20,8 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from loadmanager.core.names import BundleRange, namespace_of
-from loadmanager.core.plan import Figure, Reason, Verdict
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import SplitReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB, MIN_TOPICS, TopicLoad, is_splittable, usable
 
@@ -28,14 +29,14 @@ HOT_TOPIC_SHARE = 0.9
 """A topic above a limit by itself, with so much of its bundle's load, is the bundle: little would go without it."""
 
 LIMIT_KEYS = {
-    Reason.TOPICS: "loadBalancerNamespaceBundleMaxTopics",
-    Reason.SESSIONS: "loadBalancerNamespaceBundleMaxSessions",
-    Reason.MSG_RATE: "loadBalancerNamespaceBundleMaxMsgRate",
-    Reason.BANDWIDTH: "loadBalancerNamespaceBundleMaxBandwidthMbytes",
+    SplitReason.TOPICS: "loadBalancerNamespaceBundleMaxTopics",
+    SplitReason.SESSIONS: "loadBalancerNamespaceBundleMaxSessions",
+    SplitReason.MSG_RATE: "loadBalancerNamespaceBundleMaxMsgRate",
+    SplitReason.BANDWIDTH: "loadBalancerNamespaceBundleMaxBandwidthMbytes",
 }
 """The limit that a bundle is above, by the reason for its split."""
 
-_SHARES = {Reason.MSG_RATE: "msg_rate_share_percent", Reason.BANDWIDTH: "throughput_share_percent"}
+_SHARES = {SplitReason.MSG_RATE: "msg_rate_share_percent", SplitReason.BANDWIDTH: "throughput_share_percent"}
 """What the hottest topic has of its bundle's load, by the reason for its split."""
 
 _MAXIMUM = "loadBalancerNamespaceMaximumBundles"
@@ -89,7 +90,7 @@ class Split:
 
     bundle: str
     boundaries: tuple[int, ...]
-    reason: Reason
+    reason: SplitReason
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -133,7 +134,7 @@ def find_for_modular(
         if candidate.topics < MIN_TOPICS:
             verdict = judge.too_few_topics(candidate, reason)
         elif reason is None:
-            verdict = judge.refused(candidate, Reason.BELOW_SPLIT_LIMITS)
+            verdict = judge.refused(candidate, SplitReason.BELOW_SPLIT_LIMITS)
         elif judge.room(candidate) < 1:
             verdict = judge.no_room(candidate, reason)
         else:
@@ -176,22 +177,22 @@ def find_for_extensible(
 
 
 def divide_bundle(
-    candidate: SplitCandidate, reason: Reason, divide: Divide, settings: PlannerSettings
+    candidate: SplitCandidate, reason: SplitReason, divide: Divide, settings: PlannerSettings
 ) -> tuple[Split | None, Verdict]:
     """The split of a bundle that somebody asked for, whatever its load and however many bundles there are."""
     return _Judge(settings, divide, _unknown_topics, {}).divided(candidate, reason, most_boundaries=None)
 
 
-def find_reason(candidate: Loaded, settings: PlannerSettings) -> Reason | None:
+def find_reason(candidate: Loaded, settings: PlannerSettings) -> SplitReason | None:
     """The first limit that the bundle is above, None for none. At a limit is not above it."""
     if candidate.topics > settings.namespace_bundle_max_topics:
-        return Reason.TOPICS
+        return SplitReason.TOPICS
     if 0 < settings.namespace_bundle_max_sessions < candidate.sessions:
-        return Reason.SESSIONS
+        return SplitReason.SESSIONS
     if candidate.msg_rate > settings.namespace_bundle_max_msg_rate:
-        return Reason.MSG_RATE
+        return SplitReason.MSG_RATE
     if candidate.throughput > settings.namespace_bundle_max_bandwidth_mbytes * MIB:
-        return Reason.BANDWIDTH
+        return SplitReason.BANDWIDTH
     return None
 
 
@@ -228,10 +229,10 @@ class _Judge:
         if not_counted is not None:
             return None, not_counted, hits
         if reason is None:
-            return None, self.refused(candidate, Reason.BELOW_SPLIT_LIMITS), hits if is_full else 0
+            return None, self.refused(candidate, SplitReason.BELOW_SPLIT_LIMITS), hits if is_full else 0
         if is_full:
             most = {_PER_CYCLE: self.settings.max_number_of_bundles_to_split_per_cycle}
-            return None, self.refused(candidate, Reason.SPLIT_CYCLE_FULL, above=LIMIT_KEYS[reason], **most), hits
+            return None, self.refused(candidate, SplitReason.SPLIT_CYCLE_FULL, above=LIMIT_KEYS[reason], **most), hits
         count = hits + 1
         not_yet = self._find_not_yet(candidate, reason, count, splitting)
         if not_yet is not None:
@@ -239,30 +240,30 @@ class _Judge:
         split, verdict = self.cut(candidate, reason)
         return split, verdict, 0 if split else count
 
-    def _find_not_counted(self, candidate: SplitCandidate, reason: Reason | None) -> Verdict | None:
+    def _find_not_counted(self, candidate: SplitCandidate, reason: SplitReason | None) -> Verdict | None:
         """Why the extensible rule neither counts a hit nor forgets one."""
         if candidate.topics < MIN_TOPICS:
             return self.too_few_topics(candidate, reason)
         if not candidate.is_owned:
-            return self.refused(candidate, Reason.NOT_OWNED)
+            return self.refused(candidate, SplitReason.NOT_OWNED)
         if candidate.range is None or not is_splittable(candidate.range):
-            return self.refused(candidate, Reason.RANGE_NOT_SPLITTABLE)
+            return self.refused(candidate, SplitReason.RANGE_NOT_SPLITTABLE)
         return None
 
     def _find_not_yet(
-        self, candidate: SplitCandidate, reason: Reason, hits: int, splitting: Collection[tuple[str, BundleRange]]
+        self, candidate: SplitCandidate, reason: SplitReason, hits: int, splitting: Collection[tuple[str, BundleRange]]
     ) -> Verdict | None:
         """Why the extensible rule counts a hit and does no more."""
         threshold = self.settings.namespace_bundle_split_condition_hit_count_threshold
         if hits <= threshold:
-            return self.refused(candidate, Reason.TOO_FEW_SPLIT_HITS, hits=hits, **{_HITS: threshold})
+            return self.refused(candidate, SplitReason.TOO_FEW_SPLIT_HITS, hits=hits, **{_HITS: threshold})
         if self.room(candidate) < 1:
             return self.no_room(candidate, reason)
         if _shares_an_end(candidate, splitting):
-            return self.refused(candidate, Reason.SPLIT_UNDER_WAY, hits=hits)
+            return self.refused(candidate, SplitReason.SPLIT_UNDER_WAY, hits=hits)
         return None
 
-    def cut(self, candidate: SplitCandidate, reason: Reason) -> tuple[Split | None, Verdict]:
+    def cut(self, candidate: SplitCandidate, reason: SplitReason) -> tuple[Split | None, Verdict]:
         """The split of a bundle that is above a limit, unless it could not help."""
         hot = self._find_hot_topic(candidate, reason)
         if hot is not None:
@@ -270,17 +271,17 @@ class _Judge:
         return self.divided(candidate, reason, most_boundaries=self.room(candidate))
 
     def divided(
-        self, candidate: SplitCandidate, reason: Reason, most_boundaries: int | None
+        self, candidate: SplitCandidate, reason: SplitReason, most_boundaries: int | None
     ) -> tuple[Split | None, Verdict]:
         """The split of this bundle for this reason, if the algorithm finds a place to cut; None: any number of them."""
         if candidate.range is None or not is_splittable(candidate.range):
-            return None, self.refused(candidate, Reason.RANGE_NOT_SPLITTABLE)
+            return None, self.refused(candidate, SplitReason.RANGE_NOT_SPLITTABLE)
         found = self.divide(candidate.name, candidate.range)
         if not found:
-            return None, self.refused(candidate, Reason.NO_SPLIT_BOUNDARY)
+            return None, self.refused(candidate, SplitReason.NO_SPLIT_BOUNDARY)
         boundaries = usable(candidate.range, found)
         if not boundaries:
-            return None, self.refused(candidate, Reason.SPLIT_BOUNDARY_AT_END, boundary=f"0x{found[0]:08x}")
+            return None, self.refused(candidate, SplitReason.SPLIT_BOUNDARY_AT_END, boundary=f"0x{found[0]:08x}")
         used = boundaries if most_boundaries is None else _some_of(boundaries, most_boundaries)
         why = {**candidate.why(), **self.limits, "parts": len(used) + 1}
         if len(used) < len(boundaries):
@@ -291,29 +292,29 @@ class _Judge:
         """How many bundles its namespace may get."""
         return self.settings.namespace_maximum_bundles - self._bundles(candidate)
 
-    def no_room(self, candidate: SplitCandidate, reason: Reason) -> Verdict:
+    def no_room(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict:
         why = {"bundles": self._bundles(candidate), _MAXIMUM: self.settings.namespace_maximum_bundles}
-        return self.refused(candidate, Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES, above=LIMIT_KEYS[reason], **why)
+        return self.refused(candidate, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES, above=LIMIT_KEYS[reason], **why)
 
-    def too_few_topics(self, candidate: SplitCandidate, reason: Reason | None) -> Verdict:
+    def too_few_topics(self, candidate: SplitCandidate, reason: SplitReason | None) -> Verdict:
         """Of a bundle that is above a limit all the same, `above` is that limit: its only topic is to blame."""
         if reason is None or candidate.topics == 0:
-            return self.refused(candidate, Reason.TOO_FEW_TOPICS)
-        return self.refused(candidate, Reason.TOO_FEW_TOPICS, above=LIMIT_KEYS[reason])
+            return self.refused(candidate, SplitReason.TOO_FEW_TOPICS)
+        return self.refused(candidate, SplitReason.TOO_FEW_TOPICS, above=LIMIT_KEYS[reason])
 
-    def refused(self, candidate: SplitCandidate, reason: Reason, **more: Figure) -> Verdict:
+    def refused(self, candidate: SplitCandidate, reason: SplitReason, **more: Figure) -> Verdict:
         return Verdict(candidate.name, reason, acted=False, why={**candidate.why(), **self.limits, **more})
 
     def _bundles(self, candidate: SplitCandidate) -> int:
         namespace = namespace_of(candidate.name)
         return self.bundle_counts.get(namespace, 1) + self.extra[namespace]
 
-    def _find_hot_topic(self, candidate: SplitCandidate, reason: Reason) -> Verdict | None:
+    def _find_hot_topic(self, candidate: SplitCandidate, reason: SplitReason) -> Verdict | None:
         """The refusal of a split that would leave the load together, as it is that of one topic."""
         topics = self.find_topics(candidate.name) if reason in _SHARES else ()
         if not topics:
             return None
-        if reason is Reason.MSG_RATE:
+        if reason is SplitReason.MSG_RATE:
             limit, whole = float(self.settings.namespace_bundle_max_msg_rate), candidate.msg_rate
             loads = [topic.msg_rate for topic in topics]
         else:
@@ -323,7 +324,7 @@ class _Judge:
         if highest <= limit or highest < HOT_TOPIC_SHARE * whole:
             return None
         share = {_SHARES[reason]: 100 * highest / whole}
-        return self.refused(candidate, Reason.ONE_HOT_TOPIC, topic=topics[loads.index(highest)].name, **share)
+        return self.refused(candidate, SplitReason.ONE_HOT_TOPIC, topic=topics[loads.index(highest)].name, **share)
 
 
 def _shares_an_end(candidate: SplitCandidate, splitting: Collection[tuple[str, BundleRange]]) -> bool:

@@ -11,11 +11,13 @@ from support.builders import MIB, Load, broker, bundle, owned, releasing, report
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import ResourceWeights
+from loadmanager.core.placement.avg import AvgPlacementReason
 from loadmanager.core.placement.avg import AvgShedder as AvgPlacement
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.core.planner import PlannerSettings, State, choose_destination, plan_assignments, plan_shedding
-from loadmanager.core.shedding.avg import AvgShedder
+from loadmanager.core.reasons import PlacementReason, SheddingReason
+from loadmanager.core.shedding.avg import AvgShedder, AvgSheddingReason
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 AVG = PlannerSettings(shedding_strategy="AvgShedder", placement_strategy="AvgShedder", max_unload_percentage=0.5)
@@ -58,7 +60,7 @@ def test_a_pair_that_is_close_or_not_apart_for_long_enough_is_told_so() -> None:
 
 def test_a_broker_that_sheds_to_its_partner_says_why() -> None:
     found = verdicts(snapshot({"a": report(hot(8), cpu=60), "b": report(cpu=20)}), AT_ONCE)["a:8080"]
-    assert (found.verdict, found.acted) == (Reason.BROKER_ABOVE_PARTNER, True)
+    assert (found.verdict, found.acted) == (AvgSheddingReason.BROKER_ABOVE_PARTNER, True)
     assert found.sentence() == (
         "Shed 2 of 4 bundles to b:8080 because usage 60 % has been above its 20 % for 1 rounds"
         " (loadBalancerAvgShedderHitCountLowThreshold 1), and far above it for 1"
@@ -83,7 +85,7 @@ def test_q27_a_need_of_exactly_the_minimum_is_not_enough() -> None:
     assert verdicts(given, replace(AT_ONCE, min_unload_message=999))["a:8080"].acted
     loads: dict[str, Load] = {bundle(i): (0, 0, MIB, 0) for i in range(2)}
     given = snapshot({"a": report(loads, cpu=60), "b": report(cpu=20)})
-    assert verdicts(given, AT_ONCE)["a:8080"].verdict is Reason.NEED_BELOW_MINIMUM
+    assert verdicts(given, AT_ONCE)["a:8080"].verdict is SheddingReason.NEED_BELOW_MINIMUM
 
 
 def test_bundles_that_carry_nothing_or_more_than_the_need_stay() -> None:
@@ -98,9 +100,9 @@ def test_a_broker_without_bundles_that_may_move_says_so() -> None:
     loads = hot()
     recent = snapshot({"a": report(loads, cpu=60), "b": report(cpu=20)}, recently_unloaded=list(loads))
     found = verdicts(recent, AT_ONCE)["a:8080"]
-    assert (found.verdict, found.why["recently_unloaded"]) == (Reason.NO_ELIGIBLE_BUNDLE, 4)
+    assert (found.verdict, found.why["recently_unloaded"]) == (SheddingReason.NO_ELIGIBLE_BUNDLE, 4)
     none = snapshot({"a": report(cpu=60, load=(9e4, 0, 0, 0)), "b": report(cpu=20)})
-    assert verdicts(none, AT_ONCE)["a:8080"].verdict is Reason.NO_BUNDLES
+    assert verdicts(none, AT_ONCE)["a:8080"].verdict is SheddingReason.NO_BUNDLES
 
 
 def test_a_brokers_only_bundle_moves_if_it_fits_as_in_pulsar() -> None:
@@ -153,14 +155,17 @@ def test_a_broker_that_a_bundle_is_leaving_is_left_alone_and_keeps_its_hits() ->
     model.apply_report(a, report(loads, cpu=60))
     model.apply_report(b, report(cpu=20))
     shed = AvgShedder.of(AT_ONCE).find_bundles_for_unloading(model.snapshot(0, 0), {})
-    assert [each.verdict for each in shed.verdicts] == [Reason.AWAITING_REPORT, Reason.LESS_USED_PARTNER]
+    assert [each.verdict for each in shed.verdicts] == [
+        SheddingReason.AWAITING_REPORT,
+        AvgSheddingReason.LESS_USED_PARTNER,
+    ]
     assert shed.state["hits"]["a:8080"] == [1, 1, 1]
 
 
 def test_the_broker_in_the_middle_is_its_own_partner_and_sheds_nothing() -> None:
     settings = replace(AT_ONCE, avg_shedder_low_threshold=0, min_unload_message=0, min_unload_message_throughput=0)
     given = snapshot({"a": report(cpu=10), "b": report(hot(), cpu=20), "c": report(cpu=30)})
-    assert verdicts(given, settings)["b:8080"].verdict is Reason.NEED_BELOW_MINIMUM
+    assert verdicts(given, settings)["b:8080"].verdict is SheddingReason.NEED_BELOW_MINIMUM
     assert AvgShedder.of(AVG).find_bundles_for_unloading(snapshot({}), {}).verdicts == ()
 
 
@@ -183,7 +188,7 @@ def test_all_that_is_shed_goes_to_the_planned_broker_though_it_then_has_more_of_
     plan, state = plan_shedding(given, AT_ONCE, {}, rng())
     assert moves(plan) == {bundle(i): "b:8080" for i in range(4)}
     reasons = {each.verdict for each in plan.verdicts if "/" in each.subject}
-    assert reasons == {Reason.DECIDED_BEFORE}
+    assert reasons == {PlacementReason.DECIDED_BEFORE}
     assert state["AvgShedder"]["planned"] == moves(plan)
 
 
@@ -202,7 +207,7 @@ def test_an_overloaded_planned_broker_gives_way_to_a_healthy_one() -> None:
     state: State = {"AvgShedder": {"planned": {bundle(0): "b:8080"}}}
     given = snapshot({"a": report(loads, cpu=90), "b": report(cpu=51), "c": report(cpu=50)})
     chosen, verdict, after = choose_destination(given, bundle(0), broker("a").broker, settings, state, rng())
-    assert (chosen, verdict.verdict) == (broker("c"), Reason.DRAWN_BY_CHANCE)
+    assert (chosen, verdict.verdict) == (broker("c"), AvgPlacementReason.DRAWN_BY_CHANCE)
     assert after["AvgShedder"]["placed"] == {bundle(0): "c:8080"}
     assert verdict.sentence() == (
         "Placed on c:8080 by chance, one of 1 of 2 candidates not above"
@@ -234,7 +239,7 @@ def test_a_round_forgets_earlier_destinations() -> None:
 def test_a_bundle_of_a_broker_that_is_gone_is_drawn_a_new_one() -> None:
     state: State = {"AvgShedder": {"planned": {bundle(0): "gone:8080"}}}
     plan, state = plan_assignments(snapshot({"a": report()}), [bundle(0)], AVG, state, rng())
-    assert plan.verdicts[0].verdict is Reason.DRAWN_BY_CHANCE
+    assert plan.verdicts[0].verdict is AvgPlacementReason.DRAWN_BY_CHANCE
     assert state["AvgShedder"]["placed"] == {bundle(0): "a:8080"}
 
 

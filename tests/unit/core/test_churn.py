@@ -13,8 +13,10 @@ from loadmanager.core import churn
 from loadmanager.core.churn import KEY, MOST_MOVES, Memory, State
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
-from loadmanager.core.plan import Assign, Plan, Reason, Unload, Verdict
+from loadmanager.core.plan import Assign, Plan, Unload, Verdict
+from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason
 from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.state import as_json
 
@@ -31,12 +33,12 @@ def of_loads(*loads: float) -> Snapshot:
 
 
 def unload(number: int, source: Registration = A, destination: Registration | None = B) -> Unload:
-    return Unload(bundle(number), source, destination, Reason.BROKER_OVERLOADED)
+    return Unload(bundle(number), source, destination, OverloadReason.BROKER_OVERLOADED)
 
 
 def a_plan(*steps: Unload | Assign) -> Plan:
-    verdicts = [Verdict(A.broker, Reason.BROKER_OVERLOADED, acted=True)]
-    verdicts += [Verdict(step.bundle, Reason.DECIDED_BEFORE, acted=True) for step in steps]
+    verdicts = [Verdict(A.broker, OverloadReason.BROKER_OVERLOADED, acted=True)]
+    verdicts += [Verdict(step.bundle, PlacementReason.DECIDED_BEFORE, acted=True) for step in steps]
     return Plan(1, NOW_S, steps, tuple(verdicts))
 
 
@@ -112,11 +114,11 @@ def test_what_moves_of_former_rounds_take_along_counts_for_the_hour_before_it_ha
     plan, cluster = a_plan(unload(0), unload(1)), of_loads(40, 20, 40)
     result, _ = churn.limit(plan, cluster, SETTINGS, {}, under_way=0.7)
     assert [step.bundle for step in result.steps] == [bundle(1)]
-    assert [v.verdict for v in result.verdicts if not v.acted] == [Reason.MOVED_ENOUGH_THIS_HOUR]
+    assert [v.verdict for v in result.verdicts if not v.acted] == [ChurnReason.MOVED_ENOUGH_THIS_HOUR]
     assert churn.find_excess(unload(1), cluster, SETTINGS, {}, under_way=0.7) is None
     refusal = churn.find_excess(unload(0), cluster, SETTINGS, {}, under_way=0.7)
     assert refusal is not None
-    assert refusal.verdict is Reason.MOVED_ENOUGH_THIS_HOUR
+    assert refusal.verdict is ChurnReason.MOVED_ENOUGH_THIS_HOUR
 
 
 def test_what_an_operator_moved_uses_up_nothing() -> None:
@@ -161,7 +163,7 @@ def test_steps_in_one_direction_are_no_exchange() -> None:
 
 
 def test_assignments_are_left_alone() -> None:
-    plan = a_plan(Assign(bundle(0), A, Reason.LOOKUP))
+    plan = a_plan(Assign(bundle(0), A, OwnershipReason.LOOKUP))
     assert limited(plan, of_loads(1), max_load_moved_per_cycle_percentage=0)[0] == [bundle(0)]
 
 

@@ -12,9 +12,10 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import Controls
 from loadmanager.core.extensible import BrokerLoad, ReportRules, TopBundles
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Plan, Reason, Verdict
+from loadmanager.core.plan import Plan, Verdict
 from loadmanager.core.planner import PlannerSettings, choose_destination, plan_assignments, plan_shedding
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.reasons import FilterReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.restraint import restrain
 from loadmanager.core.snapshot import Snapshot
 
@@ -60,8 +61,8 @@ def hot(**others: list[str]) -> Snapshot:
 @pytest.mark.parametrize(
     ("controls", "reason"),
     [
-        (Controls(draining={A: 0.0}), Reason.BROKER_DRAINING),
-        (Controls(excluded=frozenset({A})), Reason.BROKER_EXCLUDED),
+        (Controls(draining={A: 0.0}), FilterReason.BROKER_DRAINING),
+        (Controls(excluded=frozenset({A})), FilterReason.BROKER_EXCLUDED),
     ],
 )
 def test_a_broker_that_is_drained_or_excluded_gets_no_bundle(controls: Controls, reason: Reason) -> None:
@@ -72,7 +73,7 @@ def test_a_broker_that_is_drained_or_excluded_gets_no_bundle(controls: Controls,
 def test_nobody_gets_a_bundle_when_every_broker_is_drained_or_excluded() -> None:
     controls = Controls(draining={A: 0.0}, excluded=frozenset({B}))
     verdict = place(under(controls, snapshot({"a": report(), "b": report()})))
-    assert (verdict.verdict, verdict.acted) == (Reason.NO_BROKER_AVAILABLE, False)
+    assert (verdict.verdict, verdict.acted) == (PlacementReason.NO_BROKER_AVAILABLE, False)
     assert (verdict.why["broker_draining"], verdict.why["broker_excluded"]) == (1, 1)
 
 
@@ -97,7 +98,7 @@ def test_a_drained_primary_broker_does_not_keep_secondary_ones_from_helping() ->
 def test_a_pinned_bundle_is_placed_on_its_broker_however_busy_that_is() -> None:
     controls = Controls(pinned={bundle(9): A})
     verdict = place(under(controls, snapshot({"a": report(cpu=99), "b": report(cpu=1)})))
-    assert (verdict.verdict, verdict.why["broker"]) == (Reason.PINNED_TO_BROKER, A)
+    assert (verdict.verdict, verdict.why["broker"]) == (PlacementReason.PINNED_TO_BROKER, A)
     assert verdict.sentence() == "Placed on a:8080 because it is pinned there"
 
 
@@ -112,14 +113,14 @@ def test_a_bundle_whose_pin_cannot_be_kept_is_placed_elsewhere_and_says_so(contr
     verdict = place(under(controls, snapshot({"a": report(cpu=1), "b": report(cpu=1)})))
     pinned_to = controls.pinned[bundle(9)]
     assert verdict.acted
-    assert verdict.verdict is not Reason.PINNED_TO_BROKER
+    assert verdict.verdict is not PlacementReason.PINNED_TO_BROKER
     assert verdict.sentence().endswith(f"; it is pinned to {pinned_to}, which {why}")
 
 
 def test_a_pinned_bundle_that_leaves_a_broker_goes_where_it_is_pinned() -> None:
     given = under(Controls(pinned={bundle(0): C}), hot(b=[], c=[bundle(5)]))
     destination, verdict, _ = choose_destination(given, bundle(0), A, OVERLOAD, {}, np.random.default_rng(0))
-    assert (destination, verdict.verdict) == (broker("c"), Reason.PINNED_TO_BROKER)
+    assert (destination, verdict.verdict) == (broker("c"), PlacementReason.PINNED_TO_BROKER)
 
 
 def test_another_bundle_is_shed_in_place_of_a_pinned_one_and_the_verdict_says_where_that_is_pinned() -> None:
@@ -129,33 +130,39 @@ def test_another_bundle_is_shed_in_place_of_a_pinned_one_and_the_verdict_says_wh
     assert bundle(0) not in moves(plan)
     assert moves(plan)
     (verdict,) = about(plan, bundle(0))
-    assert (verdict.verdict, verdict.sentence()) == (Reason.BUNDLE_PINNED, "No move because it is pinned to a:8080")
+    assert (verdict.verdict, verdict.sentence()) == (
+        SheddingReason.BUNDLE_PINNED,
+        "No move because it is pinned to a:8080",
+    )
 
 
 def test_a_frozen_bundle_stays_for_the_operators_reason_even_if_it_is_pinned_too() -> None:
     controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(0): "load test"})
     (verdict,) = about(shed(under(controls, hot(b=[]))), bundle(0))
-    assert (verdict.verdict, verdict.sentence()) == (Reason.BUNDLE_FROZEN, "No move because it is frozen: load test")
+    assert (verdict.verdict, verdict.sentence()) == (
+        SheddingReason.BUNDLE_FROZEN,
+        "No move because it is frozen: load test",
+    )
 
 
 def test_a_broker_with_nothing_but_frozen_bundles_sheds_nothing_and_each_of_them_says_why() -> None:
     controls = Controls(frozen_bundles={bundle(i): "stay" for i in range(3)})
     plan = shed(under(controls, hot(b=[])))
     assert plan.steps == ()
-    assert about(plan, A)[0].verdict is Reason.NO_ELIGIBLE_BUNDLE
-    assert all(about(plan, bundle(i))[0].verdict is Reason.BUNDLE_FROZEN for i in range(3))
+    assert about(plan, A)[0].verdict is SheddingReason.NO_ELIGIBLE_BUNDLE
+    assert all(about(plan, bundle(i))[0].verdict is SheddingReason.BUNDLE_FROZEN for i in range(3))
 
 
 def test_nothing_is_said_of_a_frozen_bundle_that_nobody_wanted_to_move_or_that_is_gone() -> None:
     controls = Controls(frozen_bundles={bundle(7): "stay", bundle(5): "gone", "t/x/0x00000000_0xffffffff": "gone"})
     plan = shed(under(controls, hot(b=[bundle(7)])))
-    assert not [verdict for verdict in plan.verdicts if verdict.verdict is Reason.BUNDLE_FROZEN]
+    assert not [verdict for verdict in plan.verdicts if verdict.verdict is SheddingReason.BUNDLE_FROZEN]
 
 
 def test_a_frozen_balancer_sheds_nothing_for_the_operators_reason() -> None:
     plan = shed(under(Controls(frozen="incident 7"), hot(b=[])))
     (verdict,) = plan.verdicts
-    assert (verdict.subject, verdict.verdict) == ("cluster", Reason.SHEDDING_FROZEN)
+    assert (verdict.subject, verdict.verdict) == ("cluster", SheddingReason.SHEDDING_FROZEN)
     assert verdict.sentence() == "No move because the balancer is frozen: incident 7"
 
 
@@ -164,7 +171,7 @@ def test_shedding_takes_a_drained_broker_for_gone_and_says_since_when() -> None:
     plan = shed(given)
     assert set(moves(plan).values()) == {C}
     (verdict,) = about(plan, B)
-    assert verdict.verdict is Reason.BROKER_DRAINING
+    assert verdict.verdict is FilterReason.BROKER_DRAINING
     assert verdict.sentence() == "No move but what its drain gives away: the broker has been drained for 60 s"
 
 
@@ -261,4 +268,4 @@ def test_an_idle_excluded_broker_is_no_candidate_when_an_anti_affinity_group_is_
     assert set(moves(shed(given)).values()) == {C}
     plan = shed(under(Controls(excluded=frozenset({C})), given))
     assert plan.steps == ()
-    assert about(plan, bundle(0))[0].verdict is Reason.ANTI_AFFINITY_KEPT
+    assert about(plan, bundle(0))[0].verdict is SheddingReason.ANTI_AFFINITY_KEPT

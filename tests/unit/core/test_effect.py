@@ -15,7 +15,8 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.effect import carried_load, effect_of, highest_load_at_least, imbalance_of_move, share_of
-from loadmanager.core.plan import Reason, Unload
+from loadmanager.core.plan import Unload
+from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.core.snapshot import Snapshot
 
 NOBODY_LEAVES = np.array([True, True, True])
@@ -34,7 +35,7 @@ def of_loads(loads: Mapping[str, list[float]]) -> Snapshot:
 
 def move(number: int, source: str, destination: str | None) -> Unload:
     target = None if destination is None else broker(destination)
-    return Unload(bundle(number), broker(source), target, Reason.BROKER_OVERLOADED)
+    return Unload(bundle(number), broker(source), target, OverloadReason.BROKER_OVERLOADED)
 
 
 def test_the_imbalance_is_the_busiest_brokers_load_by_the_mean() -> None:
@@ -121,7 +122,7 @@ def test_no_plan_beats_the_bound(cluster: SomeCluster, data: st.DataObject) -> N
     brokers = taken.brokers.registrations
     names = data.draw(st.lists(st.sampled_from(taken.bundles.names), unique=True)) if len(taken.bundles) else []
     steps = [
-        Unload(name, brokers[0], data.draw(st.sampled_from(brokers)), Reason.BROKER_OVERLOADED)
+        Unload(name, brokers[0], data.draw(st.sampled_from(brokers)), OverloadReason.BROKER_OVERLOADED)
         for name in names
         if taken.bundles.assigned[taken.bundles.find_row(name)] >= 0
     ]

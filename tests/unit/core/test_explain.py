@@ -17,9 +17,15 @@ from loadmanager.core.explain import Situation, explain_broker, explain_bundle, 
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE, Ownership
-from loadmanager.core.plan import Reason
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.remedies import remedy_of
+from loadmanager.core.reasons import (
+    ChurnReason,
+    ExplanationReason,
+    FilterReason,
+    PlacementReason,
+    Reason,
+    SheddingReason,
+)
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 
@@ -85,15 +91,15 @@ def test_a_bundle_whose_broker_sheds_nothing_says_so_with_the_verdict_about_the_
     explained = explain_bundle(situation(hot_a()), bundle(5, "tenant/c"))
     assert explained.shedding.stays is not None
     assert explained.shedding.stays.sentence() == "No move because a round takes nothing from c:8080"
-    assert [each.verdict for each in explained.shedding.because] == [Reason.BELOW_THRESHOLD]
+    assert [each.verdict for each in explained.shedding.because] == [SheddingReason.BELOW_THRESHOLD]
 
 
 RULES: list[tuple[dict[str, Any], Reason, str]] = [
-    ({"draining": {A: 40.0}}, Reason.BROKER_DRAINING, "end its drain"),
-    ({"pinned": {HEAVY: A}}, Reason.BUNDLE_PINNED, "take back its pin"),
-    ({"frozen_bundles": {HEAVY: "audit"}}, Reason.BUNDLE_FROZEN, "take back its freeze"),
-    ({"frozen": "audit"}, Reason.SHEDDING_FROZEN, "take back the freeze"),
-    ({"excluded": frozenset({B, C})}, Reason.NO_OTHER_BROKER, "have another broker that may own it"),
+    ({"draining": {A: 40.0}}, FilterReason.BROKER_DRAINING, "end its drain"),
+    ({"pinned": {HEAVY: A}}, SheddingReason.BUNDLE_PINNED, "take back its pin"),
+    ({"frozen_bundles": {HEAVY: "audit"}}, SheddingReason.BUNDLE_FROZEN, "take back its freeze"),
+    ({"frozen": "audit"}, SheddingReason.SHEDDING_FROZEN, "take back the freeze"),
+    ({"excluded": frozenset({B, C})}, PlacementReason.NO_OTHER_BROKER, "have another broker that may own it"),
 ]
 
 
@@ -103,13 +109,13 @@ def test_what_operators_said_keeps_a_bundle_where_it_is(controls: dict[str, Any]
     assert shedding.step is None
     assert shedding.by_rule
     assert shedding.stays is not None
-    assert (shedding.stays.verdict, remedy_of(shedding.stays)) == (reason, change)
+    assert (shedding.stays.verdict, shedding.stays.remedy()) == (reason, change)
 
 
 SETTINGS = [
-    (replace(OVERLOAD, shedding_enabled=False), Reason.SHEDDING_DISABLED),
-    (replace(OVERLOAD, shedding_excluded_namespaces=frozenset({"tenant/ns-9"})), Reason.NAMESPACE_EXCLUDED),
-    (replace(OVERLOAD, max_load_moved_per_hour_percentage=10), Reason.MOVED_ENOUGH_THIS_HOUR),
+    (replace(OVERLOAD, shedding_enabled=False), SheddingReason.SHEDDING_DISABLED),
+    (replace(OVERLOAD, shedding_excluded_namespaces=frozenset({"tenant/ns-9"})), SheddingReason.NAMESPACE_EXCLUDED),
+    (replace(OVERLOAD, max_load_moved_per_hour_percentage=10), ChurnReason.MOVED_ENOUGH_THIS_HOUR),
 ]
 
 
@@ -125,14 +131,14 @@ def test_the_grace_period_keeps_a_bundle_where_it_is() -> None:
     shedding = explain_bundle(situation(hot_a(recently_unloaded=(HEAVY,))), HEAVY).shedding
     assert shedding.stays is not None
     assert shedding.stays.sentence() == "No move because it was unloaded within the grace period"
-    assert "loadBalancerSheddingGracePeriodMinutes" in remedy_of(shedding.stays)
+    assert "loadBalancerSheddingGracePeriodMinutes" in shedding.stays.remedy()
 
 
 def test_the_bundle_by_which_a_broker_tests_itself_stays() -> None:
     own = bundle(1, "pulsar/a:8080")
     shedding = explain_bundle(situation(snapshot({"a": report([own]), "b": report()})), own).shedding
     assert shedding.stays is not None
-    assert shedding.stays.verdict is Reason.SELF_TEST_BUNDLE
+    assert shedding.stays.verdict is SheddingReason.SELF_TEST_BUNDLE
 
 
 def test_an_anti_affinity_group_keeps_a_bundle_where_it_is() -> None:
@@ -143,8 +149,8 @@ def test_an_anti_affinity_group_keeps_a_bundle_where_it_is() -> None:
     )
     stays = explain_bundle(situation(given), bundle(1, "tenant/x")).shedding.stays
     assert stays is not None
-    assert stays.verdict is Reason.ANTI_AFFINITY_KEPT
-    assert remedy_of(stays) == "have a broker that may own it with fewer than 1 namespaces of g"
+    assert stays.verdict is SheddingReason.ANTI_AFFINITY_KEPT
+    assert stays.remedy() == "have a broker that may own it with fewer than 1 namespaces of g"
 
 
 def test_a_bundle_that_would_return_is_kept_by_the_limits_on_churn() -> None:
@@ -152,7 +158,7 @@ def test_a_bundle_that_would_return_is_kept_by_the_limits_on_churn() -> None:
     state, _ = churn.noted({}, HEAVY, broker("b"), broker("a"), 0.5, OVERLOAD, at_s=given.taken_at_s - 60, is_own=True)
     stays = explain_bundle(situation(given, state=state), HEAVY).shedding.stays
     assert stays is not None
-    assert stays.verdict is Reason.NO_RETURN
+    assert stays.verdict is ChurnReason.NO_RETURN
     assert stays.sentence().startswith("No move because it would return to b:8080, which it left 60 s ago")
 
 
@@ -164,30 +170,30 @@ def test_what_a_round_itself_refuses_is_told_for_a_bundle_that_could_move_alone(
         situation(given, replace(OVERLOAD, max_load_moved_per_cycle_percentage=30)), bundle(2, "tenant/ns-2")
     )
     assert explained.shedding.stays is not None
-    assert explained.shedding.stays.verdict is Reason.MOVED_ENOUGH_THIS_CYCLE
+    assert explained.shedding.stays.verdict is ChurnReason.MOVED_ENOUGH_THIS_CYCLE
     assert not explained.shedding.by_rule
 
 
 @pytest.mark.parametrize(
     ("ownership", "reported", "reason", "sentence"),
     [
-        (FREE, (), Reason.NO_OWNER, "No move because no broker has it"),
+        (FREE, (), SheddingReason.NO_OWNER, "No move because no broker has it"),
         (
             owned(broker("b")),
             (),
-            Reason.NOT_REPORTED,
+            SheddingReason.NOT_REPORTED,
             "No move because b:8080 has not reported it since it was given it",
         ),
         (
             releasing(broker("a"), broker("b")),
             (0,),
-            Reason.ON_ITS_WAY,
+            SheddingReason.ON_ITS_WAY,
             "No move because it is on its way from a:8080 to b:8080",
         ),
         (
             releasing(broker("a")),
             (0,),
-            Reason.ON_ITS_WAY,
+            SheddingReason.ON_ITS_WAY,
             "No move because its owner is letting go of it, for whoever is asked for it next",
         ),
     ],
@@ -231,7 +237,7 @@ def test_the_runner_up_is_who_would_be_chosen_without_the_winner_with_the_number
     assert placement.runner_up.sentence() == (
         "Placed because c:8080 has the least long-term message rate, 10 messages/s, of 1 candidates"
     )
-    assert Reason.BROKER_EXCLUDED.value not in placement.runner_up.why
+    assert FilterReason.BROKER_EXCLUDED.value not in placement.runner_up.why
     rates = {each.broker: each.msg_rate_per_s for each in placement.standings}
     assert rates == {A: 0, B: 0, C: 10}
 
@@ -248,7 +254,7 @@ def test_the_last_candidate_has_no_runner_up_and_nobody_at_all_has_no_winner() -
     assert (placement.chosen, placement.runner_up) == (B, None)
     nobody = explain_bundle(situation(snapshot({"a": report([LIGHT])})), LIGHT).placement
     assert (nobody.chosen, nobody.runner_up, nobody.drawn_from) == (None, None, ())
-    assert nobody.verdict.verdict is Reason.NO_OTHER_BROKER
+    assert nobody.verdict.verdict is PlacementReason.NO_OTHER_BROKER
 
 
 def test_a_bundle_that_is_not_known_cannot_be_explained() -> None:
@@ -276,21 +282,21 @@ def test_a_broker_below_the_threshold_says_how_far_it_is_from_it() -> None:
     assert not explained.is_overloaded
     assert explained.margin is not None
     assert explained.margin.sentence() == "Would shed from 75 points more usage"
-    assert explained.verdicts[0].verdict is Reason.BELOW_THRESHOLD
+    assert explained.verdicts[0].verdict is SheddingReason.BELOW_THRESHOLD
 
 
 def test_a_broker_that_has_reached_its_threshold_and_yet_sheds_nothing_has_no_margin() -> None:
     alone = snapshot({"a": report([LIGHT], cpu=90), "b": report()})
     explained = explain_broker(situation(alone), A)
     assert (explained.steps, explained.margin) == ((), None)
-    assert explained.verdicts[0].verdict is Reason.SINGLE_BUNDLE
+    assert explained.verdicts[0].verdict is SheddingReason.SINGLE_BUNDLE
 
 
 def test_a_drained_broker_has_no_margin_and_takes_no_bundles() -> None:
     explained = explain_broker(under(hot_a(), draining={B: 40.0}), B)
     assert explained.margin is None
     assert [each.sentence() for each in explained.obstacles] == ["Not on b:8080 because it has been drained for 60 s"]
-    assert [each.verdict for each in explained.verdicts] == [Reason.BROKER_DRAINING]
+    assert [each.verdict for each in explained.verdicts] == [FilterReason.BROKER_DRAINING]
 
 
 def test_a_broker_that_is_held_off_says_for_how_long_its_bundles_wait() -> None:
@@ -332,7 +338,10 @@ def test_each_strategy_has_its_own_margin(strategy: str, sentence: str) -> None:
 def test_a_filter_is_the_answer_with_all_others_behind_it() -> None:
     answer = why_not(under(hot_a(), excluded=frozenset({C}), draining={C: 0.0}), HEAVY, C)
     assert answer.verdict.sentence() == "Not on c:8080 because it has been drained for 100 s"
-    assert [each.verdict for each, _ in answer.obstacles] == [Reason.BROKER_DRAINING, Reason.BROKER_EXCLUDED]
+    assert [each.verdict for each, _ in answer.obstacles] == [
+        FilterReason.BROKER_DRAINING,
+        FilterReason.BROKER_EXCLUDED,
+    ]
     assert answer.placement.why["broker"] == B
     assert [each.broker for each in answer.standings] == [C, B]
 
@@ -343,7 +352,7 @@ def test_a_broker_that_comes_after_the_chosen_one_says_how_many_are_before_it() 
     assert answer.verdict.sentence() == (
         "Not on c:8080 because 1 of 2 candidates come before it, the first of them b:8080"
     )
-    assert remedy_of(answer.verdict) == "have less on c:8080 than on the 1 before it, or pin the bundle to c:8080"
+    assert answer.verdict.remedy() == "have less on c:8080 than on the 1 before it, or pin the bundle to c:8080"
 
 
 def test_the_broker_that_would_be_chosen_waits_for_the_bundle_to_leave() -> None:
@@ -356,23 +365,23 @@ def test_the_broker_that_would_be_chosen_waits_for_the_bundle_to_leave() -> None
 def test_of_equally_good_brokers_one_is_drawn_and_the_others_were_not() -> None:
     given = situation(taken(model(ownerships=[FREE])))
     answers = [why_not(given, bundle(0), each).verdict for each in (A, B, C)]
-    chosen = next(each for each in answers if each.verdict is Reason.WOULD_BE_CHOSEN)
+    chosen = next(each for each in answers if each.verdict is ExplanationReason.WOULD_BE_CHOSEN)
     assert "Placement would choose" in chosen.sentence()
     others = [each for each in answers if each is not chosen]
-    assert [each.verdict for each in others] == [Reason.AS_GOOD_AS_CHOSEN] * 2
+    assert [each.verdict for each in others] == [ExplanationReason.AS_GOOD_AS_CHOSEN] * 2
     assert f"one of 3 equally good ones, of which {chosen.why['broker']} was drawn" in others[0].sentence()
 
 
 def test_it_is_there_already() -> None:
-    assert why_not(situation(hot_a()), HEAVY, A).verdict.verdict is Reason.OWNS_IT_ALREADY
+    assert why_not(situation(hot_a()), HEAVY, A).verdict.verdict is ExplanationReason.OWNS_IT_ALREADY
     moving = taken(model(ownerships=[releasing(broker("a"), broker("b"))], reported=(0,)))
     assert why_not(situation(moving), bundle(0), B).verdict.sentence() == "It is on b:8080, or on its way there"
-    assert why_not(situation(moving), bundle(0), A).verdict.verdict is not Reason.OWNS_IT_ALREADY
+    assert why_not(situation(moving), bundle(0), A).verdict.verdict is not ExplanationReason.OWNS_IT_ALREADY
 
 
 def test_a_broker_without_a_report_has_no_numbers() -> None:
     answer = why_not(situation(hot_a()), HEAVY, BrokerId("z:8080"))
-    assert answer.verdict.verdict is Reason.NOT_REGISTERED
+    assert answer.verdict.verdict is ExplanationReason.NOT_REGISTERED
     assert [each.broker for each in answer.standings] == [B]
 
 
@@ -386,18 +395,18 @@ def test_a_pin_decides_whatever_the_preferences_say() -> None:
 def test_a_bundle_that_is_pinned_where_it_is_is_not_elsewhere_because_of_that() -> None:
     answer = why_not(under(hot_a(), pinned={HEAVY: A}), HEAVY, C)
     assert answer.verdict.sentence() == "No move because it is pinned to a:8080"
-    assert remedy_of(answer.verdict) == "take back its pin"
+    assert answer.verdict.remedy() == "take back its pin"
 
 
 def test_a_preference_is_an_obstacle_unless_it_is_given_up() -> None:
     more = report([bundle(5, "tenant/ns-9")], cpu=10)
     kept = why_not(situation(hot_a(b=report(cpu=10), c=more)), HEAVY, C)
     assert [(each.verdict, is_preference) for each, is_preference in kept.obstacles] == [
-        (Reason.OWNS_MORE_OF_NAMESPACE, True)
+        (FilterReason.OWNS_MORE_OF_NAMESPACE, True)
     ]
     given_up = why_not(situation(hot_a(b=report(cpu=99), c=more)), HEAVY, C)
     assert given_up.obstacles == ()
-    assert given_up.verdict.verdict is Reason.WOULD_BE_CHOSEN
+    assert given_up.verdict.verdict is ExplanationReason.WOULD_BE_CHOSEN
 
 
 def test_the_brokers_of_a_turn_come_in_the_order_of_their_turns() -> None:
@@ -405,14 +414,14 @@ def test_the_brokers_of_a_turn_come_in_the_order_of_their_turns() -> None:
     given = snapshot({"a": report([LIGHT]), **{name: report() for name in "bcde"}})
     state = {"RoundRobinBrokerSelector": {"turn": 6, "order": [f"{name}:8080" for name in "bcde"]}}
     answers = {name: why_not(situation(given, settings, state), LIGHT, BrokerId(f"{name}:8080")) for name in "bcde"}
-    assert answers["d"].verdict.verdict is Reason.WOULD_BE_CHOSEN
+    assert answers["d"].verdict.verdict is ExplanationReason.WOULD_BE_CHOSEN
     assert {name: answers[name].verdict.why["ahead"] for name in "ebc"} == {"e": 1, "b": 2, "c": 3}
 
 
 def test_policies_count_in_the_answer() -> None:
     policies = Policies((IsolationPolicy("gold", ("tenant/ns-9",), ("b",)),))
     answer = why_not(situation(replace(hot_a(), policies=policies)), HEAVY, C)
-    assert answer.verdict.verdict is Reason.ISOLATION_POLICY
+    assert answer.verdict.verdict is FilterReason.ISOLATION_POLICY
 
 
 def test_a_placement_that_strategies_remember_decides_before_they_compare() -> None:
@@ -420,9 +429,9 @@ def test_a_placement_that_strategies_remember_decides_before_they_compare() -> N
     state = {"AvgShedder": {"planned": {HEAVY: B}}}
     answer = why_not(situation(hot_a(), settings, state), HEAVY, C).verdict
     assert answer.sentence() == "Placed on b:8080 because that was decided before"
-    assert remedy_of(answer) == "wait for the next round of shedding, which forgets what was decided"
+    assert answer.remedy() == "wait for the next round of shedding, which forgets what was decided"
 
 
 def test_a_verdict_that_only_load_can_change_has_no_remedy() -> None:
     verdict = explain_broker(situation(hot_a()), B).verdicts[0]
-    assert remedy_of(verdict) == ""
+    assert verdict.remedy() == ""

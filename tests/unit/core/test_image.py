@@ -11,8 +11,9 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.image import ClusterImage
 from loadmanager.core.load import BundleAverages
 from loadmanager.core.ownership import FREE
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import NO_DOUBTS, Doubts
+from loadmanager.core.reasons import DoubtReason
 from loadmanager.history.rows import encode_json
 from loadmanager.sim.comparing import Mismatch, compare_images
 from loadmanager.wire.checkpoint import doubts_as_json, doubts_of, head_of, image_of, parts_of, unquoted
@@ -102,7 +103,7 @@ def test_only_an_empty_model_is_made_into_another() -> None:
 
 
 def test_doubts_and_numbers_that_are_not_finite_read_back() -> None:
-    verdict = Verdict(B1.broker, Reason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
+    verdict = Verdict(B1.broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
     doubts = Doubts({B1.broker: verdict}, (verdict,))
     found = doubts_of(json.loads(str(encode_json(doubts_as_json(doubts)))))
     assert doubts_as_json(found) == doubts_as_json(doubts)

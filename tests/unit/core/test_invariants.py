@@ -24,11 +24,12 @@ from loadmanager.core.ownership import (
     owner_gone,
     release,
 )
-from loadmanager.core.plan import Assign, Plan, Reason, Unload
+from loadmanager.core.plan import Assign, Plan, Unload
+from loadmanager.core.reasons import OwnershipReason
 
 A, B, GONE = broker("a"), broker("b"), broker("b", incarnation=9)
 X, Y, UNKNOWN = bundle(1), bundle(2), bundle(9)
-WHY = Reason.LOOKUP
+WHY = OwnershipReason.LOOKUP
 
 
 def found(*steps: Assign | Unload, revision: int = 0, recent: tuple[str, ...] = ()) -> list[str]:

@@ -8,7 +8,8 @@ import pytest
 from support.builders import MIB, broker
 
 from loadmanager.core.merging import Merge, MergeCandidate, find_merges
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import MergeReason
 from loadmanager.core.settings import PlannerSettings
 
 A, B = broker("a"), broker("b")
@@ -61,7 +62,7 @@ def test_of_equally_cold_neighbours_the_first_become_one() -> None:
 def test_what_keeps_neighbours_apart_is_counted(change: dict[str, object], count: str) -> None:
     verdict = found({}, change, {})
     assert isinstance(verdict, Verdict)
-    assert verdict.verdict is Reason.NO_COLD_NEIGHBOURS
+    assert verdict.verdict is MergeReason.NO_COLD_NEIGHBOURS
     assert (verdict.why["pairs"], verdict.why[count]) == (2, 2)
     assert verdict.sentence().startswith("No merge because of 2 pairs of neighbours")
 

@@ -45,7 +45,7 @@ from loadmanager.core.ownership import (
     assign,
     release,
 )
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason
 
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 STAMP = Stamp(7, 1_000, "a test")
@@ -215,7 +215,7 @@ def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_dea
     leader.commit()
     outcome = leader.ended()
     assert isinstance(outcome, Kept)
-    assert (outcome.reason, outcome.refusal) == (Reason.UNLOAD_FAILED, "not now")
+    assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_FAILED, "not now")
     assert (outcome.kept.owner, outcome.kept.version) == (A, 3)
 
 
@@ -253,7 +253,7 @@ def test_one_that_is_cancelled_stays_with_its_owner(leader: Leader, is_paused: b
     leader.commit()
     outcome = leader.ended()
     assert isinstance(outcome, Kept)
-    assert (outcome.reason, outcome.refusal) == (Reason.UNLOAD_CANCELLED, "cancelled by an operator")
+    assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_CANCELLED, "cancelled by an operator")
 
 
 def test_it_is_too_late_to_cancel_when_the_owner_has_gone(leader: Leader) -> None:

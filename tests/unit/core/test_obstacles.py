@@ -13,10 +13,10 @@ from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.obstacles import Obstacle, find_general_obstacles, find_obstacles
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
 from loadmanager.core.planner import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
-from loadmanager.core.remedies import remedy_of
+from loadmanager.core.reasons import FilterReason
 
 DEFAULTS = PlannerSettings()
 A = BrokerId("a:8080")
@@ -37,7 +37,7 @@ def question(
 def said(obstacle: Obstacle) -> tuple[str, str]:
     """The sentence about broker a, and what would have to change."""
     verdict = Verdict("bundle", obstacle.reason, acted=False, why={"broker": A, **obstacle.why})
-    return verdict.sentence(), remedy_of(verdict)
+    return verdict.sentence(), verdict.remedy()
 
 
 def only(rules: Rules, asked: Question) -> tuple[str, str]:
@@ -148,4 +148,4 @@ def test_what_any_bundle_would_meet_is_found_without_a_namespace() -> None:
     given = {"a": report([bundle(1)], topics=11), "b": report()}
     asked = question(given, settings, policies, Controls(excluded=frozenset({A})))
     found = [each.reason for each in find_general_obstacles(EXTENSIBLE, asked, 0)]
-    assert found == [Reason.BROKER_EXCLUDED, Reason.TOPIC_LIMIT_REACHED]
+    assert found == [FilterReason.BROKER_EXCLUDED, FilterReason.TOPIC_LIMIT_REACHED]

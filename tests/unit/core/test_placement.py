@@ -11,11 +11,12 @@ from loadmanager.core.load import BrokerReport, ResourceWeights
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, State
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
-from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
+from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight, ResourceUsageReason
 from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
 from loadmanager.core.planner import PlannerSettings
+from loadmanager.core.reasons import PlacementReason
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 STRATEGY = LeastLongTermMessageRate(85, ResourceWeights())
@@ -96,14 +97,14 @@ def test_a_broker_exactly_the_difference_below_the_average_qualifies() -> None:
     over = LeastResourceUsageWithWeight(26, 0.5, ResourceWeights())
     placement = choose(over, given)
     assert placement.drawn_from.tolist() == [0, 1]
-    assert placement.reason is Reason.RESOURCE_USAGE_NEAR_AVERAGE
+    assert placement.reason is ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE
 
 
 def test_a_single_candidate_is_near_its_own_average_unless_no_difference_is_asked_for() -> None:
     given = snapshot({"a": busy(25)})
-    assert choose(LEAST_USED, given).reason is Reason.RESOURCE_USAGE_NEAR_AVERAGE
+    assert choose(LEAST_USED, given).reason is ResourceUsageReason.RESOURCE_USAGE_NEAR_AVERAGE
     any_difference = LeastResourceUsageWithWeight(0, 0.5, ResourceWeights())
-    assert choose(any_difference, given).reason is Reason.RESOURCE_USAGE_BELOW_AVERAGE
+    assert choose(any_difference, given).reason is ResourceUsageReason.RESOURCE_USAGE_BELOW_AVERAGE
 
 
 def test_the_numbers_say_why_a_broker_was_chosen_by_its_usage() -> None:
@@ -172,7 +173,7 @@ def test_without_a_candidate_no_strategy_chooses_and_none_changes_its_state() ->
     for factory in PLACEMENT_STRATEGIES.values():
         strategy = factory(PlannerSettings())
         placement = strategy.place(rows, None, given, Projection(given), {"kept": 1}, np.random.default_rng(0))
-        assert (placement.broker, placement.reason) == (None, Reason.NO_BROKER_AVAILABLE)
+        assert (placement.broker, placement.reason) == (None, PlacementReason.NO_BROKER_AVAILABLE)
         assert placement.state == {"kept": 1}
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import OwnershipReason, SheddingReason
 
 
 def test_a_non_move_names_the_need_the_setting_and_its_value() -> None:
     why = {"need_mib_per_s": 8.1, "loadBalancerBundleUnloadMinThroughputThreshold": 10.0}
-    assert Verdict("broker-1:8080", Reason.NEED_BELOW_MINIMUM, acted=False, why=why).sentence() == (
+    assert Verdict("broker-1:8080", SheddingReason.NEED_BELOW_MINIMUM, acted=False, why=why).sentence() == (
         "No move because need 8.1 MiB/s is below loadBalancerBundleUnloadMinThroughputThreshold 10 MiB/s"
     )
 
@@ -15,10 +16,10 @@ def test_a_non_move_names_the_need_the_setting_and_its_value() -> None:
 def test_a_sentence_is_chosen_by_the_numbers_that_are_there() -> None:
     overloaded = {"usage_percent": 50.0, "loadBalancerBrokerOverloadedThresholdPercentage": 85}
     average = {"usage_percent": 50.0, "average_percent": 45.5, "loadBalancerBrokerThresholdShedderPercentage": 10}
-    assert Verdict("b", Reason.BELOW_THRESHOLD, acted=False, why=overloaded).sentence() == (
+    assert Verdict("b", SheddingReason.BELOW_THRESHOLD, acted=False, why=overloaded).sentence() == (
         "No move because usage 50 % is below loadBalancerBrokerOverloadedThresholdPercentage 85 %"
     )
-    assert Verdict("b", Reason.BELOW_THRESHOLD, acted=False, why=average).sentence() == (
+    assert Verdict("b", SheddingReason.BELOW_THRESHOLD, acted=False, why=average).sentence() == (
         "No move because usage 50 % is below average 45.5 % plus loadBalancerBrokerThresholdShedderPercentage 10 %"
     )
 
@@ -27,14 +28,15 @@ def test_a_number_that_rounding_would_make_look_like_the_setting_has_more_digits
     key = "loadBalancerBundleUnloadMinThroughputThreshold"
     for need, said in ((9.9999, "9.9999"), (10.0, "10"), (9.991, "9.99")):
         why = {"need_mib_per_s": need, key: 10.0}
-        assert Verdict("b", Reason.NEED_BELOW_MINIMUM, acted=False, why=why).sentence() == (
+        assert Verdict("b", SheddingReason.NEED_BELOW_MINIMUM, acted=False, why=why).sentence() == (
             f"No move because need {said} MiB/s is below {key} 10 MiB/s"
         )
 
 
 def test_a_reason_without_a_sentence_is_said_in_its_own_words() -> None:
-    assert Verdict("b", Reason.OWNER_GONE, acted=True).sentence() == "Owner gone"
+    assert Verdict("b", OwnershipReason.OWNER_GONE, acted=True).sentence() == "Owner gone"
     why = {"after_s": 1.5, "attempts": 3}
     assert (
-        Verdict("b", Reason.UNLOAD_FAILED, acted=False, why=why).sentence() == "Unload failed: after_s 1.5, attempts 3"
+        Verdict("b", OwnershipReason.UNLOAD_FAILED, acted=False, why=why).sentence()
+        == "Unload failed: after_s 1.5, attempts 3"
     )

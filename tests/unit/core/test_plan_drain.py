@@ -18,8 +18,9 @@ from loadmanager.core.controls import Controls
 from loadmanager.core.effect import carried_load
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE
-from loadmanager.core.plan import Plan, Reason, Unload
+from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.reasons import OwnershipReason, PlacementReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 
@@ -46,7 +47,7 @@ def test_the_heaviest_goes_first_and_each_choice_sees_the_earlier_ones() -> None
     plan = drain(cluster(), A)
     assert [name for name, _ in moves(plan)] == [bundle(1), bundle(2), bundle(0)]
     assert sorted(destination for _, destination in moves(plan) if destination) == [B, C, C]
-    assert {step.reason for step in plan.steps} == {Reason.DRAIN}
+    assert {step.reason for step in plan.steps} == {OwnershipReason.DRAIN}
     assert all(verdict.acted for verdict in plan.verdicts)
 
 
@@ -64,7 +65,7 @@ def test_brokers_that_are_drained_together_give_each_other_nothing() -> None:
 def test_what_nobody_else_may_own_stays_and_says_why() -> None:
     plan = drain(cluster(Controls(excluded=frozenset({B, C}))), A)
     assert plan.steps == ()
-    assert {verdict.verdict for verdict in plan.verdicts} == {Reason.NO_OTHER_BROKER}
+    assert {verdict.verdict for verdict in plan.verdicts} == {PlacementReason.NO_OTHER_BROKER}
 
 
 def test_a_broker_that_is_not_there_has_nothing_to_give_away() -> None:
@@ -92,7 +93,7 @@ def test_a_pinned_bundle_that_another_broker_owns_is_sent_home() -> None:
     pinned = {bundle(0): C, bundle(3): B, bundle(1): broker("z").broker, bundle(77): C}
     plan = planner.plan_pins(cluster(Controls(pinned=pinned)), SETTINGS)
     assert moves(plan) == [(bundle(0), C)]
-    assert {step.reason for step in plan.steps} == {Reason.PINNED_TO_BROKER}
+    assert {step.reason for step in plan.steps} == {PlacementReason.PINNED_TO_BROKER}
     (verdict,) = plan.verdicts
     assert (verdict.subject, verdict.sentence()) == (
         bundle(1),

@@ -13,8 +13,11 @@ from loadmanager.core.load import BrokerReport
 from loadmanager.core.ownership import FREE
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.placement.base import Placement, Projection, Rows, State
-from loadmanager.core.plan import Assign, Plan, Reason, Unload
+from loadmanager.core.placement.least_long_term_message_rate import LongTermRateReason
+from loadmanager.core.plan import Assign, Plan, Unload
 from loadmanager.core.planner import PlannerSettings, choose_destination, plan_assignments, plan_shedding
+from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
+from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.core.snapshot import Snapshot
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
@@ -38,14 +41,14 @@ def test_shed_bundles_go_to_other_brokers_and_each_has_its_reasons() -> None:
     plan, _ = plan_shedding(hot_a(b=report(cpu=10)), OVERLOAD, {}, rng())
     last, second = bundle(10, "tenant/ns-10"), bundle(9, "tenant/ns-9")
     assert plan.steps == (
-        Unload(last, broker("a"), broker("b"), Reason.BROKER_OVERLOADED),
-        Unload(second, broker("a"), broker("b"), Reason.BROKER_OVERLOADED),
+        Unload(last, broker("a"), broker("b"), OverloadReason.BROKER_OVERLOADED),
+        Unload(second, broker("a"), broker("b"), OverloadReason.BROKER_OVERLOADED),
     )
     assert reasons(plan) == {
-        "a:8080": Reason.BROKER_OVERLOADED,
-        "b:8080": Reason.BELOW_THRESHOLD,
-        last: Reason.LEAST_LONG_TERM_MESSAGE_RATE,
-        second: Reason.LEAST_LONG_TERM_MESSAGE_RATE,
+        "a:8080": OverloadReason.BROKER_OVERLOADED,
+        "b:8080": SheddingReason.BELOW_THRESHOLD,
+        last: LongTermRateReason.LEAST_LONG_TERM_MESSAGE_RATE,
+        second: LongTermRateReason.LEAST_LONG_TERM_MESSAGE_RATE,
     }
     assert all(verdict.acted for verdict in plan.verdicts if verdict.subject in (last, second))
 
@@ -78,7 +81,7 @@ def test_without_another_broker_that_may_own_it_a_bundle_stays() -> None:
     plan, _ = plan_shedding(hot_a(b=report(persistent_enabled=False)), OVERLOAD, {}, rng())
     assert plan.steps == ()
     verdict = plan.verdicts[-1]
-    assert (verdict.verdict, verdict.why["persistence_disabled"]) == (Reason.NO_OTHER_BROKER, 1)
+    assert (verdict.verdict, verdict.why["persistence_disabled"]) == (PlacementReason.NO_OTHER_BROKER, 1)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +90,13 @@ def test_without_another_broker_that_may_own_it_a_bundle_stays() -> None:
 def test_a_round_that_is_switched_off_says_so(settings: PlannerSettings) -> None:
     plan, state = plan_shedding(hot_a(b=report()), settings, {"kept": 1}, rng())
     assert (plan.steps, state) == ((), {"kept": 1})
-    assert reasons(plan) == {"cluster": Reason.SHEDDING_DISABLED}
+    assert reasons(plan) == {"cluster": SheddingReason.SHEDDING_DISABLED}
     assert "Enabled false" in plan.verdicts[0].sentence()
 
 
 def test_one_broker_alone_sheds_nothing() -> None:
     plan, _ = plan_shedding(hot_a(), OVERLOAD, {}, rng())
-    assert reasons(plan) == {"cluster": Reason.ONE_BROKER_ONLY}
+    assert reasons(plan) == {"cluster": SheddingReason.ONE_BROKER_ONLY}
 
 
 def test_what_a_strategy_remembers_stands_under_its_name() -> None:
@@ -129,7 +132,7 @@ def test_a_namespace_is_spread_over_the_brokers_though_one_of_them_has_less_load
 def test_a_bundle_asked_for_twice_is_assigned_once() -> None:
     given, names = free_bundles(1, a=report())
     plan, _ = plan_assignments(given, names * 2, PlannerSettings(), {}, rng())
-    assert plan.steps == (Assign(names[0], broker("a"), Reason.LEAST_LONG_TERM_MESSAGE_RATE),)
+    assert plan.steps == (Assign(names[0], broker("a"), LongTermRateReason.LEAST_LONG_TERM_MESSAGE_RATE),)
 
 
 def test_a_bundle_that_the_snapshot_does_not_know_is_assigned_with_the_default_load() -> None:
@@ -150,9 +153,9 @@ def test_a_bundle_that_has_an_owner_or_is_on_its_way_is_not_assigned() -> None:
     plan, _ = plan_assignments(model.snapshot(0, 0), names, PlannerSettings(), {}, rng())
     assert plan.steps == ()
     assert [(verdict.verdict, verdict.why["broker"]) for verdict in plan.verdicts] == [
-        (Reason.NOT_FREE, "a:8080"),
-        (Reason.NOT_FREE, "b:8080"),
-        (Reason.NOT_FREE, ""),
+        (PlacementReason.NOT_FREE, "a:8080"),
+        (PlacementReason.NOT_FREE, "b:8080"),
+        (PlacementReason.NOT_FREE, ""),
     ]
 
 
@@ -185,7 +188,7 @@ def test_when_all_are_overloaded_one_is_drawn_and_the_verdict_says_so() -> None:
     given, names = free_bundles(1, a=report(cpu=90), b=report(cpu=95))
     plan, _ = plan_assignments(given, names, PlannerSettings(), {}, rng())
     assert len(plan.steps) == 1
-    assert plan.verdicts[0].verdict is Reason.ALL_BROKERS_OVERLOADED
+    assert plan.verdicts[0].verdict is PlacementReason.ALL_BROKERS_OVERLOADED
     assert "by chance because each of 2 candidates" in plan.verdicts[0].sentence()
 
 
@@ -200,9 +203,9 @@ def test_a_destination_is_chosen_for_a_bundle_whoever_owns_it() -> None:
 def test_without_a_destination_the_verdict_says_whether_it_takes_another_broker_or_any() -> None:
     alone = snapshot({"a": report([bundle(1)])})
     chosen, verdict, _ = choose_destination(alone, bundle(1), broker("a").broker, PlannerSettings(), {}, rng())
-    assert (chosen, verdict.verdict) == (None, Reason.NO_OTHER_BROKER)
+    assert (chosen, verdict.verdict) == (None, PlacementReason.NO_OTHER_BROKER)
     chosen, verdict, _ = choose_destination(snapshot({}), bundle(1), None, PlannerSettings(), {}, rng())
-    assert (chosen, verdict.verdict) == (None, Reason.NO_BROKER_AVAILABLE)
+    assert (chosen, verdict.verdict) == (None, PlacementReason.NO_BROKER_AVAILABLE)
     chosen, verdict, _ = choose_destination(alone, bundle(1), broker("gone").broker, PlannerSettings(), {}, rng())
     assert chosen == broker("a")
 
@@ -221,7 +224,7 @@ class InTurn:
     ) -> Placement:
         turn = state.get("turn", 0)
         row = int(candidates[turn % len(candidates)])
-        return Placement(row, candidates, Reason.LOOKUP, {}, {"turn": turn + 1})
+        return Placement(row, candidates, OwnershipReason.LOOKUP, {}, {"turn": turn + 1})
 
 
 def test_what_a_placement_remembers_goes_from_one_choice_to_the_next_and_out(monkeypatch: pytest.MonkeyPatch) -> None:

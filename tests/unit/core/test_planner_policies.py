@@ -8,7 +8,7 @@ import numpy as np
 from support.builders import broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Plan, Reason, Verdict
+from loadmanager.core.plan import Plan, Verdict
 from loadmanager.core.planner import (
     EXCLUDED_NAMESPACES,
     PlannerSettings,
@@ -18,6 +18,7 @@ from loadmanager.core.planner import (
     plan_shedding,
 )
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.reasons import PlacementReason, SheddingReason
 from loadmanager.core.snapshot import Snapshot
 
 OVERLOAD = PlannerSettings(shedding_strategy="OverloadShedder")
@@ -60,7 +61,7 @@ def test_the_only_primary_broker_keeps_the_bundle_though_a_secondary_one_is_idle
     policies = Policies((IsolationPolicy("mine", ("t/isolated",), ("a",), ("c",)),))
     given = hot("t/x", "t/isolated", policies=policies, c=[])
     verdict = of(shed(given), bundle(1, "t/isolated"))
-    assert (verdict.acted, verdict.verdict) == (False, Reason.NO_OTHER_BROKER)
+    assert (verdict.acted, verdict.verdict) == (False, PlacementReason.NO_OTHER_BROKER)
     assert verdict.sentence() == (
         "No move because isolation policy mine leaves no other broker that may own it: 2 registered, 1 primary and 1"
         " secondary ones, min_limit 1"
@@ -85,7 +86,7 @@ GROUP = Policies((), {f"t/n{i}": "group" for i in range(6)})
 def test_a_bundle_is_not_shed_when_all_brokers_have_as_much_of_its_anti_affinity_group() -> None:
     given = hot("t/x", "t/n0", policies=GROUP, b=[bundle(8, "t/n1")])
     verdict = of(shed(given), bundle(1, "t/n0"))
-    assert (verdict.acted, verdict.verdict) == (False, Reason.ANTI_AFFINITY_KEPT)
+    assert (verdict.acted, verdict.verdict) == (False, SheddingReason.ANTI_AFFINITY_KEPT)
     assert verdict.sentence() == (
         "No move because each of 2 brokers that may own it has 1 namespaces of anti-affinity group group"
     )
@@ -103,7 +104,7 @@ def test_moves_for_the_load_end_where_they_would_only_turn_a_group_around() -> N
     given = hot("t/n0", "t/n1", policies=GROUP, b=[])
     plan = shed(given)
     assert destinations(plan) == {bundle(0, "t/n0"): "b:8080"}
-    assert of(plan, bundle(1, "t/n1")).verdict is Reason.ANTI_AFFINITY_KEPT
+    assert of(plan, bundle(1, "t/n1")).verdict is SheddingReason.ANTI_AFFINITY_KEPT
 
 
 def test_a_burst_of_lookups_of_a_group_is_spread_whatever_the_brokers_carry() -> None:

@@ -12,10 +12,9 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.explain import Situation, explain_bundle
 from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, BrokerReport, ResourceWeights
 from loadmanager.core.ownership import Ownership, OwnershipState
-from loadmanager.core.plan import Reason
 from loadmanager.core.planner import PlannerSettings, plan_shedding
 from loadmanager.core.quality import NO_DOUBTS, Gate, Judged
-from loadmanager.core.remedies import remedy_of
+from loadmanager.core.reasons import DoubtReason
 
 HOUR_S = 3_600.0
 MOST_AGE_S = 1_800.0
@@ -79,7 +78,7 @@ def test_a_report_that_cannot_be_true_is_doubted_and_the_last_good_one_counts(gi
     found = judged(gate, given)
     assert (found.counts, found.doubt, gate.find_doubt(A.broker)) == (False, doubt, doubt)
     verdict = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).quarantined[A.broker]
-    assert verdict.verdict is Reason.REPORT_DISTRUSTED
+    assert verdict.verdict is DoubtReason.REPORT_DISTRUSTED
     assert verdict.sentence() == (
         f"Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts"
     )
@@ -137,7 +136,7 @@ def test_a_limit_that_is_not_known_any_more_is_recalled_and_said() -> None:
     assert found.doubt is None
     assert found.report.usage[BANDWIDTH_OUT].tolist() == [500, 1_000]
     (remark,) = gate.doubts(HOUR_S, MOST_AGE_S, CPU_AND_BANDWIDTH).remarks
-    assert (remark.subject, remark.verdict) == (A.broker, Reason.LIMIT_UNKNOWN)
+    assert (remark.subject, remark.verdict) == (A.broker, DoubtReason.LIMIT_UNKNOWN)
     assert remark.sentence() == "The limits of bandwidth out are not known any more; those that were count"
 
 
@@ -201,7 +200,7 @@ def test_shedding_leaves_a_broker_alone_whose_report_is_doubted_and_says_so() ->
     plan = plan_shedding(model.snapshot(HOUR_S, 0.0), settings, {}, rng)[0]
     assert not plan.steps
     reasons = {(verdict.subject, verdict.verdict) for verdict in plan.verdicts}
-    assert (A.broker, Reason.REPORT_DISTRUSTED) in reasons
+    assert (A.broker, DoubtReason.REPORT_DISTRUSTED) in reasons
 
 
 def test_why_a_bundle_stays_on_such_a_broker_is_explained() -> None:
@@ -209,15 +208,15 @@ def test_why_a_bundle_stays_on_such_a_broker_is_explained() -> None:
     situation = Situation(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))
     explained = explain_bundle(situation, bundle(0)).shedding
     assert explained.stays is not None
-    assert (explained.stays.verdict, explained.by_rule) == (Reason.REPORT_DISTRUSTED, True)
-    assert remedy_of(explained.stays) == "mend what its agent reports, or restart the broker"
+    assert (explained.stays.verdict, explained.by_rule) == (DoubtReason.REPORT_DISTRUSTED, True)
+    assert explained.stays.remedy() == "mend what its agent reports, or restart the broker"
 
 
 def test_a_doubt_about_a_broker_that_the_model_does_not_know_is_not_said() -> None:
     model = a_model(Gate(), hot_report(load=np.zeros(4)))
     model.remove_broker(A.broker)
     plan = plan_shedding(model.snapshot(HOUR_S, 0.0), PlannerSettings(), {}, np.random.default_rng(0))[0]
-    assert Reason.REPORT_DISTRUSTED not in {verdict.verdict for verdict in plan.verdicts}
+    assert DoubtReason.REPORT_DISTRUSTED not in {verdict.verdict for verdict in plan.verdicts}
 
 
 def test_the_same_doubts_change_nothing() -> None:

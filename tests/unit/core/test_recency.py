@@ -6,9 +6,12 @@ from dataclasses import replace
 
 from support.builders import broker, bundle, report, snapshot, throughput
 
-from loadmanager.core.plan import Assign, Plan, Reason, Unload
+from loadmanager.core.plan import Assign, Plan, Unload
 from loadmanager.core.planner import PlannerSettings, State
+from loadmanager.core.reasons import PlacementReason
 from loadmanager.core.recency import after_round, before_round
+from loadmanager.core.shedding.avg import AvgSheddingReason
+from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.core.snapshot import Snapshot
 
 A, B, C = broker("a"), broker("b"), broker("c")
@@ -38,17 +41,17 @@ def test_up_to_the_threshold_averages_go_on() -> None:
 
 
 def test_brokers_that_a_plan_takes_from_or_gives_to_begin_anew() -> None:
-    step = Unload(bundle(0), A, B, Reason.BROKER_ABOVE_AVERAGE)
+    step = Unload(bundle(0), A, B, ThresholdReason.BROKER_ABOVE_AVERAGE)
     assert after_round(remembered("a", "b", "c"), a_plan(step), a_cluster()) == remembered("c")
 
 
 def test_an_unload_without_a_destination_is_one_of_its_source() -> None:
-    step = Unload(bundle(0), A, None, Reason.BROKER_ABOVE_AVERAGE)
+    step = Unload(bundle(0), A, None, ThresholdReason.BROKER_ABOVE_AVERAGE)
     assert after_round(remembered("a", "b"), a_plan(step), a_cluster()) == remembered("b")
 
 
 def test_an_assignment_is_one_of_its_destination() -> None:
-    step = Assign(bundle(1), C, Reason.ROUND_ROBIN)
+    step = Assign(bundle(1), C, PlacementReason.ROUND_ROBIN)
     assert after_round(remembered("a", "c"), a_plan(step), a_cluster()) == remembered("a")
 
 
@@ -62,6 +65,6 @@ def test_brokers_that_have_not_reported_since_load_came_or_went_begin_anew() -> 
 
 def test_other_strategies_remember_what_they_did() -> None:
     state: State = {"AvgShedder": {"hits": {"a:8080": [1, 2, 3]}}}
-    step = Unload(bundle(0), A, B, Reason.BROKER_ABOVE_PARTNER)
+    step = Unload(bundle(0), A, B, AvgSheddingReason.BROKER_ABOVE_PARTNER)
     assert before_round(state, a_cluster(90), SETTINGS) is state
     assert after_round(state, a_plan(step), a_cluster()) is state

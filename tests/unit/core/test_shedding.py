@@ -7,11 +7,12 @@ import json
 from support.builders import MIB, broker, bundle, owned, releasing, report, snapshot, throughput
 
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
 from loadmanager.core.planner import PlannerSettings
+from loadmanager.core.reasons import SheddingReason
 from loadmanager.core.shedding.base import Shed, SheddingStrategy
-from loadmanager.core.shedding.overload import OverloadShedder
-from loadmanager.core.shedding.threshold import ThresholdShedder
+from loadmanager.core.shedding.overload import OverloadReason, OverloadShedder
+from loadmanager.core.shedding.threshold import ThresholdReason, ThresholdShedder
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 OVERLOAD = OverloadShedder.of(PlannerSettings())
@@ -36,7 +37,7 @@ def ten(first: int = 1) -> dict[str, tuple[float, float, float, float]]:
 def test_a_broker_exactly_at_the_overload_threshold_sheds() -> None:
     given = snapshot({"a": report(ten(), cpu=85), "b": report()})
     found = verdict(OVERLOAD, given, "a")
-    assert (found.verdict, found.acted, found.why["bundles_taken"]) == (Reason.BROKER_OVERLOADED, True, 1)
+    assert (found.verdict, found.acted, found.why["bundles_taken"]) == (OverloadReason.BROKER_OVERLOADED, True, 1)
     assert found.sentence() == (
         "Shed 1 of 10 bundles because usage 85 % is not below loadBalancerBrokerOverloadedThresholdPercentage 85 %:"
         " need 5.5 MiB/s"
@@ -44,7 +45,7 @@ def test_a_broker_exactly_at_the_overload_threshold_sheds() -> None:
 
 
 def test_a_broker_below_the_overload_threshold_is_told_so() -> None:
-    assert verdict(OVERLOAD, snapshot({"a": report(ten(), cpu=84)}), "a").verdict is Reason.BELOW_THRESHOLD
+    assert verdict(OVERLOAD, snapshot({"a": report(ten(), cpu=84)}), "a").verdict is SheddingReason.BELOW_THRESHOLD
 
 
 def test_bundles_of_equal_throughput_leave_in_the_order_of_their_names() -> None:
@@ -62,14 +63,14 @@ def test_recently_unloaded_bundles_and_system_namespaces_stay() -> None:
     recent = bundle(2)
     given = snapshot({"a": report([system, recent], cpu=100)}, recently_unloaded=[recent])
     found = verdict(OVERLOAD, given, "a")
-    assert (found.verdict, found.acted, found.why["recently_unloaded"]) == (Reason.NO_ELIGIBLE_BUNDLE, False, 1)
+    assert (found.verdict, found.acted, found.why["recently_unloaded"]) == (SheddingReason.NO_ELIGIBLE_BUNDLE, False, 1)
     assert "1 of them as recently unloaded" in found.sentence()
 
 
 def test_a_broker_without_bundles_or_with_one_is_told_so() -> None:
     given = snapshot({"a": report(cpu=100), "b": report([bundle(1)], cpu=100)})
-    assert verdict(OVERLOAD, given, "a").verdict is Reason.NO_BUNDLES
-    assert verdict(OVERLOAD, given, "b").verdict is Reason.SINGLE_BUNDLE
+    assert verdict(OVERLOAD, given, "a").verdict is SheddingReason.NO_BUNDLES
+    assert verdict(OVERLOAD, given, "b").verdict is SheddingReason.SINGLE_BUNDLE
 
 
 def test_a_broker_is_not_shed_from_again_before_it_reports_without_what_left() -> None:
@@ -81,14 +82,14 @@ def test_a_broker_is_not_shed_from_again_before_it_reports_without_what_left() -
     model.apply_report(b, report(cpu=10))
     assert verdict(OVERLOAD, model.snapshot(0, 0), "a").acted
     model.set_namespace("tenant/ns", list(bundles), [releasing(a, b), *[owned(a)] * 9])
-    assert verdict(OVERLOAD, model.snapshot(0, 0), "a").verdict is Reason.AWAITING_REPORT
+    assert verdict(OVERLOAD, model.snapshot(0, 0), "a").verdict is SheddingReason.AWAITING_REPORT
     model.set_namespace("tenant/ns", list(bundles), [owned(b, 3), *[owned(a)] * 9])
-    assert verdict(THRESHOLD, model.snapshot(0, 0), "a").verdict is Reason.AWAITING_REPORT
+    assert verdict(THRESHOLD, model.snapshot(0, 0), "a").verdict is SheddingReason.AWAITING_REPORT
 
 
 def test_an_idle_cluster_is_told_so() -> None:
     shed = THRESHOLD.find_bundles_for_unloading(snapshot({"a": report(ten()), "b": report()}), {})
-    assert [(each.subject, each.verdict) for each in shed.verdicts] == [("cluster", Reason.CLUSTER_IDLE)]
+    assert [(each.subject, each.verdict) for each in shed.verdicts] == [("cluster", ThresholdReason.CLUSTER_IDLE)]
     assert shed.state["usage"] == {"a:8080": [1, 0.0], "b:8080": [1, 0.0]}
 
 
@@ -96,11 +97,11 @@ def test_a_need_below_the_minimum_is_left_alone_and_says_so() -> None:
     small = {bundle(i): throughput(0.5) for i in range(10)}
     given = snapshot({"a": report(small, cpu=90), "b": report(cpu=10)})
     found = verdict(THRESHOLD, given, "a")
-    assert found.verdict is Reason.NEED_BELOW_MINIMUM
+    assert found.verdict is SheddingReason.NEED_BELOW_MINIMUM
     assert found.sentence() == (
         "No move because need 3.5 MiB/s is below loadBalancerBundleUnloadMinThroughputThreshold 10 MiB/s"
     )
-    assert verdict(THRESHOLD, given, "b").verdict is Reason.BELOW_THRESHOLD
+    assert verdict(THRESHOLD, given, "b").verdict is SheddingReason.BELOW_THRESHOLD
 
 
 def test_usage_is_a_moving_average_that_a_new_registration_starts_anew() -> None:
@@ -125,16 +126,16 @@ def brokers_with(idle: int, hot_mib_per_s: float, bundles: int = 10) -> Snapshot
 
 def test_the_lower_boundary_mode_sheds_from_the_most_used_broker_and_says_why() -> None:
     given = brokers_with(idle=1, hot_mib_per_s=200)
-    assert verdict(THRESHOLD, given, "hot").verdict is Reason.BELOW_THRESHOLD
+    assert verdict(THRESHOLD, given, "hot").verdict is SheddingReason.BELOW_THRESHOLD
     found = verdict(LOWER_BOUNDARY, given, "hot")
-    assert (found.verdict, found.acted) == (Reason.LOWER_BOUNDARY, True)
+    assert (found.verdict, found.acted) == (ThresholdReason.LOWER_BOUNDARY, True)
     assert found.why["need_mib_per_s"] == 200 * 2 * 0.1 * 0.5
     assert "is the highest and another broker's is below average" in found.sentence()
 
 
 def test_the_lower_boundary_mode_needs_a_broker_far_below_the_average() -> None:
     given = brokers_with(idle=0, hot_mib_per_s=200)
-    assert verdict(LOWER_BOUNDARY, given, "hot").verdict is Reason.BELOW_THRESHOLD
+    assert verdict(LOWER_BOUNDARY, given, "hot").verdict is SheddingReason.BELOW_THRESHOLD
 
 
 def test_the_lower_boundary_mode_needs_a_broker_with_bundles_to_spare() -> None:
@@ -145,7 +146,7 @@ def test_the_lower_boundary_mode_needs_a_broker_with_bundles_to_spare() -> None:
 
 def test_the_lower_boundary_mode_keeps_to_the_minimum_too() -> None:
     found = verdict(LOWER_BOUNDARY, brokers_with(idle=1, hot_mib_per_s=90), "hot")
-    assert (found.verdict, found.why["need_mib_per_s"]) == (Reason.NEED_BELOW_MINIMUM, 9)
+    assert (found.verdict, found.why["need_mib_per_s"]) == (SheddingReason.NEED_BELOW_MINIMUM, 9)
 
 
 def test_the_lower_boundary_mode_advances_the_moving_averages_a_second_time() -> None:
@@ -170,8 +171,8 @@ def halves(a: float, b: float, *, lower_boundary: bool = False, minimum: float =
 
 
 def test_a_broker_exactly_at_the_average_plus_the_threshold_sheds() -> None:
-    assert halves(100, 50).verdict is Reason.BROKER_ABOVE_AVERAGE
-    assert halves(75, 50).verdict is Reason.BELOW_THRESHOLD
+    assert halves(100, 50).verdict is ThresholdReason.BROKER_ABOVE_AVERAGE
+    assert halves(75, 50).verdict is SheddingReason.BELOW_THRESHOLD
 
 
 def test_a_broker_exactly_at_the_average_minus_the_threshold_is_not_far_below() -> None:
@@ -186,20 +187,20 @@ def test_a_need_of_exactly_the_minimum_is_shed() -> None:
     need = halves(100, 50).why["need_mib_per_s"]
     assert isinstance(need, float)
     assert halves(100, 50, minimum=need).acted
-    assert halves(100, 50, minimum=need * 1.001).verdict is Reason.NEED_BELOW_MINIMUM
+    assert halves(100, 50, minimum=need * 1.001).verdict is SheddingReason.NEED_BELOW_MINIMUM
 
 
 def test_the_lower_boundary_mode_gets_its_turn_only_when_nothing_was_shed() -> None:
     given = snapshot({"a": report(ten(), cpu=100), "b": report(cpu=0)})
     strategy = ThresholdShedder(10, 0.0, 0.5, lower_boundary=True, weights=PlannerSettings().resource_weights)
-    assert verdict(strategy, given, "a").verdict is Reason.BROKER_ABOVE_AVERAGE
+    assert verdict(strategy, given, "a").verdict is ThresholdReason.BROKER_ABOVE_AVERAGE
 
 
 def test_the_lower_boundary_mode_passes_over_a_more_used_broker_with_a_single_bundle() -> None:
     reports = {f"warm-{i}": report([bundle(100 * i)], cpu=52) for i in range(1, 9)}
     hot = report({bundle(i): throughput(20) for i in range(10)}, cpu=51)
     given = snapshot({**reports, "hot": hot, "idle": report(cpu=0)})
-    assert verdict(LOWER_BOUNDARY, given, "hot").verdict is Reason.LOWER_BOUNDARY
+    assert verdict(LOWER_BOUNDARY, given, "hot").verdict is ThresholdReason.LOWER_BOUNDARY
 
 
 def test_a_need_that_is_not_a_number_is_not_below_the_minimum_as_in_pulsar() -> None:

@@ -11,8 +11,9 @@ from support.builders import broker, bundle, report, snapshot, throughput
 
 from loadmanager.core import churn
 from loadmanager.core.churn import Memory
-from loadmanager.core.plan import Reason, Unload
+from loadmanager.core.plan import Unload
 from loadmanager.core.planner import State, UnknownStrategyError, plan_shedding
+from loadmanager.core.reasons import ChurnReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.round import Round, propose, shed
 from loadmanager.core.snapshot import Snapshot
@@ -73,7 +74,7 @@ def test_the_averages_of_brokers_that_give_or_get_something_begin_anew() -> None
 def test_a_step_beyond_the_limits_is_not_taken_and_its_brokers_go_on_as_they_were() -> None:
     nothing = a_round(replace(SETTINGS, max_load_moved_per_cycle_percentage=0))
     assert nothing.plan.steps == ()
-    assert Reason.MOVED_ENOUGH_THIS_CYCLE in {verdict.verdict for verdict in nothing.plan.verdicts}
+    assert ChurnReason.MOVED_ENOUGH_THIS_CYCLE in {verdict.verdict for verdict in nothing.plan.verdicts}
     assert nothing.state["ThresholdShedder"]["usage"].keys() == {"a:8080", "b:8080", "c:8080"}
 
 

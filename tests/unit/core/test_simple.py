@@ -15,9 +15,10 @@ from loadmanager.core.filters import EXTENSIBLE, MODULAR, SIMPLE, rules_of
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.placement.base import Projection
-from loadmanager.core.plan import Reason
+from loadmanager.core.placement.fill_up import FillUpReason
 from loadmanager.core.planner import PlannerSettings, choose_destination, plan_assignments, plan_shedding
 from loadmanager.core.quotas import DEFAULT_QUOTA, Samples
+from loadmanager.core.reasons import SheddingReason
 from loadmanager.core.simple import ranking_of
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.state import as_json
@@ -124,7 +125,7 @@ def test_a_tally_counts_the_moves_before_it_was_asked_for_and_after() -> None:
 def test_a_bundle_does_not_count_as_load_of_the_broker_that_is_asked_to_own_it_again() -> None:
     given = snapshot({"b0": report([bundle(0)], cpu=(0, 100))})
     registration, verdict, _ = choose_destination(given, bundle(0), None, SETTINGS, {}, RNG)
-    assert (registration, verdict.verdict) == (broker("b0"), Reason.IDLE_BROKER_OPENED)
+    assert (registration, verdict.verdict) == (broker("b0"), FillUpReason.IDLE_BROKER_OPENED)
     assert (verdict.why["usage_percent"], verdict.why["msg_rate_per_s"]) == (0, 0)
 
 
@@ -155,7 +156,7 @@ def test_a_broker_sheds_nothing_while_a_bundle_is_leaving_it() -> None:
     model.apply_report(broker("b0"), report([bundle(0), bundle(1)], cpu=90))
     model.apply_report(broker("b1"), report())
     plan, _ = plan_shedding(model.snapshot(0.0, 0.0), SETTINGS, {}, RNG)
-    assert [each.verdict for each in plan.verdicts if each.subject == "b0:8080"] == [Reason.AWAITING_REPORT]
+    assert [each.verdict for each in plan.verdicts if each.subject == "b0:8080"] == [SheddingReason.AWAITING_REPORT]
 
 
 def test_the_even_distribution_of_a_namespace_is_on_whatever_its_setting() -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from loadmanager.core.names import HASH_SPACE_END, BundleRange
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import Reason, SplitReason
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, split_algorithm
 from loadmanager.core.splitting.base import MIB, PositionsRequiredError, TopicLoad, is_splittable, usable
@@ -107,13 +107,13 @@ def test_ends_are_no_place_to_cut() -> None:
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"topics": 101}, Reason.TOPICS),
+        ({"topics": 101}, SplitReason.TOPICS),
         ({"topics": 100}, None),
-        ({"sessions": 101}, Reason.SESSIONS),
+        ({"sessions": 101}, SplitReason.SESSIONS),
         ({"sessions": 100}, None),
-        ({"msg_rate": 100.5}, Reason.MSG_RATE),
+        ({"msg_rate": 100.5}, SplitReason.MSG_RATE),
         ({"msg_rate": 100.0}, None),
-        ({"throughput": 100.0 * MIB + 1}, Reason.BANDWIDTH),
+        ({"throughput": 100.0 * MIB + 1}, SplitReason.BANDWIDTH),
         ({"throughput": 100.0 * MIB}, None),
     ],
 )
@@ -133,29 +133,29 @@ def test_the_modular_rule_splits_at_once_and_answers_by_name() -> None:
         (BUSY.name, (500,)),
         (OTHER.name, (1000 + (HASH_SPACE_END - 1000) // 2,)),
     ]
-    assert reasons(found) == [Reason.MSG_RATE] * 2
+    assert reasons(found) == [SplitReason.MSG_RATE] * 2
 
 
 def test_the_modular_rule_passes_over() -> None:
     found = modular(replace(BUSY, topics=1), replace(OTHER, msg_rate=1.0))
-    assert (found.splits, reasons(found)) == ((), [Reason.TOO_FEW_TOPICS, Reason.BELOW_SPLIT_LIMITS])
+    assert (found.splits, reasons(found)) == ((), [SplitReason.TOO_FEW_TOPICS, SplitReason.BELOW_SPLIT_LIMITS])
 
 
 def test_a_namespace_is_full_with_the_splits_of_this_round() -> None:
     found = modular(BUSY, OTHER, counts={"t/ns": 2}, maximum=3)
-    assert reasons(found) == [Reason.MSG_RATE, Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
+    assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
     tiny = replace(BUSY, range=BundleRange(4, 5))
     found = modular(tiny, OTHER, counts={"t/ns": 2}, maximum=3)
-    assert reasons(found) == [Reason.RANGE_NOT_SPLITTABLE, Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
+    assert reasons(found) == [SplitReason.RANGE_NOT_SPLITTABLE, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
 
 
 def test_the_extensible_rule_does_not_count_what_it_cannot_split() -> None:
     tiny = replace(BUSY, range=BundleRange(4, 5))
     for candidate, reason in [
-        (replace(BUSY, topics=1), Reason.TOO_FEW_TOPICS),
-        (replace(BUSY, is_owned=False), Reason.NOT_OWNED),
-        (replace(BUSY, range=None), Reason.RANGE_NOT_SPLITTABLE),
-        (tiny, Reason.RANGE_NOT_SPLITTABLE),
+        (replace(BUSY, topics=1), SplitReason.TOO_FEW_TOPICS),
+        (replace(BUSY, is_owned=False), SplitReason.NOT_OWNED),
+        (replace(BUSY, range=None), SplitReason.RANGE_NOT_SPLITTABLE),
+        (tiny, SplitReason.RANGE_NOT_SPLITTABLE),
     ]:
         found = extensible(candidate, hits={BUSY.name: 2, "gone": 3})
         assert (found.splits, reasons(found), found.hits) == ((), [reason], {BUSY.name: 2})
@@ -164,23 +164,23 @@ def test_the_extensible_rule_does_not_count_what_it_cannot_split() -> None:
 def test_hits_are_counted_in_succession() -> None:
     threshold = {"namespace_bundle_split_condition_hit_count_threshold": 3}
     found = extensible(BUSY, hits={BUSY.name: 2}, **threshold)
-    assert (found.splits, reasons(found), found.hits) == ((), [Reason.TOO_FEW_SPLIT_HITS], {BUSY.name: 3})
+    assert (found.splits, reasons(found), found.hits) == ((), [SplitReason.TOO_FEW_SPLIT_HITS], {BUSY.name: 3})
     assert "hits" in found.verdicts[0].why
     found = extensible(replace(BUSY, msg_rate=1.0), hits={BUSY.name: 3}, **threshold)
-    assert (reasons(found), found.hits) == ([Reason.BELOW_SPLIT_LIMITS], {})
+    assert (reasons(found), found.hits) == ([SplitReason.BELOW_SPLIT_LIMITS], {})
     found = extensible(BUSY, hits={BUSY.name: 3}, **threshold)
     assert ([split.bundle for split in found.splits], found.hits) == ([BUSY.name], {})
 
 
 def test_a_cycle_has_a_maximum_and_later_bundles_are_not_counted() -> None:
     found = extensible(BUSY, OTHER, hits={OTHER.name: 7}, max_number_of_bundles_to_split_per_cycle=1)
-    assert reasons(found) == [Reason.MSG_RATE, Reason.SPLIT_CYCLE_FULL]
+    assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.SPLIT_CYCLE_FULL]
     assert found.hits == {OTHER.name: 7}
 
 
 def test_a_full_namespace_keeps_the_hits() -> None:
     found = extensible(BUSY, OTHER, namespace_maximum_bundles=2)
-    assert reasons(found) == [Reason.MSG_RATE, Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
+    assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
     assert found.hits == {OTHER.name: 1}
 
 
@@ -197,15 +197,15 @@ def test_a_split_under_way_blocks_those_that_share_an_end(
     namespace: str, under_way: BundleRange, *, is_blocked: bool
 ) -> None:
     found = find_for_extensible([BUSY], {}, {}, halves, SETTINGS, [(namespace, under_way)])
-    assert reasons(found) == [Reason.SPLIT_UNDER_WAY if is_blocked else Reason.MSG_RATE]
+    assert reasons(found) == [SplitReason.SPLIT_UNDER_WAY if is_blocked else SplitReason.MSG_RATE]
 
 
 @pytest.mark.parametrize(
     ("boundaries", "reason"),
     [
-        (None, Reason.NO_SPLIT_BOUNDARY),
-        ([], Reason.NO_SPLIT_BOUNDARY),
-        ([0], Reason.SPLIT_BOUNDARY_AT_END),
+        (None, SplitReason.NO_SPLIT_BOUNDARY),
+        ([], SplitReason.NO_SPLIT_BOUNDARY),
+        ([0], SplitReason.SPLIT_BOUNDARY_AT_END),
     ],
 )
 def test_a_split_without_a_place_to_cut_counts_as_a_hit_and_is_no_more(
@@ -216,7 +216,7 @@ def test_a_split_without_a_place_to_cut_counts_as_a_hit_and_is_no_more(
 
 
 def test_other_splits_may_have_several_boundaries() -> None:
-    split, verdict = divide_bundle(BUSY, Reason.ADMIN_SPLIT, lambda _name, _range: [10, 20], SETTINGS)
+    split, verdict = divide_bundle(BUSY, SplitReason.ADMIN_SPLIT, lambda _name, _range: [10, 20], SETTINGS)
     assert split is not None
     assert (split.boundaries, verdict.acted, verdict.why["parts"]) == ((10, 20), True, 3)
     assert verdict.sentence() == "Split into 3 because it was asked for"
@@ -233,7 +233,7 @@ def test_both_rules_cut_at_several_boundaries_and_count_every_part() -> None:
         find_for_extensible([BUSY, OTHER], {}, {"t/ns": 2}, cut_at(2000, 10, 10, 20), full),
     ):
         assert [split.boundaries for split in found.splits] == [(10, 20)]
-        assert reasons(found) == [Reason.MSG_RATE, Reason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
+        assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.NAMESPACE_HAS_MAXIMUM_BUNDLES]
         assert found.verdicts[1].why["bundles"] == 4
 
 
@@ -252,8 +252,10 @@ def test_of_too_many_boundaries_some_are_used_in_even_steps(room: int, boundarie
 def test_a_bundle_that_two_brokers_report_is_judged_by_its_owners_report() -> None:
     theirs = replace(BUSY, msg_rate=1.0, is_owned=False)
     for candidates in ([theirs, BUSY], [BUSY, theirs]):
-        assert reasons(modular(*candidates)) == [Reason.MSG_RATE]
-    assert reasons(modular(replace(BUSY, is_owned=False), replace(BUSY, msg_rate=1.0))) == [Reason.BELOW_SPLIT_LIMITS]
+        assert reasons(modular(*candidates)) == [SplitReason.MSG_RATE]
+    assert reasons(modular(replace(BUSY, is_owned=False), replace(BUSY, msg_rate=1.0))) == [
+        SplitReason.BELOW_SPLIT_LIMITS
+    ]
 
 
 def test_a_limit_that_blocks_a_split_names_itself_and_what_it_blocks() -> None:
@@ -275,7 +277,7 @@ def test_a_full_cycle_blocks_nothing_of_a_bundle_that_is_not_hot_and_it_keeps_it
     found = extensible(
         BUSY, replace(OTHER, msg_rate=1.0), hits={OTHER.name: 2}, max_number_of_bundles_to_split_per_cycle=1
     )
-    assert reasons(found) == [Reason.MSG_RATE, Reason.BELOW_SPLIT_LIMITS]
+    assert reasons(found) == [SplitReason.MSG_RATE, SplitReason.BELOW_SPLIT_LIMITS]
     assert found.hits == {OTHER.name: 2}
 
 
@@ -289,7 +291,7 @@ def hot_topic(*loads: float, candidate: SplitCandidate = BUSY, by_throughput: bo
 
 def test_a_bundle_whose_load_is_that_of_one_topic_is_not_cut() -> None:
     found = hot_topic(1.0, 188.0, 11.0)
-    assert (found.splits, reasons(found)) == ((), [Reason.ONE_HOT_TOPIC])
+    assert (found.splits, reasons(found)) == ((), [SplitReason.ONE_HOT_TOPIC])
     assert found.verdicts[0].sentence() == (
         "No split can help because one topic, t1, carries 94 % of its 101 messages/s and is by itself above"
         " loadBalancerNamespaceBundleMaxMsgRate 100: partition the topic"

@@ -15,11 +15,12 @@ from loadmanager.core.extensible import Published, PublishedLoad, TopBundles
 from loadmanager.core.invariants import plan_violations
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Plan, Reason, Unload
+from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.planner import PlannerSettings, plan_shedding
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.reasons import Reason, SheddingReason
 from loadmanager.core.shedding.base import Shed, State
-from loadmanager.core.shedding.transfer import LoadStatistics, TransferShedder
+from loadmanager.core.shedding.transfer import LoadStatistics, TransferReason, TransferShedder
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 SETTINGS = PlannerSettings(shedding_strategy="TransferShedder", shedding_condition_hit_count_threshold=0)
@@ -73,7 +74,7 @@ def test_half_of_the_difference_goes_to_the_least_used_broker_with_the_numbers_t
         (0, 2, 1, True)
     ]
     assert said(result)["a:8080"] == (
-        Reason.OVERLOADED,
+        TransferReason.OVERLOADED,
         (
             "Shed 2 of its 4 busiest bundles to b:8080 (0 %), for 0 in exchange, because of usage 100 % at average 50 %"
             " and deviation 40.82 % (loadBalancerBrokerLoadTargetStd 0.25): want 1.91 MiB/s"
@@ -83,7 +84,7 @@ def test_half_of_the_difference_goes_to_the_least_used_broker_with_the_numbers_t
 
 def test_an_underloaded_broker_gets_load_although_the_deviation_is_small() -> None:
     result = shed(snapshot({name: hot(3, 10 * i, 20) for i, name in enumerate("abcd")} | {"e": report(cpu=2)}))
-    assert result.bundles[0].reason is Reason.UNDERLOADED
+    assert result.bundles[0].reason is TransferReason.UNDERLOADED
     assert result.bundles[0].destination == 4
     assert result.metrics["Success/Underloaded"] == sum(len(pick.bundles) for pick in result.bundles)
     assert "because that one has little of average 16.4 %" in said(result)["d:8080"][1]
@@ -100,7 +101,7 @@ def test_an_overloaded_broker_far_above_the_average_sheds_although_the_deviation
     reports = {name: hot(5, 10 * i, 60) for i, name in enumerate("abcdefghi")} | {"z": hot(20, 100, 90)}
     settings = replace(SETTINGS, broker_load_target_std=0.26)
     result = shed(snapshot(reports), settings)
-    assert result.bundles[0].reason is Reason.OVERLOADED
+    assert result.bundles[0].reason is TransferReason.OVERLOADED
     assert result.metrics["std"] < 0.26
     assert shed(snapshot(reports), replace(settings, broker_overloaded_threshold_percentage=90)).bundles == ()
     assert shed(snapshot(reports), replace(settings, broker_load_target_std=0.28)).bundles == ()
@@ -118,7 +119,7 @@ def test_it_waits_for_more_than_so_many_cycles_and_says_so() -> None:
     given = snapshot({"a": hot(), "b": report(cpu=0)})
     waiting = shed(given, settings)
     assert said(waiting)["cluster"] == (
-        Reason.HIT_COUNT,
+        TransferReason.HIT_COUNT,
         (
             "No move because usages have been apart for 1 cycles, not more than"
             " loadBalancerSheddingConditionHitCountThreshold 1: deviation 50 % (loadBalancerBrokerLoadTargetStd 0.25)"
@@ -136,7 +137,7 @@ def test_it_waits_for_more_than_so_many_cycles_and_says_so() -> None:
 def test_when_nothing_can_move_the_hits_are_kept() -> None:
     result = shed(snapshot({"a": hot(1), "b": report(cpu=0)}))
     assert (result.state["hits"], result.metrics["Skip/NoBundles"]) == (1, 1)
-    assert said(result)["a:8080"][0] is Reason.SINGLE_BUNDLE
+    assert said(result)["a:8080"][0] is SheddingReason.SINGLE_BUNDLE
     assert said(result)["cluster"][1] == "No move because no bundle of the 1 most used brokers may move and fits"
 
 
@@ -165,7 +166,7 @@ def test_a_broker_whose_report_is_too_old_neither_gives_nor_gets() -> None:
     assert [(pick.broker, pick.destination) for pick in result.bundles] == [(0, 2)]
     assert result.metrics["avg"] == 0.6
     assert said(result)["d:8080"] == (
-        Reason.OUT_DATED_DATA,
+        TransferReason.OUT_DATED_DATA,
         "No move because its report is older than loadBalancerBrokerLoadDataTTLInSeconds 1800 s",
     )
     loads = {name: replace(load, updated_at_ms=0) for name, load in loads.items()}
@@ -177,7 +178,10 @@ def test_a_broker_whose_report_is_too_old_neither_gives_nor_gets() -> None:
 
 def test_a_broker_without_load_data_stops_the_cycle() -> None:
     result = shed(published({"a": ema(1.0)}, {"a": hot(), "b": report()}))
-    assert said(result)["cluster"] == (Reason.NO_LOAD_DATA, "No move because b:8080 has not made its load known")
+    assert said(result)["cluster"] == (
+        TransferReason.NO_LOAD_DATA,
+        "No move because b:8080 has not made its load known",
+    )
     assert said(shed(published({}, {"a": hot()})))["cluster"][1] == (
         "No move because none of 1 brokers has made its load known"
     )
@@ -190,7 +194,7 @@ def test_without_any_broker_nothing_is_decided() -> None:
 def test_a_most_used_broker_without_bundles_is_passed_over_for_the_next() -> None:
     result = shed(snapshot({"a": report(cpu=100), "b": hot(cpu=90), "c": report(cpu=0)}))
     assert [(pick.broker, pick.destination) for pick in result.bundles] == [(1, 2)]
-    assert said(result)["a:8080"][0] is Reason.NO_BUNDLES
+    assert said(result)["a:8080"][0] is SheddingReason.NO_BUNDLES
     nothing = shed(snapshot({"a": report(cpu=100), "b": report(cpu=0)}))
     assert "were looked for on 1 brokers, of which some made none known" in said(nothing)["cluster"][1]
 
@@ -199,13 +203,13 @@ def test_a_bundle_that_does_not_fit_ends_it_and_says_what_would_fit() -> None:
     result = shed(
         snapshot({"a": report({bundle(1): out(5e6), bundle(2): out(1e6)}, cpu=90), "b": report(cpu=80)} | idle(3))
     )
-    assert said(result)["a:8080"][0] is Reason.OVERLOADED
+    assert said(result)["a:8080"][0] is TransferReason.OVERLOADED
     large = {bundle(1): out(5e6), bundle(2): out(6e6)}
     result = shed(
         snapshot({"a": report(large, cpu=90), **{f"b{i}": report(cpu=60) for i in range(2)}, "c": report(cpu=10)})
     )
     assert said(result)["a:8080"] == (
-        Reason.NO_BUNDLE_FITS,
+        SheddingReason.NO_BUNDLE_FITS,
         "No move because none of its 2 busiest bundles may go to c:8080 and fits into want 4.66 MiB/s",
     )
 
@@ -225,7 +229,7 @@ def test_a_listed_bundle_without_throughput_is_passed_over() -> None:
 def test_a_broker_of_no_usage_hands_nothing_over() -> None:
     loads = {"a": ema(0.0, 1.0), "b": ema(0.0, 3e6)}
     result = shed(published(loads, {"a": report(), "b": hot()}))
-    assert said(result)["b:8080"][0] is Reason.NO_BUNDLE_FITS
+    assert said(result)["b:8080"][0] is SheddingReason.NO_BUNDLE_FITS
 
 
 def test_with_transfers_disabled_placement_chooses_and_nothing_is_exchanged() -> None:
@@ -272,7 +276,7 @@ def test_a_broker_that_a_bundle_is_leaving_neither_gives_nor_exchanges() -> None
     assert shed(model.snapshot(0, 0)).bundles == ()
     model.set_namespace("tenant/ns", names, [owned(A), owned(A), owned(B), releasing(B)])
     result = shed(model.snapshot(0, 0))
-    assert said(result)["b:8080"][0] is Reason.AWAITING_REPORT
+    assert said(result)["b:8080"][0] is SheddingReason.AWAITING_REPORT
     assert result.metrics["Skip/NoLoadData"] == 1
 
 
@@ -283,7 +287,7 @@ def test_bundles_of_namespaces_with_policies_move_only_when_enabled_and_where_th
     assert shed(given).metrics["Skip/NoLoadData"] == 1
     lists = {A.broker: {bundle(i): np.array([0.0, 0.0, 0.0, 1e6]) for i in range(4)}}
     listed = snapshot_of_reports(0.0, reports, {}, policies=policies, published=Published(None, lists))
-    assert said(shed(listed))["a:8080"][0] is Reason.NO_BUNDLE_FITS
+    assert said(shed(listed))["a:8080"][0] is SheddingReason.NO_BUNDLE_FITS
     enabled = replace(SETTINGS, shedding_bundles_with_policies_enabled=True)
     assert shed(given, enabled).metrics["Skip/NoLoadData"] == 1
     without_b = {A: hot(4), C: report(cpu=10)}
@@ -351,4 +355,4 @@ def test_the_source_of_an_unload_is_remembered_for_the_cool_down() -> None:
     )
     assert np.array_equal(model.snapshot(1_000.0, 60.0).brokers.last_unloaded_s, [900.0, 2.0])
     assert model.last_unloaded() == {A.broker: 900.0, B.broker: 2.0, "new:1": 999.0}
-    assert said(shed(model.snapshot(1_000.0, 60.0)))["cluster"][0] is Reason.COOL_DOWN
+    assert said(shed(model.snapshot(1_000.0, 60.0)))["cluster"][0] is TransferReason.COOL_DOWN

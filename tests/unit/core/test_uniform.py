@@ -9,9 +9,10 @@ import pytest
 from support.builders import MIB, Load, broker, bundle, owned, releasing, report, snapshot, throughput
 
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import SheddingReason
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.uniform import UniformLoadShedder
+from loadmanager.core.shedding.uniform import UniformLoadShedder, UniformReason
 from loadmanager.core.snapshot import Snapshot
 
 UNIFORM = UniformLoadShedder.of(PlannerSettings())
@@ -27,7 +28,7 @@ def verdicts(given: Snapshot, strategy: UniformLoadShedder = UNIFORM) -> dict[st
 
 def test_the_broker_that_sheds_says_how_far_it_is_above_the_lowest_and_the_others_who_it_is() -> None:
     found = verdicts(snapshot({"a": report(rated(30_000)), "b": report(rated(10_000, 100)), "c": report()}))
-    assert found["a:8080"].verdict is Reason.MSG_RATE_DIFFERENCE
+    assert found["a:8080"].verdict is UniformReason.MSG_RATE_DIFFERENCE
     assert found["a:8080"].sentence() == (
         "Shed 1 of 10 bundles because its 30000 messages/s are 2999900 % above the lowest, 1, more than"
         " loadBalancerMsgRateDifferenceShedderThreshold 50 %: need 5999 messages/s"
@@ -39,7 +40,7 @@ def test_the_broker_that_sheds_says_how_far_it_is_above_the_lowest_and_the_other
 def test_throughput_decides_when_the_message_rates_are_close() -> None:
     loads = {bundle(i): throughput(5) for i in range(10)}
     found = verdicts(snapshot({"a": report(loads), "b": report({bundle(50): throughput(10)})}))["a:8080"]
-    assert (found.verdict, found.acted) == (Reason.THROUGHPUT_DIFFERENCE, True)
+    assert (found.verdict, found.acted) == (UniformReason.THROUGHPUT_DIFFERENCE, True)
     assert found.sentence() == (
         "Shed 1 of 10 bundles because its 100 MiB/s are 5 times the lowest, 20, more than"
         " loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold 4: need 16 MiB/s"
@@ -80,7 +81,7 @@ def test_a_limit_of_no_bundles_sheds_none() -> None:
 def test_a_rate_rule_that_applies_hides_the_throughput_rule_as_in_pulsar() -> None:
     loads: dict[str, Load] = {bundle(i): (100, 0, 50 * MIB, 0) for i in range(10)}
     found = verdicts(snapshot({"a": report(loads), "b": report()}))["a:8080"]
-    assert found.verdict is Reason.NEED_BELOW_MINIMUM
+    assert found.verdict is SheddingReason.NEED_BELOW_MINIMUM
     assert "need_mib_per_s" not in found.why
 
 
@@ -99,7 +100,7 @@ def test_a_broker_without_bundles_that_may_move_says_so() -> None:
     assert verdicts(none)["a:8080"].sentence() == "No move because it reports no bundle"
     loads = rated(30_000)
     recent = snapshot({"a": report(loads), "b": report()}, recently_unloaded=list(loads))
-    assert verdicts(recent)["a:8080"].verdict is Reason.NO_ELIGIBLE_BUNDLE
+    assert verdicts(recent)["a:8080"].verdict is SheddingReason.NO_ELIGIBLE_BUNDLE
     assert verdicts(recent)["a:8080"].why["recently_unloaded"] == 10
 
 
@@ -110,7 +111,7 @@ def test_a_broker_that_a_bundle_is_leaving_is_left_alone() -> None:
     model.set_namespace("tenant/ns", list(loads), [releasing(a, b), *[owned(a)] * 9])
     model.apply_report(a, report(loads))
     model.apply_report(b, report())
-    assert verdicts(model.snapshot(0, 0))["a:8080"].verdict is Reason.AWAITING_REPORT
+    assert verdicts(model.snapshot(0, 0))["a:8080"].verdict is SheddingReason.AWAITING_REPORT
 
 
 def test_the_first_by_name_of_equally_loaded_brokers_sheds() -> None:

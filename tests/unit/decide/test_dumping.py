@@ -12,7 +12,8 @@ from support.waiting import eventually
 
 from loadmanager.core.names import TopicName
 from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.plan import Plan, Reason, Unload
+from loadmanager.core.plan import Plan, Unload
+from loadmanager.core.reasons import SheddingReason
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.deciding import Decided, ShedDecider
 from loadmanager.decide.dumping import collect_cluster, configuration_of
@@ -219,7 +220,7 @@ async def test_what_operators_laid_down_is_in_a_dump_and_decides_there_as_it_doe
         assert again == unloads(plan)
         assert first not in dict(again)
         assert again
-        frozen = {v.subject: v.sentence() for v in decided.verdicts if v.verdict is Reason.BUNDLE_FROZEN}
+        frozen = {v.subject: v.sentence() for v in decided.verdicts if v.verdict is SheddingReason.BUNDLE_FROZEN}
         assert frozen == {first: "No move because it is frozen: test"}
 
 

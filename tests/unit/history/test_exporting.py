@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from support.recorded import FLUSH_S, NOON_MS, a_report, a_writer
 
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.history.exporting import counted, json_line, text_lines, write_parquet, write_text
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
@@ -23,7 +24,7 @@ from loadmanager.history.schemas import BUNDLE_REPORTS, DECISIONS, TABLES
 @pytest.fixture
 def history(tmp_path: Path) -> History:
     directory = Directory.of(str(tmp_path / "history"))
-    verdict = Verdict("b,1", Reason.BROKER_ABOVE_AVERAGE, acted=False, why={"usage_percent": 1.5})
+    verdict = Verdict("b,1", ThresholdReason.BROKER_ABOVE_AVERAGE, acted=False, why={"usage_percent": 1.5})
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
         writer.put(NOON_MS, a_report(bundles=2))

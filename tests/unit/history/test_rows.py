@@ -12,7 +12,8 @@ import pytest
 from support.builders import broker
 from support.recorded import NOON_MS
 
-from loadmanager.core.plan import Assign, Reason, Unload, Verdict
+from loadmanager.core.plan import Assign, Unload, Verdict
+from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.history.rows import (
     Decision,
     Entry,
@@ -40,14 +41,14 @@ def row_of(entry: Entry) -> dict[str, Any]:
 
 def test_a_decision_has_its_steps_and_verdicts_as_lists() -> None:
     steps: list[Assign | Unload | Mapping[str, Any]] = [
-        Assign("t/ns/0x0_0x1", broker("b1", 5), Reason.BROKER_ABOVE_AVERAGE),
-        Unload("t/ns/0x1_0x2", broker("b2", 6), None, Reason.BROKER_ABOVE_AVERAGE),
+        Assign("t/ns/0x0_0x1", broker("b1", 5), ThresholdReason.BROKER_ABOVE_AVERAGE),
+        Unload("t/ns/0x1_0x2", broker("b2", 6), None, ThresholdReason.BROKER_ABOVE_AVERAGE),
         {"kind": "split", "bundle": "t/ns/0x2_0x3", "detail": {"boundaries": [1]}},
     ]
-    verdicts = [Verdict("b2:8080", Reason.BROKER_ABOVE_AVERAGE, acted=True, why={"usage_percent": 80.5})]
+    verdicts = [Verdict("b2:8080", ThresholdReason.BROKER_ABOVE_AVERAGE, acted=True, why={"usage_percent": 80.5})]
     row = row_of(Decision("shed", 4, "s1", "h1", 1.5, steps, verdicts, rng_state={"x": 2**70}, detail="[]"))
     none = dict.fromkeys(("source", "source_incarnation", "destination", "destination_incarnation", "reason", "detail"))
-    reason = Reason.BROKER_ABOVE_AVERAGE.value
+    reason = ThresholdReason.BROKER_ABOVE_AVERAGE.value
     assert row["steps"] == [
         none
         | {"kind": "assign", "bundle": "t/ns/0x0_0x1", "reason": reason}

@@ -17,7 +17,8 @@ from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_i
 from loadmanager.core import planner
 from loadmanager.core.explain import Situation
 from loadmanager.core.names import BrokerId, BundleName
-from loadmanager.core.plan import Plan, Reason
+from loadmanager.core.plan import Plan
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.shedding import round as shedding
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.history.reader import History
@@ -205,7 +206,7 @@ async def test_decisions_that_were_made_beside_each_other_are_taken_again_bit_fo
         under_way = await _begun(recorded, round_of_shedding)
         for bundle in recorded.owned_by("b2:8080")[:3]:
             for _ in range(6):  # more snapshots than a replay keeps
-                await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+                await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
                 await leader.node.assigner.request(bundle)
         await recorded.own("t/third")
         round_of_shedding.let_go()

@@ -12,7 +12,9 @@ from support.waiting import eventually
 
 from loadmanager.core.churn import Memory
 from loadmanager.core.names import BundleName
-from loadmanager.core.plan import Reason, Unload
+from loadmanager.core.plan import Unload
+from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.leader.persistence import pack_within_limit
 from loadmanager.store import paths
 
@@ -41,7 +43,7 @@ def memory(node: RunningNode) -> Memory:
 
 async def shed(leader: RunningNode, bundle: str, source: FakeAgent, destination: FakeAgent) -> None:
     """A step as a round of shedding has it carried out."""
-    step = Unload(bundle, source.registration, destination.registration, Reason.BROKER_OVERLOADED)
+    step = Unload(bundle, source.registration, destination.registration, OverloadReason.BROKER_OVERLOADED)
     await leader.node.executor.execute(step)
 
 
@@ -80,7 +82,7 @@ async def test_only_what_was_completed_counts() -> None:
 async def test_what_an_operator_moves_is_not_sheddings() -> None:
     async with a_leader(**FLAPPING) as (cluster, leader):
         _, second, bundles = await two_brokers(cluster, leader)
-        await leader.node.unload_bundle(BundleName.parse(bundles[0]), second.registration, Reason.ADMIN_UNLOAD)
+        await leader.node.unload_bundle(BundleName.parse(bundles[0]), second.registration, OwnershipReason.ADMIN_UNLOAD)
         (move,) = memory(leader).moves
         assert not move.is_own
         assert (await churn_of(leader))["movedWithinHourPercent"] == 0

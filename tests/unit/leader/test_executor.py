@@ -20,7 +20,9 @@ from loadmanager.core.ownership import (
     complete,
     release,
 )
-from loadmanager.core.plan import Reason, Unload
+from loadmanager.core.plan import Unload
+from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
@@ -40,7 +42,7 @@ async def _owned(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]
 async def test_an_unload_asks_the_owner_with_epoch_and_version_and_frees_the_bundle() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
-        await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+        await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         ((path, headers),) = broker.unloads
         assert path == f"/admin/v2/namespaces/{bundle}/unload"
         assert (headers[EPOCH_HEADER], headers[BUNDLE_VERSION_HEADER]) == ("1", "2")
@@ -56,7 +58,9 @@ async def test_the_release_is_committed_before_the_owner_is_asked() -> None:
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         standby = await cluster.start_node()
-        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(
+            leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        )
         await eventually(lambda: broker.unloads)
         await eventually(lambda: standby.ownership(bundle).state is OwnershipState.RELEASING)
         broker.may_answer.set()
@@ -67,7 +71,7 @@ async def test_a_transfer_ends_with_the_destination() -> None:
     async with a_leader() as (cluster, leader):
         _, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
-        await leader.node.unload_bundle(BundleName.parse(bundle), target.registration, Reason.ADMIN_UNLOAD)
+        await leader.node.unload_bundle(BundleName.parse(bundle), target.registration, OwnershipReason.ADMIN_UNLOAD)
         assert leader.ownership(bundle).owner == target.registration
         assert (await leader.node.lookup(TOPIC)).registration == target.registration
 
@@ -78,7 +82,7 @@ async def test_a_destination_that_left_meanwhile_gets_nothing() -> None:
         target = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.unload_bundle(name, target.registration, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.node.unload_bundle(name, target.registration, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         await target.leave()
         await eventually(lambda: not leader.node.view.is_registered(target.registration))
@@ -91,7 +95,9 @@ async def test_an_owner_that_is_gone_need_not_answer() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
-        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(
+            leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        )
         await eventually(lambda: broker.unloads)
         await broker.leave()
         await unload
@@ -105,7 +111,7 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
         broker.may_answer.clear()
         async with asyncio.timeout(30):
             with pytest.raises(UnloadFailedError, match=r"stays with b1:8080: .*/unload did not answer within 0.3 s"):
-                await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+                await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         kept = leader.ownership(bundle)
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
         assert leader.node.executor.unloads_failed == 1
@@ -129,7 +135,7 @@ async def test_whatever_a_broker_answers_instead_of_204_is_tried_again_then_repo
         broker, bundle = await _owned(cluster, leader)
         broker.status, broker.body, broker.content_type = 500, body, content_type
         with pytest.raises(UnloadFailedError, match="answered 500") as failure:
-            await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         assert len(broker.unloads) >= 2
         assert len(str(failure.value)) < 500
         assert ("an answer of more than 65536 bytes" in str(failure.value)) == (len(body) > 65_536)
@@ -142,7 +148,7 @@ async def test_nothing_but_a_204_of_the_owners_own_agent_is_a_release(status: in
         other = await cluster.a_broker("b2:8080")
         broker.status, broker.location = status, other.url
         with pytest.raises(UnloadFailedError, match=f"answered {status}"):
-            await leader.node.unload_bundle(BundleName.parse(bundle), other.registration, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundle), other.registration, OwnershipReason.ADMIN_UNLOAD)
         assert (leader.ownership(bundle).state, leader.ownership(bundle).owner) == (
             OwnershipState.OWNED,
             broker.registration,
@@ -155,7 +161,9 @@ async def test_an_owner_that_fails_at_first_is_asked_again() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
-        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(
+            leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        )
         await eventually(lambda: len(broker.unloads) >= 2)
         broker.status = 204
         await unload
@@ -174,7 +182,7 @@ async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_w
             lambda: leader.node.view.brokers[broker.registration.broker].record.get("webServiceUrl") == url
         )
         with pytest.raises(UnloadFailedError, match="stays with b1:8080"):
-            await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         assert not leader.node.failure.done()
 
 
@@ -184,7 +192,7 @@ async def test_a_lookup_during_an_unload_waits_for_its_end() -> None:
         target = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.unload_bundle(name, target.registration, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.node.unload_bundle(name, target.registration, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         lookup = asyncio.create_task(leader.node.lookup(TOPIC))
         broker.may_answer.set()
@@ -197,9 +205,9 @@ async def test_a_second_unload_of_the_same_bundle_joins_the_first() -> None:
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
-        first = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        first = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
-        second = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        second = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         broker.may_answer.set()
         await asyncio.gather(first, second)
         assert len(broker.unloads) == 1
@@ -211,7 +219,7 @@ async def test_unloads_in_quick_succession_are_each_carried_out() -> None:
         broker, bundle = await _owned(cluster, leader)
         for round_number in range(5):
             await leader.node.lookup(TOPIC)
-            await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
             assert len(broker.unloads) == round_number + 1
         assert leader.ownership(bundle).version == 1 + 5 * 2 + 4
 
@@ -235,7 +243,7 @@ async def test_a_step_of_a_plan_that_no_longer_fits_is_refused_and_counted() -> 
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         other = await cluster.a_broker("b2:8080")
-        step = Unload(bundle, other.registration, broker.registration, Reason.BROKER_OVERLOADED)
+        step = Unload(bundle, other.registration, broker.registration, OverloadReason.BROKER_OVERLOADED)
         await leader.node.executor.execute(step)
         assert leader.node.executor.stale_steps == 1
         assert broker.unloads == []
@@ -244,7 +252,7 @@ async def test_a_step_of_a_plan_that_no_longer_fits_is_refused_and_counted() -> 
 async def test_a_step_for_a_bundle_that_is_no_more_is_left_out() -> None:
     async with a_leader() as (cluster, leader):
         broker, _ = await _owned(cluster, leader)
-        step = Unload("t/gone/0x00000000_0xffffffff", broker.registration, None, Reason.BROKER_OVERLOADED)
+        step = Unload("t/gone/0x00000000_0xffffffff", broker.registration, None, OverloadReason.BROKER_OVERLOADED)
         await leader.node.executor.execute(step)
         assert leader.node.executor.unloads_completed == 0
 
@@ -253,7 +261,9 @@ async def test_an_unload_cut_short_by_the_end_of_the_term_is_finished_in_the_nex
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
-        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(
+            leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        )
         await eventually(lambda: broker.unloads)
         await cluster.store.commit([Put(paths.EPOCH, b"another"), Delete(paths.LEADER)])
         with pytest.raises(NotLeaderError):
@@ -269,7 +279,7 @@ async def test_a_release_that_ended_by_another_hand_is_not_ended_again() -> None
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         await leader.node.ledger.apply("t/ns", name.range, complete, "another hand")
         outcome = await asyncio.gather(unload, return_exceptions=True)
@@ -283,7 +293,7 @@ async def test_one_broker_is_not_asked_for_more_than_its_share_and_the_others_go
         busy, other = await cluster.a_broker("b1:8080"), await cluster.a_broker("b2:8080")
         bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
         await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
-        steps = [Unload(bundle, _owner(leader, bundle), None, Reason.BROKER_OVERLOADED) for bundle in bundles]
+        steps = [Unload(bundle, _owner(leader, bundle), None, OverloadReason.BROKER_OVERLOADED) for bundle in bundles]
         steps.sort(key=lambda step: step.source.broker)  # those of b1 first
         busy.may_answer.clear()
         shedding = asyncio.create_task(leader.node.executor.execute_all((step, []) for step in steps))
@@ -301,7 +311,9 @@ async def test_a_step_is_looked_at_again_when_its_turn_comes() -> None:
         await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in (first, second)))
         other = await cluster.a_broker("b2:8080")
         broker.may_answer.clear()
-        steps = [Unload(bundle, broker.registration, None, Reason.BROKER_OVERLOADED) for bundle in (first, second)]
+        steps = [
+            Unload(bundle, broker.registration, None, OverloadReason.BROKER_OVERLOADED) for bundle in (first, second)
+        ]
         shedding = asyncio.create_task(leader.node.executor.execute_all((step, []) for step in steps))
         await eventually(lambda: broker.unloads)
         await _give(leader, second, other.registration)
@@ -316,7 +328,7 @@ async def test_a_destination_that_left_before_the_turn_came_leaves_the_bundle_wh
         broker, bundle = await _owned(cluster, leader)
         gone = Registration(BrokerId("b9:8080"), 1)
         with pytest.raises(IllegalTransitionError, match=r"b9:8080 .* left while"):
-            await leader.node.unload_bundle(BundleName.parse(bundle), gone, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundle), gone, OwnershipReason.ADMIN_UNLOAD)
         assert (leader.ownership(bundle).owner, leader.ownership(bundle).version) == (broker.registration, 1)
 
 
@@ -325,7 +337,7 @@ async def test_an_unload_that_is_cancelled_leaves_the_owner_at_a_higher_version(
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         await leader.node.executor.cancel(name)
         with pytest.raises(UnloadCancelledError, match="stays with b1:8080: it was cancelled"):
@@ -347,7 +359,7 @@ async def test_an_unload_between_two_calls_is_cancelled_at_once(monkeypatch: pyt
         broker, bundle = await _owned(cluster, leader)
         broker.status = 503
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         async with asyncio.timeout(30):
             await leader.node.executor.cancel(name)
@@ -360,7 +372,9 @@ async def test_a_release_of_a_former_leader_can_be_cancelled_too() -> None:
     async with a_leader() as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
-        unload = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(
+            leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        )
         await eventually(lambda: broker.unloads)
         await leader.node.executor.abort()
         with pytest.raises(NotLeaderError):
@@ -376,7 +390,7 @@ async def test_an_unload_that_waits_for_its_turn_is_cancelled_without_a_trace() 
         await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in (first, second)))
         broker.may_answer.clear()
         unloads = [
-            asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD))
+            asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD))
             for bundle in (first, second)
         ]
         await eventually(lambda: broker.unloads)
@@ -400,7 +414,7 @@ async def test_it_is_too_late_to_cancel_when_the_owner_has_gone() -> None:
         broker, bundle = await _owned(cluster, leader)
         broker.may_answer.clear()
         name = BundleName.parse(bundle)
-        unload = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        unload = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         leader.node.view.drop_broker(broker.registration.broker)
         with pytest.raises(NoUnloadError, match="too late"):

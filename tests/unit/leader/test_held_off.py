@@ -11,7 +11,7 @@ from support.waiting import eventually
 
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import OwnershipState, Registration
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason, PlacementReason
 from loadmanager.errors import HeldForOwnerError
 
 B1 = BrokerId("b1:8080")
@@ -67,9 +67,9 @@ async def test_when_it_is_back_it_gets_its_bundles_without_any_lookup() -> None:
         await goes_away(cluster, leader)
         back = await cluster.a_broker("b1:8080")
         await eventually(lambda: owners(leader, bundles) == {back.registration})
-        await eventually(lambda: leader.node.journal.recent(1)[0]["reason"] == Reason.HELD_FOR_OWNER)
+        await eventually(lambda: leader.node.journal.recent(1)[0]["reason"] == PlacementReason.HELD_FOR_OWNER)
         (entry,) = leader.node.journal.recent(1)
-        assert (entry["reason"], entry["destination"]) == (Reason.HELD_FOR_OWNER, "b1:8080")
+        assert (entry["reason"], entry["destination"]) == (PlacementReason.HELD_FOR_OWNER, "b1:8080")
         assert entry["sentence"] == "Placed on b1:8080 because it was kept for it while that one was away"
 
 
@@ -120,7 +120,7 @@ async def test_an_operator_may_move_a_bundle_that_waits() -> None:
         await hold_off(leader, 90.0)
         await goes_away(cluster, leader)
         destination = cluster.brokers["b2:8080"].registration
-        await leader.node.unload_bundle(BundleName.parse(bundle), destination, Reason.ADMIN_UNLOAD)
+        await leader.node.unload_bundle(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
         assert leader.ownership(bundle).owner == destination
 
 

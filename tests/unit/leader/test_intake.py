@@ -21,9 +21,8 @@ from loadmanager.core.controls import Controls
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState
-from loadmanager.core.plan import Reason
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.core.shedding.transfer import TransferShedder
+from loadmanager.core.shedding.transfer import TransferReason, TransferShedder
 from loadmanager.leader.intake import Intake
 from loadmanager.leader.live_settings import LiveSettings
 from loadmanager.leader.view import ClusterView, NamespaceEntry
@@ -236,7 +235,7 @@ async def test_a_report_that_does_not_say_when_it_was_made_is_no_old_one(mirror:
     assert snapshot.brokers.last_update_ms[0] >= before_ms
     settings = PlannerSettings(shedding_strategy="TransferShedder")
     shed = TransferShedder.of(settings).find_bundles_for_unloading(snapshot, {})
-    assert Reason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
+    assert TransferReason.OUT_DATED_DATA not in [verdict.verdict for verdict in shed.verdicts]
 
 
 @pytest.mark.parametrize("mirror", [lambda: MemoryCluster(time.monotonic)], indirect=True, ids=["at once"])

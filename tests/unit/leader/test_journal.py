@@ -2,18 +2,20 @@ from __future__ import annotations
 
 from support.builders import broker, bundle
 
-from loadmanager.core.plan import Reason, Verdict
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import OwnershipReason, PlacementReason, SheddingReason
+from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.leader.journal import Journal
 
 
 def below(subject: str, usage: float = 10.0) -> Verdict:
-    return Verdict(subject, Reason.BELOW_THRESHOLD, acted=False, why={"usage_percent": usage})
+    return Verdict(subject, SheddingReason.BELOW_THRESHOLD, acted=False, why={"usage_percent": usage})
 
 
 def test_only_the_newest_decisions_are_kept_but_all_are_counted() -> None:
     journal = Journal(3)
     for number in range(10):
-        journal.moved("assign", bundle(number), Reason.LOOKUP, epoch=1, destination=broker("b1"))
+        journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
     assert [entry["subject"] for entry in journal.recent(100)] == [bundle(9), bundle(8), bundle(7)]
     assert journal.counts["assign", "lookup", True] == 10
 
@@ -45,9 +47,9 @@ def test_non_decisions_are_bounded_too() -> None:
 
 def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination() -> None:
     journal = Journal(10)
-    journal.moved("assign", bundle(1), Reason.LOOKUP, epoch=1, destination=broker("b1"))
-    journal.moved("unload", bundle(2), Reason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
-    journal.moved("unload", bundle(3), Reason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
+    journal.moved("assign", bundle(1), OwnershipReason.LOOKUP, epoch=1, destination=broker("b1"))
+    journal.moved("unload", bundle(2), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b1"))
+    journal.moved("unload", bundle(3), OwnershipReason.ADMIN_UNLOAD, epoch=1, source=broker("b2"))
     assert {entry["subject"] for entry in journal.recent(100, "b1:8080")} == {bundle(1), bundle(2)}
     assert [entry["subject"] for entry in journal.recent(100, bundle(3))] == [bundle(3)]
     assert journal.recent(100, "b9:8080") == []
@@ -55,7 +57,7 @@ def test_a_subject_is_found_as_a_bundle_as_a_source_and_as_a_destination() -> No
 
 def test_a_decision_comes_with_the_sentence_of_its_verdict() -> None:
     journal = Journal(10)
-    why = Verdict(bundle(1), Reason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
+    why = Verdict(bundle(1), PlacementReason.NO_BROKER_AVAILABLE, acted=False, why={"brokers": 0})
     journal.judged("assign", why, epoch=1)
     (entry,) = journal.recent(1)
     assert entry["sentence"] == why.sentence()
@@ -64,7 +66,7 @@ def test_a_decision_comes_with_the_sentence_of_its_verdict() -> None:
 
 def test_what_a_dry_run_would_move_to_nobody_has_no_destination() -> None:
     journal = Journal(10)
-    reason = Reason.BROKER_OVERLOADED
+    reason = OverloadReason.BROKER_OVERLOADED
     for destination in (None, broker("b2")):
         journal.would_move(
             "would_unload", bundle(1), reason, epoch=1, source=broker("b1"), destination=destination, because=[]

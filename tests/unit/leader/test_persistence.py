@@ -13,8 +13,8 @@ from support.waiting import eventually
 
 from loadmanager.core.churn import Memory, Move
 from loadmanager.core.names import BundleName, TopicName
-from loadmanager.core.plan import Reason
 from loadmanager.core.planner import State
+from loadmanager.core.reasons import MergeReason
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, StoreUnavailableError
 from loadmanager.leader import persistence
 from loadmanager.store import paths
@@ -376,7 +376,7 @@ async def test_the_history_of_split_bundles_is_written_alone_and_again_after_a_f
         data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
         assert set(data) == {"0x00000000_0x7fffffff", "0x7fffffff_0xffffffff"}
         await cluster.store.commit([Delete(paths.bundle_data("t/ns"))])
-        await leader.node.reshaper.merge(BundleName.parse("t/ns/0x00000000_0x7fffffff"), None, Reason.ADMIN_MERGE)
+        await leader.node.reshaper.merge(BundleName.parse("t/ns/0x00000000_0x7fffffff"), None, MergeReason.ADMIN_MERGE)
         await eventually(lambda: leader.node.persistence.records_written == written + 2)
         data = orjson.loads(await read(cluster.store, paths.bundle_data("t/ns")))
         assert set(data) == {"0x00000000_0xffffffff"}

@@ -14,7 +14,8 @@ from support.waiting import eventually
 
 from loadmanager.core.names import BrokerId, TopicName
 from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.plan import Plan, Reason
+from loadmanager.core.plan import Plan
+from loadmanager.core.reasons import ChurnReason, SheddingReason
 from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
 from loadmanager.leader import executor
 from loadmanager.leader.service import Node
@@ -308,7 +309,7 @@ async def test_what_is_under_way_counts_for_what_may_be_moved_within_the_hour(mo
         preview, _ = await desk.preview_shed()
         for plan in (preview, await leader.node.shedding.begin_cycle()):
             assert plan.steps == ()
-            assert Reason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in plan.verdicts]
+            assert ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in plan.verdicts]
         assert recorded == [0, pytest.approx(1 / 8), pytest.approx(1 / 8)]
         hangs.may_answer.set()
 
@@ -336,7 +337,7 @@ async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None
         await _hot_and_cold(cluster)
         plan = await leader.node.shedding.cycle()
         assert plan.steps == ()
-        assert [verdict.verdict for verdict in plan.verdicts] == [Reason.SHEDDING_DISABLED]
+        assert [verdict.verdict for verdict in plan.verdicts] == [SheddingReason.SHEDDING_DISABLED]
 
 
 async def test_a_broker_whose_report_is_unreadable_keeps_its_bundles() -> None:

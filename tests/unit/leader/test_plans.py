@@ -16,7 +16,7 @@ from support.waiting import eventually
 
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, Stamp, complete, release
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
 from loadmanager.store.base import MetadataStore
 from loadmanager.store.memory import MemoryStore
@@ -97,7 +97,7 @@ async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None
         assert one["hash"] == again["hash"]
         assert (await compute(leader, **moves(bundles[:1])))["hash"] != one["hash"]
         for destination in (second.registration, first.registration):
-            await leader.node.unload_bundle(BundleName.parse(bundles[0]), destination, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
         assert (await compute(leader, **moves(bundles[:2])))["hash"] != one["hash"], "at another version"
 
 
@@ -132,7 +132,7 @@ async def test_nothing_is_done_when_a_step_no_longer_fits() -> None:
     async with a_leader() as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles))
-        await leader.node.unload_bundle(BundleName.parse(bundles[3]), second.registration, Reason.ADMIN_UNLOAD)
+        await leader.node.unload_bundle(BundleName.parse(bundles[3]), second.registration, OwnershipReason.ADMIN_UNLOAD)
         refused = await execute(leader, plan)
         assert refused.status == 409
         answer = refused.json()
@@ -150,7 +150,7 @@ async def test_a_bundle_that_was_away_meanwhile_is_another_one_though_its_owner_
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
         for destination in (second.registration, first.registration):
-            await leader.node.unload_bundle(BundleName.parse(bundles[0]), destination, Reason.ADMIN_UNLOAD)
+            await leader.node.unload_bundle(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
         assert "it is at version 5, and not at 1" in (await execute(leader, plan)).json()["reason"]
 
 
@@ -282,7 +282,9 @@ async def test_steps_that_an_operator_cancels_are_said_to_be_what_they_were() ->
         first, _, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
         first.may_answer.clear()
-        busy = asyncio.create_task(leader.node.unload_bundle(BundleName.parse(bundles[1]), None, Reason.ADMIN_UNLOAD))
+        busy = asyncio.create_task(
+            leader.node.unload_bundle(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
+        )
         await eventually(lambda: first.unloads)
         executing = asyncio.create_task(execute(leader, plan))
         await eventually(lambda: leader.node.executor.withdraw(bundles[0]))

@@ -20,7 +20,7 @@ from loadmanager.core.ownership import (
     complete,
     release,
 )
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.leader.ledger import Outcomes, Transition
 from loadmanager.leader.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
@@ -68,7 +68,7 @@ async def test_bundles_that_were_freed_while_no_broker_was_there_are_placed_when
 async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup_all_the_same() -> None:
     async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
         bundle = await _owned(cluster, leader)
-        await leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+        await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         (unowned,) = await cluster.a_namespace("t/other", bundles={"numBundles": 1})
         await cluster.a_broker("b2:8080")
         leader.node.reconciler.wake()
@@ -96,7 +96,9 @@ async def test_a_release_that_a_former_leader_began_is_finished(owner_lives: boo
         name = BundleName.parse(bundle)
         target = await cluster.a_broker("b2:8080")
         broker.status = 503
-        await first.node.ledger.apply("t/ns", name.range, _releasing_to(target.registration), Reason.ADMIN_UNLOAD.value)
+        await first.node.ledger.apply(
+            "t/ns", name.range, _releasing_to(target.registration), OwnershipReason.ADMIN_UNLOAD.value
+        )
         await first.stop()
         cluster.nodes.clear()
         if owner_lives:
@@ -125,7 +127,10 @@ async def test_a_bundle_of_a_dead_broker_that_is_on_its_way_to_another_arrives_t
         bundle = await _owned(cluster, leader)
         other = await cluster.a_broker("b2:8080")
         release = leader.node.ledger.apply(
-            "t/ns", BundleName.parse(bundle).range, _releasing_to(other.registration), Reason.ADMIN_UNLOAD.value
+            "t/ns",
+            BundleName.parse(bundle).range,
+            _releasing_to(other.registration),
+            OwnershipReason.ADMIN_UNLOAD.value,
         )
         freed = _meanwhile(leader, release)
         await cluster.brokers["b1:8080"].leave()
@@ -144,7 +149,7 @@ def _meanwhile(leader: RunningNode, what: Awaitable[object]) -> asyncio.Future[o
     apply_all = leader.node.ledger.apply_all
 
     async def apply_later(namespace: str, transitions: Mapping[BundleRange, Transition], reason: str) -> Outcomes:
-        if reason != Reason.OWNER_GONE.value or outcome.done():
+        if reason != OwnershipReason.OWNER_GONE.value or outcome.done():
             return await apply_all(namespace, transitions, reason)
         await what
         try:
@@ -164,9 +169,9 @@ async def test_a_release_that_ended_while_the_reconciler_looked_is_not_begun_aga
         bundle = await _owned(cluster, leader)
         name, ledger, broker = BundleName.parse(bundle), leader.node.ledger, cluster.brokers["b1:8080"]
         other = await cluster.a_broker("b2:8080")
-        await ledger.apply("t/ns", name.range, _releasing_to(other.registration), Reason.ADMIN_UNLOAD.value)
+        await ledger.apply("t/ns", name.range, _releasing_to(other.registration), OwnershipReason.ADMIN_UNLOAD.value)
         former = list(leader.node.view.ownerships())
-        await ledger.apply("t/ns", name.range, complete, Reason.ADMIN_UNLOAD.value)
+        await ledger.apply("t/ns", name.range, complete, OwnershipReason.ADMIN_UNLOAD.value)
         await _swept(leader, former)
         assert broker.unloads == []
 
@@ -176,9 +181,9 @@ async def test_a_release_of_a_bundle_that_is_no_more_is_passed_over() -> None:
         bundle = await _owned(cluster, leader)
         name, ledger = BundleName.parse(bundle), leader.node.ledger
         other = await cluster.a_broker("b2:8080")
-        await ledger.apply("t/ns", name.range, _releasing_to(other.registration), Reason.ADMIN_UNLOAD.value)
+        await ledger.apply("t/ns", name.range, _releasing_to(other.registration), OwnershipReason.ADMIN_UNLOAD.value)
         former = list(leader.node.view.ownerships())
-        await ledger.apply("t/ns", name.range, complete, Reason.ADMIN_UNLOAD.value)
+        await ledger.apply("t/ns", name.range, complete, OwnershipReason.ADMIN_UNLOAD.value)
         await leader.node.split_bundle(name, algorithm="range_equally_divide", positions=[], unload=False)
         await _swept(leader, former)
         assert not leader.node.failure.done()
@@ -206,11 +211,11 @@ async def test_an_older_release_that_somebody_still_waits_for_does_not_keep_a_ne
         bundle = await _owned(cluster, leader)
         name, broker = BundleName.parse(bundle), cluster.brokers["b1:8080"]
         broker.may_answer.clear()
-        older = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        older = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         await leader.node.ledger.apply("t/ns", name.range, complete, "another hand")
         await leader.node.lookup(TOPIC)
-        newer = asyncio.create_task(leader.node.unload_bundle(name, None, Reason.ADMIN_UNLOAD))
+        newer = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: len(broker.unloads) > 1)
         assert [headers[BUNDLE_VERSION_HEADER] for _, headers in broker.unloads] == ["2", "5"]
         broker.may_answer.set()

@@ -17,7 +17,7 @@ from loadmanager.config import Settings
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.names import BrokerId, BundleName
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import OwnershipReason, SplitReason
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
 from loadmanager.leader.live_settings import LiveSettings
@@ -101,7 +101,7 @@ async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_p
         broker.status = 500
         recorded.leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "1000"})
         with pytest.raises(Exception, match="stays with b2:8080"):
-            await recorded.leader.node.unload_bundle(BundleName.parse(bundle), None, Reason.ADMIN_UNLOAD)
+            await recorded.leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
     began = {row["sequence"]: row for row in rows(tmp_path, MOVES, "began")}
     done = rows(tmp_path, MOVES, "done")
     (kept,) = rows(tmp_path, MOVES, "kept")
@@ -109,7 +109,7 @@ async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_p
     for row in done:
         start = began[row["move"]]
         assert start["bundle"] == row["bundle"]
-        if start["source"] == "b1:8080" and start["reason"] != Reason.SPLIT_PART_PLACED:
+        if start["source"] == "b1:8080" and start["reason"] != SplitReason.SPLIT_PART_PLACED:
             assert start["imbalance_after"] < start["imbalance_before"]
         assert row["ended_ms"] >= row["started_ms"] == start["started_ms"]
     measured = rows(tmp_path, MOVES, "measured")
@@ -138,7 +138,7 @@ async def test_what_operators_lay_down_is_recorded_as_it_is_stored(tmp_path: Pat
 async def test_a_change_of_one_bundle_is_a_change_of_one_entry(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         bundle = BundleName.parse(recorded.owned_by("b1:8080")[2])
-        await recorded.leader.node.unload_bundle(bundle, None, Reason.ADMIN_UNLOAD)
+        await recorded.leader.node.unload_bundle(bundle, None, OwnershipReason.ADMIN_UNLOAD)
     changes = [body(row).get("changed", {}) for row in rows(tmp_path, EVENTS, "namespace")]
     released = next(at for at, change in enumerate(changes) if any(new[:1] == ["Releasing"] for new in change.values()))
     (index,) = changes[released]

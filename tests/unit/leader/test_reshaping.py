@@ -16,7 +16,7 @@ from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BundleName, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import MergeReason, OwnershipReason
 from loadmanager.errors import BundleNotFoundError, NoBrokerAvailableError, OwnerSilentError, SplitRefusedError
 from loadmanager.leader.reshaping import HOT, LARGEST
 from loadmanager.store import paths
@@ -184,7 +184,9 @@ async def test_a_split_waits_for_an_unload_under_way(cluster: Cluster, leader: R
     source = await an_owner(cluster)
     target = await cluster.a_broker("b2:8080")
     source.may_answer.clear()
-    unloading = asyncio.create_task(leader.node.executor.unload(WHOLE, target.registration, Reason.ADMIN_UNLOAD))
+    unloading = asyncio.create_task(
+        leader.node.executor.unload(WHOLE, target.registration, OwnershipReason.ADMIN_UNLOAD)
+    )
     await eventually(lambda: source.unloads)
     splitting = asyncio.create_task(leader.node.reshaper.split(WHOLE))
     await eventually(lambda: leader.node.reshaper.under_way)
@@ -252,7 +254,7 @@ async def test_neighbours_of_one_owner_become_one(cluster: Cluster, leader: Runn
     agent = await an_owner(cluster)
     await leader.node.reshaper.split(WHOLE)
     low, high = (BundleName.parse(f"t/ns/{text}") for text in bundles(leader))
-    merged = await leader.node.reshaper.merge(high, low.range, Reason.ADMIN_MERGE)
+    merged = await leader.node.reshaper.merge(high, low.range, MergeReason.ADMIN_MERGE)
     assert merged == WHOLE
     assert states(leader) == {(OwnershipState.OWNED, "b1:8080", 3)}
     assert agent.unloads == []
@@ -260,7 +262,7 @@ async def test_neighbours_of_one_owner_become_one(cluster: Cluster, leader: Runn
     (entry,) = journalled(leader, "merge")
     assert entry["sentence"] == f"Merged with {low} because it was asked for"
     await leader.node.reshaper.split(WHOLE)
-    assert await leader.node.reshaper.merge(low, None, Reason.ADMIN_MERGE) == WHOLE
+    assert await leader.node.reshaper.merge(low, None, MergeReason.ADMIN_MERGE) == WHOLE
 
 
 async def test_bundles_that_are_no_neighbours_or_have_two_owners_are_not_merged(
@@ -269,20 +271,20 @@ async def test_bundles_that_are_no_neighbours_or_have_two_owners_are_not_merged(
     await an_owner(cluster, bundles={"numBundles": 4})
     first, second, third, last = (BundleName.parse(f"t/ns/{text}") for text in bundles(leader))
     with pytest.raises(BoundariesError, match=r"with: .* is no neighbour of"):
-        await leader.node.reshaper.merge(first, third.range, Reason.ADMIN_MERGE)
+        await leader.node.reshaper.merge(first, third.range, MergeReason.ADMIN_MERGE)
     with pytest.raises(BoundariesError, match="is the last one"):
-        await leader.node.reshaper.merge(last, None, Reason.ADMIN_MERGE)
+        await leader.node.reshaper.merge(last, None, MergeReason.ADMIN_MERGE)
     with pytest.raises(BundleNotFoundError):
-        await leader.node.reshaper.merge(first, LOW.range, Reason.ADMIN_MERGE)
+        await leader.node.reshaper.merge(first, LOW.range, MergeReason.ADMIN_MERGE)
     owned = BundleName.parse(leader.bundle_of("persistent://t/ns/topic-0"))
     neighbour = second if owned == first else first if owned == second else last if owned == third else third
     with pytest.raises(IllegalTransitionError, match="cannot merge"):
-        await leader.node.reshaper.merge(owned, neighbour.range, Reason.ADMIN_MERGE)
+        await leader.node.reshaper.merge(owned, neighbour.range, MergeReason.ADMIN_MERGE)
 
 
 async def test_two_bundles_that_nobody_owns_become_one_of_nobody(cluster: Cluster, leader: RunningNode) -> None:
     await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
-    await leader.node.reshaper.merge(LOW, HIGH.range, Reason.ADMIN_MERGE)
+    await leader.node.reshaper.merge(LOW, HIGH.range, MergeReason.ADMIN_MERGE)
     assert states(leader) == {(OwnershipState.FREE, None, 1)}
     assert bundles(leader) == ["0x00000000_0xffffffff"]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from support.scenarios import a_move, a_result, a_scenario
 
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import SplitReason
 from loadmanager.sim.checks import Check, check, mean_imbalance
 from loadmanager.sim.result import Result
 
@@ -116,7 +116,7 @@ def test_bundles_may_be_without_service_only_for_so_long_at_a_stretch() -> None:
 
 
 def test_what_has_to_be_said_is_counted_whoever_said_it_and_whether_it_acted() -> None:
-    reason = Reason.ONE_HOT_TOPIC
+    reason = SplitReason.ONE_HOT_TOPIC
     result = a_result([1.0], verdicts={("split", reason, False): 2, ("shed", reason, True): 1})
     assert checked({"said": [{"reason": "one_hot_topic"}]}, result).measured == 3
     assert not checked({"said": [{"reason": "one_hot_topic", "atMost": 2}]}, result).held

@@ -6,7 +6,7 @@ import numpy as np
 from support.worlds import world
 
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import ChurnReason, OwnershipReason
 from loadmanager.sim.result import Move, Result
 
 
@@ -20,7 +20,9 @@ def _result(imbalance: list[float], bound: list[float], usage: list[float]) -> R
 
 def _move(share: float, *, is_own: bool = True, is_return: bool = False) -> Move:
     source, destination = BrokerId("a:1"), BrokerId("b:1")
-    return Move(1.0, "t/n/0x00000000_0xffffffff", source, destination, Reason.DRAIN, share, 5.0, 7, is_own, is_return)
+    return Move(
+        1.0, "t/n/0x00000000_0xffffffff", source, destination, OwnershipReason.DRAIN, share, 5.0, 7, is_own, is_return
+    )
 
 
 def test_time_above_counts_only_what_could_be_better() -> None:
@@ -55,7 +57,7 @@ def test_a_digest_changes_with_the_last_bit_of_any_number() -> None:
         replace(result, series=replace(result.series, load=load)),
         replace(result, moves=(_move(0.1),)),
         replace(result, unowned_bundle_s=np.nextafter(0.0, 1.0)),
-        replace(result, verdicts={**result.verdicts, ("shed", Reason.NO_RETURN, False): 1}),
+        replace(result, verdicts={**result.verdicts, ("shed", ChurnReason.NO_RETURN, False): 1}),
     ]
     assert len({each.digest() for each in (result, *others)}) == 5
     assert replace(result).digest() == result.digest()

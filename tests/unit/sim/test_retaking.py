@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support.builders import bundle, report, snapshot, throughput
 
-from loadmanager.core.plan import Reason
+from loadmanager.core.reasons import ChurnReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.retaking import RETAKE, Beginning, Memory
 
@@ -30,4 +30,4 @@ def test_a_round_is_taken_again_beside_the_moves_that_were_under_way(
     retaken = RETAKE[kind](Beginning.of(given, memory), SETTINGS, memory, detail)
     assert retaken is not None
     assert (not retaken.steps) == refused
-    assert (Reason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in retaken.verdicts]) == refused
+    assert (ChurnReason.MOVED_ENOUGH_THIS_HOUR in [verdict.verdict for verdict in retaken.verdicts]) == refused

@@ -15,9 +15,11 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.load import BrokerReport, FloatArray
 from loadmanager.core.names import BrokerId, BundleRange
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.plan import Plan, Reason, Unload
+from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.reasons import OwnershipReason, PlacementReason, SplitReason
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.sim.bundles import _Order
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.events import (
@@ -215,7 +217,7 @@ def test_bundles_of_a_broker_that_does_not_come_back_in_time_go_elsewhere() -> N
 def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
     made = world([1.0] * 12, events=[BrokerStops(100.0, _broker(1))])
     result = made.run(300.0, 10.0)
-    assert [move.reason for move in result.moves] == [Reason.DRAIN] * 4
+    assert [move.reason for move in result.moves] == [OwnershipReason.DRAIN] * 4
     assert {move.source for move in result.moves} == {_broker(1)}
     assert not any(move.is_own for move in result.moves)
     assert result.unowned_bundle_s == pytest.approx(4 * 2.0)
@@ -255,7 +257,7 @@ def test_an_unload_is_given_up_when_its_broker_stays_registered_and_never_answer
     settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
     result = made.run(80.0, 10.0)
-    assert result.verdicts["shed", Reason.UNLOAD_FAILED, True] >= 1
+    assert result.verdicts["shed", OwnershipReason.UNLOAD_FAILED, True] >= 1
     assert list(violations(made)) == []
 
 
@@ -266,7 +268,7 @@ def test_without_any_broker_nobody_is_served_and_placement_is_tried_again() -> N
     ]
     result = world([1.0] * 3, brokers=1, events=events).run(200.0, 10.0)
     assert np.isnan(result.series.imbalance[5:10]).all()
-    assert result.verdicts["assign", Reason.NO_BROKER_AVAILABLE, False] > 3
+    assert result.verdicts["assign", PlacementReason.NO_BROKER_AVAILABLE, False] > 3
     assert result.series.unowned[-1] == 0
 
 
@@ -312,11 +314,14 @@ def test_splits_cut_what_is_above_a_limit_and_nothing_is_lost_by_it() -> None:
     seen: list[str] = []
     result = made.run(600.0, 10.0, lambda _: seen.extend(violations(made)))
     assert not seen
-    assert [split.reason for split in result.splits] == [Reason.BANDWIDTH]
+    assert [split.reason for split in result.splits] == [SplitReason.BANDWIDTH]
     assert result.bundles == 3 + len(result.splits[0].boundaries)
     assert result.series.load == pytest.approx(result.series.load[0])
     assert result.series.lower_bound[-1] < result.series.lower_bound[0]
-    assert {move.reason for move in result.moves} <= {Reason.SPLIT_PART_PLACED, Reason.BROKER_ABOVE_AVERAGE}
+    assert {move.reason for move in result.moves} <= {
+        SplitReason.SPLIT_PART_PLACED,
+        ThresholdReason.BROKER_ABOVE_AVERAGE,
+    }
 
 
 def test_a_bundle_whose_load_is_one_topic_is_not_split() -> None:
@@ -326,7 +331,7 @@ def test_a_bundle_whose_load_is_one_topic_is_not_split() -> None:
     workload = steady([1.0, 0.1, 0.1], load_of(60.0), contents=contents)
     result = world([], namespaces=[namespace], workload=workload, settings=settings).run(600.0)
     assert result.splits == ()
-    assert result.verdicts["split", Reason.ONE_HOT_TOPIC, False] > 0
+    assert result.verdicts["split", SplitReason.ONE_HOT_TOPIC, False] > 0
 
 
 def test_an_algorithm_that_needs_topics_cuts_no_bundle_whose_topics_nobody_knows() -> None:
@@ -338,7 +343,7 @@ def test_an_algorithm_that_needs_topics_cuts_no_bundle_whose_topics_nobody_knows
     )
     result = world([1.0, 0.1, 0.1], mib_per_s=60.0, settings=settings).run(300.0)
     assert result.splits == ()
-    assert result.verdicts["split", Reason.OWNER_SILENT, False] > 0
+    assert result.verdicts["split", SplitReason.OWNER_SILENT, False] > 0
 
 
 def test_the_extensible_rule_splits_after_so_many_rounds_in_succession() -> None:
@@ -353,7 +358,7 @@ def test_the_extensible_rule_splits_after_so_many_rounds_in_succession() -> None
     brokers = [replace(spec, load_manager_class="ExtensibleLoadManagerImpl") for spec in brokers_named(3)]
     result = world([1.0, 0.1, 0.1], mib_per_s=40.0, brokers=brokers, settings=settings).run(600.0)
     assert [split.at_s for split in result.splits][:1] == [4 * 60.0]
-    assert result.verdicts["split", Reason.TOO_FEW_SPLIT_HITS, False] >= 3
+    assert result.verdicts["split", SplitReason.TOO_FEW_SPLIT_HITS, False] >= 3
 
 
 @pytest.mark.parametrize("control", ["frozen", "dry_run"])
@@ -382,7 +387,7 @@ def test_a_pinned_bundle_is_brought_home_and_stays() -> None:
     made = world([1.0] * 9, events=[OperatorControls(100.0, Controls(pinned={bundle: _broker(2)}))])
     result = made.run(300.0, 10.0)
     assert [(move.bundle, move.destination, move.reason) for move in result.moves] == [
-        (bundle, _broker(2), Reason.PINNED_TO_BROKER)
+        (bundle, _broker(2), PlacementReason.PINNED_TO_BROKER)
     ]
 
 
@@ -538,10 +543,10 @@ def test_splits_say_why_there_are_none() -> None:
     pinned = _split_world(_SPLITTING)._scene.table.names[0]
     held = [OperatorControls(10.0, Controls(frozen_bundles={pinned: "because"}))]
     reasons = {
-        Reason.SPLITTING_DISABLED: _split_world(EAGER),
-        Reason.SPLIT_NEEDS_TWO_BROKERS: _split_world(_SPLITTING, brokers=1),
-        Reason.SHAPE_HELD: _split_world(_SPLITTING, events=held),
-        Reason.NOTHING_TO_SPLIT: world([0.1] * 3, settings=_SPLITTING),
+        SplitReason.SPLITTING_DISABLED: _split_world(EAGER),
+        SplitReason.SPLIT_NEEDS_TWO_BROKERS: _split_world(_SPLITTING, brokers=1),
+        SplitReason.SHAPE_HELD: _split_world(_SPLITTING, events=held),
+        SplitReason.NOTHING_TO_SPLIT: world([0.1] * 3, settings=_SPLITTING),
     }
     for reason, made in reasons.items():
         result = made.run(180.0)
@@ -569,9 +574,9 @@ def test_a_bundle_that_is_hot_for_minutes_is_split_by_a_rule_that_goes_by_latest
 
 def test_parts_of_a_split_bundle_go_where_placement_would_put_them_or_stay() -> None:
     result = world([1.0] * 3, mib_per_s=60.0, settings=_SPLITTING).run(600.0)
-    assert result.verdicts["split", Reason.SPLIT_PART_STAYS, False] > 0
+    assert result.verdicts["split", SplitReason.SPLIT_PART_STAYS, False] > 0
     result = _split_world(_SPLITTING).run(600.0, 10.0)
-    placed = [move for move in result.moves if move.reason is Reason.SPLIT_PART_PLACED]
+    placed = [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED]
     assert placed
 
 
@@ -583,7 +588,7 @@ def test_a_bundle_on_its_way_keeps_its_shape() -> None:
     result = made.run(100.0, 5.0)
     assert result.moves == ()
     assert result.splits == ()
-    assert result.verdicts["split", Reason.SPLIT_FAILED, False] == 1
+    assert result.verdicts["split", SplitReason.SPLIT_FAILED, False] == 1
 
 
 def test_a_step_whose_bundle_has_been_split_meanwhile_is_not_carried_out() -> None:

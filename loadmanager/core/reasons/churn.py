@@ -1,0 +1,59 @@
+"""Why a move is not made, or no more are: limits on churn."""
+
+from __future__ import annotations
+
+from loadmanager.core.reasons.base import Reason, entry
+
+
+class ChurnReason(Reason):
+    MOVED_ENOUGH_THIS_CYCLE = entry(
+        "moved_enough_this_cycle",
+        (
+            "No move because its {share_percent} % of all load and the {moved_percent} % that this round moves without"
+            " it are more than {=loadBalancerMaxLoadMovedPerCyclePercentage} %"
+        ),
+        remedy="raise loadBalancerMaxLoadMovedPerCyclePercentage, or split the bundle",
+    )
+    MOVED_ENOUGH_THIS_HOUR = entry(
+        "moved_enough_this_hour",
+        (
+            "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
+            " hour are more than {=loadBalancerMaxLoadMovedPerHourPercentage} %"
+        ),
+        remedy="wait, or raise loadBalancerMaxLoadMovedPerHourPercentage",
+    )
+    NO_RETURN = entry(
+        "no_return",
+        (
+            "No move because it would return to {broker}, which it left {seconds_ago} s ago"
+            " ({=loadBalancerReturnCoolDownMinutes})"
+        ),
+        remedy="wait, or lower loadBalancerReturnCoolDownMinutes",
+    )
+    KEEPS_RETURNING = entry(
+        "keeps_returning",
+        (
+            "Not shed for {=loadBalancerThrashBundleFreezeMinutes}: it was returned to a former owner {returns} times"
+            " ({=loadBalancerMaxBundleReturns}) within {=loadBalancerThrashWindowMinutes}"
+        ),
+        (
+            "No move for another {seconds_left} s because it kept returning to former owners"
+            " ({=loadBalancerMaxBundleReturns})"
+        ),
+        remedy="wait {seconds_left} s, or lift the breaker",
+    )
+    SHEDDING_STOPPED = entry(
+        "shedding_stopped",
+        (
+            "Nothing is shed for {=loadBalancerThrashSheddingStopMinutes}: bundles with {thrash_percent} % of all load"
+            " ({=loadBalancerThrashThresholdPercentage}) were returned to former owners within"
+            " {=loadBalancerThrashWindowMinutes}"
+        ),
+        (
+            "No move because shedding is stopped for another {seconds_left} s: it returned bundles with"
+            " {thrash_percent} % of all load to former owners ({=loadBalancerThrashThresholdPercentage})"
+        ),
+        remedy="wait {seconds_left} s, or lift the breaker",
+    )
+    EXCHANGE_BROKEN = entry("exchange_broken", "No move because it was for an exchange, of which {other} stays")
+    BREAKER_LIFTED = entry("breaker_lifted", "The breaker was lifted by an operator")

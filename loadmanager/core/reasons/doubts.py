@@ -1,0 +1,18 @@
+"""What is wrong with a broker's report."""
+
+from __future__ import annotations
+
+from loadmanager.core.reasons.base import Reason, entry
+
+
+class DoubtReason(Reason):
+    REPORT_DISTRUSTED = entry(
+        "report_distrusted",
+        "Neither gives nor gets because its report is not to be believed: {doubt}; its last good load counts",
+        remedy="mend what its agent reports, or restart the broker",
+    )
+    LIMIT_UNKNOWN = entry(
+        "limit_unknown",
+        "The limits of {recalled} are not known any more; those that were count",
+        "The limits of {unknown} are not known, and what it uses of them counts for nothing: they have to be declared",
+    )

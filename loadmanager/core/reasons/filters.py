@@ -1,0 +1,76 @@
+"""Why a broker may not own a bundle."""
+
+from __future__ import annotations
+
+from loadmanager.core.reasons.base import Reason, entry
+
+
+class FilterReason(Reason):
+    BROKER_DRAINING = entry(
+        "broker_draining",
+        "No move but what its drain gives away: the broker has been drained for {seconds} s",
+        "Not on {broker} because it has been drained for {drained_for_s} s",
+        remedy="end its drain",
+    )
+    BROKER_EXCLUDED = entry(
+        "broker_excluded",
+        "Not on {broker} because an operator has excluded it",
+        remedy="take back its exclusion",
+    )
+    ISOLATION_POLICY = entry(
+        "isolation_policy",
+        (
+            "Not on {broker} because isolation policy {policy} has {primary} primary brokers there, min_limit"
+            " {min_limit}, and {broker} is none: its role is {role}"
+        ),
+        "Not on {broker} because isolation policy {reserved_by} reserves it, and does not cover {namespace}",
+        remedy=(
+            "let {reserved_by} cover {namespace}, or take {broker} out of its primary brokers",
+            (
+                "make {broker} a primary broker of {policy}; its secondary ones count when fewer than {min_limit}"
+                " primary ones are there"
+            ),
+        ),
+    )
+    PERSISTENCE_DISABLED = entry(
+        "persistence_disabled",
+        "Not on {broker} because it does not serve {domain} topics",
+        remedy="let {broker} serve {domain} topics",
+    )
+    OTHER_LOAD_MANAGER_CLASS = entry(
+        "other_load_manager_class",
+        "Not on {broker} because its load-manager class is {class}, and {=loadManagerClassName}",
+        remedy="set loadManagerClassName to the same class on {broker} and on the nodes",
+    )
+    TOPIC_LIMIT_REACHED = entry(
+        "topic_limit_reached",
+        "Not on {broker} because it has {topics} topics, those on their way included: {=loadBalancerBrokerMaxTopics}",
+        remedy="have {too_many} topics fewer on {broker}, or raise loadBalancerBrokerMaxTopics",
+    )
+    FAILURE_DOMAIN_HAS_MORE_OF_GROUP = entry(
+        "failure_domain_has_more_of_group",
+        (
+            "Not on {broker} because its failure domain {failure_domain} has {has} {counted} of anti-affinity group"
+            " {group}, and another one {least}"
+        ),
+        remedy="have {too_many} {counted} of {group} fewer in {failure_domain}, or set failureDomainsEnabled to false",
+    )
+    HAS_MORE_OF_GROUP = entry(
+        "has_more_of_group",
+        "Not on {broker} because it has {has} {counted} of anti-affinity group {group}, and another broker {least}",
+        remedy="have {too_many} {counted} of {group} fewer on {broker}, or take the namespace out of the group",
+    )
+    OWNS_MORE_OF_NAMESPACE = entry(
+        "owns_more_of_namespace",
+        "Not on {broker} because it has {has} bundles of {namespace}, and another broker {least}",
+        remedy=(
+            "have {too_many} bundles of {namespace} fewer on {broker}, or set"
+            " loadBalancerDistributeBundlesEvenlyEnabled to false"
+        ),
+    )
+    OLDER_VERSION = entry(
+        "older_version",
+        "Not on {broker} because it runs version {version}, and another broker {latest}",
+        remedy="run {latest} on {broker}, or set preferLaterVersions to false",
+    )
+    VERSION_UNREADABLE = entry("version_unreadable")

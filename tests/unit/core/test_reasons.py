@@ -1,0 +1,87 @@
+"""The catalogue of reasons."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import pickle
+import pkgutil
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+import loadmanager.core
+from loadmanager.core.catalogue import REASONS, reason_of
+from loadmanager.core.plan import Figure, Verdict
+from loadmanager.core.reasons import FilterReason, OwnershipReason, Reason, SheddingReason, entry
+
+SAYING = "from loadmanager.core.catalogue import REASONS; print(*sorted(REASONS))"
+
+
+def test_each_word_stands_for_one_reason_and_is_its_name() -> None:
+    declared = [reason for subject in Reason.__subclasses__() for reason in subject]
+    assert [word for word, count in Counter(reason.value for reason in declared).items() if count > 1] == []
+    assert [reason.value for reason in declared] == [reason.name.lower() for reason in declared]
+    assert all(reason_of(reason.value) is reason for reason in declared)
+
+
+def test_the_catalogue_is_whole_whatever_else_is_imported() -> None:
+    alone = subprocess.run([sys.executable, "-c", SAYING], capture_output=True, text=True, check=True).stdout.split()
+    for module in pkgutil.walk_packages(loadmanager.core.__path__, "loadmanager.core."):
+        importlib.import_module(module.name)
+    assert alone == sorted(REASONS)
+    assert len(alone) == len(set(alone)) > 100
+
+
+@pytest.mark.parametrize("reason", REASONS.values(), ids=str)
+def test_a_reason_is_its_word_and_stays_itself(reason: Reason) -> None:
+    assert (str(reason), f"{reason}", json.loads(json.dumps({reason: reason}))) == (
+        reason.value,
+        reason.value,
+        {reason.value: reason.value},
+    )
+    assert reason_of(reason.value) is copy.deepcopy(reason) is pickle.loads(pickle.dumps(reason)) is reason
+    assert hash(reason) == hash(reason.value)
+
+
+@pytest.mark.parametrize("reason", REASONS.values(), ids=str)
+def test_texts_are_filled_with_all_their_figures(reason: Reason) -> None:
+    """None of them has a brace that is no field, or a full stop, and each can be said."""
+    for texts, said in ((reason.sentences, Verdict.sentence), (reason.remedies, Verdict.remedy)):
+        for i, text in enumerate(texts):
+            figures: dict[str, Figure] = dict.fromkeys(re.findall(r"\{=?(\w+)\}", text), 7)
+            filled = said(Verdict("x", reason, acted=True, why=figures))
+            assert not re.search(r"[{}=]|\.$", filled)
+            assert filled in {expected(each, 7) for each in texts[: i + 1]}
+
+
+def expected(text: str, figure: int) -> str:
+    return re.sub(r"\{\w+\}", str(figure), re.sub(r"\{=(\w+)\}", rf"\1 {figure}", text))
+
+
+def test_the_first_remedy_that_has_all_its_figures_is_said() -> None:
+    reserved: dict[str, Figure] = {"reserved_by": "p", "namespace": "t/n", "broker": "b"}
+    assert Verdict("b", FilterReason.ISOLATION_POLICY, acted=False, why=reserved).remedy() == (
+        "let p cover t/n, or take b out of its primary brokers"
+    )
+    primary: dict[str, Figure] = {"policy": "p", "broker": "b", "min_limit": 1}
+    assert Verdict("b", FilterReason.ISOLATION_POLICY, acted=False, why=primary).remedy() == (
+        "make b a primary broker of p; its secondary ones count when fewer than 1 primary ones are there"
+    )
+    assert Verdict("b", SheddingReason.NOT_REPORTED, acted=False).remedy() == ""
+
+
+def test_an_entry_needs_no_sentence_and_takes_one_remedy_or_several() -> None:
+    assert entry("word") == ("word", (), ())
+    assert entry("word", "one", "two", remedy="do") == ("word", ("one", "two"), ("do",))
+    assert entry("word", remedy=("do", "or this")) == ("word", (), ("do", "or this"))
+    assert (OwnershipReason.LOOKUP.sentences, OwnershipReason.LOOKUP.remedies) == ((), ())
+
+
+def test_an_unknown_word_is_no_reason() -> None:
+    with pytest.raises(ValueError, match="'by_heart' is no reason"):
+        reason_of("by_heart")
