@@ -22,7 +22,7 @@ from stall_server import BROKERS, BUNDLES_PER_NAMESPACE, NAMESPACES, NEVER_MINUT
 from loadmanager.config import Settings
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BUNDLE_REPORTS
-from loadmanager.leader.recorded_model import RecordedModel
+from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.service import Node
 from loadmanager.observability import configure_logging
 from loadmanager.store import paths

@@ -21,9 +21,9 @@ from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.http.app import make_app
-from loadmanager.leader.executor import Executor, ExecutorSettings
+from loadmanager.leader.balancing.shedding import SheddingLoop
+from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.service import Node
-from loadmanager.leader.shedding import SheddingLoop
 from loadmanager.observability import configure_logging
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Put

@@ -14,8 +14,8 @@ from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.http.openapi import TEXT, Operation, Parameter
 from loadmanager.http.ops import why_not_ready
 from loadmanager.http.responses import json_bytes, json_response, problem
+from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.service import Node
-from loadmanager.leader.view import ClusterView
 from loadmanager.wire.http import BrokerAssignment, BrokerInfo, NamespaceOwnershipStatus
 
 _BROKERS = "/admin/v2/brokers"

@@ -16,7 +16,7 @@ from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_bytes, problem
-from loadmanager.leader.reshaping import HOT, LARGEST
+from loadmanager.leader.carrying_out.reshaping import HOT, LARGEST
 from loadmanager.leader.service import Node
 from loadmanager.wire.bundles import MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
 from loadmanager.wire.validation import describe

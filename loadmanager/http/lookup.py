@@ -14,8 +14,8 @@ from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.responses import json_bytes, problem, problem_of
+from loadmanager.leader.picture.view import BrokerEntry, lookup_answer
 from loadmanager.leader.service import Node
-from loadmanager.leader.view import BrokerEntry, lookup_answer
 from loadmanager.wire.http import LISTENER_HEADER, LookupData, PartitionedTopicMetadata
 
 _TOPIC = "{domain}/{tenant}/{namespace}/{topic}"

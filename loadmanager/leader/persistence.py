@@ -14,11 +14,11 @@ import structlog
 from loadmanager.core.names import BrokerId
 from loadmanager.core.planner import State
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, TransactionFailedError
-from loadmanager.leader.election import Election
-from loadmanager.leader.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.planning import MINUTE_S, Desk
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.deciding.desk import MINUTE_S, Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.term.election import Election
+from loadmanager.leader.term.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTION_RECORDS
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.codec import decode, pack

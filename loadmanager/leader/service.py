@@ -31,29 +31,30 @@ from loadmanager.errors import (
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
 from loadmanager.history.writer import HistoryWriter, WriterLimits
-from loadmanager.leader.agents import Agents
-from loadmanager.leader.draining import Drains
-from loadmanager.leader.election import Election
-from loadmanager.leader.executor import Executor, ExecutorSettings
-from loadmanager.leader.explaining import Explainer
-from loadmanager.leader.intake import Intake
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.ledger import Ledger
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.merging import Merger
-from loadmanager.leader.moving import Moves
-from loadmanager.leader.operators import Operators
+from loadmanager.leader.balancing.draining import Drains
+from loadmanager.leader.balancing.merging import Merger
+from loadmanager.leader.balancing.plans import Plans
+from loadmanager.leader.balancing.rounds import ReshapingLoop
+from loadmanager.leader.balancing.shedding import SheddingLoop
+from loadmanager.leader.balancing.splitting import Splitter
+from loadmanager.leader.carrying_out.agents import Agents
+from loadmanager.leader.carrying_out.assigning import Assigner
+from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
+from loadmanager.leader.carrying_out.reconciling import Reconciler
+from loadmanager.leader.carrying_out.reshaping import Reshaper
+from loadmanager.leader.deciding.desk import MINUTE_S, Desk
+from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.planning import MINUTE_S, Assigner, Desk
-from loadmanager.leader.plans import Plans
-from loadmanager.leader.reconciling import Reconciler
-from loadmanager.leader.recorded_model import RecordedModel
-from loadmanager.leader.recording import Recorder
-from loadmanager.leader.reshaping import Reshaper
-from loadmanager.leader.rounds import ReshapingLoop
-from loadmanager.leader.shedding import SheddingLoop
-from loadmanager.leader.splitting import Splitter
-from loadmanager.leader.view import BrokerEntry, ClusterView, LaidDown
+from loadmanager.leader.picture.intake import Intake
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import BrokerEntry, ClusterView, LaidDown
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.recorded_model import RecordedModel
+from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.leader.term.election import Election
+from loadmanager.leader.term.ledger import Ledger
+from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, MetadataStore, SessionState
 from loadmanager.wire.records import LeaderRecord, NodeRecord

@@ -19,9 +19,9 @@ from loadmanager.agent.grants import Claim, Grants, Question, Verdict
 from loadmanager.core.ownership import Registration as Life
 from loadmanager.demo.hosting import TopicHost
 from loadmanager.demo.lease import Lease
-from loadmanager.leader.executor import Executor
-from loadmanager.leader.intake import Intake
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.picture.intake import Intake
+from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Op
 

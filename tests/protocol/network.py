@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -323,9 +323,6 @@ class _Content:
     async def iter_any(self) -> AsyncIterator[bytes]:
         if self._body:
             yield await self.read()
-
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def _host_of(address: str) -> str:

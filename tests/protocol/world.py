@@ -101,7 +101,6 @@ class World:
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
-        self.answered = 0
         self._asked = 0
         self.processes: dict[str, Process] = {}
         self._people = Party("people", "people")
@@ -212,7 +211,6 @@ class World:
         timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
         try:
             async with ClientSession().request(method, url, timeout=timeout, **options) as answer:
-                self.answered += 1
                 if then is not None:
                     then(answer.status, await answer.read())
         except (aiohttp.ClientError, TimeoutError):

@@ -14,7 +14,7 @@ from support.recorded_cluster import NAMESPACE, OF_STRATEGY, a_recorded_leader
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.history.reader import History
-from loadmanager.leader.recorded_model import RecordedModel
+from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.sim.replay import Item, Outcome, Reported, Row, replay
 from loadmanager.wire.plans import PlanRequest
 

@@ -298,6 +298,10 @@ class Moves:
         """How many have not begun."""
         return len(self._waiting)
 
+    def is_waiting(self, bundle: str) -> bool:
+        """Whether a move of the bundle has not begun."""
+        return any(move.bundle == bundle for move in self._waiting)
+
     @property
     def wake_s(self) -> float | None:
         """When the next pause is over."""

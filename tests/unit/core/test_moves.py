@@ -142,6 +142,7 @@ def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: 
     third = leader.want("t/ns/3")
     assert [type(each) for each in leader.to_do] == [Commit]
     assert leader.moves.waiting == 2
+    assert [leader.moves.is_waiting(f"t/ns/{each}") for each in (1, 2, 3)] == [False, True, True]
     leader.to_do.clear()
     leader.step(CallOff(lambda move: move.batch is batch, "the plan is out of date"))
     assert leader.ended() == CalledOff("the plan is out of date")

@@ -22,8 +22,8 @@ from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.shedding import round as shedding
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.history.reader import History
-from loadmanager.leader import explaining, working
-from loadmanager.leader.recorded_model import RecordedModel
+from loadmanager.leader.deciding import explaining, working
+from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.sim.replay import Outcome, replay
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"

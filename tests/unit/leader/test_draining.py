@@ -17,7 +17,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.core.plan import Plan
 from loadmanager.errors import BrokerNotFoundError
-from loadmanager.leader import draining
+from loadmanager.leader.balancing import draining
 from loadmanager.store import paths
 from loadmanager.wire.controls import encode_controls
 

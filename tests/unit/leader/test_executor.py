@@ -438,3 +438,18 @@ async def _give(leader: RunningNode, bundle: str, to: Registration) -> None:
 
     for step in (let_go, complete):
         await leader.node.ledger.apply(str(name.namespace), name.range, step, "test")
+
+
+async def test_nothing_was_withdrawn_of_a_bundle_that_waits_for_nothing_though_others_turns_come_meanwhile() -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 3})
+        await asyncio.gather(*(leader.node.assigner.request(bundle) for bundle in bundles))
+        broker.may_answer.clear()
+        executor, names = leader.node.executor, [BundleName.parse(bundle) for bundle in bundles]
+        unloads = [asyncio.create_task(executor.unload(name, None, OwnershipReason.ADMIN_UNLOAD)) for name in names[:2]]
+        await eventually(lambda: broker.unloads)
+        executor._moves._turns._limits = lambda: (9, 9)  # an operator raises the limit
+        assert not executor.withdraw(bundles[2])
+        broker.may_answer.set()
+        await asyncio.gather(*unloads)

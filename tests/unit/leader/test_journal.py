@@ -5,7 +5,7 @@ from support.builders import broker, bundle
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason, SheddingReason
 from loadmanager.core.shedding.overload import OverloadReason
-from loadmanager.leader.journal import Journal
+from loadmanager.leader.recording.journal import Journal
 
 
 def below(subject: str, usage: float = 10.0) -> Verdict:

@@ -32,8 +32,8 @@ from loadmanager.errors import (
     StaleEpochError,
     ZnodeTooLargeError,
 )
-from loadmanager.leader import ledger
-from loadmanager.leader.ledger import Reshape, Transition
+from loadmanager.leader.term import ledger
+from loadmanager.leader.term.ledger import Reshape, Transition
 from loadmanager.store import base, paths
 from loadmanager.store.base import Check, Op, Put
 from loadmanager.store.codec import decode

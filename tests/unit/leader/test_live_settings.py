@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from loadmanager.config import Settings
-from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.picture.live_settings import LiveSettings
 
 INTERVAL = "loadBalancerSheddingIntervalMinutes"
 OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"

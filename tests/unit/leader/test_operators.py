@@ -9,7 +9,7 @@ from support.learned import learned
 from support.nodes import RunningNode, a_leader
 
 from loadmanager.core.controls import Controls
-from loadmanager.leader.operators import Operators
+from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.codec import decode
 from loadmanager.wire.controls import decode_controls

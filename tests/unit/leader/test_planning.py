@@ -17,7 +17,7 @@ from loadmanager.core.ownership import OwnershipState
 from loadmanager.core.plan import Plan
 from loadmanager.core.reasons import ChurnReason, SheddingReason
 from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
-from loadmanager.leader import executor
+from loadmanager.leader.carrying_out import executor
 from loadmanager.leader.service import Node
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put

@@ -21,8 +21,8 @@ from loadmanager.core.ownership import (
     release,
 )
 from loadmanager.core.reasons import OwnershipReason
-from loadmanager.leader.ledger import Outcomes, Transition
-from loadmanager.leader.view import ClusterView, NamespaceEntry
+from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
+from loadmanager.leader.term.ledger import Outcomes, Transition
 from loadmanager.store import paths
 from loadmanager.store.base import Delete
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER

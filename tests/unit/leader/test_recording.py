@@ -20,11 +20,11 @@ from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.reasons import OwnershipReason, SplitReason
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.moving import Moves
-from loadmanager.leader.recorded_model import RecordedModel
-from loadmanager.leader.recording import Recorder
-from loadmanager.leader.view import LaidDown
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import LaidDown
+from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.recorded_model import RecordedModel
+from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.sim.replay import replay
 from loadmanager.wire.checkpoint import Later
 

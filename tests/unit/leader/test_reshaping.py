@@ -18,7 +18,7 @@ from loadmanager.core.names import BundleName, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.core.reasons import MergeReason, OwnershipReason
 from loadmanager.errors import BundleNotFoundError, NoBrokerAvailableError, OwnerSilentError, SplitRefusedError
-from loadmanager.leader.reshaping import HOT, LARGEST
+from loadmanager.leader.carrying_out.reshaping import HOT, LARGEST
 from loadmanager.store import paths
 from loadmanager.store.codec import decode
 from loadmanager.wire.records import decode_bundle_data

@@ -9,12 +9,12 @@ from support.stores import MemoryWorld
 from loadmanager.config import Settings
 from loadmanager.core.planner import PlannerSettings, plan_assignments
 from loadmanager.core.state import as_json
-from loadmanager.leader.election import Election
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.live_settings import LiveSettings
+from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.persistence import Persistence, pack_within_limit
-from loadmanager.leader.planning import Desk
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.election import Election
 from loadmanager.store import paths
 from loadmanager.store.base import Create, MetadataStore
 from loadmanager.store.codec import decode

@@ -8,7 +8,7 @@ from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BrokerId, BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import FREE, NamespaceState
 from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
-from loadmanager.leader.view import ClusterView, NamespaceEntry, lookup_answer
+from loadmanager.leader.picture.view import ClusterView, NamespaceEntry, lookup_answer
 from loadmanager.store import paths
 
 B1 = broker("b1", 5)

@@ -27,13 +27,13 @@ from loadmanager.core.splitting.finder import Split, SplitCandidate, Splits
 from loadmanager.core.splitting.finder import find_reason as find_limit
 from loadmanager.core.splitting.round import Question, find_splits, goes_by_latest_rates, hits_of
 from loadmanager.errors import LoadManagerError, NotLeaderError, OwnerSilentError, SplitRefusedError
-from loadmanager.leader.executor import Executor
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.planning import SPLIT_STRATEGY, Desk
-from loadmanager.leader.recording import Asked
-from loadmanager.leader.reshaping import CLUSTER, Divider, Reshaper, Topics, find_hand, loads_of, long_term
-from loadmanager.leader.view import BrokerEntry, ClusterView
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.carrying_out.reshaping import CLUSTER, Divider, Reshaper, Topics, find_hand, loads_of, long_term
+from loadmanager.leader.deciding.desk import SPLIT_STRATEGY, Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import BrokerEntry, ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.recorder import Asked
 from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.checkpoint import Later
 from loadmanager.wire.reshaping import question_as_json

@@ -18,7 +18,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.history.rows import Move
-from loadmanager.leader.recording import Recorder, now_ms
+from loadmanager.leader.recording.recorder import Recorder, now_ms
 
 
 @dataclass(slots=True)

@@ -24,8 +24,8 @@ from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName, pa
 from loadmanager.core.ownership import Registration
 from loadmanager.core.recordable import recordable
 from loadmanager.errors import InvalidRecordError, StoreError
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.view import ClusterView, NamespaceEntry
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.store.codec import decode, is_packed

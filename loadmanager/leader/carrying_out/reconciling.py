@@ -21,12 +21,12 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import LoadManagerError
-from loadmanager.leader.executor import Executor
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.ledger import Ledger, Transition
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.planning import SLICE
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.deciding.desk import SLICE
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.ledger import Ledger, Transition
 
 log = structlog.get_logger(__name__)
 

@@ -8,14 +8,14 @@ from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import SplitReason
 from loadmanager.core.settings import is_extensible
 from loadmanager.errors import NotLeaderError
-from loadmanager.leader.election import Election
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.merging import Merger
-from loadmanager.leader.planning import MINUTE_S
-from loadmanager.leader.reshaping import CLUSTER, Reshaper
-from loadmanager.leader.splitting import Splitter
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.balancing.merging import Merger
+from loadmanager.leader.balancing.splitting import Splitter
+from loadmanager.leader.carrying_out.reshaping import CLUSTER, Reshaper
+from loadmanager.leader.deciding.desk import MINUTE_S
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.election import Election
 
 log = structlog.get_logger(__name__)
 

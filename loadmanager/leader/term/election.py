@@ -24,7 +24,7 @@ from loadmanager.core.leadership import (
     open_since,
 )
 from loadmanager.errors import NotLeaderError, StoreError, TransactionFailedError
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.picture.view import ClusterView
 from loadmanager.liveness import is_refused
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put

@@ -61,10 +61,10 @@ from loadmanager.errors import (
     UnloadCancelledError,
     UnloadFailedError,
 )
-from loadmanager.leader.election import Election
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.ledger import Ledger
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.election import Election
+from loadmanager.leader.term.ledger import Ledger
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -224,9 +224,9 @@ class Executor:
 
     def withdraw(self, bundle: str) -> bool:
         """Call the unload of a bundle off if it still waits for its turn, and say whether it did."""
-        before = self._moves.waiting
+        is_waiting = self._moves.is_waiting(bundle)
         self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
-        return self._moves.waiting < before
+        return is_waiting
 
     async def cancel(self, name: BundleName) -> None:
         """Give up the unload of a bundle: its owner keeps it, at a higher version if the unload had begun.

@@ -44,13 +44,14 @@ from loadmanager.errors import (
     SplitRefusedError,
     UnloadFailedError,
 )
-from loadmanager.leader.agents import Agents
-from loadmanager.leader.executor import Executor
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.ledger import Ledger
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.planning import Assigner, Desk
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.carrying_out.agents import Agents
+from loadmanager.leader.carrying_out.assigning import Assigner
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.ledger import Ledger
 from loadmanager.wire.http import OpenTopic
 
 log = structlog.get_logger(__name__)

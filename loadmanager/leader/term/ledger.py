@@ -37,9 +37,9 @@ from loadmanager.errors import (
     StoreError,
     TransactionFailedError,
 )
-from loadmanager.leader.election import Election
-from loadmanager.leader.intake import Intake
-from loadmanager.leader.view import ClusterView, NamespaceEntry
+from loadmanager.leader.picture.intake import Intake
+from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
+from loadmanager.leader.term.election import Election
 from loadmanager.store import paths
 from loadmanager.store.base import MAX_ZNODE_BYTES, Check, Create, MetadataStore, Op, Put
 from loadmanager.store.codec import pack

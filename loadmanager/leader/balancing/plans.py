@@ -37,10 +37,10 @@ from loadmanager.errors import (
     PlanNotFoundError,
     UnloadFailedError,
 )
-from loadmanager.leader.executor import Executor
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.planning import Desk
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
 from loadmanager.wire.plans import (
     ExecutionAnswer,
     PlanAnswer,

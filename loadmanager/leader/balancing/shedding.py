@@ -12,12 +12,12 @@ from loadmanager.core.leadership import Term
 from loadmanager.core.leading.moves import Batch
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.errors import NotLeaderError
-from loadmanager.leader.election import Election
-from loadmanager.leader.executor import Executor
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.planning import MINUTE_S, SLICE, Desk, about
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.deciding.desk import MINUTE_S, SLICE, Desk, about
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.election import Election
 
 log = structlog.get_logger(__name__)
 

@@ -19,11 +19,11 @@ from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import ChurnReason, Reason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.history.rows import Event
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.moving import Moves
-from loadmanager.leader.recording import Recorder
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.recorder import Recorder
 
 log = structlog.get_logger(__name__)
 

@@ -18,9 +18,9 @@ from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.policies import Policies
 from loadmanager.core.quality import Doubts
 from loadmanager.history.rows import Event, Report
-from loadmanager.leader.moving import Moves
-from loadmanager.leader.recording import Recorder, controls_later, learned_later, policies_later
-from loadmanager.leader.view import LaidDown
+from loadmanager.leader.picture.view import LaidDown
+from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.recorder import Recorder, controls_later, learned_later, policies_later
 from loadmanager.wire.checkpoint import (
     Later,
     Record,

@@ -38,12 +38,12 @@ from loadmanager.errors import (
     NotLeaderError,
     StoreError,
 )
-from loadmanager.leader.executor import Executor
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.operators import Operators
-from loadmanager.leader.planning import Desk
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.operators import Operators
 from loadmanager.wire.plans import BlockedBundle, DrainProgress
 
 log = structlog.get_logger(__name__)

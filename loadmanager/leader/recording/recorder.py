@@ -26,8 +26,8 @@ from loadmanager.core.quality import Doubts
 from loadmanager.core.state import InColumns
 from loadmanager.history.rows import Decision, Entry, Event, StrategyState
 from loadmanager.history.writer import NOT_RECORDED, HistoryWriter, WriterFigures
-from loadmanager.leader.live_settings import LiveSettings
-from loadmanager.leader.view import LaidDown
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import LaidDown
 from loadmanager.overrides import OF_THE_NODE
 from loadmanager.wire.checkpoint import Later, Record, doubts_as_json, head_of, parts_of
 from loadmanager.wire.controls import encode_controls

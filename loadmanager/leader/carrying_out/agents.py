@@ -10,7 +10,7 @@ from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import NamespaceState, Registration
 from loadmanager.errors import InvalidRecordError, OwnerSilentError
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.picture.view import ClusterView
 from loadmanager.wire.http import NamespacePolicies, OpenTopic, TopicsAnswer, WantedBundles
 from loadmanager.wire.records import BundlesData
 from loadmanager.wire.validation import parse_model

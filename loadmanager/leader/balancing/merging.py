@@ -15,10 +15,10 @@ from loadmanager.core.reasons import MergeReason
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import LoadManagerError, NotLeaderError
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.planning import Desk
-from loadmanager.leader.reshaping import CLUSTER, Reshaper, find_hand, long_term
-from loadmanager.leader.view import BrokerEntry, ClusterView
+from loadmanager.leader.carrying_out.reshaping import CLUSTER, Reshaper, find_hand, long_term
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.view import BrokerEntry, ClusterView
+from loadmanager.leader.recording.journal import Journal
 from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.checkpoint import Later
 from loadmanager.wire.reshaping import merging_as_json

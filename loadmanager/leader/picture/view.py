@@ -1,7 +1,7 @@
 """What a node believes about the cluster: the metadata store, mirrored in memory.
 
-Only `loadmanager.leader.intake` feeds it from the store, and `loadmanager.leader.ledger` with what it has committed
-itself. Everything here is a look-up: no I/O, no decision.
+Only `loadmanager.leader.picture.intake` feeds it from the store, and `loadmanager.leader.term.ledger` with what it has
+committed itself. Everything here is a look-up: no I/O, no decision.
 """
 
 from __future__ import annotations

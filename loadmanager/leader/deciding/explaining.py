@@ -23,9 +23,9 @@ from loadmanager.core.ownership import Ownership
 from loadmanager.core.plan import Verdict
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import InvalidRecordError
-from loadmanager.leader.journal import Journal
-from loadmanager.leader.planning import Desk
-from loadmanager.leader.view import ClusterView
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
 from loadmanager.wire.explain import (
     BrokerExplanation,
     BrokerStanding,

@@ -16,8 +16,8 @@ import structlog
 from loadmanager.core.controls import Controls
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import ConcurrentModificationError, StaleEpochError, TransactionFailedError
-from loadmanager.leader.election import Election
-from loadmanager.leader.intake import Intake
+from loadmanager.leader.picture.intake import Intake
+from loadmanager.leader.term.election import Election
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, MetadataStore, Op, Put
 from loadmanager.store.codec import decode, pack

@@ -1,0 +1,1 @@
+"""What a decision needs: the snapshot of the moment, what strategies remember, and a thread."""
