@@ -34,6 +34,17 @@ make, or start so many processes that two of them at a time would be in each oth
 MANY_SEEDS = "tests/unit/leader/"
 """How the names of tests begin that run with each of the seeds; all others have the first one."""
 
+COVERING = ("tests/unit/core/", "tests/property/", "tests/conformance/")
+"""How the names of tests begin that have to reach every branch of the core. All others run without counting, in half
+the time: a branch that only a whole cluster happens to reach is not tried.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not item.nodeid.startswith(COVERING):
+            item.add_marker(pytest.mark.no_cover)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
