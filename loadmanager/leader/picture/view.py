@@ -39,8 +39,10 @@ class BrokerEntry:
 
     @property
     def command_url(self) -> str | None:
-        """Where unload calls go: the broker's agent, or the broker itself when it published none."""
-        return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL) or self.record.get("webServiceUrl")
+        """Where commands go: the broker's agent, None when it published none. Never to a broker that did not ask for
+        them: one of Pulsar's has the same paths, and would obey.
+        """
+        return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL)
 
 
 @dataclass(frozen=True, slots=True)
