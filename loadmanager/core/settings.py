@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from loadmanager.core.bundles import MAX_BUNDLES
-from loadmanager.core.declaring import INT_MAX, count, minutes, percent, setting, weight
+from loadmanager.core.declaring import INT_MAX, count, declared_in, minutes, percent, setting, weight
 from loadmanager.core.load import ResourceWeights
 
 SUPPORTED_SPLIT_ALGORITHMS = (
@@ -379,6 +379,14 @@ class PlannerSettings:
         "loadBalancerThrashSheddingStopMinutes", 30, "How long shedding stops then; an operator can lift it."
     )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    def said(self, *names: str) -> dict[str, Any]:
+        """The settings of these fields as a verdict has them: each under its key."""
+        return {KEYS[name]: getattr(self, name) for name in names}
+
+
+KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(PlannerSettings).items()}
+"""The key of each setting, by the name of its field."""
 
 
 def is_extensible(settings: PlannerSettings) -> bool:
