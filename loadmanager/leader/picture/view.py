@@ -44,6 +44,11 @@ class BrokerEntry:
         """
         return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL)
 
+    def find_answer(self, listener: str) -> bytes | None:
+        """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
+        answer = lookup_answer(self.registration.broker, self.record, listener)
+        return None if answer is None else answer.to_json()
+
 
 @dataclass(frozen=True, slots=True)
 class NamespaceEntry:
@@ -133,6 +138,15 @@ class ClusterView:
             known = ", ".join(sorted(self.registrations)[:_SHOWN_BROKERS]) or "none"
             raise BrokerNotFoundError(f"broker {broker_id!r} is not registered; known: {known}")
         return registration
+
+    def get_broker(self, broker_id: BrokerId) -> BrokerEntry:
+        """A registered broker; `BrokerNotFoundError` when it is not, `InvalidRecordError` when it cannot be read."""
+        self.get_registration(broker_id)
+        entry = self.brokers.get(broker_id)
+        if entry is None:
+            path = paths.broker(broker_id)
+            raise InvalidRecordError(f"the report of {broker_id} cannot be read: {self.faults.get(path, path)}")
+        return entry
 
     def is_registered(self, registration: Registration | None) -> bool:
         """Whether that very life of the broker is registered now."""
