@@ -33,11 +33,12 @@ class SteppedAgain:
 
     def step(self, body: Mapping[str, Any]) -> None:
         """Make the step again; raises `Mismatch` unless the same is to be done, and it wants to be woken then."""
-        event, form = body["event"], self._form
-        subject, what = form.about(event), f"{self._name}.{event[0]}"
+        form, content = self._form, body["event"]
+        event, what = form.event_of(content), f"{self._name}.{content[0]}"
+        subject = form.about(content)
         self._answers |= body.get("asked", {})
         try:
-            to_do = form.machine.step(form.event_of(event), body["atS"])
+            to_do = form.machine.step(event, body["atS"])
         except _NeverAskedError as error:
             raise Mismatch(subject, f"{what}: asked", None, str(error)) from None
         for recorded, instruction in zip_longest(body.get("do", ()), map(form.instruction_as_json, to_do)):
