@@ -2,6 +2,7 @@
 leader applied them, and each decision is taken where it was, with the settings, the memory and the generator recorded.
 
     checkpoint ──▶ model, memory, generator ──▶ input, input, snapshot, decision: taken again, and compared ──▶ ...
+                   machines ──────────────────▶ step: made again, and compared ──▶ ...
                          ▲                                                             │
                          └── after a gap, or in another term: the next checkpoint ◀────┘
 

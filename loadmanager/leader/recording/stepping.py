@@ -7,7 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-from loadmanager.history.rows import Event
+import orjson
+
+from loadmanager.history.rows import Event, Json
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.wire.leading.form import Form, Image, question, step_as_json
 
@@ -70,10 +72,20 @@ class RecordedMachine(Generic[_Event, _Instruction]):
         to_do = machine.step(event, now_s)
         instructions = [form.instruction_as_json(each) for each in to_do]
         body = step_as_json(now_s, said, self._answers.take(), instructions, machine.wake_s)
-        self._recorder.put(Event("stepped", self._name, body))
+        self._recorder.put(Event("stepped", self._name, _as_text(body)))
         return to_do
 
     def image(self) -> Image:
         """All that the machine remembers, for a checkpoint: whoever begins there knows no answer of before."""
         self._answers.forget()
         return self._form.image()
+
+
+def _as_text(body: dict[str, Any]) -> Json:
+    """Written at once: one text in the queue is less for the collector of garbage than all that is in it. What is no
+    text, such as half a character in an error, is left to the writer, who may refuse it.
+    """
+    try:
+        return orjson.dumps(body).decode()
+    except orjson.JSONEncodeError:
+        return body

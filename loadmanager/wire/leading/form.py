@@ -6,7 +6,9 @@
      "do": [["Commit", 7, "Owned", ["b2:8080", 31], "admin_unload"]],     the instructions, in the same way
      "wakeS": 81.45}                            when it wants to be stepped by itself
 
-What is empty, or None, is left out. A machine that is to be recorded and stepped again needs a `Form`, and no more.
+What is empty, or None, is left out. For its steps to be recorded and made again a machine needs a `Form`, a driver that
+steps it by a `leader.recording.stepping.RecordedMachine`, and a line in `sim.restepping.MACHINES`. What it asks with
+takes what can be a key of a dictionary, and gives what JSON can hold.
 """
 
 from __future__ import annotations

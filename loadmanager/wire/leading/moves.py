@@ -96,8 +96,8 @@ class MovesForm:
 
     def about(self, content: Sequence[Any]) -> str:
         """The bundle."""
-        numbers = [each for each in content[1:2] if isinstance(each, int)]
-        return "".join(self._find(number).bundle for number in numbers)
+        _, number = (*content, None)[:2]
+        return self._find(number).bundle if isinstance(number, int) else ""
 
     def image(self) -> Image:
         self._numbers = {move: self._numbers.get(move) or next(self._next) for move in self._machine.known}

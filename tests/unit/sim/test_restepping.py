@@ -200,6 +200,13 @@ def test_an_event_that_is_unknown_is_refused() -> None:
         SteppedAgain("moves", []).step({"atS": 1.0, "event": ["Dance", 1]})
 
 
+def test_no_answer_of_an_owner_keeps_a_move_from_being_carried_out() -> None:
+    tape = Tape()
+    leader = recorded(tape)
+    leader.step(OwnerAnswered(leader.asked(), "half a character: \udcff"))
+    assert tape.bodies[-1]["event"] == ["OwnerAnswered", 1, "half a character: \udcff"]
+
+
 def test_a_node_that_does_not_record_keeps_nothing() -> None:
     tape = Tape(is_recording=False)
     leader = recorded(tape)
