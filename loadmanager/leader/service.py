@@ -135,6 +135,7 @@ class Node:
             self.journal,
             lambda: _executor_settings(self.live.current),
             self.desk.churn,
+            self.recorder,
         )
 
     def _make_reshaper(self) -> Reshaper:
