@@ -53,7 +53,7 @@ _SOON_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """All records were looked at: those bundles in them that `is_unfinished` told, and maybe others."""
+    """All records were looked at: the bundles in them that may be unfinished, by `Reconciling.is_unfinished`."""
 
     found: Sequence[tuple[str, Ownership]]
 
@@ -115,7 +115,7 @@ class Reconciling:
         return None if self._is_looking or self._writes else self._due_s
 
     def is_unfinished(self, ownership: Ownership) -> bool:
-        """Whether there may be something to finish: of all the bundles of a cluster there is of very few."""
+        """Whether there may be something to finish; whoever looks asks it of each bundle that there is."""
         if ownership.state is OwnershipState.FREE:
             return ownership.reason == OwnershipReason.OWNER_GONE.value and self._is_placed()
         return ownership.state is OwnershipState.RELEASING or not self.picture.is_registered(ownership.owner)

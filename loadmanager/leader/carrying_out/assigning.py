@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import structlog
 
@@ -68,9 +68,9 @@ class Assigner:
         self._step(Ask(bundle, non_persistent))
         return future
 
-    def place_soon(self, bundles: Iterable[str]) -> None:
+    def place_soon(self, bundles: Sequence[str]) -> None:
         """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
-        self._step(PlaceSoon(list(bundles)))
+        self._step(PlaceSoon(bundles))
 
     async def run(self) -> None:
         """Decide and commit what is requested, for as long as the term lasts."""

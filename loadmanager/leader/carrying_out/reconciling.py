@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -49,7 +49,7 @@ class Reconciler:
         executor: Executor,
         journal: Journal,
         live: LiveSettings,
-        place: Callable[[Iterable[str]], None],
+        place: Callable[[Sequence[str]], None],
     ) -> None:
         self._view = view
         self._ledger = ledger
