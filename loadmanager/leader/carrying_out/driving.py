@@ -19,7 +19,7 @@ async def keep_time(step: Callable[[Plain], None], wake_s: Callable[[], float | 
     """Step a machine with TIME when it wants to be; `stepped` is set whenever it was, and may want something else."""
     while True:
         step(Plain.TIME)
-        stepped.clear()
+        stepped.clear()  # by whatever it was stepped before, it has just had its turn
         due_s = wake_s()
         # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
         with contextlib.suppress(TimeoutError):
