@@ -16,7 +16,13 @@ from loadmanager.core.leadership import Sighting
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.quality import Gate
-from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.errors import (
+    BrokerNotFoundError,
+    BundleNotFoundError,
+    InvalidRecordError,
+    LoadManagerError,
+    NamespaceNotFoundError,
+)
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
@@ -165,12 +171,17 @@ class ClusterView:
             for index, ownership in enumerate(entry.state.ownerships):
                 yield entry, index, ownership
 
-    def find_hold(self, ownership: Ownership) -> float | None:
-        """For how many seconds an owned bundle waits for its owner at most, which is away or back again; or None."""
-        owner = ownership.owner
-        if ownership.state is not OwnershipState.OWNED or owner is None or self.is_registered(owner):
+    def find_ownership(self, bundle: str) -> Ownership | None:
+        """The ownership of a bundle by its name; None unless it is a current bundle of a namespace that is known."""
+        try:
+            entry, index = self.bundle(BundleName.parse(bundle))
+        except LoadManagerError:
             return None
-        return self.laid_down.controls.find_hold(owner.broker, time.time())
+        return entry.state.ownerships[index]
+
+    def holds(self) -> dict[BrokerId, float]:
+        """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""
+        return self.laid_down.controls.holds(time.time())
 
     def put_namespace(self, entry: NamespaceEntry) -> None:
         name = str(entry.state.name)
