@@ -187,11 +187,6 @@ class Drains:
         is_idle = not (controls.draining or controls.pinned or self._drains)
         return None if is_idle or self._asked is not None else self._look_s
 
-    @property
-    def moving(self) -> int:
-        """How many bundles are on their way."""
-        return len(self._moving)
-
     def find(self, broker: BrokerId) -> Drain | None:
         """The drain of a broker that is under way."""
         return self._drains.get(broker)

@@ -126,9 +126,9 @@ async def test_a_drain_that_is_stopped_begins_no_further_move() -> None:
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
         await eventually(lambda: broker.unloads)
         await leader.ask("DELETE", "/loadbalance/v1/brokers/b1:8080/drain")
-        await eventually(lambda: leader.node.drains._drains.moving == 1)
+        await eventually(lambda: len(leader.node.drains._drains._moving) == 1)
         broker.may_answer.set()
-        await eventually(lambda: not leader.node.drains._drains.moving)
+        await eventually(lambda: not leader.node.drains._drains._moving)
         assert sorted(filter(None, owners(leader, bundles))) == ["b1:8080"] * 7 + ["b2:8080"]
         assert len(broker.unloads) == 1
 
