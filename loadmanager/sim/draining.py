@@ -6,17 +6,17 @@ from collections.abc import Callable
 from functools import partial
 
 from loadmanager.core.leading.drains import (
-    Begin,
+    BeginMove,
     BringHome,
-    Decided,
     Drains,
     EndDrain,
     Event,
     GiveAway,
     MoveEnded,
     Plain,
+    Planned,
     TriedToEnd,
-    Withdraw,
+    WithdrawMove,
 )
 from loadmanager.core.leading.moves import Outcome
 from loadmanager.core.names import BrokerId
@@ -65,9 +65,9 @@ class Drainer:
                     self._decided(self._leader.drain(brokers, most, leave))
                 case BringHome(_, leave):
                     self._decided(self._leader.bring_home(leave))
-                case Begin(step):
+                case BeginMove(step):
                     self._executor.execute(step, partial(self._move_ended, step.bundle))
-                case Withdraw(bundle):
+                case WithdrawMove(bundle):
                     self._executor.withdraw(bundle)
                 case EndDrain(broker, since_s):
                     self._scene.set_controls(self._scene.controls.without_drain(broker, since_s))
@@ -82,7 +82,7 @@ class Drainer:
 
     def _decided(self, plan: Plan) -> None:
         self._scene.judged("drain", plan.verdicts)
-        self._step(Decided(plan))
+        self._step(Planned(plan))
 
     def _move_ended(self, bundle: str, outcome: Outcome) -> None:
         self._step(MoveEnded(bundle, outcome))

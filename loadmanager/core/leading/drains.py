@@ -10,12 +10,13 @@ anew.
     (none)      look                it is wished, its broker registered                                 ─▶ UNDER WAY
                                     it is wished, its broker is not         EndDrain
     UNDER WAY   look                that life of its broker is over         EndDrain
-                                    it is wished no more, or anew           Withdraw each of its moves  ─▶ (none)
+                                    it is wished no more, or anew           WithdrawMove for each of
+                                                                            its moves                   ─▶ (none)
 
     a bundle
     --------
-    (at rest)   Decided: a step                                             Begin                       ─▶ MOVING
-                Decided: it stays                                                                       ─▶ RESTING
+    (at rest)   Planned: a step                                             BeginMove                   ─▶ MOVING
+                Planned: it stays                                                                       ─▶ RESTING
     MOVING      MoveEnded           it has moved, or is another by now                                  ─▶ (at rest)
                                     else                                                                ─▶ RESTING
     RESTING     5 s have passed                                                                         ─▶ (at rest)
@@ -94,7 +95,7 @@ class Plain(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class Planned:
     """What was asked for last; None if it could not be decided."""
 
     plan: Plan | None
@@ -113,14 +114,14 @@ class TriedToEnd:
     broker: BrokerId
 
 
-Event = Plain | Decided | MoveEnded | TriedToEnd
+Event = Plain | Planned | MoveEnded | TriedToEnd
 
 # Instructions
 
 
 @dataclass(frozen=True, slots=True)
 class GiveAway:
-    """Decide where the next `most` bundles of these brokers go, but not those to `leave`; come back with Decided."""
+    """Decide where the next `most` bundles of these brokers go, but not those to `leave`; come back with Planned."""
 
     brokers: tuple[BrokerId, ...]
     most: int
@@ -130,7 +131,7 @@ class GiveAway:
 @dataclass(frozen=True, slots=True)
 class BringHome:
     """Decide on the way home of pinned bundles, `most` of which begin, but not of those to `leave`; come back with
-    Decided.
+    Planned.
     """
 
     most: int
@@ -138,7 +139,7 @@ class BringHome:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginMove:
     """Carry out the step, decided for these reasons, and come back with MoveEnded."""
 
     step: Unload
@@ -146,7 +147,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class WithdrawMove:
     """Call the move of the bundle off if it still waits for its turn."""
 
     bundle: str
@@ -160,7 +161,7 @@ class EndDrain:
     since_s: float
 
 
-Instruction = GiveAway | BringHome | Begin | Withdraw | EndDrain
+Instruction = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain
 
 
 @dataclass(slots=True)
@@ -205,7 +206,7 @@ class Drains:
         """What there is to do now that this has happened."""
         self._now_s = now_s
         match event:
-            case Decided(plan):
+            case Planned(plan):
                 self._decided(plan)
             case MoveEnded(bundle, outcome):
                 self._move_ended(bundle, outcome)
@@ -237,7 +238,7 @@ class Drains:
         wished = self.controls().draining
         for drain in [each for each in self._drains.values() if wished.get(each.registration.broker) != each.since_s]:
             del self._drains[drain.registration.broker]
-            self._to_do += [Withdraw(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
+            self._to_do += [WithdrawMove(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
         for broker, since_s in wished.items():
             registration, drained = self.registrations.get(broker), self._drains.get(broker)
             if broker in self._ending:
@@ -285,7 +286,7 @@ class Drains:
             if of_drains and drain is None:
                 continue  # its broker is back, and that life of it is not drained
             self._moving[step.bundle] = drain
-            self._to_do.append(Begin(step, [verdicts[step.bundle]] if step.bundle in verdicts else []))
+            self._to_do.append(BeginMove(step, [verdicts[step.bundle]] if step.bundle in verdicts else []))
 
     def _leave_alone(self, verdicts: Sequence[Verdict], *, of_drains: bool) -> None:
         self._resting = {bundle: rest for bundle, rest in self._resting.items() if rest.until_s > self._now_s}

@@ -7,17 +7,17 @@ of the broker that gets it. So a plan is executed as it was shown, or stops wher
     a plan      event               if                                      then
     ------      -----               --                                      ----
     computed,   Execute             frozen, and nobody insists, or a step
-    executed,                       does not fit                            Ended                       ─▶ stopped
-    stopped                         else                                    Begin its first steps       ─▶ executing
-    executing   a step is done                                              Begin the next one, if
+    executed,                       does not fit                            PlanEnded                   ─▶ stopped
+    stopped                         else                                    BeginStep for the first     ─▶ executing
+    executing   a step is done                                              BeginStep for the next, if
                                                                             it fits
-                a step is not                                               Withdraw those under way,
-                                                                            begin no further
-                its last step ended                                         Ended                       ─▶ executed
+                a step is not                                               WithdrawStep for those under
+                                                                            way, begin no further
+                its last step ended                                         PlanEnded                   ─▶ executed
                                                                                                         or stopped
     a step
     ------
-    planned     it may begin        it fits                                 Begin                       ─▶ under_way
+    planned     it may begin        it fits                                 BeginStep                   ─▶ under_way
                                     it does not, or the plan has stopped                                ─▶ not_begun
     under_way   its turn comes      frozen, stopped, or other than planned  (its `check` refuses it)
                 StepEnded: moved                                                                        ─▶ done
@@ -118,7 +118,7 @@ Event = Execute | StepEnded
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class BeginStep:
     """Have the bundle moved, unless `check` raises `StaleStepError` as its release is about to be written; come back
     with StepEnded.
     """
@@ -129,18 +129,18 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class WithdrawStep:
     """Call the move of the bundle off if it still waits for its turn."""
 
     bundle: str
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class PlanEnded:
     plan: KeptPlan
 
 
-Instruction = Begin | Withdraw | Ended
+Instruction = BeginStep | WithdrawStep | PlanEnded
 
 
 @dataclass(slots=True)
@@ -203,7 +203,7 @@ class Plans:
             if drift is None:
                 step.state = "under_way"
                 plan.under_way += 1
-                self._to_do.append(Begin(plan, step, self._check(plan, step)))
+                self._to_do.append(BeginStep(plan, step, self._check(plan, step)))
             else:
                 self._stop(plan, step, "not_begun", drift)
         if not plan.under_way:
@@ -211,7 +211,7 @@ class Plans:
 
     def _end(self, plan: KeptPlan) -> None:
         plan.state = "executed" if plan.stopped_by is None else "stopped"
-        self._to_do.append(Ended(plan))
+        self._to_do.append(PlanEnded(plan))
 
     def _check(self, plan: KeptPlan, step: Step) -> Callable[[Ownership], None]:
         def check(current: Ownership) -> None:
@@ -243,7 +243,7 @@ class Plans:
         plan.stopped_by = f"stopped at {step.bundle}: {why}"
         for other in plan.steps:
             if other.state == "under_way":
-                self._to_do.append(Withdraw(other.bundle))
+                self._to_do.append(WithdrawStep(other.bundle))
             elif other.state == "planned":
                 other.state = "not_begun"
 

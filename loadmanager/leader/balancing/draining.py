@@ -14,9 +14,8 @@ import structlog
 from loadmanager.core.controls import Controls
 from loadmanager.core.leading import drains
 from loadmanager.core.leading.drains import (
-    Begin,
+    BeginMove,
     BringHome,
-    Decided,
     Drain,
     Drains,
     EndDrain,
@@ -24,8 +23,9 @@ from loadmanager.core.leading.drains import (
     GiveAway,
     MoveEnded,
     Plain,
+    Planned,
     TriedToEnd,
-    Withdraw,
+    WithdrawMove,
 )
 from loadmanager.core.leading.moves import Expected, Failed, Moved, Outcome, StaleStepError
 from loadmanager.core.names import BrokerId, BundleName
@@ -152,9 +152,9 @@ class Drainer:
             match instruction:
                 case GiveAway() | BringHome():
                     self._work.create_task(self._decide(instruction), name="drain")
-                case Begin(step, because):
+                case BeginMove(step, because):
                     self._work.create_task(self._carry_out(step, because), name=f"{step.reason.value} {step.bundle}")
-                case Withdraw(bundle):
+                case WithdrawMove(bundle):
                     self._executor.withdraw(bundle)
                 case EndDrain(broker, since_s):
                     self._work.create_task(self._end(broker, since_s), name=f"end of drain {broker}")
@@ -174,9 +174,9 @@ class Drainer:
                     self._journal.judged(kind, verdict, epoch=self._view.epoch)
         except Exception:
             log.exception("drain_round_failed")
-            self._tell(Decided(None))
+            self._tell(Planned(None))
         else:
-            self._tell(Decided(plan))
+            self._tell(Planned(plan))
 
     async def _carry_out(self, step: Unload, because: Sequence[Verdict]) -> None:
         name, check = BundleName.parse(step.bundle), Expected(step.source).check
@@ -201,6 +201,8 @@ class Drainer:
             await self._operators.update_controls(lambda controls: controls.without_drain(broker, since_s))
         except LoadManagerError as error:
             log.warning("drain_not_ended", broker=broker, error=str(error))
+        except Exception:
+            log.exception("drain_not_ended", broker=broker)
         else:
             ended = Verdict(broker, OwnershipReason.DRAIN_ENDED, acted=True)
             self._journal.judged("drain", ended, epoch=self._view.epoch)

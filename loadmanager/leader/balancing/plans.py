@@ -7,15 +7,15 @@ import asyncio
 import structlog
 
 from loadmanager.core.leading.plans import (
-    Begin,
+    BeginStep,
     End,
-    Ended,
     Event,
     Execute,
     KeptPlan,
+    PlanEnded,
     Plans,
     StepEnded,
-    Withdraw,
+    WithdrawStep,
 )
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import IllegalTransitionError
@@ -106,13 +106,13 @@ class PlanKeeper:
     def _tell(self, event: Event) -> None:
         for instruction in self._plans.step(event):
             match instruction:
-                case Begin():
+                case BeginStep():
                     task = asyncio.create_task(self._carry_out(instruction), name=f"plan {instruction.plan.hash}")
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
-                case Withdraw(bundle):
+                case WithdrawStep(bundle):
                     self._executor.withdraw(bundle)
-                case Ended(plan):
+                case PlanEnded(plan):
                     self._ended(plan)
 
     def _ended(self, plan: KeptPlan) -> None:
@@ -123,7 +123,7 @@ class PlanKeeper:
         log.info("plan_executed", hash=plan.hash, done=plan.done, steps=len(plan.steps), stopped_by=plan.stopped_by)
         self._ends.pop(plan).set_result(None)
 
-    async def _carry_out(self, begun: Begin) -> None:
+    async def _carry_out(self, begun: BeginStep) -> None:
         step, name = begun.step, BundleName.parse(begun.step.bundle)
         end: End = "moved"
         why = ""

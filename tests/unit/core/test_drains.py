@@ -13,9 +13,8 @@ from loadmanager.core.controls import Controls
 from loadmanager.core.leading.drains import (
     PAUSE_S,
     REST_S,
-    Begin,
+    BeginMove,
     BringHome,
-    Decided,
     Drain,
     Drains,
     EndDrain,
@@ -24,8 +23,9 @@ from loadmanager.core.leading.drains import (
     Instruction,
     MoveEnded,
     Plain,
+    Planned,
     TriedToEnd,
-    Withdraw,
+    WithdrawMove,
 )
 from loadmanager.core.leading.moves import CalledOff, Failed, Kept, Moved, Outcome, StaleStepError
 from loadmanager.core.names import BrokerId
@@ -89,8 +89,8 @@ class Leader:
         self.owners |= dict.fromkeys(bundles, broker)
         (asked,) = self.look()
         assert isinstance(asked, GiveAway)
-        assert [type(told) for told in self.step(Decided(plan(*(away(each, broker) for each in bundles))))] == [
-            Begin
+        assert [type(told) for told in self.step(Planned(plan(*(away(each, broker) for each in bundles))))] == [
+            BeginMove
         ] * len(bundles)
         drain = self.drains.find(broker.broker)
         assert drain is not None
@@ -117,8 +117,8 @@ def test_a_drain_begins_and_its_bundles_are_decided_on_and_moved(leader: Leader)
     assert leader.look() == [], "one decision at a time"
     steps = away("t/1"), away("t/2")
     decided = plan(*steps)
-    begun = [Begin(step, [verdict]) for step, verdict in zip(steps, decided.verdicts, strict=True)]
-    assert leader.step(Decided(decided)) == begun
+    begun = [BeginMove(step, [verdict]) for step, verdict in zip(steps, decided.verdicts, strict=True)]
+    assert leader.step(Planned(decided)) == begun
     assert len(leader.drains._moving) == 2
     assert leader.drains.wake_s == leader.now_s, "a second after the look"
     assert leader.look(0.0) == [GiveAway((A.broker,), 2, frozenset({"t/1", "t/2"}))]
@@ -137,7 +137,7 @@ def test_no_more_are_asked_for_while_more_than_half_of_the_window_is_moving(lead
 def test_only_as_many_begin_as_were_asked_for(leader: Leader) -> None:
     leader.controls = drained(A)
     leader.look()
-    assert len(leader.step(Decided(plan(*(away(f"t/{number}") for number in range(9)))))) == 4
+    assert len(leader.step(Planned(plan(*(away(f"t/{number}") for number in range(9)))))) == 4
 
 
 def test_what_came_of_a_drain_is_counted(leader: Leader) -> None:
@@ -167,10 +167,10 @@ def test_a_bundle_that_did_not_leave_is_given_a_rest_and_says_why(leader: Leader
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (0, 1, {"t/1": why})
     assert leader.drains.state(drain, 1) == "blocked"
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset({"t/1"}))]
-    leader.step(Decided(plan()))
+    leader.step(Planned(plan()))
     assert leader.look(REST_S) == [GiveAway((A.broker,), 4, frozenset())]
     assert leader.drains.blocked(drain) == {"t/1": why}, "for all that is known"
-    leader.step(Decided(plan(away("t/1"))))
+    leader.step(Planned(plan(away("t/1"))))
     leader.step(MoveEnded("t/1", MOVED))
     assert (drain.moved, drain.failed, leader.drains.blocked(drain)) == (1, 1, {})
 
@@ -179,7 +179,7 @@ def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(lead
     leader.controls = drained(A)
     leader.owners = {"t/1": A, "t/2": C}
     leader.look()
-    leader.step(Decided(plan(staying=["t/1", "t/2", "t/gone"])))
+    leader.step(Planned(plan(staying=["t/1", "t/2", "t/gone"])))
     drain = leader.drains.find(A.broker)
     assert drain is not None
     assert leader.drains.blocked(drain) == {"t/1": Verdict("t/1", STAYS, acted=False).sentence()}
@@ -199,7 +199,7 @@ def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(l
     leader.step(MoveEnded("t/1", CalledOff("cancelled")))
     leader.controls = Controls()
     assert leader.drains.wake_s is not None
-    assert leader.look() == [Withdraw("t/2")]
+    assert leader.look() == [WithdrawMove("t/2")]
     assert leader.drains.find(A.broker) is None
     leader.step(MoveEnded("t/2", CalledOff("cancelled")))
     assert drain.failed == 2
@@ -213,7 +213,7 @@ def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(l
 def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_drain(leader: Leader) -> None:
     drain = leader.draining("t/1")
     leader.controls = drained(A, since_s=60.0)
-    assert leader.look() == [Withdraw("t/1"), GiveAway((A.broker,), 3, frozenset({"t/1"}))]
+    assert leader.look() == [WithdrawMove("t/1"), GiveAway((A.broker,), 3, frozenset({"t/1"}))]
     assert leader.drains.find(A.broker) is not drain
 
 
@@ -228,15 +228,15 @@ def test_a_drain_ends_with_the_life_of_its_broker(leader: Leader, is_back: bool)
     end = EndDrain(B.broker, 50.0)
     asked = GiveAway((A.broker,), 3, frozenset({"t/1"}))
     assert leader.look() == [end, asked], "nothing more of it is given away"
-    leader.step(Decided(None))
+    leader.step(Planned(None))
     assert leader.look() == [asked], "nor is its end tried twice at once"
-    leader.step(Decided(None))
+    leader.step(Planned(None))
     leader.step(TriedToEnd(B.broker))
     assert leader.look() == [end, asked], "but again if it failed"
-    leader.step(Decided(None))
+    leader.step(Planned(None))
     leader.step(TriedToEnd(B.broker))
     leader.controls = drained(A)
-    assert leader.look() == [Withdraw("t/1"), asked]
+    assert leader.look() == [WithdrawMove("t/1"), asked]
 
 
 def test_a_wish_for_a_broker_that_is_gone_is_taken_back_by_whoever_leads(leader: Leader) -> None:
@@ -251,18 +251,18 @@ def test_what_was_decided_for_a_life_that_is_over_moves_nothing_of_the_next_one(
     leader.controls = drained(A)
     leader.look()
     back = replace(A, incarnation=9)
-    assert leader.step(Decided(plan(away("t/1", back), away("t/2", C)))) == []
+    assert leader.step(Planned(plan(away("t/1", back), away("t/2", C)))) == []
 
 
 def test_pinned_bundles_are_brought_home_after_what_drains_need(leader: Leader) -> None:
     leader.controls = replace(drained(A), pinned={"t/1": A.broker, "t/2": C.broker})
     leader.owners = {"t/1": A, "t/2": B}
     leader.look()
-    (begun, asked) = leader.step(Decided(plan(away("t/3"))))
-    assert isinstance(begun, Begin)
+    (begun, asked) = leader.step(Planned(plan(away("t/3"))))
+    assert isinstance(begun, BeginMove)
     assert asked == BringHome(4, frozenset({"t/3"}))
-    (begun,) = leader.step(Decided(plan(home("t/2"))))
-    assert begun == Begin(home("t/2"), []), "nobody has to say why"
+    (begun,) = leader.step(Planned(plan(home("t/2"))))
+    assert begun == BeginMove(home("t/2"), []), "nobody has to say why"
     drain = leader.drains.find(A.broker)
     assert drain is not None
     leader.step(MoveEnded("t/2", MOVED))
@@ -273,8 +273,8 @@ def test_pinned_bundles_are_looked_after_though_a_drain_could_not_be_decided_on(
     leader.controls = replace(drained(A), pinned={"t/2": C.broker})
     leader.owners = {"t/2": B}
     leader.look()
-    assert leader.step(Decided(None)) == [BringHome(4, frozenset())]
-    assert leader.step(Decided(None)) == []
+    assert leader.step(Planned(None)) == [BringHome(4, frozenset())]
+    assert leader.step(Planned(None)) == []
     assert leader.drains.wake_s == leader.now_s + PAUSE_S
 
 
@@ -292,8 +292,8 @@ def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: 
     leader.controls = replace(drained(A), pinned={"t/1": B.broker})
     leader.owners = {"t/1": A}
     leader.look()
-    assert leader.step(Decided(plan())) == [BringHome(4, frozenset())]
-    leader.step(Decided(plan(staying=["t/1"])))
+    assert leader.step(Planned(plan())) == [BringHome(4, frozenset())]
+    leader.step(Planned(plan(staying=["t/1"])))
     drain = leader.drains.find(A.broker)
     assert drain is not None
     assert leader.drains.blocked(drain) == {}
@@ -323,12 +323,12 @@ class AnyOrder(RuleBasedStateMachine):
                     assert told.most >= self.leader.at_a_time
                     assert told.leave >= self.moving.keys()
                     self.asked.append(told)
-                case Begin(step):
+                case BeginMove(step):
                     assert step.bundle not in self.moving, "once at a time"
                     self.moving[step.bundle] = step
                     drain = self.leader.drains.find(step.source.broker)
                     assert step.reason is not OwnershipReason.DRAIN or (drain and drain.registration == step.source)
-                case Withdraw(bundle):
+                case WithdrawMove(bundle):
                     assert bundle in self.moving
                 case EndDrain(broker):
                     assert broker not in [each.broker for each in self.ending], "once at a time"
@@ -347,7 +347,7 @@ class AnyOrder(RuleBasedStateMachine):
         meant = [bundle for bundle in owners if self.is_meant(bundle, asked) and bundle not in asked.leave]
         way = away if isinstance(asked, GiveAway) else home
         steps = [way(bundle, owners[bundle]) for bundle in meant if bundle not in staying]
-        self.step(Decided(None if is_broken else plan(*steps, staying=[each for each in meant if each in staying])))
+        self.step(Planned(None if is_broken else plan(*steps, staying=[each for each in meant if each in staying])))
 
     def is_meant(self, bundle: str, asked: GiveAway | BringHome) -> bool:
         owner = self.leader.owners[bundle]

@@ -13,17 +13,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.moves import StaleStepError
 from loadmanager.core.leading.plans import (
-    Begin,
+    BeginStep,
     End,
-    Ended,
     Event,
     Execute,
     Instruction,
     KeptPlan,
+    PlanEnded,
     Plans,
     Step,
     StepEnded,
-    Withdraw,
+    WithdrawStep,
 )
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
@@ -68,18 +68,18 @@ class Leader:
     def step(self, event: Event) -> list[Instruction]:
         return self.plans.step(event)
 
-    def execute(self, executed: KeptPlan, *, even_if_frozen: bool = False) -> list[Begin]:
+    def execute(self, executed: KeptPlan, *, even_if_frozen: bool = False) -> list[BeginStep]:
         """The steps that begin first."""
         begun = self.step(Execute(executed, even_if_frozen))
-        assert all(isinstance(told, Begin) for told in begun), begun
-        return [told for told in begun if isinstance(told, Begin)]
+        assert all(isinstance(told, BeginStep) for told in begun), begun
+        return [told for told in begun if isinstance(told, BeginStep)]
 
-    def end(self, begun: Begin, end: End = "moved", why: str = "") -> list[Instruction]:
+    def end(self, begun: BeginStep, end: End = "moved", why: str = "") -> list[Instruction]:
         """The step's turn comes, and it ends so."""
         begun.check(OWNED)
         return self.step(StepEnded(begun.plan, begun.step, end, why))
 
-    def refuse(self, begun: Begin, current: Ownership = OWNED) -> list[Instruction]:
+    def refuse(self, begun: BeginStep, current: Ownership = OWNED) -> list[Instruction]:
         """The step's turn comes, and it is refused."""
         with pytest.raises(StaleStepError) as refused:
             begun.check(current)
@@ -101,16 +101,16 @@ def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: Lea
     assert ([first.step, second.step], states(kept)) == (list(kept.steps[:2]), ["under_way", "under_way", "planned"])
     assert leader.step(Execute(kept, even_if_frozen=False)) == [], "once at a time"
     (third,) = leader.end(first)
-    assert isinstance(third, Begin)
+    assert isinstance(third, BeginStep)
     assert leader.end(second) == []
     assert (kept.state, kept.done) == ("executing", 2)
-    assert leader.end(third) == [Ended(kept)]
+    assert leader.end(third) == [PlanEnded(kept)]
     assert (kept.state, kept.done, kept.stopped_by) == ("executed", 3, None)
 
 
 def test_a_plan_of_nothing_has_ended_at_once(leader: Leader) -> None:
     kept = plan(0)
-    assert leader.step(Execute(kept, even_if_frozen=False)) == [Ended(kept)]
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]
     assert kept.state == "executed"
 
 
@@ -119,7 +119,7 @@ def test_a_plan_with_an_obstacle_is_not_begun_until_it_is_gone(leader: Leader, i
     kept = plan()
     leader.frozen = "night" if is_frozen else ""
     leader.drifts = {} if is_frozen else {"t/2": "its owner is gone"}
-    assert leader.step(Execute(kept, even_if_frozen=False)) == [Ended(kept)]
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)]
     assert kept.state == "stopped"
     assert kept.stopped_by == f"nothing was done: {FROZEN if is_frozen else 't/2: its owner is gone'}"
     assert states(kept) == ["planned"] * 3
@@ -132,10 +132,10 @@ def test_a_step_that_no_longer_fits_when_it_may_begin_stops_the_plan(leader: Lea
     kept = plan(4)
     first, second = leader.execute(kept)
     leader.drifts = {"t/2": "its destination is gone"}
-    assert leader.end(first) == [Withdraw("t/1")]
+    assert leader.end(first) == [WithdrawStep("t/1")]
     assert (kept.state, states(kept)) == ("executing", ["done", "under_way", "not_begun", "not_begun"])
     assert (kept.steps[2].error, kept.steps[3].error) == ("its destination is gone", None)
-    assert leader.refuse(second) == [Ended(kept)]
+    assert leader.refuse(second) == [PlanEnded(kept)]
     assert (kept.state, kept.stopped_by) == ("stopped", "stopped at t/2: its destination is gone")
 
 
@@ -160,7 +160,7 @@ def test_a_step_that_was_not_made_is_said_to_be_what_it_is_and_stops_the_plan(
     leader.versions = {"t/0": version}
     if had_its_turn:
         begun.check(OWNED)
-    assert leader.step(StepEnded(kept, begun.step, end, "so it was")) == [Ended(kept)]
+    assert leader.step(StepEnded(kept, begun.step, end, "so it was")) == [PlanEnded(kept)]
     assert (kept.state, kept.stopped_by) == ("stopped", "stopped at t/0: so it was")
     assert (states(kept), kept.steps[0].error) == ([state, "not_begun", "not_begun"], "so it was")
 
@@ -168,8 +168,8 @@ def test_a_step_that_was_not_made_is_said_to_be_what_it_is_and_stops_the_plan(
 def test_what_waits_for_its_turn_is_withdrawn_and_refused_once_a_plan_has_stopped(leader: Leader) -> None:
     kept = plan()
     first, second = leader.execute(kept)
-    assert leader.end(first, "kept", "503") == [Withdraw("t/1")]
-    assert leader.refuse(second) == [Ended(kept)]
+    assert leader.end(first, "kept", "503") == [WithdrawStep("t/1")]
+    assert leader.refuse(second) == [PlanEnded(kept)]
     assert kept.steps[1].error == kept.stopped_by == "stopped at t/0: 503"
 
 
@@ -177,7 +177,7 @@ def test_a_step_is_refused_in_its_turn_when_its_bundle_is_another_by_then(leader
     leader.at_a_time = 1
     kept = plan()
     (begun,) = leader.execute(kept)
-    assert leader.refuse(begun, replace(OWNED, version=3)) == [Ended(kept)]
+    assert leader.refuse(begun, replace(OWNED, version=3)) == [PlanEnded(kept)]
     assert (states(kept)[0], kept.steps[0].error) == ("not_begun", "it is at version 3, and not at 1")
 
 
@@ -185,11 +185,11 @@ def test_a_freeze_refuses_what_waits_for_its_turn_unless_somebody_insisted(leade
     kept, insisted = plan(1), plan(1, "drain")
     (begun,) = leader.execute(kept)
     leader.frozen = "night"
-    assert leader.refuse(begun) == [Ended(kept)]
+    assert leader.refuse(begun) == [PlanEnded(kept)]
     assert kept.steps[0].error == FROZEN
     (begun,) = leader.execute(insisted, even_if_frozen=True)
-    assert leader.end(begun) == [Ended(insisted)]
-    assert leader.step(Execute(kept, even_if_frozen=False)) == [Ended(kept)], "who insisted did so for one plan"
+    assert leader.end(begun) == [PlanEnded(insisted)]
+    assert leader.step(Execute(kept, even_if_frozen=False)) == [PlanEnded(kept)], "who insisted did so for one plan"
 
 
 def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: Leader) -> None:
@@ -199,7 +199,7 @@ def test_what_was_said_of_an_execution_is_forgotten_with_the_next_one(leader: Le
     leader.end(begun, "kept", "cancelled")
     (begun,) = leader.execute(kept)
     assert (states(kept), kept.steps[0].error, kept.stopped_by) == (["under_way", "planned"], None, None)
-    assert leader.step(StepEnded(kept, begun.step, "kept", "cancelled")) == [Ended(kept)]
+    assert leader.step(StepEnded(kept, begun.step, "kept", "cancelled")) == [PlanEnded(kept)]
     assert states(kept) == ["not_begun", "not_begun"], "its turn has not come this time"
 
 
@@ -241,21 +241,21 @@ class AnyOrder(RuleBasedStateMachine):
     def begin(self, steps: int, at_a_time: int) -> None:
         self.leader = Leader(at_a_time=at_a_time)
         self.plan = plan(steps)
-        self.begun: list[Begin] = []
+        self.begun: list[BeginStep] = []
 
     def step(self, event: Event) -> None:
         was_executing = self.plan.state == "executing"
         for told in self.leader.step(event):
             match told:
-                case Begin():
+                case BeginStep():
                     assert self.plan.stopped_by is None
                     assert not self.leader.drifts.get(told.step.bundle)
                     assert told.step not in [each.step for each in self.begun], "once"
                     self.begun.append(told)
-                case Withdraw(bundle):
+                case WithdrawStep(bundle):
                     assert self.plan.stopped_by is not None
                     assert bundle in [each.step.bundle for each in self.begun]
-                case Ended():
+                case PlanEnded():
                     assert not self.begun, "not before its last step"
                     assert was_executing or isinstance(event, Execute)
 
