@@ -207,7 +207,7 @@ class Drains:
         self._now_s = now_s
         match event:
             case Planned(plan):
-                self._decided(plan)
+                self._planned(plan)
             case MoveEnded(bundle, outcome):
                 self._move_ended(bundle, outcome)
             case TriedToEnd(broker):
@@ -230,7 +230,7 @@ class Drains:
             return
         brokers = tuple(broker for broker in self._drains if broker not in self._ending)
         if brokers:
-            self._ask(GiveAway(brokers, most, self._left_alone()))
+            self._ask(GiveAway(brokers, most, self._to_leave()))
         else:
             self._look_after_pins(most)
 
@@ -250,7 +250,7 @@ class Drains:
                 self._drains[broker] = Drain(registration, since_s, self._now_s)
 
     def _look_after_pins(self, most: int) -> None:
-        leave, pinned = self._left_alone(), self.controls().pinned
+        leave, pinned = self._to_leave(), self.controls().pinned
         if any(bundle not in leave and self._is_astray(bundle, home) for bundle, home in pinned.items()):
             self._ask(BringHome(most, leave))
 
@@ -259,7 +259,7 @@ class Drains:
         owner = self.owner_of(bundle)
         return owner is not None and owner.broker != home and home in self.registrations
 
-    def _left_alone(self) -> frozenset[str]:
+    def _to_leave(self) -> frozenset[str]:
         """What is on its way, and what rests; not for a drain that is over."""
         drains = (None, *self._drains.values())
         resting = {b for b, rest in self._resting.items() if rest.until_s > self._now_s and rest.drain in drains}
@@ -269,13 +269,13 @@ class Drains:
         self._asked = question
         self._to_do.append(question)
 
-    def _decided(self, plan: Plan | None) -> None:
+    def _planned(self, plan: Plan | None) -> None:
         asked, self._asked = self._asked, None
         assert asked is not None, "nothing was asked"
         of_drains = isinstance(asked, GiveAway)
         if plan is not None:
             self._begin(plan, asked.most, of_drains=of_drains)
-            self._leave_alone(plan.verdicts, of_drains=of_drains)
+            self._give_rest(plan.verdicts, of_drains=of_drains)
         if of_drains:
             self._look_after_pins(asked.most)
 
@@ -288,7 +288,7 @@ class Drains:
             self._moving[step.bundle] = drain
             self._to_do.append(BeginMove(step, [verdicts[step.bundle]] if step.bundle in verdicts else []))
 
-    def _leave_alone(self, verdicts: Sequence[Verdict], *, of_drains: bool) -> None:
+    def _give_rest(self, verdicts: Sequence[Verdict], *, of_drains: bool) -> None:
         self._resting = {bundle: rest for bundle, rest in self._resting.items() if rest.until_s > self._now_s}
         for verdict in verdicts:
             if not verdict.acted:

@@ -49,7 +49,7 @@ class PlanKeeper:
         self._executor = executor
         self._live = live
         self._requested = RequestedPlans(view, desk)
-        self._ends: dict[KeptPlan, asyncio.Future[None]] = {}
+        self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.forget()
         self.executed = 0
@@ -91,14 +91,13 @@ class PlanKeeper:
         plan = self._get(plan_hash)
         if plan.state == "executing":
             raise PlanBusyError(f"plan {plan_hash} is being executed")
-        end = self._ends[plan] = asyncio.get_running_loop().create_future()
+        end = self._ends[plan] = asyncio.Future()
         self._tell(Execute(plan, even_if_frozen))
         if plan.stopped_by is None:
             steps = [Unload(step.bundle, step.source, step.destination, step.reason) for step in plan.steps]
             self._recorder.decided(self._recorder.ask("plan"), steps, plan.verdicts, plan=plan_hash, of=plan.kind)
         # Whoever asked may go away; the plan is carried out all the same.
-        await asyncio.shield(end)
-        report = ExecutionAnswer.of(plan)
+        report = await asyncio.shield(end)
         if report.reason is not None:
             raise PlanDriftedError(report.reason, report.model_dump(by_alias=True))
         return report
@@ -121,16 +120,14 @@ class PlanKeeper:
         else:
             self.stopped += 1
         log.info("plan_executed", hash=plan.hash, done=plan.done, steps=len(plan.steps), stopped_by=plan.stopped_by)
-        self._ends.pop(plan).set_result(None)
+        self._ends.pop(plan).set_result(ExecutionAnswer.of(plan))
 
     async def _carry_out(self, begun: BeginStep) -> None:
-        step, name = begun.step, BundleName.parse(begun.step.bundle)
+        step, name, reason = begun.step, BundleName.parse(begun.step.bundle), OwnershipReason.PLAN_EXECUTED
         end: End = "moved"
         why = ""
         try:
-            await self._executor.unload(
-                name, step.destination, OwnershipReason.PLAN_EXECUTED, step.because, begun.check
-            )
+            await self._executor.unload(name, step.destination, reason, step.because, begun.check)
         except UnloadFailedError as error:
             end, why = "kept", str(error)
         except (NotLeaderError, OutcomeUnknownError) as error:
