@@ -235,11 +235,10 @@ class Drains:
             self._look_after_pins(most)
 
     def _follow_controls(self) -> None:
-        wished = self.controls().draining
-        for drain in [each for each in self._drains.values() if wished.get(each.registration.broker) != each.since_s]:
+        for drain in [each for each in self._drains.values() if not self._is_wished(each)]:
             del self._drains[drain.registration.broker]
             self._to_do += [WithdrawMove(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
-        for broker, since_s in wished.items():
+        for broker, since_s in self.controls().draining.items():
             registration, drained = self.registrations.get(broker), self._drains.get(broker)
             if broker in self._ending:
                 continue
@@ -248,6 +247,9 @@ class Drains:
                 self._to_do.append(EndDrain(broker, since_s))
             elif drained is None:
                 self._drains[broker] = Drain(registration, since_s, self._now_s)
+
+    def _is_wished(self, drain: Drain) -> bool:
+        return self.controls().draining.get(drain.registration.broker) == drain.since_s
 
     def _look_after_pins(self, most: int) -> None:
         leave, pinned = self._to_leave(), self.controls().pinned
@@ -283,8 +285,8 @@ class Drains:
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
         for step in [step for step in plan.steps if isinstance(step, Unload)][:most]:
             drain = self._find_drain(step.source) if of_drains else None
-            if of_drains and drain is None:
-                continue  # its broker is back, and that life of it is not drained
+            if of_drains and (drain is None or not self._is_wished(drain)):
+                continue  # it was lifted meanwhile, or its broker is back, and that life of it is not drained
             self._moving[step.bundle] = drain
             self._to_do.append(BeginMove(step, [verdicts[step.bundle]] if step.bundle in verdicts else []))
 

@@ -210,6 +210,13 @@ def test_a_drain_that_is_wished_no_more_withdraws_its_moves_and_leaves_no_rest(l
     assert (anew.since_s, anew.failed) == (60.0, 0)
 
 
+def test_a_drain_that_is_lifted_while_it_is_decided_on_begins_nothing(leader: Leader) -> None:
+    leader.controls = drained(A)
+    leader.look()
+    leader.controls = Controls()
+    assert leader.step(Planned(plan(away("t/1")))) == []
+
+
 def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_drain(leader: Leader) -> None:
     drain = leader.draining("t/1")
     leader.controls = drained(A, since_s=60.0)
