@@ -37,6 +37,14 @@ class Controls:
     def may_be_shed(self, bundle: str) -> bool:
         return bundle not in self.pinned and bundle not in self.frozen_bundles
 
+    def find_hand(self, bundle: str) -> str | None:
+        """What an operator did that keeps a bundle as it is, in words; None when nothing does."""
+        if bundle in self.pinned:
+            return f"pinned it to {self.pinned[bundle]}"
+        if bundle in self.frozen_bundles:
+            return f"froze it: {self.frozen_bundles[bundle]}"
+        return None
+
     def find_hold(self, broker: BrokerId, now_s: float) -> float | None:
         """For how many seconds the bundles that the broker had still wait for it; None when they do not."""
         if broker in self.draining:

@@ -194,7 +194,7 @@ def _counters(node: Node) -> list[_Sample]:
             "pulsar_lb_bundles_split",
             "Bundles that the leader has split by itself.",
             {"metric": "bundlesSplit"},
-            node.splitter.automatic_splits,
+            node.reshaper.automatic_splits,
         ),
         (
             "loadmanager_bundles_ignored",
