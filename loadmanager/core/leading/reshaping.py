@@ -319,8 +319,8 @@ class Reshapings:
                 self._written(it, stored)
             case Chosen(_, destination, verdict):
                 self._chosen(it, destination, verdict)
-            case OwnerSilent(_, error) | Refused(_, error):
-                self._end(it, error)
+            case _:
+                self._end(it, event.error)
 
     def _settle(self, it: Reshaping) -> None:
         """Only a registered owner can be asked, and only a bundle that is not on its way be cut."""

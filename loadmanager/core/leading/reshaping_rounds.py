@@ -109,6 +109,16 @@ class MergesFound:
 
 Event = Due | Found | TopicsNamed | OwnerSilent | Decided | Ended | MergesFound
 
+_AWAITED = {
+    Stage.IDLE: Due,
+    Stage.LOOKING: Found,
+    Stage.ASKING: TopicsNamed | OwnerSilent,
+    Stage.DECIDING: Decided,
+    Stage.SPLITTING: Ended,
+    Stage.COMPARING: MergesFound,
+    Stage.MERGING: Ended,
+}
+
 # Instructions, beside AskTopics and Judge
 
 
@@ -178,7 +188,9 @@ class Rounds:
         self._to_do: list[Instruction] = []
 
     def step(self, event: Event) -> list[Instruction]:
-        """What there is to do now that this has happened."""
+        """What there is to do now that this has happened; nothing if it is not waited for at this stage."""
+        if not isinstance(event, _AWAITED[self._stage]):
+            return []
         match event:
             case Due():
                 self._begin(event)
@@ -194,8 +206,8 @@ class Rounds:
                 if error is not None:
                     self._failed(reshaping, error)
                 self._go_on()
-            case MergesFound(merges, verdicts):
-                self._compared(merges, verdicts)
+            case _:
+                self._compared(event)
         to_do, self._to_do = self._to_do, []
         return to_do
 
@@ -210,7 +222,6 @@ class Rounds:
         return tuple(broker for broker, doubt in self._due.brokers.items() if doubt is None)
 
     def _begin(self, due: Due) -> None:
-        assert self._stage is Stage.IDLE, "one round at a time"
         self._due = due
         if due.controls.frozen:
             self._judge("split", CLUSTER, SplitReason.RESHAPING_FROZEN, {"frozen": due.controls.frozen})
@@ -307,10 +318,10 @@ class Rounds:
             self._queue.append(reshaping)
         self._go_on()
 
-    def _compared(self, merges: Sequence[Merge], verdicts: Sequence[Verdict]) -> None:
+    def _compared(self, found: MergesFound) -> None:
         self._stage = Stage.MERGING
-        self._to_do += [Judge("merge", verdict) for verdict in verdicts]
-        for each in merges:
+        self._to_do += [Judge("merge", verdict) for verdict in found.verdicts]
+        for each in found.merges:
             self._queue.append(Reshaping.merge(BundleName.parse(each.lower), BundleName.parse(each.upper), each.why))
         self._go_on()
 
