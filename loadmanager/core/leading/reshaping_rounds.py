@@ -167,7 +167,10 @@ class RoundOver:
     """Nothing is under way."""
 
 
-Instruction = FindCandidates | AskTopics | Decide | CarryOut | Refrain | FindMerges | Judge | RoundOver
+Request = FindCandidates | AskTopics | Decide | CarryOut | FindMerges
+"""What an event answers; the rest is only to be said."""
+
+Instruction = Request | Refrain | Judge | RoundOver
 
 
 class Rounds:

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import structlog
 
 from loadmanager.core import merging
+from loadmanager.core.leading import reshaping_rounds
 from loadmanager.core.leading.reshaping import AskTopics, Ended, Judge, Reshaping
 from loadmanager.core.leading.reshaping_rounds import (
     CarryOut,
@@ -91,8 +92,12 @@ class ReshapingLoop:
             try:
                 to_do = self._machine.step(self._due())
                 while to_do:
-                    events = await asyncio.gather(*map(self._do, to_do))
-                    to_do = [told for event in events if event is not None for told in self._machine.step(event)]
+                    for each in to_do:
+                        self._say(each)
+                    events = await asyncio.gather(
+                        *(self._ask(each) for each in to_do if isinstance(each, reshaping_rounds.Request))
+                    )
+                    to_do = [told for event in events for told in self._machine.step(event)]
             except NotLeaderError:
                 raise
             except Exception:
@@ -111,23 +116,25 @@ class ReshapingLoop:
             self._live.current.load_balancer_auto_unload_split_bundles_enabled,
         )
 
-    async def _do(self, instruction: Instruction) -> Event | None:
+    def _say(self, instruction: Instruction) -> None:
         match instruction:
-            case FindCandidates():
-                return await self._find_candidates(instruction)
-            case AskTopics(asked, owner):
-                return await self._reshaper.ask_topics(asked, owner)
-            case Decide():
-                return self._decide(instruction)
-            case CarryOut(reshaping):
-                return await self._carry_out(reshaping)
-            case FindMerges():
-                return await self._find_merges(instruction)
+            case Judge(asked, verdict):
+                self._journal.judged(asked, verdict, epoch=self._view.epoch)
             case Refrain(reshaping):
                 self._refrain(reshaping)
-            case Judge(asked_for, verdict):
-                self._journal.judged(asked_for, verdict, epoch=self._view.epoch)
-        return None
+
+    async def _ask(self, request: reshaping_rounds.Request) -> Event:
+        match request:
+            case FindCandidates():
+                return await self._find_candidates(request)
+            case AskTopics(reshaping, owner):
+                return await self._reshaper.ask_topics(reshaping, owner)
+            case Decide():
+                return self._decide(request)
+            case CarryOut(reshaping):
+                return await self._carry_out(reshaping)
+            case _:
+                return await self._find_merges(request)
 
     async def _find_candidates(self, look: FindCandidates) -> Found:
         snapshot, reports = self._desk.snapshot(), self._reports(look.brokers)

@@ -61,6 +61,7 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.ledger import Ledger
+from loadmanager.wire.http import OpenTopic
 
 log = structlog.get_logger(__name__)
 
@@ -167,16 +168,7 @@ class Reshaper:
         except OwnerSilentError as error:
             log.info("topics_not_known", bundle=str(it.bundle), error=str(error))
             return OwnerSilent(it, error)
-        loads = [
-            (each.msg_rate_in, each.msg_rate_out, each.msg_throughput_in, each.msg_throughput_out) for each in topics
-        ]
-        return TopicsNamed(
-            it,
-            [
-                TopicLoad(each.hash, load[0] + load[1], load[2] + load[3], each.topic, load)
-                for each, load in zip(topics, loads, strict=True)
-            ],
-        )
+        return TopicsNamed(it, [_load_of(topic) for topic in topics])
 
     def tell(self, broker: Registration, namespace: str) -> None:
         """Have the broker's agent know the bundles of the namespace as they are now, if it can be reached."""
@@ -303,3 +295,8 @@ class Reshaper:
         error = None if task.cancelled() else task.exception()
         if error is not None and not isinstance(error, NotLeaderError):
             log.error("reshaping_task_failed", exc_info=error)
+
+
+def _load_of(topic: OpenTopic) -> TopicLoad:
+    load = (topic.msg_rate_in, topic.msg_rate_out, topic.msg_throughput_in, topic.msg_throughput_out)
+    return TopicLoad(topic.hash, load[0] + load[1], load[2] + load[3], topic.topic, load)
