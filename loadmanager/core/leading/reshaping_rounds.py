@@ -159,7 +159,6 @@ class FindMerges:
 
     brokers: Sequence[Registration]
     controls: Controls
-    settings: PlannerSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +335,7 @@ class Rounds:
             self._to_do.append(CarryOut(self._queue.popleft()))
         elif self._stage is Stage.SPLITTING and self._due.settings.auto_bundle_merge_enabled:
             self._stage = Stage.COMPARING
-            self._to_do.append(FindMerges(self._believed, self._due.controls, self._due.settings))
+            self._to_do.append(FindMerges(self._believed, self._due.controls))
         else:
             self._over()
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import structlog
 
 from loadmanager.core import merging
-from loadmanager.core.leading import reshaping_rounds
 from loadmanager.core.leading.reshaping import AskTopics, Ended, Judge, Reshaping
 from loadmanager.core.leading.reshaping_rounds import (
     CarryOut,
@@ -26,6 +25,7 @@ from loadmanager.core.leading.reshaping_rounds import (
     Instruction,
     MergesFound,
     Refrain,
+    Request,
     Rounds,
 )
 from loadmanager.core.load import BrokerReport
@@ -94,9 +94,7 @@ class ReshapingLoop:
                 while to_do:
                     for each in to_do:
                         self._say(each)
-                    events = await asyncio.gather(
-                        *(self._ask(each) for each in to_do if isinstance(each, reshaping_rounds.Request))
-                    )
+                    events = await self._ask_all([each for each in to_do if isinstance(each, Request)])
                     to_do = [told for event in events for told in self._machine.step(event)]
             except NotLeaderError:
                 raise
@@ -123,7 +121,12 @@ class ReshapingLoop:
             case Refrain(reshaping):
                 self._refrain(reshaping)
 
-    async def _ask(self, request: reshaping_rounds.Request) -> Event:
+    async def _ask_all(self, requests: Sequence[Request]) -> Sequence[Event]:
+        if len(requests) == 1:
+            return [await self._ask(requests[0])]  # now, as it is recorded with the settings of now
+        return await asyncio.gather(*map(self._ask, requests))
+
+    async def _ask(self, request: Request) -> Event:
         match request:
             case FindCandidates():
                 return await self._find_candidates(request)
@@ -163,9 +166,9 @@ class ReshapingLoop:
 
     async def _find_merges(self, look: FindMerges) -> MergesFound:
         given = self._reports(look.brokers), self._namespaces(), self._desk.snapshot(), look.controls, time.time()
-        asked = self._desk.recorder.ask("merge")
+        asked, settings = self._desk.recorder.ask("merge"), self._live.planner
         candidates = await asyncio.to_thread(merging.find_candidates, *given)
-        merges, verdicts = await asyncio.to_thread(merging.find_merges, candidates, look.settings)
+        merges, verdicts = await asyncio.to_thread(merging.find_merges, candidates, settings)
         steps, said = [merge_as_json(each) for each in merges], [*verdicts, *(each.why for each in merges)]
         self._desk.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
         return MergesFound(merges, verdicts)
