@@ -6,27 +6,25 @@ at a time; when the next one is due, and what becomes of one that fails, is for 
     stage       event                       if                              then
     -----       -----                       --                              ----
     IDLE        Due                         the balancer is frozen          Judge, RoundOver
-                                            nothing was reported since the
-                                            last round, and the rule does
-                                            not count rounds                RoundOver
-                                            splits are off, or cannot be    Judge, as DECIDED without any
-                                            else                            Judge each broker that is not believed,
+                                            nothing is new, and the rule
+                                            does not count rounds           RoundOver
+                                            nothing may be split            Judge, and as if no split were left
+                                            else                            Judge each broker that is not believed;
                                                                             FindCandidates            ─▶ LOOKING
-    LOOKING     Found                                                       AskTopics of those above a limit, some at a
-                                                                            time; Judge those that operators hold
-                                                                                                      ─▶ ASKING
-    ASKING      TopicsNamed, OwnerSilent    one is left to be asked         AskTopics
-                                            all have answered               Judge the silent; Decide  ─▶ DECIDING
-    DECIDING    Decided                                                     Judge those that stay, the next as Ended
-                                                                                                      ─▶ SPLITTING
-    SPLITTING   Ended                       it failed                       Judge; and then:
-    (MERGING)                               one is left, in a dry run       Refrain, the next
-                                            one is left                     CarryOut
+    LOOKING     Found                                                       AskTopics of each that is above a limit, but
+                                                                            Judge those that operators hold ─▶ ASKING
+                                            none is to be asked             as if all had answered
+    ASKING      TopicsNamed                 all have answered               Decide                    ─▶ DECIDING
+                OwnerSilent                 topics are needed               Judge, and leave it alone; as TopicsNamed
+                                            else                            as TopicsNamed
+    DECIDING    Decided                                                     Judge those that stay; as Ended ─▶ SPLITTING
+    SPLITTING   Ended                       it failed                       Judge; and then, whether or not:
+                                            a split is left                 CarryOut (in a dry run Refrain, the next)
                                             none is, merges are off         Judge, RoundOver          ─▶ IDLE
                                             none is                         FindMerges                ─▶ COMPARING
-    COMPARING   MergesFound                                                 Judge those without, the next as Ended
-                                                                                                      ─▶ MERGING
-    MERGING     Ended                       none is left                    RoundOver                 ─▶ IDLE
+    COMPARING   MergesFound                                                 Judge those without; as Ended   ─▶ MERGING
+    MERGING     Ended                       a merge is left                 as SPLITTING
+                                            none is                         RoundOver                 ─▶ IDLE
 """
 
 from __future__ import annotations
@@ -60,7 +58,6 @@ from loadmanager.core.splitting.finder import SplitCandidate, Splits, find_reaso
 CLUSTER = "cluster"
 """The subject of a verdict about a whole round."""
 
-_QUESTIONS_AT_A_TIME = 8
 _FEWEST_BROKERS = 2  # as in Pulsar
 
 
@@ -182,7 +179,6 @@ class Rounds:
         self._stage = Stage.IDLE
         self._last_revision = 0
         self._looked_at: Sequence[LookedAt] = ()
-        self._to_ask: deque[AskTopics] = deque()
         self._unanswered: dict[Reshaping, SplitCandidate] = {}
         self._topics: dict[str, Sequence[TopicLoad]] = {}
         self._left_alone: set[str] = set()
@@ -216,7 +212,7 @@ class Rounds:
     def forget(self) -> None:
         """The round that is under way, if there is one, does not go on: it failed, or the term is over."""
         self._stage = Stage.IDLE
-        for each in (self._to_ask, self._unanswered, self._queue, self._to_do):
+        for each in (self._unanswered, self._queue, self._to_do):
             each.clear()
 
     @property
@@ -265,8 +261,6 @@ class Rounds:
                 limit = find_reason(candidate, self._due.settings) if candidate.is_owned else None
                 if limit is not None:
                     self._want_topics(each.registration, candidate, limit)
-        for _ in range(_QUESTIONS_AT_A_TIME):
-            self._ask_next()
         self._decide_if_known()
 
     def _want_topics(self, owner: Registration, candidate: SplitCandidate, limit: SplitReason) -> None:
@@ -277,22 +271,19 @@ class Rounds:
         name = BundleName.parse(candidate.name)
         asked = Reshaping(name, limit, (name.range,))
         self._unanswered[asked] = candidate
-        self._to_ask.append(AskTopics(asked, owner))
-
-    def _ask_next(self) -> None:
-        if self._to_ask:
-            self._to_do.append(self._to_ask.popleft())
+        self._to_do.append(AskTopics(asked, owner))
 
     def _answered(self, asked: Reshaping, topics: Sequence[TopicLoad]) -> None:
         del self._unanswered[asked]
         self._topics[str(asked.bundle)] = topics
-        self._ask_next()
         self._decide_if_known()
 
     def _silent(self, asked: Reshaping, error: Exception) -> None:
-        if self._divider.needs_topics:
-            self._leave_alone(self._unanswered[asked], SplitReason.OWNER_SILENT, {"error": str(error)})
-        self._answered(asked, ())
+        if not self._divider.needs_topics:
+            self._answered(asked, ())
+            return
+        self._leave_alone(self._unanswered.pop(asked), SplitReason.OWNER_SILENT, {"error": str(error)})
+        self._decide_if_known()
 
     def _leave_alone(self, candidate: SplitCandidate, reason: SplitReason, why: Mapping[str, Figure]) -> None:
         self._left_alone.add(candidate.name)

@@ -47,6 +47,8 @@ from loadmanager.wire.steps import merge_as_json, split_as_json
 
 log = structlog.get_logger(__name__)
 
+_QUESTIONS_AT_A_TIME = 8
+
 
 class ReshapingLoop:
     """A round every `loadBalancerSplitIntervalMinutes`; what the rule of splitting remembers is on the desk."""
@@ -68,6 +70,7 @@ class ReshapingLoop:
         self._live = live
         self._machine = Rounds()
         self._one_at_a_time = asyncio.Lock()
+        self._questions = asyncio.Semaphore(_QUESTIONS_AT_A_TIME)
         self.rounds = 0
         self.rounds_failed = 0
 
@@ -131,7 +134,8 @@ class ReshapingLoop:
             case FindCandidates():
                 return await self._find_candidates(request)
             case AskTopics(reshaping, owner):
-                return await self._reshaper.ask_topics(reshaping, owner)
+                async with self._questions:
+                    return await self._reshaper.ask_topics(reshaping, owner)
             case Decide():
                 return self._decide(request)
             case CarryOut(reshaping):
