@@ -7,15 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from loadmanager.core.load import (
-    MSG_RATE_IN,
-    MSG_RATE_OUT,
-    THROUGHPUT_IN,
-    THROUGHPUT_OUT,
-    BoolArray,
-    BrokerReport,
-    FloatArray,
-)
+from loadmanager.core.extensible import throughput_of
+from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, BrokerReport, FloatArray
 from loadmanager.core.names import BundleName, namespace_of
 from loadmanager.core.ownership import NamespaceState, OwnershipState, Registration
 from loadmanager.core.settings import PlannerSettings
@@ -73,7 +66,13 @@ def find_candidates(
 def long_term(snapshot: Snapshot, bundle: str) -> tuple[float, float]:
     """Messages/s and bytes/s of a bundle, in and out together; 0 of one that the snapshot does not have."""
     row = snapshot.bundles.find_row(bundle)
-    return (0.0, 0.0) if row is None else _rates(snapshot.bundles.long[row])
+    return (0.0, 0.0) if row is None else rates_of(snapshot.bundles.long[row])
+
+
+def rates_of(load: FloatArray) -> tuple[float, float]:
+    """Messages/s and bytes/s of a load (4,), in and out together."""
+    msg_in, msg_out, bytes_in, bytes_out = load.tolist()
+    return msg_in + msg_out, bytes_in + bytes_out
 
 
 def _candidate(
@@ -92,16 +91,9 @@ def _candidate(
     if state is None or index is None:
         return None
     ownership = state.ownerships[index]
-    msg_rate, throughput = _rates(report.bundle_load[row]) if is_latest else long_term(snapshot, name)
-    return SplitCandidate(
-        name,
-        own,
-        topics=int(report.bundle_topics[row]),
-        sessions=int(report.bundle_sessions[row]),
-        msg_rate=msg_rate,
-        throughput=throughput,
-        is_owned=ownership.state is OwnershipState.OWNED and ownership.owner == reporter,
-    )
+    rates = rates_of(report.bundle_load[row]) if is_latest else long_term(snapshot, name)
+    is_owned = ownership.state is OwnershipState.OWNED and ownership.owner == reporter
+    return SplitCandidate(name, own, int(report.bundle_topics[row]), int(report.bundle_sessions[row]), *rates, is_owned)
 
 
 def _hot_in(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
@@ -117,15 +109,6 @@ def _has_many_sessions(report: BrokerReport, settings: PlannerSettings) -> BoolA
 
 def _carries_much(load: FloatArray, settings: PlannerSettings) -> BoolArray:
     """Which of loads (k, 4) are above a limit."""
-    msg_rate, throughput = (
-        load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT],
-        load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT],
-    )
+    msg_rate = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT]
     most_bytes = settings.namespace_bundle_max_bandwidth_mbytes * MIB
-    return np.asarray((msg_rate > settings.namespace_bundle_max_msg_rate) | (throughput > most_bytes))
-
-
-def _rates(load: FloatArray) -> tuple[float, float]:
-    """Messages/s and bytes/s of a load (4,), in and out together."""
-    msg_in, msg_out, bytes_in, bytes_out = load.tolist()
-    return msg_in + msg_out, bytes_in + bytes_out
+    return np.asarray((msg_rate > settings.namespace_bundle_max_msg_rate) | (throughput_of(load) > most_bytes))
