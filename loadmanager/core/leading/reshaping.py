@@ -212,7 +212,7 @@ class AskTopics:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Write what `change` makes of the namespace, and come back with Committed, Unanswered or Refused."""
+    """Write what `change` makes of the namespace, and come back with Committed or Refused."""
 
     reshaping: Reshaping
 
