@@ -43,6 +43,14 @@ class Controls:
     def may_be_shed(self, bundle: str) -> bool:
         return bundle not in self.pinned and bundle not in self.frozen_bundles
 
+    def find_hand(self, bundle: str) -> str | None:
+        """What an operator did that keeps a bundle as it is, in words; None when nothing does."""
+        if bundle in self.pinned:
+            return f"pinned it to {self.pinned[bundle]}"
+        if bundle in self.frozen_bundles:
+            return f"froze it: {self.frozen_bundles[bundle]}"
+        return None
+
     def holds(self, now_s: float) -> dict[BrokerId, float]:
         """The brokers for which the bundles that they had still wait, and for how many seconds; no draining one."""
         left_s = {broker: until_s - now_s for broker, until_s in self.held_off.items() if broker not in self.draining}

@@ -17,7 +17,7 @@ from loadmanager.core.names import BrokerId, BundleRange
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, SplitReason
+from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason, SplitReason
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.sim.bundles import _Order
@@ -585,6 +585,27 @@ def test_parts_of_a_split_bundle_go_where_placement_would_put_them_or_stay() -> 
     result = _split_world(_SPLITTING).run(600.0, 10.0)
     placed = [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED]
     assert placed
+
+
+def test_parts_of_a_split_bundle_stay_where_the_limits_on_churn_let_nothing_move() -> None:
+    result = _split_world(replace(_SPLITTING, max_load_moved_per_cycle_percentage=0)).run(600.0, 10.0)
+    assert result.splits
+    assert result.verdicts["split", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, False] > 0
+    assert [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED] == []
+
+
+def test_nothing_is_split_by_a_report_that_is_not_believed() -> None:
+    bad = [BadReports(0.0, _broker(number), Fault.SUM_DIFFERS) for number in range(3)]
+    result = _split_world(_SPLITTING, events=bad).run(180.0, 10.0)
+    assert result.verdicts["split", SplitReason.REPORT_NOT_BELIEVED, False] > 0
+    assert result.splits == ()
+
+
+def test_where_something_is_left_alone_it_is_not_said_that_nothing_is_above_a_limit() -> None:
+    held = [OperatorControls(10.0, Controls(frozen_bundles={_split_world(EAGER)._scene.table.names[0]: "because"}))]
+    result = _split_world(_SPLITTING, events=held).run(180.0)
+    assert result.verdicts["split", SplitReason.SHAPE_HELD, False] > 0
+    assert ("split", SplitReason.NOTHING_TO_SPLIT, False) not in result.verdicts
 
 
 def test_a_bundle_on_its_way_keeps_its_shape() -> None:
