@@ -1,0 +1,234 @@
+"""What brokers report: who reports each bundle, and each broker's last report.
+
+A report may name bundles that are not there any more, or not yet: those of a record that is older, or newer, than the
+one that was read last. What it says of them is kept aside until a record has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from loadmanager.core.cluster.averages import AverageColumns
+from loadmanager.core.cluster.columns import Rows
+from loadmanager.core.cluster.latest import LatestReport
+from loadmanager.core.cluster.owners import RegistrationRows
+from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.extensible import LoadAverage, ReportRules, find_top_bundles, throughput_of
+from loadmanager.core.load import METRICS, BoolArray, BrokerReport, FloatArray, IntArray, RowArray
+from loadmanager.core.names import BrokerId, namespace_of
+from loadmanager.core.ownership import Registration
+from loadmanager.core.snapshot import NOBODY
+
+
+def _no_rows() -> RowArray:
+    return np.empty(0, dtype=np.int32)
+
+
+@dataclass(slots=True, eq=False)
+class ReportedLoad:
+    """What a report says of the bundles in `rows` (k,): columns of the report itself, which nobody writes into."""
+
+    rows: RowArray
+    topics: IntArray
+    sessions: IntArray
+    load: FloatArray
+
+    @classmethod
+    def nothing(cls) -> ReportedLoad:
+        none = np.empty(0, dtype=np.int64)
+        return cls(_no_rows(), none, none, np.empty((0, METRICS)))
+
+    @classmethod
+    def of(cls, report: BrokerReport, rows: RowArray) -> ReportedLoad:
+        return cls(rows, report.bundle_topics, report.bundle_sessions, report.bundle_load)
+
+    def only(self, kept: BoolArray) -> ReportedLoad:
+        return ReportedLoad(self.rows[kept], self.topics[kept], self.sessions[kept], self.load[kept])
+
+    def and_of(self, more: ReportedLoad) -> ReportedLoad:
+        return ReportedLoad(
+            np.concatenate([self.rows, more.rows]),
+            np.concatenate([self.topics, more.topics]),
+            np.concatenate([self.sessions, more.sessions]),
+            np.concatenate([self.load, more.load]),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class ReportingBroker:
+    """A registered broker: its registration's row, its last report without the bundles, and the rows of those.
+
+    `latest` is what it says of them: nothing, until the first report since the model was restored. `top` are the rows
+    of the busiest of them, the least busy first, and `top_throughput` their bytes/s. `overtaken`: another broker has
+    since reported one of those bundles. `unknown` is the part of the report about bundles that the record of their
+    namespace does not have.
+    """
+
+    registration: Registration
+    row: int
+    report: BrokerReport
+    rows: RowArray = field(default_factory=_no_rows)
+    latest: ReportedLoad = field(default_factory=ReportedLoad.nothing)
+    top: RowArray = field(default_factory=_no_rows)
+    top_throughput: FloatArray = field(default_factory=lambda: np.empty(0))
+    average: LoadAverage = field(default_factory=LoadAverage)
+    overtaken: bool = False
+    unknown: BrokerReport | None = None
+
+    def keep(self, stays: BoolArray) -> None:
+        """Let go of all bundles but these, by their rows."""
+        if not stays[self.rows].all():
+            self.rows, self.latest = self.rows[stays[self.rows]], self.latest.only(stays[self.latest.rows])
+
+    def keep_in_top(self, stays: BoolArray) -> None:
+        """List none but these among the busiest, by their rows."""
+        kept = stays[self.top]
+        self.top, self.top_throughput = self.top[kept], self.top_throughput[kept]
+
+
+class Reporters:
+    """The brokers that have reported, each with its last report; `ignored` counts the bundles of reports that are none.
+
+    By the `rules` each report goes into the broker's averages, and the busiest bundles in it are kept.
+    """
+
+    def __init__(
+        self, rows: BundleRows, registrations: RegistrationRows, averages: AverageColumns, rules: ReportRules
+    ) -> None:
+        self._rows = rows
+        self._registrations = registrations
+        self._averages = averages
+        self.rules = rules
+        self.brokers: dict[BrokerId, ReportingBroker] = {}
+        self.ignored = 0
+
+    def in_order(self) -> list[ReportingBroker]:
+        """Sorted by name, as the brokers of a snapshot are."""
+        return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
+
+    def take_in(self, broker: ReportingBroker, report: BrokerReport, has_policy: Callable[[str], bool]) -> None:
+        """One sample for each bundle in the report; one that another broker reports and owns is left to that one: this
+        report is from before it moved.
+        """
+        broker.unknown = None
+        try:
+            rows = self._rows.known(report.bundle_names)
+        except KeyError:
+            report = self._of_current_bundles(broker, report)
+            rows = self._rows.of(report.bundle_names)
+        reporter = self._rows.columns.reporter
+        reporters = reporter[rows]
+        foreign = (reporters != NOBODY) & (reporters != broker.row)
+        broker.overtaken = False
+        if foreign.any():
+            mine = self._settle_dispute(broker, rows, foreign)
+            self._averages.sample(rows[mine], report.bundle_load[mine], report.bundle_topics[mine])
+            reporter[rows[mine]] = broker.row
+        else:
+            self._averages.sample(rows, report.bundle_load, report.bundle_topics)
+            reporter[rows] = broker.row
+        top = find_top_bundles(report, self.rules, has_policy)
+        broker.top, broker.top_throughput = rows[top].astype(np.int32), throughput_of(report.bundle_load[top])
+        broker.average = self.rules.average_after(report, broker.average)
+        previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
+        broker.latest = ReportedLoad.of(report, broker.rows)
+        if not np.array_equal(previous, broker.rows):
+            self.drop(broker, previous[~np.isin(previous, rows)])
+
+    def remove(self, broker_id: BrokerId) -> None:
+        """Forget a broker that is gone, and its load; the history of its bundles stays."""
+        broker = self.brokers.pop(broker_id, None)
+        if broker is not None:
+            self._rows.revision += 1
+            self.drop(broker, broker.rows)
+
+    def drop(self, broker: ReportingBroker, rows: Rows | RowArray) -> None:
+        """The broker's report has these bundles no more."""
+        rows = rows[self._rows.columns.reporter[rows] == broker.row]
+        self._rows.columns.reporter[rows] = NOBODY
+        self.forget_unnamed(rows)
+
+    def forget_unnamed(self, rows: Rows | RowArray) -> None:
+        """Forget those bundles that neither a namespace record nor a report has any more."""
+        gone = self._rows.forget_unnamed(rows)
+        # Nobody is their reporter. But the last report of a broker that lost a dispute names them, and their rows
+        # will be other bundles'.
+        overtaken = [broker for broker in self.brokers.values() if broker.overtaken] if len(gone) else []
+        for broker in overtaken:
+            broker.keep(self._all_but(gone))
+
+    def release(self, gone: Rows) -> None:
+        """A record has these bundles no more: whoever reports them reports what is not there."""
+        self._rows.columns.reporter[gone] = NOBODY
+        stays = self._all_but(gone)
+        for broker in self.brokers.values():
+            broker.keep(stays)
+            broker.keep_in_top(stays)
+
+    def take_in_unknown(self) -> None:
+        """A report was quicker than the record: what it said of bundles that are current by now counts after all."""
+        for broker in self.brokers.values():
+            unknown = broker.unknown
+            if unknown is None:
+                continue
+            current = np.array([name in self._rows.by_name for name in unknown.bundle_names])
+            report = unknown.only(current)
+            rows = self._rows.of(report.bundle_names)
+            self._averages.sample(rows, report.bundle_load, report.bundle_topics)
+            self._rows.columns.reporter[rows] = broker.row
+            more = ReportedLoad.of(report, rows.astype(np.int32))
+            broker.rows, broker.latest = np.concatenate([broker.rows, more.rows]), broker.latest.and_of(more)
+            broker.unknown = None if current.all() else unknown.only(~current)
+
+    def unknown_bundles(self) -> dict[BrokerId, set[str]]:
+        """The brokers whose last report names bundles that are none, and the namespaces in which."""
+        return {
+            broker_id: {namespace_of(name) for name in broker.unknown.bundle_names}
+            for broker_id, broker in self.brokers.items()
+            if broker.unknown is not None
+        }
+
+    def latest(self) -> list[LatestReport]:
+        """What each broker's last report says of its bundles, in the order of the brokers' names."""
+        names, places = self._rows.order().names, self._rows.places()
+        return [
+            LatestReport(broker.registration, names, places[said.rows], said.topics, said.sessions, said.load)
+            for broker, said in ((broker, broker.latest) for broker in self.in_order())
+        ]
+
+    def nbytes(self) -> int:
+        brokers = self.brokers.values()
+        return sum(broker.rows.nbytes + broker.top.nbytes + broker.top_throughput.nbytes for broker in brokers)
+
+    def _all_but(self, gone: Rows | RowArray) -> BoolArray:
+        stays = np.ones(len(self._rows.columns.owner), dtype=bool)
+        stays[gone] = False
+        return stays
+
+    def _settle_dispute(self, broker: ReportingBroker, rows: Rows, foreign: BoolArray) -> BoolArray:
+        """Which of `rows` are this broker's to report, when others report some of them (`foreign`) too.
+
+        A bundle stays with a reporter that is also its owner. Whoever loses one carries load in its figures that is
+        no longer its own, until it reports without it.
+        """
+        columns = self._rows.columns
+        kept = foreign & (columns.owner[rows] == columns.reporter[rows])
+        broker.overtaken = bool(kept.any())
+        losers = set(columns.reporter[rows[foreign & ~kept]].tolist())
+        for other in self.brokers.values() if losers else ():
+            other.overtaken |= other.row in losers
+        return np.asarray(~kept)
+
+    def _of_current_bundles(self, broker: ReportingBroker, report: BrokerReport) -> BrokerReport:
+        """The report without bundles that the record of their namespace does not have: those are kept aside."""
+        new = [name for name in report.bundle_names if name not in self._rows.by_name]
+        unknown = {name for name in new if self._rows.has_record(namespace_of(name))}
+        if not unknown:
+            return report
+        self.ignored += len(unknown)
+        current = np.array([name not in unknown for name in report.bundle_names])
+        broker.unknown = report.only(~current)
+        return report.only(current)
