@@ -74,7 +74,7 @@ class BrokerStatsHandlers:
         if entry is None:
             path = paths.broker(broker_id)
             raise InvalidRecordError(f"the report of {broker_id} cannot be read: {view.faults.get(path, path)}")
-        return json_bytes(encode_local_broker_data(entry.record))
+        return json_bytes(await asyncio.to_thread(lambda: encode_local_broker_data(entry.whole_record())))
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request

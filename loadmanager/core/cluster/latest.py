@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
+
 from loadmanager.core.load import (
     MSG_RATE_IN,
     MSG_RATE_OUT,
@@ -16,6 +18,7 @@ from loadmanager.core.load import (
     RowArray,
 )
 from loadmanager.core.ownership import Registration
+from loadmanager.core.snapshot import find_row
 
 
 class LatestFigures(NamedTuple):
@@ -45,10 +48,19 @@ class LatestReport:
     def __len__(self) -> int:
         return len(self.bundles)
 
-    def figures(self) -> Iterator[tuple[str, LatestFigures]]:
-        """Each bundle in the report with its figures."""
-        msg_rate = self.load[:, MSG_RATE_IN] + self.load[:, MSG_RATE_OUT]
-        throughput = self.load[:, THROUGHPUT_IN] + self.load[:, THROUGHPUT_OUT]
+    def figures(self, *, with_rates: bool = True) -> Iterator[tuple[str, LatestFigures]]:
+        """Each bundle in the report with its figures; rates are 0 for those who do not go by the latest ones."""
+        load = self.load if with_rates else np.zeros_like(self.load)
+        msg_rate, throughput = (
+            load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT],
+            load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT],
+        )
         columns = (each.tolist() for each in (self.topics, self.sessions, msg_rate, throughput))
         names = map(self.names.__getitem__, self.bundles.tolist())
         return zip(names, map(LatestFigures._make, zip(*columns, strict=True)), strict=True)
+
+    def find_sessions(self, bundle: str) -> int | None:
+        """The consumers and producers of a bundle; None when it is not in the report."""
+        place = find_row(self.names, bundle)
+        at = () if place is None else np.flatnonzero(self.bundles == place).tolist()
+        return int(self.sessions[at[0]]) if at else None

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 
+from loadmanager.core.cluster import LatestFigures, LatestReport
 from loadmanager.core.controls import Controls
 from loadmanager.core.merging import Merge, MergeCandidate, find_merges
 from loadmanager.core.names import BundleName, InvalidNameError
@@ -17,12 +18,14 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import LoadManagerError, NotLeaderError
 from loadmanager.leader.carrying_out.reshaping import CLUSTER, Reshaper, find_hand, long_term
 from loadmanager.leader.deciding.desk import Desk
-from loadmanager.leader.picture.view import BrokerEntry, ClusterView
+from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
-from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.checkpoint import Later
 from loadmanager.wire.reshaping import merging_as_json
 from loadmanager.wire.steps import merge_as_json
+
+_NOTHING = LatestFigures(topics=0, sessions=0, msg_rate=0.0, throughput=0.0)
+"""What a bundle carries that its owner's report does not name."""
 
 
 class Merger:
@@ -40,14 +43,14 @@ class Merger:
             why = {"loadBalancerAutoBundleMergeEnabled": str(settings.auto_bundle_merge_enabled)}
             self._judge(Verdict(CLUSTER, MergeReason.MERGING_DISABLED, acted=False, why=why))
             return
-        find_doubt = self._view.gate.find_doubt
-        entries = {entry.registration: entry for name, entry in self._view.brokers.items() if find_doubt(name) is None}
+        find_doubt, latest = self._view.gate.find_doubt, self._view.model.latest_reports()
+        reports = {owner: report for owner, report in latest.items() if find_doubt(owner.broker) is None}
         namespaces = {name: entry.state for name, entry in self._view.namespaces.items()}
         snapshot, now_s = self._desk.snapshot(), time.time()
         asked = self._desk.recorder.ask("merge")
 
         def find() -> tuple[Mapping[str, list[MergeCandidate]], list[Merge], list[Verdict]]:
-            candidates = _candidates(entries, namespaces, snapshot, controls, now_s)
+            candidates = _candidates(reports, namespaces, snapshot, controls, now_s)
             return candidates, *find_merges(candidates, settings)
 
         candidates, merges, verdicts = await asyncio.to_thread(find)
@@ -87,29 +90,28 @@ class Merger:
 
 
 def _candidates(
-    entries: Mapping[Registration, BrokerEntry],
+    reports: Mapping[Registration, LatestReport],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     controls: Controls,
     now_s: float,
 ) -> dict[str, list[MergeCandidate]]:
     """All bundles of all namespaces; one that its owner's report does not name carries nothing."""
-    found = {}
+    found, reported = {}, {owner: dict(report.figures()) for owner, report in reports.items()}
     for namespace, state in namespaces.items():
         candidates = found[namespace] = list[MergeCandidate]()
         for name, ownership in zip(state.bundle_names(), state.ownerships, strict=True):
-            keeps = ownership.state is OwnershipState.OWNED and ownership.owner in entries
+            keeps = ownership.state is OwnershipState.OWNED and ownership.owner in reported
             owner = ownership.owner if keeps else None
-            reported = (entries[owner].record.get("lastStats") or {}) if owner is not None else {}
-            stats = reported.get(name)
-            msg_rate, throughput = long_term(snapshot, name) if stats is not None else (0.0, 0.0)
-            stats = stats or NamespaceBundleStats()
+            figures = reported[owner].get(name) if owner is not None else None
+            msg_rate, throughput = long_term(snapshot, name) if figures is not None else (0.0, 0.0)
+            topics, sessions, *_ = figures or _NOTHING
             candidates.append(
                 MergeCandidate(
                     name,
                     owner,
-                    topics=stats.get("topics", 0),
-                    sessions=stats.get("consumerCount", 0) + stats.get("producerCount", 0),
+                    topics=topics,
+                    sessions=sessions,
                     msg_rate=msg_rate,
                     throughput=throughput,
                     age_s=now_s - ownership.since_ms / 1000,

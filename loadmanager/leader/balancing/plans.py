@@ -215,13 +215,11 @@ class Plans:
 
     def _clients(self, steps: Sequence[_Step]) -> dict[str, int]:
         """The producers and consumers of the bundles, as their owners last reported."""
-        clients = {}
-        for step in steps:
-            entry = self._view.brokers.get(step.source.broker)
-            stats = (entry.record.get("lastStats") or {}).get(step.bundle) if entry is not None else None
-            if stats is not None:
-                clients[step.bundle] = stats.get("producerCount", 0) + stats.get("consumerCount", 0)
-        return clients
+        reports = self._view.model.latest_reports()
+        found = {
+            each.bundle: reports[each.source].find_sessions(each.bundle) for each in steps if each.source in reports
+        }
+        return {bundle: clients for bundle, clients in found.items() if clients is not None}
 
     def get(self, plan_hash: str) -> PlanAnswer:
         """A plan that is kept; `PlanNotFoundError` otherwise."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import structlog
 
+from loadmanager.core.cluster import LatestFigures, LatestReport
 from loadmanager.core.controls import Controls
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.names import BundleName, InvalidNameError, namespace_of
@@ -34,7 +34,6 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import BrokerEntry, ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Asked
-from loadmanager.wire.broker_data import NamespaceBundleStats
 from loadmanager.wire.checkpoint import Later
 from loadmanager.wire.reshaping import question_as_json
 from loadmanager.wire.steps import split_as_json
@@ -93,9 +92,8 @@ class Splitter:
         remembered = self._remembered()
         snapshot, asked = self._desk.snapshot(), self._desk.recorder.ask("split")
         try:
-            looked_at = await asyncio.to_thread(
-                _find_hot, self._believed(entries), namespaces, snapshot, settings, remembered
-            )
+            reports = self._believed(entries)
+            looked_at = await asyncio.to_thread(_find_hot, reports, namespaces, snapshot, settings, remembered)
             await self._split_hot(asked, looked_at, divider, controls)
         except NotLeaderError:
             raise
@@ -103,13 +101,13 @@ class Splitter:
             self._desk.split_state = {}  # what was remembered may be the cause; the next round starts without it
             raise
 
-    def _believed(self, entries: Sequence[BrokerEntry]) -> list[BrokerEntry]:
-        """The brokers whose last report may be gone by."""
-        believed = []
+    def _believed(self, entries: Sequence[BrokerEntry]) -> list[LatestReport]:
+        """The last reports of the brokers whose last report may be gone by."""
+        reports, believed = self._view.model.latest_reports(), []
         for entry in entries:
             doubt = self._view.gate.find_doubt(entry.registration.broker)
             if doubt is None:
-                believed.append(entry)
+                believed.append(reports[entry.registration])
             else:
                 broker = entry.registration.broker
                 self._judge(Verdict(broker, SplitReason.REPORT_NOT_BELIEVED, acted=False, why={"doubt": doubt}))
@@ -248,7 +246,7 @@ class Splitter:
 
 
 def _find_hot(
-    entries: Sequence[BrokerEntry],
+    reports: Sequence[LatestReport],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     settings: PlannerSettings,
@@ -258,39 +256,19 @@ def _find_hot(
     latest = goes_by_latest_rates(settings)
     above_in_long_term = frozenset() if latest else _above_in_long_term(snapshot, settings)
     found = []
-    for entry in entries:
+    for report in reports:
         candidates = []
-        reported = entry.record.get("lastStats") or {}
-        before = hits_of(remembered, entry.registration)
-        for name, stats in reported.items():
+        before = hits_of(remembered, report.registration)
+        for name, reading in report.figures(with_rates=latest):
             # Looked at first without anything that takes long: hardly any of a hundred thousand is above a limit.
-            reading = _Reading.of(stats, with_rates=latest)
             if name not in before and name not in above_in_long_term and find_limit(reading, settings) is None:
                 continue
-            candidate = _candidate(name, reading, entry.registration, namespaces, snapshot, latest=latest)
+            candidate = _candidate(name, reading, report.registration, namespaces, snapshot, latest=latest)
             if candidate is not None and (name in before or find_limit(candidate, settings) is not None):
                 candidates.append(candidate)
         candidates.sort(key=lambda candidate: candidate.name)
-        found.append(_Hot(entry.registration, candidates, len(reported)))
+        found.append(_Hot(report.registration, candidates, len(report)))
     return found
-
-
-class _Reading(NamedTuple):
-    """The latest figures of a bundle, rates in and out together; 0 for rates by a rule that does not go by these."""
-
-    topics: int
-    sessions: int
-    msg_rate: float
-    throughput: float
-
-    @classmethod
-    def of(cls, stats: NamespaceBundleStats, *, with_rates: bool) -> _Reading:
-        return cls(
-            stats.get("topics", 0),
-            stats.get("consumerCount", 0) + stats.get("producerCount", 0),
-            stats.get("msgRateIn", 0.0) + stats.get("msgRateOut", 0.0) if with_rates else 0.0,
-            stats.get("msgThroughputIn", 0.0) + stats.get("msgThroughputOut", 0.0) if with_rates else 0.0,
-        )
 
 
 def _above_in_long_term(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
@@ -305,7 +283,7 @@ def _above_in_long_term(snapshot: Snapshot, settings: PlannerSettings) -> frozen
 
 def _candidate(
     name: str,
-    reading: _Reading,
+    reading: LatestFigures,
     reporter: Registration,
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,

@@ -19,9 +19,11 @@ from loadmanager.core.quality import Gate
 from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
+from loadmanager.store.codec import decode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
 from loadmanager.wire.http import LookupData
 from loadmanager.wire.learned import LearnedData
+from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import FailureDomain, IsolationData
 from loadmanager.wire.records import NodeRecord
 
@@ -30,17 +32,27 @@ _SHOWN_BROKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup."""
+    """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup.
+
+    `record` is what it wrote of itself, but for what it says of its bundles: that is in the model, if it is believed.
+    `data` is the whole, as it was written.
+    """
 
     registration: Registration
     znode_version: int
     record: LocalBrokerData
+    data: bytes
     lookup_body: bytes
 
     @property
     def command_url(self) -> str | None:
         """Where unload calls go: the broker's agent, or the broker itself when it published none."""
         return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL) or self.record.get("webServiceUrl")
+
+    def whole_record(self) -> LocalBrokerData:
+        """What the broker wrote, with what it says of its bundles; it is read again, which takes its time."""
+        where = paths.broker(self.registration.broker)
+        return decode_broker_record(decode(self.data, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +182,14 @@ class ClusterView:
         if self.namespaces.pop(name, None) is not None:
             self.model.remove_namespace(name)
 
-    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData) -> None:
+    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData, data: bytes) -> None:
+        """Take over what a broker wrote of itself: `record`, which is what `data` says."""
         self.registrations[registration.broker] = registration
         answer = lookup_answer(registration.broker, record)
         assert answer is not None, "only an advertised listener can be missing"
-        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, record, answer.to_json())
+        itself: LocalBrokerData = {**record}
+        itself.pop("lastStats", None)
+        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, itself, data, answer.to_json())
 
     def drop_broker(self, broker_id: BrokerId) -> None:
         if self.registrations.pop(broker_id, None) is not None:
