@@ -105,7 +105,7 @@ class Fleet:
     def reported(self) -> set[str]:
         """Every bundle in any broker's last report."""
         reports = self.leader.node.view.model.latest_reports().values()
-        return {name for report in reports for name, _ in report.figures()}
+        return {name for report in reports for name in report.bundle_names}
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,7 @@ an image of all that, to be written down          imaging.py
 
 from __future__ import annotations
 
-from loadmanager.core.cluster.latest import LatestFigures, LatestReport
+from loadmanager.core.cluster.latest import LatestReport
 from loadmanager.core.cluster.model import ClusterModel
 
-__all__ = ["ClusterModel", "LatestFigures", "LatestReport"]
+__all__ = ["ClusterModel", "LatestReport"]

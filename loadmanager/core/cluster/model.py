@@ -109,7 +109,7 @@ class ClusterModel:
 
     def latest_reports(self) -> dict[Registration, LatestReport]:
         """What each broker's last report that was believed says of its bundles, in the order of the brokers' names."""
-        return {latest.registration: latest for latest in self._reporters.latest()}
+        return self._reporters.latest()
 
     def registrations(self) -> dict[BrokerId, Registration]:
         """The registration of each broker that has reported."""

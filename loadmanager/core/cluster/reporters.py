@@ -191,13 +191,13 @@ class Reporters:
             if broker.unknown is not None
         }
 
-    def latest(self) -> list[LatestReport]:
+    def latest(self) -> dict[Registration, LatestReport]:
         """What each broker's last report says of its bundles, in the order of the brokers' names."""
         names, places = self._rows.order().names, self._rows.places()
-        return [
-            LatestReport(broker.registration, names, places[said.rows], said.topics, said.sessions, said.load)
+        return {
+            broker.registration: LatestReport(names, places[said.rows], said.topics, said.sessions, said.load)
             for broker, said in ((broker, broker.latest) for broker in self.in_order())
-        ]
+        }
 
     def nbytes(self) -> int:
         brokers = self.brokers.values()

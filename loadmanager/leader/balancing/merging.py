@@ -6,8 +6,8 @@ import asyncio
 import time
 from collections.abc import Mapping
 
-from loadmanager.core.cluster import LatestFigures, LatestReport
 from loadmanager.core.controls import Controls
+from loadmanager.core.load import ReportedBundles
 from loadmanager.core.merging import Merge, MergeCandidate, find_merges
 from loadmanager.core.names import BundleName, InvalidNameError
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
@@ -23,9 +23,6 @@ from loadmanager.leader.recording.journal import Journal
 from loadmanager.wire.checkpoint import Later
 from loadmanager.wire.reshaping import merging_as_json
 from loadmanager.wire.steps import merge_as_json
-
-_NOTHING = LatestFigures(topics=0, sessions=0, msg_rate=0.0, throughput=0.0)
-"""What a bundle carries that its owner's report does not name."""
 
 
 class Merger:
@@ -90,22 +87,22 @@ class Merger:
 
 
 def _candidates(
-    reports: Mapping[Registration, LatestReport],
+    reports: Mapping[Registration, ReportedBundles],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     controls: Controls,
     now_s: float,
 ) -> dict[str, list[MergeCandidate]]:
     """All bundles of all namespaces; one that its owner's report does not name carries nothing."""
-    found, reported = {}, {owner: dict(report.figures()) for owner, report in reports.items()}
+    found, reported = {}, {owner: _counts_in(report) for owner, report in reports.items()}
     for namespace, state in namespaces.items():
         candidates = found[namespace] = list[MergeCandidate]()
         for name, ownership in zip(state.bundle_names(), state.ownerships, strict=True):
             keeps = ownership.state is OwnershipState.OWNED and ownership.owner in reported
             owner = ownership.owner if keeps else None
-            figures = reported[owner].get(name) if owner is not None else None
-            msg_rate, throughput = long_term(snapshot, name) if figures is not None else (0.0, 0.0)
-            topics, sessions, *_ = figures or _NOTHING
+            counts = reported[owner].get(name) if owner is not None else None
+            msg_rate, throughput = long_term(snapshot, name) if counts is not None else (0.0, 0.0)
+            topics, sessions = counts or (0, 0)
             candidates.append(
                 MergeCandidate(
                     name,
@@ -119,3 +116,9 @@ def _candidates(
                 )
             )
     return found
+
+
+def _counts_in(report: ReportedBundles) -> dict[str, tuple[int, int]]:
+    """Topics and sessions by bundle."""
+    counts = zip(report.bundle_topics.tolist(), report.bundle_sessions.tolist(), strict=True)
+    return dict(zip(report.bundle_names, counts, strict=True))

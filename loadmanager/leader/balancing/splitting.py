@@ -6,15 +6,15 @@ Reports are looked at in a worker thread. Only of bundles that are above a limit
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import structlog
 
-from loadmanager.core.cluster import LatestFigures, LatestReport
 from loadmanager.core.controls import Controls
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
+from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, ReportedBundles
 from loadmanager.core.names import BundleName, InvalidNameError, namespace_of
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
 from loadmanager.core.placement.base import State
@@ -101,13 +101,13 @@ class Splitter:
             self._desk.split_state = {}  # what was remembered may be the cause; the next round starts without it
             raise
 
-    def _believed(self, entries: Sequence[BrokerEntry]) -> list[LatestReport]:
+    def _believed(self, entries: Sequence[BrokerEntry]) -> Sequence[tuple[Registration, ReportedBundles]]:
         """The last reports of the brokers whose last report may be gone by."""
         reports, believed = self._view.model.latest_reports(), []
         for entry in entries:
             doubt = self._view.gate.find_doubt(entry.registration.broker)
             if doubt is None:
-                believed.append(reports[entry.registration])
+                believed.append((entry.registration, reports[entry.registration]))
             else:
                 broker = entry.registration.broker
                 self._judge(Verdict(broker, SplitReason.REPORT_NOT_BELIEVED, acted=False, why={"doubt": doubt}))
@@ -246,7 +246,7 @@ class Splitter:
 
 
 def _find_hot(
-    reports: Sequence[LatestReport],
+    reports: Sequence[tuple[Registration, ReportedBundles]],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     settings: PlannerSettings,
@@ -256,19 +256,35 @@ def _find_hot(
     latest = goes_by_latest_rates(settings)
     above_in_long_term = frozenset() if latest else _above_in_long_term(snapshot, settings)
     found = []
-    for report in reports:
+    for registration, report in reports:
         candidates = []
-        before = hits_of(remembered, report.registration)
-        for name, reading in report.figures(with_rates=latest):
+        before = hits_of(remembered, registration)
+        for name, reading in _readings(report, with_rates=latest):
             # Looked at first without anything that takes long: hardly any of a hundred thousand is above a limit.
             if name not in before and name not in above_in_long_term and find_limit(reading, settings) is None:
                 continue
-            candidate = _candidate(name, reading, report.registration, namespaces, snapshot, latest=latest)
+            candidate = _candidate(name, reading, registration, namespaces, snapshot, latest=latest)
             if candidate is not None and (name in before or find_limit(candidate, settings) is not None):
                 candidates.append(candidate)
         candidates.sort(key=lambda candidate: candidate.name)
-        found.append(_Hot(report.registration, candidates, len(report)))
+        found.append(_Hot(registration, candidates, len(report.bundle_topics)))
     return found
+
+
+class _Reading(NamedTuple):
+    """The latest figures of a bundle, rates in and out together; 0 for rates by a rule that does not go by these."""
+
+    topics: int
+    sessions: int
+    msg_rate: float
+    throughput: float
+
+
+def _readings(report: ReportedBundles, *, with_rates: bool) -> Iterator[tuple[str, _Reading]]:
+    load = report.bundle_load if with_rates else np.zeros_like(report.bundle_load)
+    rates = load[:, MSG_RATE_IN] + load[:, MSG_RATE_OUT], load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT]
+    columns = (each.tolist() for each in (report.bundle_topics, report.bundle_sessions, *rates))
+    return zip(report.bundle_names, map(_Reading._make, zip(*columns, strict=True)), strict=True)
 
 
 def _above_in_long_term(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
@@ -283,7 +299,7 @@ def _above_in_long_term(snapshot: Snapshot, settings: PlannerSettings) -> frozen
 
 def _candidate(
     name: str,
-    reading: LatestFigures,
+    reading: _Reading,
     reporter: Registration,
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.builders import Load, broker, bundle, owned, report
 
-from loadmanager.core.cluster import ClusterModel, LatestFigures
+from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.ownership import FREE, Registration
 
@@ -19,11 +19,14 @@ NS = "tenant/ns"
 WHOLE, LOW, HIGH = (
     f"t/n/{ends}" for ends in ("0x00000000_0xffffffff", "0x00000000_0x80000000", "0x80000000_0xffffffff")
 )
-Said = dict[str, LatestFigures]
+Said = dict[str, tuple[int, int, list[float]]]
 
 
 def said(model: ClusterModel, registration: Registration) -> Said:
-    return dict(model.latest_reports()[registration].figures())
+    """By bundle its topics, its sessions and its load."""
+    report = model.latest_reports()[registration]
+    columns = (each.tolist() for each in (report.bundle_topics, report.bundle_sessions, report.bundle_load))
+    return dict(zip(report.bundle_names, zip(*columns, strict=True), strict=True))
 
 
 def with_sessions(given_report: BrokerReport, *sessions: int) -> BrokerReport:
@@ -36,15 +39,9 @@ def test_the_last_report_of_a_broker_says_what_each_of_its_bundles_carries() -> 
     model.apply_report(B, report([Z]))
     model.apply_report(A, with_sessions(report({Y: (1, 2, 30, 40), X: (5, 0, 0, 7)}, topics_per_bundle=3), 11, 12))
     assert list(model.latest_reports()) == [A, B]
-    assert said(model, A) == {Y: LatestFigures(3, 11, 3.0, 70.0), X: LatestFigures(3, 12, 5.0, 7.0)}
+    assert said(model, A) == {Y: (3, 11, [1, 2, 30, 40]), X: (3, 12, [5, 0, 0, 7])}
     assert list(said(model, A)) == [Y, X]
-    assert said(model, B) == {Z: LatestFigures(1, 0, 0.0, 0.0)}
-
-
-def test_who_does_not_go_by_latest_rates_gets_none() -> None:
-    model = ClusterModel()
-    model.apply_report(A, with_sessions(report({X: (1, 2, 3, 4)}), 5))
-    assert dict(model.latest_reports()[A].figures(with_rates=False)) == {X: LatestFigures(1, 5, 0.0, 0.0)}
+    assert said(model, B) == {Z: (1, 0, [0, 0, 0, 0])}
 
 
 def test_the_sessions_of_a_bundle_are_found_by_its_name() -> None:
@@ -61,7 +58,7 @@ def test_a_report_takes_the_place_of_the_one_before() -> None:
     model.set_namespace(NS, [X, Y], [owned(A), owned(A)])
     model.apply_report(A, report([X, Y]))
     model.apply_report(A, report({Y: (7, 0, 0, 0)}))
-    assert said(model, A) == {Y: LatestFigures(1, 0, 7.0, 0.0)}
+    assert said(model, A) == {Y: (1, 0, [7, 0, 0, 0])}
     again = broker("a", incarnation=2)
     model.apply_report(again, report())
     assert not model.latest_reports()[again]
@@ -75,7 +72,7 @@ def test_what_was_given_out_stays_as_it_was() -> None:
     latest = model.latest_reports()[A]
     model.apply_report(A, report({Z: (9, 0, 0, 0)}))
     model.apply_report(B, report({bundle(0): (8, 0, 0, 0)}))
-    assert {name: figures.msg_rate for name, figures in latest.figures()} == {X: 1.0, Y: 2.0}
+    assert (latest.bundle_names, latest.bundle_load[:, 0].tolist()) == ((X, Y), [1, 2])
 
 
 def test_bundles_that_are_no_more_go_and_those_of_a_report_that_was_quicker_come() -> None:
@@ -84,7 +81,7 @@ def test_bundles_that_are_no_more_go_and_those_of_a_report_that_was_quicker_come
     model.apply_report(A, with_sessions(report([LOW, HIGH, WHOLE]), 1, 2, 4))
     assert said(model, A).keys() == {LOW, HIGH}
     model.set_namespace("t/n", [WHOLE], [owned(A)])
-    assert said(model, A) == {WHOLE: LatestFigures(1, 4, 0.0, 0.0)}
+    assert said(model, A) == {WHOLE: (1, 4, [0, 0, 0, 0])}
 
 
 def test_a_broker_that_lost_a_dispute_says_nothing_of_the_bundle_that_has_the_row_now() -> None:
@@ -94,7 +91,7 @@ def test_a_broker_that_lost_a_dispute_says_nothing_of_the_bundle_that_has_the_ro
     model.apply_report(B, report())
     model.apply_report(C, report({Y: (1, 0, 0, 0)}))
     assert said(model, A) == {}
-    assert said(model, C) == {Y: LatestFigures(1, 0, 1.0, 0.0)}
+    assert said(model, C) == {Y: (1, 0, [1, 0, 0, 0])}
     assert [each.bundles.tolist() for each in model.image().brokers] == [[], [], [0]]
 
 
@@ -136,11 +133,9 @@ def test_whatever_comes_in_whatever_order_figures_are_those_of_the_last_report(
     reports = model.latest_reports()
     assert list(reports) == sorted(last, key=lambda registration: registration.broker)
     bundles = model.snapshot(0.0, 0.0).bundles
-    for position, (registration, latest) in enumerate(reports.items()):
-        figures = dict(latest.figures())
-        for name, found in figures.items():
-            load = last[registration][name]
-            assert (found.msg_rate, found.throughput) == (load[0] + load[1], load[2] + load[3])
+    for position, registration in enumerate(reports):
+        figures = said(model, registration)
+        assert all(load == list(last[registration][name]) for name, (_, _, load) in figures.items())
         assert figures.keys() <= set(bundles.names)
         kept = {name for name, holder in zip(bundles.names, bundles.broker.tolist(), strict=True) if holder == position}
         assert kept <= figures.keys()
