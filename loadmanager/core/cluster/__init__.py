@@ -1,14 +1,16 @@
 """The cluster as it is known now: `ClusterModel` is what others know, the files beside it have one purpose each.
 
-what                                              file            is written by
-----                                              ----            -------------
-a bundle's name and row, its namespace            rows.py         records and reports
-the columns that rows are of                      columns.py      the files below
-who owns each, and where one on its way goes      owners.py       records
-who reports each, a broker's last report          reporters.py    reports
-running means, topics, what new ones inherit      averages.py     reports, and records with other bundles
-when what was unloaded                            unloads.py      the leader
-a snapshot of all that                            snapshotting.py
+what                                              file             comes from
+----                                              ----             ----------
+a bundle's name and row, and its namespace        rows.py          records and reports
+the columns that rows are of                      columns.py
+who owns each, and where one on its way goes      owners.py        records
+what a record does to all the rest                records.py       records
+who reports each                                  reporters.py     reports
+what a broker reported last                       reported.py      reports; given out by latest.py
+running means, and latest numbers of topics       averages.py      reports; a record's new bundles inherit them
+when what was unloaded                            unloads.py       whoever unloads
+a snapshot of all that, to decide on              snapshotting.py
 an image of all that, to be written down          imaging.py
 """
 

@@ -39,9 +39,7 @@ class AverageColumns:
         self._rows.note_changed(rows)
 
     def seed(self, name: str, averages: BundleAverages) -> None:
-        """Take persisted history for a bundle that has less of its own, or only what it inherited by its share of the
-        hash range: the leader may know better. Ignored for one in no record and no report.
-        """
+        """Take persisted history: see `ClusterModel.seed_bundle`."""
         table, columns = self._rows, self._rows.columns
         row = table.by_name.get(name)
         has_more = row is not None and columns.long_samples[row] >= averages.long_samples
@@ -55,9 +53,7 @@ class AverageColumns:
         columns.topics[row] = averages.topics
 
     def divide(self, parts: Mapping[str, PartLoad]) -> None:
-        """Divide what the parts of a split bundle carry by what is known of their topics. Their sum stays. Ignored
-        where one of them has no history, and without any topic.
-        """
+        """Divide what the parts of a split bundle carry: see `ClusterModel.redistribute`."""
         table, columns = self._rows, self._rows.columns
         shares = divide_by_topics(list(parts.values()))
         rows = np.array([table.by_name.get(name, NOBODY) for name in parts], dtype=np.intp)

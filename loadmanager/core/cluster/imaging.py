@@ -8,7 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from loadmanager.core.cluster.owners import RecordedOwners
-from loadmanager.core.cluster.reporters import Reporters, ReportingBroker
+from loadmanager.core.cluster.reported import ReportingBroker
+from loadmanager.core.cluster.reporters import Reporters
 from loadmanager.core.cluster.rows import BundleRows
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.image import BrokerImage, ClusterImage

@@ -15,21 +15,21 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 
 from loadmanager.core.cluster.averages import AverageColumns
-from loadmanager.core.cluster.columns import Rows
 from loadmanager.core.cluster.imaging import image_of, restore
 from loadmanager.core.cluster.latest import LatestReport
 from loadmanager.core.cluster.owners import RecordedOwners
-from loadmanager.core.cluster.reporters import Reporters, ReportingBroker
+from loadmanager.core.cluster.records import NamespaceRecords
+from loadmanager.core.cluster.reporters import Reporters
 from loadmanager.core.cluster.rows import BundleRows
 from loadmanager.core.cluster.snapshotting import sorted_bundles, top_bundles
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.extensible import BrokerLoad, ReportRules
 from loadmanager.core.image import ClusterImage
-from loadmanager.core.inheritance import Overlaps, PartLoad
+from loadmanager.core.inheritance import PartLoad
 from loadmanager.core.learned import Learned
 from loadmanager.core.load import BrokerReport, BundleAverages, FloatArray
-from loadmanager.core.names import BrokerId, namespace_of
+from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.quality import NO_DOUBTS, Doubts
@@ -43,8 +43,9 @@ class ClusterModel:
         self._rows = BundleRows()
         self._owners = RecordedOwners(self._rows)
         self._averages = AverageColumns(self._rows)
-        self._reporters = Reporters(self._rows, self._owners.registrations, self._averages, rules or ReportRules())
+        self._reporters = Reporters(self._rows, self._owners, self._averages, rules or ReportRules())
         self._unloads = UnloadTimes()
+        self._namespaces = NamespaceRecords(self._rows, self._owners, self._averages, self._reporters, self._unloads)
         self._policies = NO_POLICIES
         self._controls = NO_CONTROLS
         self._doubts = NO_DOUBTS
@@ -73,10 +74,7 @@ class ClusterModel:
         is left to that one: this report is from before it moved.
         """
         self._rows.revision += 1
-        broker = self._reporters.brokers.get(registration.broker)
-        if broker is None or broker.registration != registration:
-            broker = self._register(registration, report)
-        self._reporters.take_in(broker, report, self._policies.has_policy)
+        self._reporters.take_in(registration, report, self._policies.has_policy)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
         """Forget a broker that is gone, and its load; the history of its bundles stays."""
@@ -84,13 +82,11 @@ class ClusterModel:
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
         """Take in a namespace record: its bundles and, in the same order, who owns them."""
-        assert all(namespace_of(name) == namespace for name in bundle_names), f"bundles of {namespace} only"
-        self._take_in_record(namespace, bundle_names, ownerships)
+        self._namespaces.put(namespace, bundle_names, ownerships)
 
     def remove_namespace(self, namespace: str) -> None:
         """Its record is gone."""
-        self._take_in_record(namespace, (), ())
-        self._rows.set_record(namespace, there=False)
+        self._namespaces.remove(namespace)
 
     def redistribute(self, parts: Mapping[str, PartLoad]) -> None:
         """Divide the history of these bundles, the parts of a split one, by what is known of their topics.
@@ -235,48 +231,3 @@ class ClusterModel:
         what last reports say of them, which no snapshot has.
         """
         return self._rows.nbytes() + self._reporters.nbytes()
-
-    def _register(self, registration: Registration, report: BrokerReport) -> ReportingBroker:
-        """A broker that is new, or has registered again: then it is another one."""
-        self._reporters.remove(registration.broker)
-        self._sweep_registrations()
-        broker = ReportingBroker(registration, self._owners.registrations.of(registration), report)
-        self._reporters.brokers[registration.broker] = broker
-        return broker
-
-    def _take_in_record(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
-        self._rows.revision += 1
-        self._sweep_registrations()
-        previous = self._rows.of_namespace(namespace)
-        former = self._owners.strike(previous)
-        rows = self._rows.of(bundle_names)
-        if len(rows):
-            self._rows.set_record(namespace, there=True)
-            self._reshape(previous, former, rows)
-        self._owners.write(rows, ownerships)
-        self._reporters.forget_unnamed(previous)
-
-    def _reshape(self, previous: Rows, former: Rows, rows: Rows) -> None:
-        """Take in that a record's bundles are these `rows`: before, `former` ones were, and `previous` ones known."""
-        if len(former) == len(previous) and np.array_equal(former, np.sort(rows)):
-            return
-        gone, heirs = previous[~np.isin(previous, rows)], rows[~np.isin(rows, former)]
-        replaced = former[~np.isin(former, rows)]
-        if len(heirs) and len(replaced):
-            self._inherit(heirs, replaced)
-        if len(gone):
-            self._reporters.release(gone)
-        if len(heirs):
-            self._reporters.take_in_unknown()
-
-    def _inherit(self, heirs: Rows, former: Rows) -> None:
-        """Give new bundles the history, and the marks, of those whose place they take."""
-        names = self._rows.names
-        overlaps = Overlaps.of([names[row] for row in heirs], [names[row] for row in former])
-        pairs = zip(heirs[overlaps.heir].tolist(), former[overlaps.former].tolist(), strict=True)
-        self._unloads.inherit(((names[heir], names[row]) for heir, row in pairs), [names[row] for row in former])
-        self._averages.inherit(heirs, former, overlaps)
-
-    def _sweep_registrations(self) -> None:
-        brokers = self._reporters.brokers
-        self._owners.sweep((broker.row for broker in brokers.values()), len(brokers))

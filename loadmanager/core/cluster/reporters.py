@@ -7,86 +7,20 @@ one that was read last. What it says of them is kept aside until a record has th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
 from loadmanager.core.cluster.averages import AverageColumns
 from loadmanager.core.cluster.columns import Rows
 from loadmanager.core.cluster.latest import LatestReport
-from loadmanager.core.cluster.owners import RegistrationRows
+from loadmanager.core.cluster.owners import RecordedOwners
+from loadmanager.core.cluster.reported import ReportedLoad, ReportingBroker
 from loadmanager.core.cluster.rows import BundleRows
-from loadmanager.core.extensible import LoadAverage, ReportRules, find_top_bundles, throughput_of
-from loadmanager.core.load import METRICS, BoolArray, BrokerReport, FloatArray, IntArray, RowArray
+from loadmanager.core.extensible import ReportRules, find_top_bundles, throughput_of
+from loadmanager.core.load import BoolArray, BrokerReport, RowArray
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.snapshot import NOBODY
-
-
-def _no_rows() -> RowArray:
-    return np.empty(0, dtype=np.int32)
-
-
-@dataclass(slots=True, eq=False)
-class ReportedLoad:
-    """What a report says of the bundles in `rows` (k,): columns of the report itself, which nobody writes into."""
-
-    rows: RowArray
-    topics: IntArray
-    sessions: IntArray
-    load: FloatArray
-
-    @classmethod
-    def nothing(cls) -> ReportedLoad:
-        none = np.empty(0, dtype=np.int64)
-        return cls(_no_rows(), none, none, np.empty((0, METRICS)))
-
-    @classmethod
-    def of(cls, report: BrokerReport, rows: RowArray) -> ReportedLoad:
-        return cls(rows, report.bundle_topics, report.bundle_sessions, report.bundle_load)
-
-    def only(self, kept: BoolArray) -> ReportedLoad:
-        return ReportedLoad(self.rows[kept], self.topics[kept], self.sessions[kept], self.load[kept])
-
-    def and_of(self, more: ReportedLoad) -> ReportedLoad:
-        return ReportedLoad(
-            np.concatenate([self.rows, more.rows]),
-            np.concatenate([self.topics, more.topics]),
-            np.concatenate([self.sessions, more.sessions]),
-            np.concatenate([self.load, more.load]),
-        )
-
-
-@dataclass(slots=True, eq=False)
-class ReportingBroker:
-    """A registered broker: its registration's row, its last report without the bundles, and the rows of those.
-
-    `latest` is what it says of them: nothing, until the first report since the model was restored. `top` are the rows
-    of the busiest of them, the least busy first, and `top_throughput` their bytes/s. `overtaken`: another broker has
-    since reported one of those bundles. `unknown` is the part of the report about bundles that the record of their
-    namespace does not have.
-    """
-
-    registration: Registration
-    row: int
-    report: BrokerReport
-    rows: RowArray = field(default_factory=_no_rows)
-    latest: ReportedLoad = field(default_factory=ReportedLoad.nothing)
-    top: RowArray = field(default_factory=_no_rows)
-    top_throughput: FloatArray = field(default_factory=lambda: np.empty(0))
-    average: LoadAverage = field(default_factory=LoadAverage)
-    overtaken: bool = False
-    unknown: BrokerReport | None = None
-
-    def keep(self, stays: BoolArray) -> None:
-        """Let go of all bundles but these, by their rows."""
-        if not stays[self.rows].all():
-            self.rows, self.latest = self.rows[stays[self.rows]], self.latest.only(stays[self.latest.rows])
-
-    def keep_in_top(self, stays: BoolArray) -> None:
-        """List none but these among the busiest, by their rows."""
-        kept = stays[self.top]
-        self.top, self.top_throughput = self.top[kept], self.top_throughput[kept]
 
 
 class Reporters:
@@ -95,11 +29,9 @@ class Reporters:
     By the `rules` each report goes into the broker's averages, and the busiest bundles in it are kept.
     """
 
-    def __init__(
-        self, rows: BundleRows, registrations: RegistrationRows, averages: AverageColumns, rules: ReportRules
-    ) -> None:
+    def __init__(self, rows: BundleRows, owners: RecordedOwners, averages: AverageColumns, rules: ReportRules) -> None:
         self._rows = rows
-        self._registrations = registrations
+        self._owners = owners
         self._averages = averages
         self.rules = rules
         self.brokers: dict[BrokerId, ReportingBroker] = {}
@@ -109,47 +41,32 @@ class Reporters:
         """Sorted by name, as the brokers of a snapshot are."""
         return [self.brokers[broker_id] for broker_id in sorted(self.brokers)]
 
-    def take_in(self, broker: ReportingBroker, report: BrokerReport, has_policy: Callable[[str], bool]) -> None:
-        """One sample for each bundle in the report; one that another broker reports and owns is left to that one: this
-        report is from before it moved.
-        """
+    def take_in(self, registration: Registration, report: BrokerReport, has_policy: Callable[[str], bool]) -> None:
+        """One sample for each bundle in the report, but for those that are left to another broker."""
+        broker = self.brokers.get(registration.broker)
+        if broker is None or broker.registration != registration:
+            broker = self._register(registration, report)
         broker.unknown = None
         try:
             rows = self._rows.known(report.bundle_names)
         except KeyError:
             report = self._of_current_bundles(broker, report)
             rows = self._rows.of(report.bundle_names)
-        reporter = self._rows.columns.reporter
-        reporters = reporter[rows]
-        foreign = (reporters != NOBODY) & (reporters != broker.row)
-        broker.overtaken = False
-        if foreign.any():
-            mine = self._settle_dispute(broker, rows, foreign)
-            self._averages.sample(rows[mine], report.bundle_load[mine], report.bundle_topics[mine])
-            reporter[rows[mine]] = broker.row
-        else:
-            self._averages.sample(rows, report.bundle_load, report.bundle_topics)
-            reporter[rows] = broker.row
+        self._sample(broker, rows, report)
         top = find_top_bundles(report, self.rules, has_policy)
         broker.top, broker.top_throughput = rows[top].astype(np.int32), throughput_of(report.bundle_load[top])
         broker.average = self.rules.average_after(report, broker.average)
         previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
         broker.latest = ReportedLoad.of(report, broker.rows)
         if not np.array_equal(previous, broker.rows):
-            self.drop(broker, previous[~np.isin(previous, rows)])
+            self._drop(broker, previous[~np.isin(previous, rows)])
 
     def remove(self, broker_id: BrokerId) -> None:
         """Forget a broker that is gone, and its load; the history of its bundles stays."""
         broker = self.brokers.pop(broker_id, None)
         if broker is not None:
             self._rows.revision += 1
-            self.drop(broker, broker.rows)
-
-    def drop(self, broker: ReportingBroker, rows: Rows | RowArray) -> None:
-        """The broker's report has these bundles no more."""
-        rows = rows[self._rows.columns.reporter[rows] == broker.row]
-        self._rows.columns.reporter[rows] = NOBODY
-        self.forget_unnamed(rows)
+            self._drop(broker, broker.rows)
 
     def forget_unnamed(self, rows: Rows | RowArray) -> None:
         """Forget those bundles that neither a namespace record nor a report has any more."""
@@ -203,10 +120,42 @@ class Reporters:
         brokers = self.brokers.values()
         return sum(broker.rows.nbytes + broker.top.nbytes + broker.top_throughput.nbytes for broker in brokers)
 
+    def sweep_registrations(self) -> None:
+        """Have rows of ended registrations used again."""
+        self._owners.sweep((broker.row for broker in self.brokers.values()), len(self.brokers))
+
+    def _register(self, registration: Registration, report: BrokerReport) -> ReportingBroker:
+        """A broker that is new, or has registered again: then it is another one, and what it was is gone."""
+        self.remove(registration.broker)
+        self.sweep_registrations()
+        broker = ReportingBroker(registration, self._owners.registrations.of(registration), report)
+        self.brokers[registration.broker] = broker
+        return broker
+
+    def _drop(self, broker: ReportingBroker, rows: Rows | RowArray) -> None:
+        """The broker's report has these bundles no more."""
+        rows = rows[self._rows.columns.reporter[rows] == broker.row]
+        self._rows.columns.reporter[rows] = NOBODY
+        self.forget_unnamed(rows)
+
     def _all_but(self, gone: Rows | RowArray) -> BoolArray:
         stays = np.ones(len(self._rows.columns.owner), dtype=bool)
         stays[gone] = False
         return stays
+
+    def _sample(self, broker: ReportingBroker, rows: Rows, report: BrokerReport) -> None:
+        """Count what is this broker's to report."""
+        reporter = self._rows.columns.reporter
+        reporters = reporter[rows]
+        foreign = (reporters != NOBODY) & (reporters != broker.row)
+        broker.overtaken = False
+        if foreign.any():
+            mine = self._settle_dispute(broker, rows, foreign)
+            self._averages.sample(rows[mine], report.bundle_load[mine], report.bundle_topics[mine])
+            reporter[rows[mine]] = broker.row
+        else:
+            self._averages.sample(rows, report.bundle_load, report.bundle_topics)
+            reporter[rows] = broker.row
 
     def _settle_dispute(self, broker: ReportingBroker, rows: Rows, foreign: BoolArray) -> BoolArray:
         """Which of `rows` are this broker's to report, when others report some of them (`foreign`) too.

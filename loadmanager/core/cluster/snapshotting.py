@@ -8,7 +8,7 @@ import numpy as np
 
 from loadmanager.core.cluster.columns import RecordedState
 from loadmanager.core.cluster.owners import RecordedOwners
-from loadmanager.core.cluster.reporters import ReportingBroker
+from loadmanager.core.cluster.reported import ReportingBroker
 from loadmanager.core.cluster.rows import BundleRows
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.extensible import TopBundles
