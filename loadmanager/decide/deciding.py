@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from loadmanager.config import Settings
-from loadmanager.core.filters import CONTROLS, SIMPLE, Question, apply, find_pin, preferred_brokers, rules_of
+from loadmanager.core.filters import CONTROLS, SIMPLE, PlacementQuestion, apply, find_pin, preferred_brokers, rules_of
 from loadmanager.core.load import BoolArray
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
@@ -199,9 +199,9 @@ class PlaceDecider(Decider):
         rows = [row for row in (brokers.find_row(BrokerId(broker)) for broker in listed) if row is not None]
         return np.array(rows, dtype=np.intp)
 
-    def _question(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine) -> Question:
+    def _question(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine) -> PlacementQuestion:
         topics = line.get("topics", {}).get(self._bundle, ())
-        return Question(
+        return PlacementQuestion(
             namespace_of(self._bundle),
             non_persistent=any(topic["topic"].startswith("non-persistent://") for topic in topics),
             snapshot=snapshot,

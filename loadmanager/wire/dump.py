@@ -197,7 +197,7 @@ class Namespace(TypedDict, total=False):
 
 
 @with_config(_STRICT)
-class TopicLoad(TypedDict):
+class DumpedTopic(TypedDict):
     topic: Name
     hash: NotRequired[Hash]
     msgRateIn: NotRequired[Amount]
@@ -238,7 +238,7 @@ class RoundRobinState(TypedDict, total=False):
 
 
 @with_config(_STRICT)
-class Quotas(TypedDict, total=False):
+class DumpedQuotas(TypedDict, total=False):
     """What bundles are expected to need: messages/s in and out, bytes/s in and out, MB."""
 
     quotas: dict[Name, Quota]
@@ -256,7 +256,7 @@ class Quotas(TypedDict, total=False):
 class QuotasState(TypedDict, total=False):
     """Of the strategies of SimpleLoadManagerImpl: quotas, and whose turn it is."""
 
-    model: Quotas
+    model: DumpedQuotas
     cursor: Small
 
 
@@ -306,7 +306,7 @@ class DumpLine(TypedDict, total=False):
     brokerLoad: dict[Name, PublishedBrokerLoad]
     topBundles: dict[Name, list[TopBundle]]
     namespaces: dict[Name, Namespace]
-    topics: dict[Name, list[TopicLoad]]
+    topics: dict[Name, list[DumpedTopic]]
     isolationPolicies: dict[Name, IsolationData]
     failureDomains: dict[Name, FailureDomain]
     controls: ControlsData

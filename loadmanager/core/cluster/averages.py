@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadmanager.core.cluster.columns import Rows
-from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.inheritance import Overlaps, PartLoad, divide_by_topics
 from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BundleAverages, FloatArray, next_average
 from loadmanager.core.names import namespace_of
@@ -23,7 +23,7 @@ from loadmanager.core.snapshot import NOBODY
 class AverageColumns:
     """The columns of averages, their samples and topics: who writes there, does it here."""
 
-    def __init__(self, rows: BundleRows) -> None:
+    def __init__(self, rows: NamedRows) -> None:
         self._rows = rows
 
     def sample(self, rows: Rows, load: FloatArray, topics: npt.NDArray[np.int64]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.reported import ReportingBroker
 from loadmanager.core.cluster.reporters import Reporters
-from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.image import BrokerImage, ClusterImage
 from loadmanager.core.load import RowArray
@@ -19,7 +19,7 @@ from loadmanager.core.snapshot import NOBODY
 _COPIED = ("short", "long", "short_samples", "long_samples", "topics", "recorded")
 
 
-def image_of(table: BundleRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes) -> ClusterImage:
+def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes) -> ClusterImage:
     """Everything that is known now; what is done to the model later does not change it."""
     order, columns, registrations = table.order(), table.columns, owners.registrations.by_registration
     rows, position, places = order.rows, owners.registrations.places(registrations.values()), table.places()
@@ -43,7 +43,7 @@ def image_of(table: BundleRows, owners: RecordedOwners, reporters: Reporters, un
 
 
 def restore(
-    image: ClusterImage, table: BundleRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
+    image: ClusterImage, table: NamedRows, owners: RecordedOwners, reporters: Reporters, unloads: UnloadTimes
 ) -> None:
     """Make the parts of an empty model those of the one that the image was taken of."""
     assert not table.names, "only an empty model is made into another"

@@ -20,7 +20,7 @@ from loadmanager.core.cluster.latest import LatestReport
 from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.records import NamespaceRecords
 from loadmanager.core.cluster.reporters import Reporters
-from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.snapshotting import sorted_bundles, top_bundles
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.controls import NO_CONTROLS, Controls
@@ -40,7 +40,7 @@ class ClusterModel:
     """All brokers and bundles, their load and their owners; `rules` say how reports are taken in."""
 
     def __init__(self, rules: ReportRules | None = None) -> None:
-        self._rows = BundleRows()
+        self._rows = NamedRows()
         self._owners = RecordedOwners(self._rows)
         self._averages = AverageColumns(self._rows)
         self._reporters = Reporters(self._rows, self._owners, self._averages, rules or ReportRules())

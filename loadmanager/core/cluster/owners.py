@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmanager.core.cluster.columns import RECORDED_STATE, RecordedState, Rows
-from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.load import RowArray
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.snapshot import NOBODY
@@ -51,7 +51,7 @@ class RegistrationRows:
 class RecordedOwners:
     """The owners of all bundles; `destinations`, by row, are where those on their way go."""
 
-    def __init__(self, rows: BundleRows) -> None:
+    def __init__(self, rows: NamedRows) -> None:
         self._rows = rows
         self.registrations = RegistrationRows()
         self.destinations: dict[int, int] = {}

@@ -19,7 +19,7 @@ from loadmanager.core.cluster.averages import AverageColumns
 from loadmanager.core.cluster.columns import Rows
 from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.reporters import Reporters
-from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.inheritance import Overlaps
 from loadmanager.core.names import namespace_of
@@ -31,7 +31,7 @@ class NamespaceRecords:
 
     def __init__(
         self,
-        rows: BundleRows,
+        rows: NamedRows,
         owners: RecordedOwners,
         averages: AverageColumns,
         reporters: Reporters,

@@ -15,7 +15,7 @@ from loadmanager.core.cluster.columns import Rows
 from loadmanager.core.cluster.latest import LatestReport
 from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.reported import ReportedLoad, ReportingBroker
-from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.extensible import ReportRules, find_top_bundles, throughput_of
 from loadmanager.core.load import BoolArray, BrokerReport, RowArray
 from loadmanager.core.names import BrokerId, namespace_of
@@ -29,7 +29,7 @@ class Reporters:
     By the `rules` each report goes into the broker's averages, and the busiest bundles in it are kept.
     """
 
-    def __init__(self, rows: BundleRows, owners: RecordedOwners, averages: AverageColumns, rules: ReportRules) -> None:
+    def __init__(self, rows: NamedRows, owners: RecordedOwners, averages: AverageColumns, rules: ReportRules) -> None:
         self._rows = rows
         self._owners = owners
         self._averages = averages

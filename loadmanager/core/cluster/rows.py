@@ -44,7 +44,7 @@ class NameOrder:
     namespaces: tuple[str, ...]
 
 
-class BundleRows:
+class NamedRows:
     """All bundles that a record or a report names; `revision` is the model's.
 
     A new one is taken to carry what was `learned` of its namespace. `divided_by_range` are those that inherited by

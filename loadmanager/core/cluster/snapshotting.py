@@ -9,7 +9,7 @@ import numpy as np
 from loadmanager.core.cluster.columns import RecordedState
 from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.reported import ReportingBroker
-from loadmanager.core.cluster.rows import BundleRows
+from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.extensible import TopBundles
 from loadmanager.core.load import BoolArray
@@ -17,7 +17,7 @@ from loadmanager.core.snapshot import NOBODY, Bundles
 
 
 def sorted_bundles(
-    table: BundleRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker], unloads: UnloadTimes
+    table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker], unloads: UnloadTimes
 ) -> tuple[Bundles, BoolArray]:
     """The bundles in name order with broker positions for registrations, and which brokers are settled.
 
@@ -56,7 +56,7 @@ def sorted_bundles(
     return bundles, settled
 
 
-def top_bundles(table: BundleRows, brokers: Sequence[ReportingBroker]) -> TopBundles:
+def top_bundles(table: NamedRows, brokers: Sequence[ReportingBroker]) -> TopBundles:
     """The busiest bundles of each broker, as rows of a snapshot."""
     places = table.places()
     return TopBundles.of([(places[broker.top], broker.top_throughput) for broker in brokers])
