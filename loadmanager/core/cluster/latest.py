@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from loadmanager.core.load import FloatArray, IntArray, RowArray
 from loadmanager.core.snapshot import find_row
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class LatestReport:
     """The last report of a broker that was taken in, as far as it is about bundles: see `ReportedBundles`.
 
@@ -25,7 +26,7 @@ class LatestReport:
     def __len__(self) -> int:
         return len(self.places)
 
-    @property
+    @cached_property
     def bundle_names(self) -> tuple[str, ...]:
         return tuple(map(self.all_names.__getitem__, self.places.tolist()))
 

@@ -6,7 +6,7 @@ import enum
 from typing import NamedTuple, Self
 
 
-class ReasonEntry(NamedTuple):
+class Entry(NamedTuple):
     """In texts `{name}` stands for a figure of `why`, and `{=key}` for a setting's key and its value."""
 
     word: str
@@ -14,9 +14,9 @@ class ReasonEntry(NamedTuple):
     remedies: tuple[str, ...]
 
 
-def entry(word: str, *sentences: str, remedy: str | tuple[str, ...] = ()) -> ReasonEntry:
+def entry(word: str, *sentences: str, remedy: str | tuple[str, ...] = ()) -> Entry:
     """Of several sentences, or remedies, the first is said that has all its figures."""
-    return ReasonEntry(word, sentences, (remedy,) if isinstance(remedy, str) else remedy)
+    return Entry(word, sentences, (remedy,) if isinstance(remedy, str) else remedy)
 
 
 class Reason(enum.StrEnum):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.core.reasons.base import Reason, ReasonEntry, entry
+from loadmanager.core.reasons.base import Entry, Reason, entry
 
 _TOPICS = "{topics} topics"
 _SESSIONS = "{sessions} sessions"
@@ -13,7 +13,7 @@ _MAX_MSG_RATE = "loadBalancerNamespaceBundleMaxMsgRate"
 _MAX_BANDWIDTH = "loadBalancerNamespaceBundleMaxBandwidthMbytes"
 
 
-def _above(word: str, figure: str, limit: str) -> ReasonEntry:
+def _above(word: str, figure: str, limit: str) -> Entry:
     """Why a bundle is split: the figure that is above a limit, and the limit's key."""
     return entry(
         word,
