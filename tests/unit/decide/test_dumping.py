@@ -16,7 +16,7 @@ from loadmanager.core.ownership import OwnershipState
 from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.reasons import SheddingReason
 from loadmanager.decide.collecting import Collected
-from loadmanager.decide.deciding import Decided, ShedDecider
+from loadmanager.decide.deciding import DecidedLine, ShedDecider
 from loadmanager.decide.dumping import collect_cluster, configuration_of
 from loadmanager.store import paths
 from loadmanager.wire.broker_data import LocalBrokerData
@@ -58,7 +58,7 @@ def unloads(plan: Plan) -> list[tuple[str, str]]:
     return [(step.bundle, step.source.broker) for step in plan.steps if isinstance(step, Unload)]
 
 
-def decided_again(line: DumpLine, strategy: str) -> tuple[list[tuple[str, str]], Decided]:
+def decided_again(line: DumpLine, strategy: str) -> tuple[list[tuple[str, str]], DecidedLine]:
     decided = ShedDecider(strategy, {}).decide(line, "line 1")
     return [(each["bundle"], each["source"]) for each in decided.decisions], decided
 
