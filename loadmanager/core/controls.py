@@ -6,7 +6,7 @@ Controls hold until they are taken back; they are kept in the metadata store, so
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loadmanager.core.names import BrokerId
 
@@ -33,6 +33,12 @@ class Controls:
     def takes_bundles(self, broker: BrokerId) -> bool:
         """Whether the broker may be given bundles."""
         return broker not in self.draining and broker not in self.excluded
+
+    def without_drain(self, broker: BrokerId, since_s: float | None = None) -> Controls:
+        """The broker is drained no more; with `since_s` only if that is the drain."""
+        if since_s not in (None, self.draining.get(broker)):
+            return self
+        return replace(self, draining={each: at_s for each, at_s in self.draining.items() if each != broker})
 
     def may_be_shed(self, bundle: str) -> bool:
         return bundle not in self.pinned and bundle not in self.frozen_bundles

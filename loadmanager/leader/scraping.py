@@ -11,8 +11,8 @@ from typing import Protocol
 
 from loadmanager.core.reasons import MergeReason, SplitReason
 from loadmanager.core.splitting import PULSAR_REASONS
-from loadmanager.leader.balancing.draining import Drains
-from loadmanager.leader.balancing.plans import Plans
+from loadmanager.leader.balancing.draining import Drainer
+from loadmanager.leader.balancing.plans import PlanKeeper
 from loadmanager.leader.balancing.rounds import ReshapingLoop
 from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.balancing.splitting import Splitter
@@ -39,14 +39,14 @@ class Counting(Protocol):
 
     assigner: Assigner
     desk: Desk
-    drains: Drains
+    drains: Drainer
     election: Election
     executor: Executor
     intake: Intake
     journal: Journal
     ledger: Ledger
     persistence: Persistence
-    plans: Plans
+    plans: PlanKeeper
     recorder: Recorder
     reshaper: Reshaper
     reshaping: ReshapingLoop

@@ -31,9 +31,9 @@ from loadmanager.errors import (
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
 from loadmanager.history.writer import HistoryWriter, WriterLimits
-from loadmanager.leader.balancing.draining import Drains
+from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.balancing.merging import Merger
-from loadmanager.leader.balancing.plans import Plans
+from loadmanager.leader.balancing.plans import PlanKeeper
 from loadmanager.leader.balancing.rounds import ReshapingLoop
 from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.balancing.splitting import Splitter
@@ -95,8 +95,8 @@ class Node:
         self.reconciler = Reconciler(
             self.view, self.ledger, self.executor, self.journal, self.live, self.assigner.place_soon
         )
-        self.drains = Drains(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
-        self.plans = Plans(self.view, self.desk, self.executor, self.live)
+        self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
+        self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view)
         self.reshaper = self._make_reshaper()

@@ -238,6 +238,12 @@ def test_a_bundle_waits_for_a_broker_that_is_held_off_until_the_time_is_over_or_
     assert controls.holds(100.0) == {}
 
 
+def test_a_drain_is_taken_back_if_it_is_the_one_that_is_meant() -> None:
+    controls = Controls(draining={A: 1.0, B: 2.0}, frozen="night")
+    assert controls.without_drain(A) == controls.without_drain(A, 1.0) == Controls(draining={B: 2.0}, frozen="night")
+    assert controls.without_drain(A, 2.0) == controls == controls.without_drain(BrokerId("c:8080"))
+
+
 def test_only_what_is_neither_pinned_nor_frozen_may_be_shed() -> None:
     controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(1): "stay"}, draining={A: 0.0})
     assert [controls.may_be_shed(bundle(i)) for i in range(3)] == [False, False, True]

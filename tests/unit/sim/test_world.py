@@ -226,6 +226,13 @@ def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
     assert list(violations(made)) == []
 
 
+def test_a_drain_that_is_lifted_begins_no_further_move() -> None:
+    draining = Controls(draining={_broker(0): 10.0})
+    events: list[Event] = [OperatorControls(10.0, draining), OperatorControls(11.0, Controls())]
+    result = world([1.0] * 90, settings=QUIET, events=events).run(100.0, 10.0)
+    assert len(result.moves) == WorldRules().max_concurrent_unloads_per_broker
+
+
 def test_a_broker_that_restarts_is_another_registration_and_known_by_its_first_report() -> None:
     result = world([1.0] * 9, events=[BrokerRestarts(100.0, _broker(0), 20.0)]).run(300.0, 10.0)
     assert [(found.at_s, found.broker, found.incarnation) for found in result.first_reports[3:]] == [
