@@ -49,7 +49,7 @@ from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceN
 from loadmanager.core.ownership import OwnershipState, Registration
 
 
-class GrantVerdict(enum.StrEnum):
+class Verdict(enum.StrEnum):
     """What an answer about ownership came to."""
 
     GRANTED = "granted"
@@ -70,7 +70,7 @@ class Refusal(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class TopicQuestion:
+class Question:
     """Asked for one topic, by one registration; `asked_after` counts the unloads that had arrived by then."""
 
     topic: TopicName
@@ -167,26 +167,26 @@ class Grants:
         self._bundle_of.clear()
         self._unseen.clear()
 
-    def ask(self, topic: TopicName) -> TopicQuestion | None:
+    def ask(self, topic: TopicName) -> Question | None:
         """What the answer has to be handed in with; None while not registered."""
         if self._registration is None:
             return None
-        return TopicQuestion(topic, self._registration.incarnation, self._unloads)
+        return Question(topic, self._registration.incarnation, self._unloads)
 
-    def answer(self, question: TopicQuestion, claim: Claim) -> GrantVerdict:
+    def answer(self, question: Question, claim: Claim) -> Verdict:
         if question.incarnation != self.incarnation:
-            return GrantVerdict.VOID
+            return Verdict.VOID
         if claim.bundle.namespace != question.topic.namespace:
-            return GrantVerdict.FOREIGN_BUNDLE
+            return Verdict.FOREIGN_BUNDLE
         fences = self._fences_over(claim.bundle)
         if any(fence.number > question.asked_after for fence in fences):
-            return GrantVerdict.VOID
+            return Verdict.VOID
         if claim.state is not OwnershipState.OWNED or claim.owner != self._registration:
-            return GrantVerdict.NOT_OWNER
+            return Verdict.NOT_OWNER
         if any(claim.version <= fence.version for fence in fences):
-            return GrantVerdict.STALE
+            return Verdict.STALE
         self._grant(str(question.topic), claim)
-        return GrantVerdict.GRANTED
+        return Verdict.GRANTED
 
     def revoke(
         self,
