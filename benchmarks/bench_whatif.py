@@ -31,7 +31,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.rows import Report
 from loadmanager.history.writer import HistoryWriter
 from loadmanager.pipeline.session import spark_session
-from loadmanager.pipeline.whatif import Plan, plan, play
+from loadmanager.pipeline.whatif import WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import parse_whatif
 
 BROKERS, BUNDLES_OF_EACH, MINUTES, STEP_S = 30, 20, 240, 10
@@ -85,7 +85,7 @@ def _report(broker: int, at_ms: int, weights: np.ndarray, names: tuple[str, ...]
     return Report(Registration(BrokerId(f"broker-{broker:04d}:8080"), broker + 1), recordable(report))
 
 
-def scenarios(history: History, seeds: int) -> Plan:
+def scenarios(history: History, seeds: int) -> WhatIfPlan:
     content = {
         "name": "bench",
         "stepS": STEP_S,
@@ -108,7 +108,7 @@ def _processor_s() -> float:
     return sum(sum(each.cpu_times()[:2]) for each in (own, *own.children(recursive=True)))
 
 
-def digests(spark: SparkSession, given: Plan) -> list[str]:
+def digests(spark: SparkSession, given: WhatIfPlan) -> list[str]:
     # Not put into order by Spark, which would play everything once more to see where to cut.
     return [row["digest"] for row in sorted(play(spark, given).collect(), key=lambda row: row["scenario"])]
 

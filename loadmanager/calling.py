@@ -28,7 +28,7 @@ class PeerNotReachedError(PeerUnavailableError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A whole HTTP answer; `url` is what was asked."""
 
     url: str
@@ -68,7 +68,7 @@ class HttpClient:
         connect_timeout_s: float | None = None,
         most_bytes: int | None = None,
         **options: Any,  # noqa: ANN401 - handed on to aiohttp as they are
-    ) -> Answer:
+    ) -> HttpAnswer:
         """The answer to one request, whatever its status: a redirect is an answer like any other.
 
         `PeerUnavailableError` without an answer; `InvalidRecordError` for one of more than `most_bytes`,
@@ -80,7 +80,7 @@ class HttpClient:
                 method, url, timeout=timeout, allow_redirects=False, **options
             ) as response:
                 body = await _read(response, str(url), most_bytes or LARGEST_ANSWER_BYTES)
-                return Answer(str(url), response.status, body, response.headers)
+                return HttpAnswer(str(url), response.status, body, response.headers)
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, ValueError) as error:
             raise PeerNotReachedError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
         except TimeoutError:
@@ -94,6 +94,6 @@ async def _read(response: aiohttp.ClientResponse, url: str, most_bytes: int) -> 
     async for chunk in response.content.iter_any():
         body += chunk
         if len(body) > most_bytes:
-            start = Answer(url, response.status, bytes(body[:_SHOWN_CHARACTERS]))
+            start = HttpAnswer(url, response.status, bytes(body[:_SHOWN_CHARACTERS]))
             raise InvalidRecordError(f"{start.shown()}: an answer of more than {most_bytes} bytes")
     return bytes(body)

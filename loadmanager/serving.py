@@ -92,8 +92,8 @@ class _Server(web.Server):
         super().__init__(server.request_handler, request_factory=server.request_factory, **options)
         self._connections_open = _Connections(limits)
 
-    def __call__(self) -> _Connection:
-        return _Connection(self, self._connections_open, self._loop, self._kwargs)
+    def __call__(self) -> _LimitedConnection:
+        return _LimitedConnection(self, self._connections_open, self._loop, self._kwargs)
 
 
 class _Connections:
@@ -101,21 +101,21 @@ class _Connections:
 
     def __init__(self, limits: ServerLimits) -> None:
         self.limits = limits
-        self._open: OrderedDict[_Connection, None] = OrderedDict()
+        self._open: OrderedDict[_LimitedConnection, None] = OrderedDict()
         self._is_full = False
 
-    def admit(self, connection: _Connection) -> bool:
+    def admit(self, connection: _LimitedConnection) -> bool:
         """Whether there is room for one more: else the one that has been silent for longest is closed, if any is."""
         if len(self._open) >= self.limits.connections and not self._close_a_silent_one():
             return False
         self._open[connection] = None
         return True
 
-    def asked(self, connection: _Connection) -> None:
+    def asked(self, connection: _LimitedConnection) -> None:
         if connection in self._open:
             self._open.move_to_end(connection)
 
-    def gone(self, connection: _Connection) -> None:
+    def gone(self, connection: _LimitedConnection) -> None:
         self._open.pop(connection, None)
         self._is_full = self._is_full and len(self._open) > self.limits.connections // 2
 
@@ -131,7 +131,7 @@ class _Connections:
         return True
 
 
-class _Connection(web.RequestHandler):
+class _LimitedConnection(web.RequestHandler):
     __slots__ = ("_all", "_head_timer")
 
     def __init__(

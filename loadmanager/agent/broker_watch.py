@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 import structlog
 
 from loadmanager.agent.broker import BrokerClient
-from loadmanager.agent.bundle_stats import TopicLoad, topic_loads
+from loadmanager.agent.bundle_stats import OpenTopicLoad, topic_loads
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.calling import PeerUnavailableError
@@ -60,7 +60,7 @@ class BrokerWatch:
         self._stats: BrokerStats | None = None
         self._stats_at_s = clock()
         self._stats_failed = False
-        self._loads: Mapping[str, TopicLoad] = {}
+        self._loads: Mapping[str, OpenTopicLoad] = {}
 
     @property
     def process(self) -> BrokerProcess | None:
@@ -78,7 +78,7 @@ class BrokerWatch:
         return self._stats_at_s
 
     @property
-    def loads(self) -> Mapping[str, TopicLoad]:
+    def loads(self) -> Mapping[str, OpenTopicLoad]:
         """The load of every open topic, by its name."""
         return self._loads
 

@@ -21,7 +21,7 @@ _SHORTEST_INTERVAL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class TopicLoad:
+class OpenTopicLoad:
     """Messages and bytes per second of one topic, and who is connected to it."""
 
     msg_rate_in: float
@@ -57,7 +57,7 @@ def check_stats(stats: BrokerStats, where: str) -> None:
                 raise InvalidRecordError(f"{place}: {name} of {entry.topic[:80]!r}: expected at most 2^62")
 
 
-def topic_loads(previous: BrokerStats | None, current: BrokerStats) -> dict[str, TopicLoad] | None:
+def topic_loads(previous: BrokerStats | None, current: BrokerStats) -> dict[str, OpenTopicLoad] | None:
     """The load of each topic since `previous`, by its name.
 
     Without `previous`, or when it is of another process, rates are 0. None when no time has passed on the broker's
@@ -73,7 +73,7 @@ def topic_loads(previous: BrokerStats | None, current: BrokerStats) -> dict[str,
     return {entry.topic: _load(before.get(entry.topic), entry, elapsed_s) for entry in current.topics}
 
 
-def bundle_loads(loads: Mapping[str, TopicLoad], find_bundle: Callable[[str], str | None]) -> BundleLoads:
+def bundle_loads(loads: Mapping[str, OpenTopicLoad], find_bundle: Callable[[str], str | None]) -> BundleLoads:
     """Sums of the topics' loads by bundle; `find_bundle` maps a topic to the full name of its bundle."""
     bundles: dict[str, NamespaceBundleStats] = {}
     unmapped = []
@@ -86,7 +86,7 @@ def bundle_loads(loads: Mapping[str, TopicLoad], find_bundle: Callable[[str], st
     return BundleLoads({name: bundles[name] for name in sorted(bundles)}, tuple(unmapped))
 
 
-def traffic(loads: Mapping[str, TopicLoad]) -> Traffic:
+def traffic(loads: Mapping[str, OpenTopicLoad]) -> Traffic:
     """All bytes that went through the broker's topics."""
     return Traffic(
         in_bytes_per_s=sum(load.msg_throughput_in for load in loads.values()),
@@ -98,14 +98,14 @@ def _process(stats: BrokerStats) -> tuple[int, int]:
     return stats.pid, stats.start_timestamp
 
 
-def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float) -> TopicLoad:
+def _load(before: TopicStats | None, now: TopicStats, elapsed_s: float) -> OpenTopicLoad:
     deltas = _counters(now)
     if before is not None:
         growth = tuple(new - old for new, old in zip(deltas, _counters(before), strict=True))
         # One counter that went backwards is enough: they all started anew.
         deltas = growth if min(growth) >= 0 else deltas
     messages_in, messages_out, bytes_in, bytes_out = deltas
-    return TopicLoad(
+    return OpenTopicLoad(
         msg_rate_in=messages_in / elapsed_s,
         msg_rate_out=messages_out / elapsed_s,
         msg_throughput_in=bytes_in / elapsed_s,
@@ -119,7 +119,7 @@ def _counters(entry: TopicStats) -> tuple[int, ...]:
     return entry.messages_in, entry.messages_out, entry.bytes_in, entry.bytes_out
 
 
-def _add(total: NamespaceBundleStats | None, load: TopicLoad) -> NamespaceBundleStats:
+def _add(total: NamespaceBundleStats | None, load: OpenTopicLoad) -> NamespaceBundleStats:
     base = total or NamespaceBundleStats(
         msgRateIn=0.0,
         msgThroughputIn=0.0,

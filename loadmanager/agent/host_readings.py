@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from loadmanager.agent.host_usage import Nic, PidAndStart, Reading
+from loadmanager.agent.host_usage import HostReading, Nic, PidAndStart
 
 _ETHERNET = "1"
 _USABLE_STATES = ("up", "unknown", "dormant")
@@ -49,13 +49,15 @@ class MemoryLimit:
     used_bytes: int
 
 
-def read_host(roots: Roots, now_s: Callable[[], float], cores: float | None, *, nic_speed_declared: bool) -> Reading:
+def read_host(
+    roots: Roots, now_s: Callable[[], float], cores: float | None, *, nic_speed_declared: bool
+) -> HostReading:
     """The whole host, or the container this process is in; `cores` overrides the detected limit."""
     cpu = find_cpu_limit(roots)
     memory = find_memory_limit(roots)
     host_memory = psutil.virtual_memory()
     used_s = cpu.used_s if cpu else _host_cpu_s()
-    return Reading(
+    return HostReading(
         at_s=now_s(),
         cpu_s={_WHOLE_HOST: used_s},
         cores=cores or (cpu.cores if cpu else _host_cores()),
@@ -72,7 +74,7 @@ def read_process(
     cores: float | None,
     *,
     nic_speed_declared: bool,
-) -> Reading | None:
+) -> HostReading | None:
     """A process with its children; None when there is no such process, or it may not be looked at."""
     try:
         process = psutil.Process(pid)
@@ -84,7 +86,7 @@ def read_process(
         return None
     cpu = find_cpu_limit(roots)
     memory = find_memory_limit(roots)
-    return Reading(
+    return HostReading(
         at_s=now_s(),
         cpu_s={identity: cpu_s for identity, cpu_s, _ in usages},
         cores=cores or (cpu.cores if cpu else _host_cores()),

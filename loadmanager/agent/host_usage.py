@@ -38,7 +38,7 @@ class Nic:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HostReading:
     """What counters and gauges said at one moment.
 
     `cpu_s`: CPU seconds used so far, by process (one entry for a whole host or container). `memory_limit_bytes` and
@@ -96,8 +96,8 @@ class Traffic:
 
 
 def usage_between(
-    previous: Reading | None,
-    current: Reading,
+    previous: HostReading | None,
+    current: HostReading,
     nic_speed_gbps: float | None,
     traffic: Traffic | None = None,
 ) -> HostUsage:
@@ -132,7 +132,7 @@ def bandwidth_limit(nics: tuple[Nic, ...], nic_speed_gbps: float | None) -> floa
     return float(total * _KBIT_PER_MBIT)
 
 
-def _cpu_percent(previous: Reading | None, current: Reading, elapsed_s: float) -> float:
+def _cpu_percent(previous: HostReading | None, current: HostReading, elapsed_s: float) -> float:
     if previous is None or elapsed_s <= 0:
         return 0.0
     used_s = 0.0
@@ -142,7 +142,7 @@ def _cpu_percent(previous: Reading | None, current: Reading, elapsed_s: float) -
     return _PERCENT * used_s / elapsed_s
 
 
-def _nic_traffic(previous: Reading | None, current: Reading, elapsed_s: float) -> Traffic:
+def _nic_traffic(previous: HostReading | None, current: HostReading, elapsed_s: float) -> Traffic:
     if previous is None or elapsed_s <= 0:
         return Traffic(0.0, 0.0)
     before = {nic.name: nic for nic in previous.nics}

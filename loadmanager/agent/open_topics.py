@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import structlog
 
-from loadmanager.agent.bundle_stats import TopicLoad
+from loadmanager.agent.bundle_stats import OpenTopicLoad
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import topic_hash
@@ -16,7 +16,7 @@ from loadmanager.wire.http import OpenTopic, TopicsAnswer
 
 log = structlog.get_logger(__name__)
 
-_IDLE = TopicLoad(0.0, 0.0, 0.0, 0.0, 0, 0)
+_IDLE = OpenTopicLoad(0.0, 0.0, 0.0, 0.0, 0, 0)
 
 
 class OpenTopics:
@@ -28,7 +28,7 @@ class OpenTopics:
         self,
         namespaces: NamespaceCache,
         topics_of: Callable[[NamespaceName], Iterable[str]],
-        loads: Callable[[], Mapping[str, TopicLoad]],
+        loads: Callable[[], Mapping[str, OpenTopicLoad]],
         on_new_bundles: Callable[[], None],
     ) -> None:
         self._namespaces = namespaces

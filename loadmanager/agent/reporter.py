@@ -61,7 +61,7 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class ReportSources:
     """Everything else a report is made of; `bundles` is the load by full name of the bundle."""
 
     usage: HostUsage
@@ -76,7 +76,9 @@ class _Report:
     figures: ReportFigures
 
 
-def build_report(identity: Identity, now: Situation, written: LocalBrokerData | None, now_ms: int) -> LocalBrokerData:
+def build_report(
+    identity: Identity, now: ReportSources, written: LocalBrokerData | None, now_ms: int
+) -> LocalBrokerData:
     """The report of this moment. Gains and losses are counted from `written`, the last one in the store."""
     names = sorted(now.bundles)
     before = set((written or {}).get("bundles") or ())
@@ -226,7 +228,7 @@ class Reporter:
         loads = bundle_loads(self._watch.loads, self._bundle_of)
         self._metrics.unmapped_topics.set(len(loads.unmapped))
         stats = self._watch.stats
-        now = Situation(
+        now = ReportSources(
             usage=self._host_usage(),
             bundles=loads.bundles,
             version=stats.version if stats else "",

@@ -10,7 +10,7 @@ import structlog
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import traffic
 from loadmanager.agent.host_readings import Roots, read_host, read_process
-from loadmanager.agent.host_usage import HostUsage, Reading, usage_between
+from loadmanager.agent.host_usage import HostReading, HostUsage, usage_between
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.config import AgentSettings
 
@@ -41,7 +41,7 @@ class UsageSampler:
         self._metrics = metrics
         self._clock = clock
         self._roots = roots
-        self._previous: Reading | None = None
+        self._previous: HostReading | None = None
         self._unknown: tuple[str, ...] | None = None
         self.usage = HostUsage()
         self.measured_at_s = clock()
@@ -68,7 +68,7 @@ class UsageSampler:
         self._metrics.show_usage(self.usage)
         self._say_what_is_unknown()
 
-    def _read(self) -> Reading | None:
+    def _read(self) -> HostReading | None:
         declared = self._nic_speed_gbps is not None
         if self._scope == "host":
             return read_host(self._roots, self._clock, self._cores, nic_speed_declared=declared)

@@ -59,7 +59,7 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ConfEntry:
     """One key of the file; the last one counts where a key is there twice."""
 
     line: int
@@ -74,7 +74,7 @@ class Taken:
     `about_balancing` tells Pulsar's other keys apart.
     """
 
-    entry: Entry
+    entry: ConfEntry
     fate: Fate
     why: str
     key: str = ""
@@ -83,7 +83,7 @@ class Taken:
 
 
 @dataclass(frozen=True, slots=True)
-class Imported:
+class ImportedConf:
     """The settings that follow from a file, which of their fields it sets, and what became of each of its keys."""
 
     settings: Settings
@@ -91,7 +91,7 @@ class Imported:
     taken: list[Taken]
 
 
-def import_broker_conf(path: Path) -> Imported:
+def import_broker_conf(path: Path) -> ImportedConf:
     """Read the file. `ConfigurationError` names the line and the key of a value that cannot be used."""
     try:
         text = path.read_text(encoding="utf-8")
@@ -103,10 +103,10 @@ def import_broker_conf(path: Path) -> Imported:
     older = _older_that_count(entries)
     taken = [_take(entry, older) for entry in entries.values()]
     settings = _validated({each.key: each for each in taken if each.key}, path)
-    return Imported(settings, [_FIELDS[each.key] for each in taken if each.key], taken)
+    return ImportedConf(settings, [_FIELDS[each.key] for each in taken if each.key], taken)
 
 
-def parse_properties(text: str) -> Iterator[Entry]:
+def parse_properties(text: str) -> Iterator[ConfEntry]:
     """The entries of a properties file, each with the line it begins in."""
     lines = enumerate(text.splitlines(), start=1)
     for number, line in lines:
@@ -117,7 +117,7 @@ def parse_properties(text: str) -> Iterator[Entry]:
             whole = whole[:-1] + next(lines, (0, ""))[1].lstrip()
         found = _ENTRY.fullmatch(whole)
         if found is not None:
-            yield Entry(number, _unescape(found[1]), _unescape(found[2]).strip())
+            yield ConfEntry(number, _unescape(found[1]), _unescape(found[2]).strip())
 
 
 def _goes_on(line: str) -> bool:
@@ -132,7 +132,7 @@ def _character(escaped: str) -> str:
     return chr(int(escaped[1:], 16)) if len(escaped) > 1 else _LETTERS.get(escaped, escaped)
 
 
-def _older_that_count(entries: Mapping[str, Entry]) -> dict[str, str]:
+def _older_that_count(entries: Mapping[str, ConfEntry]) -> dict[str, str]:
     """The deprecated keys that hold by the keys that replace them: where the new one is not set, or to its default."""
     older = {}
     for deprecated, key in _RENAMED.items():
@@ -142,7 +142,7 @@ def _older_that_count(entries: Mapping[str, Entry]) -> dict[str, str]:
     return older
 
 
-def _says_nothing(entry: Entry) -> bool:
+def _says_nothing(entry: ConfEntry) -> bool:
     """Whether the entry is empty or the default."""
     default = settings_of({}, "defaults")
     try:
@@ -151,7 +151,7 @@ def _says_nothing(entry: Entry) -> bool:
         return False
 
 
-def _take(entry: Entry, older: Mapping[str, str]) -> Taken:
+def _take(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
     """What becomes of an entry; `older` are the deprecated keys that hold, by the new ones."""
     key = entry.key
     if not entry.value:
@@ -167,7 +167,7 @@ def _take(entry: Entry, older: Mapping[str, str]) -> Taken:
     return Taken(entry, Fate.USED, "", key, entry.value) if key in _FIELDS else _leave(entry)
 
 
-def _take_renamed(entry: Entry, older: Mapping[str, str]) -> Taken:
+def _take_renamed(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
     key = _RENAMED[entry.key]
     if older.get(key) != entry.key:
         return Taken(entry, Fate.IGNORED, f"deprecated, and {key} is set")
@@ -175,7 +175,7 @@ def _take_renamed(entry: Entry, older: Mapping[str, str]) -> Taken:
     return Taken(entry, Fate.TRANSLATED, f"deprecated: now {key}", key, value)
 
 
-def _leave(entry: Entry) -> Taken:
+def _leave(entry: ConfEntry) -> Taken:
     """Why a node has no such setting."""
     key = entry.key
     if key == _HASH_STRATEGY:

@@ -11,7 +11,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadmanager.cli.broker_conf import Imported, import_broker_conf
+from loadmanager.cli.broker_conf import ImportedConf, import_broker_conf
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
 from loadmanager.config import AgentSettings, Settings, render_fields, render_yaml
 from loadmanager.errors import ConfigurationError
@@ -58,7 +58,7 @@ def import_file(
     _explain(imported, everything=everything)
 
 
-def _explain(imported: Imported, *, everything: bool) -> None:
+def _explain(imported: ImportedConf, *, everything: bool) -> None:
     console = Console(stderr=True, width=None if sys.stderr.isatty() else _NO_TERMINAL_WIDTH)
     table = Table("line", "key", "", "why", box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
     shown = [each for each in imported.taken if everything or each.about_balancing]

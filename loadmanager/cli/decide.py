@@ -19,7 +19,7 @@ from typer.core import TyperCommand
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
 from loadmanager.cli.running import given_settings, write_lines
 from loadmanager.core.settings import UnknownStrategyError
-from loadmanager.decide.deciding import Decided, Decider, PlaceDecider, ShedDecider
+from loadmanager.decide.deciding import DecidedLine, Decider, PlaceDecider, ShedDecider
 from loadmanager.decide.reading import read_lines
 from loadmanager.decide.splitting import SplitDecider
 from loadmanager.errors import LoadManagerError
@@ -131,7 +131,7 @@ def _opened(file: str) -> Iterator[BinaryIO]:
         fail(f"{file}: {error.strerror}", EXIT_CONFIGURATION)
 
 
-def _show(decided: Decided, number: int, console: Console) -> None:
+def _show(decided: DecidedLine, number: int, console: Console) -> None:
     console.print(f"[bold]Line {number}[/bold], taken at {decided.taken_at_ms} ms")
     console.print(_decisions(decided.decisions))
     if decided.candidates is not None:

@@ -35,7 +35,7 @@ from loadmanager.history.importing import Importer, Progress, entry_of, import_r
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
 from loadmanager.history.schemas import TABLES, wanted_columns
-from loadmanager.history.series import Fleet, import_series, read_series
+from loadmanager.history.series import SyntheticFleet, import_series, read_series
 from loadmanager.observability import configure_logging
 from loadmanager.wire.broker_data import decode_local_broker_data
 from loadmanager.wire.dump import encode
@@ -189,7 +189,7 @@ def csv_series(
         fail(f"--brokers {brokers}: more than --bundles {bundles}", EXIT_CONFIGURATION)
     with _failing_well():
         series = read_series(files, fill_gaps)
-    fleet = Fleet(bundles, brokers, seed, rate, message_bytes, for_)
+    fleet = SyntheticFleet(bundles, brokers, seed, rate, message_bytes, for_)
     with _importing(url, f"{len(series)} series, seed {seed}") as importer, _progress("steps") as advance:
         import_series(importer, series, fleet, advance)
 

@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from loadmanager.cli.admin.commands import command, group
-from loadmanager.cli.admin.requests import Request, put
+from loadmanager.cli.admin.requests import AdminRequest, put
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment
 from loadmanager.cli.running import write_lines
@@ -168,7 +168,7 @@ def stream(
 
 
 @command(pipeline, "publish")
-def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> Request:
+def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, conf: _Conf = None) -> AdminRequest:
     """Have the leader take bundles that it has never seen to carry what was learned of their namespace."""
     with _failing_well():
         _require_pipeline()

@@ -34,7 +34,7 @@ _ALL = "all"
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _ScenarioCase:
     """A scenario to run, with what it takes."""
 
     scenario: Scenario
@@ -88,17 +88,19 @@ def simulate(
         raise SystemExit(EXIT_FAILURE)
 
 
-def _case(name: str, strategies: Sequence[str], seed: int | None, traces: Sequence[str], fill_gaps: int) -> _Case:
+def _case(
+    name: str, strategies: Sequence[str], seed: int | None, traces: Sequence[str], fill_gaps: int
+) -> _ScenarioCase:
     scenario, directory = load_scenario(name)
     if seed is not None:
         scenario = scenario.model_copy(update={"seed": seed})
     asked = [each for given in strategies for each in (SIDE_BY_SIDE if given == _ALL else (given,))]
-    return _Case(
+    return _ScenarioCase(
         scenario, recorded_for(scenario, directory, traces, fill_gaps), tuple(asked) or scenario.strategies or ("",)
     )
 
 
-def _run_all(cases: Sequence[_Case], overrides: dict[str, str], *, as_json: bool, with_plot: bool) -> bool:
+def _run_all(cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_json: bool, with_plot: bool) -> bool:
     """Run and show them; whether all bounds hold."""
     for case in cases:
         for strategy in case.strategies:  # all is checked before the first one runs
@@ -111,7 +113,7 @@ def _run_all(cases: Sequence[_Case], overrides: dict[str, str], *, as_json: bool
     return held
 
 
-def _run(case: _Case, strategy: str, overrides: dict[str, str], *, quiet: bool) -> Run:
+def _run(case: _ScenarioCase, strategy: str, overrides: dict[str, str], *, quiet: bool) -> Run:
     label = f"{case.scenario.name} {strategy}".strip()
     with _progress(label, quiet=quiet or not sys.stderr.isatty()) as advance:
         return run(case.scenario, strategy, overrides, recorded=case.recorded, observe=advance)
@@ -158,7 +160,7 @@ def _show_list(*, as_json: bool) -> None:
     write_lines(_printed(table))
 
 
-def _shown(case: _Case, runs: Sequence[Run], with_plot: bool) -> list[str]:  # noqa: FBT001 - as it was asked for
+def _shown(case: _ScenarioCase, runs: Sequence[Run], with_plot: bool) -> list[str]:  # noqa: FBT001 - as it was asked for
     scenario = case.scenario
     lines = _printed(Text(f"{scenario.name}: {scenario.about}"), "", _figures(runs), "", _checks(runs))
     if with_plot:

@@ -15,14 +15,14 @@ import numpy as np
 
 from loadmanager.core.churn import find_excess
 from loadmanager.core.effect import carried_load, share_of
-from loadmanager.core.filters import Question, rules_of
+from loadmanager.core.filters import PlacementQuestion, rules_of
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.names import BrokerId, namespace_of
-from loadmanager.core.obstacles import Obstacle, find_general_obstacles, find_obstacles
+from loadmanager.core.obstacles import FilterObstacle, find_general_obstacles, find_obstacles
 from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Placement, Projection
 from loadmanager.core.plan import Figure, Plan, Unload, Verdict
-from loadmanager.core.planner import State, Trial, find_round_refusal, try_transfer
+from loadmanager.core.planner import PlacementTrial, State, find_round_refusal, try_transfer
 from loadmanager.core.reasons import ExplanationReason, FilterReason, PlacementReason
 from loadmanager.core.restraint import drain_of, pin_of, restrain, restraint_of
 from loadmanager.core.settings import PlannerSettings
@@ -45,8 +45,8 @@ class Situation:
         """What a round of shedding would do now, within the limits on churn."""
         return shed(self.snapshot, self.settings, self.state, self.state, deepcopy(self.rng)).plan
 
-    def trial(self, bundle: str, exclude: BrokerId | None) -> Trial:
-        return Trial(self.snapshot, bundle, exclude, self.settings, self.state, self.rng)
+    def trial(self, bundle: str, exclude: BrokerId | None) -> PlacementTrial:
+        return PlacementTrial(self.snapshot, bundle, exclude, self.settings, self.state, self.rng)
 
     def without(self, broker: BrokerId) -> Situation:
         """The same, but that broker is given nothing."""
@@ -194,7 +194,9 @@ def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
     verdicts = _verdicts_about(plan, broker)
     usage = float(usage_per_broker(snapshot, settings.resource_weights)[row])
     rules = rules_of(settings, placement_strategy(settings)[0])
-    question = Question("", non_persistent=False, snapshot=snapshot, projection=Projection(snapshot), settings=settings)
+    question = PlacementQuestion(
+        "", non_persistent=False, snapshot=snapshot, projection=Projection(snapshot), settings=settings
+    )
     obstacles = find_general_obstacles(rules, question, row)
     return BrokerExplained(
         broker=broker,
@@ -353,7 +355,7 @@ _FILTERS = frozenset(
 
 
 def _why_not(
-    situation: Situation, bundle: int, broker: BrokerId, trial: Trial, obstacles: Sequence[Obstacle]
+    situation: Situation, bundle: int, broker: BrokerId, trial: PlacementTrial, obstacles: Sequence[FilterObstacle]
 ) -> Verdict:
     """The one thing that answers it."""
     snapshot = situation.snapshot
@@ -370,7 +372,7 @@ def _why_not(
     return _compare(name, asked, broker, trial, holder)
 
 
-def _compare(bundle: str, asked: int, broker: BrokerId, trial: Trial, holder: BrokerId | None) -> Verdict:
+def _compare(bundle: str, asked: int, broker: BrokerId, trial: PlacementTrial, holder: BrokerId | None) -> Verdict:
     """Where a broker that may own the bundle stands in the order of the strategy."""
     if not np.any(trial.candidates == asked):
         return trial.verdict  # decided before, or pinned
@@ -387,7 +389,7 @@ def _compare(bundle: str, asked: int, broker: BrokerId, trial: Trial, holder: Br
     )
 
 
-def _find_position(trial: Trial, asked: int) -> tuple[int, Placement]:
+def _find_position(trial: PlacementTrial, asked: int) -> tuple[int, Placement]:
     """How many candidates come before this one, and the choice in which it takes part."""
     ahead, choices = 0, trial.choices()
     while not np.any((placement := next(choices)).drawn_from == asked):
@@ -425,7 +427,7 @@ def _standing(snapshot: Snapshot, row: int, namespace: str, settings: PlannerSet
     )
 
 
-def _verdict_of(obstacle: Obstacle, subject: str, broker: BrokerId) -> Verdict:
+def _verdict_of(obstacle: FilterObstacle, subject: str, broker: BrokerId) -> Verdict:
     return Verdict(subject, obstacle.reason, acted=False, why={"broker": broker, **obstacle.why})
 
 

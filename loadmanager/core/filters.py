@@ -1,8 +1,8 @@
 """Which brokers may own a bundle at all, and which of them rather: chains of filters in front of placement.
 
 Source: the filters of Pulsar's ModularLoadManagerImpl.selectBroker and of ExtensibleLoadManagerImpl.selectAsync, each
-chain a `Rules`. A filter is a pure function from the brokers that are left (a mask) to those that remain, and has a
-reason under which the dropped ones are counted. What operators say, policies and limits always hold. Preferences only
+chain a `FilterRules`. A filter is a pure function from the brokers that are left (a mask) to those that remain, and has
+a reason under which the dropped ones are counted. What operators say, policies and limits always hold. Preferences only
 choose among what these leave: they are given up when they leave nobody, and when the broker chosen by them is
 overloaded.
 
@@ -36,7 +36,7 @@ from loadmanager.core.versions import UNREADABLE, rank_versions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question:
+class PlacementQuestion:
     """The bundle that needs a broker, and what it is asked against.
 
     `non_persistent`: it holds such a topic. `excluded`: the row of a broker that is not wanted: the bundle leaves it.
@@ -52,10 +52,10 @@ class Question:
 
 class BrokerFilter(NamedTuple):
     reason: Reason
-    keep: Callable[[BoolArray, Question], BoolArray]
+    keep: Callable[[BoolArray, PlacementQuestion], BoolArray]
 
 
-def keep_not_draining(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_not_draining(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that no operator drains."""
     draining = question.snapshot.controls.draining
     if not draining:
@@ -63,7 +63,7 @@ def keep_not_draining(brokers: BoolArray, question: Question) -> BoolArray:
     return np.asarray(brokers & ~_which(question.snapshot, "draining", lambda broker: broker in draining))
 
 
-def keep_not_excluded(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_not_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that no operator has excluded."""
     excluded = question.snapshot.controls.excluded
     if not excluded:
@@ -71,7 +71,7 @@ def keep_not_excluded(brokers: BoolArray, question: Question) -> BoolArray:
     return np.asarray(brokers & ~_which(question.snapshot, "excluded", lambda broker: broker in excluded))
 
 
-def keep_isolated(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_isolated(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that the namespace's isolation policy names: its primary brokers, and when they are fewer than its limit
     the secondary ones too. Without a policy, those that are no policy's primary.
     """
@@ -88,7 +88,7 @@ def keep_isolated(brokers: BoolArray, question: Question) -> BoolArray:
     return kept
 
 
-def keep_serving_domain(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_serving_domain(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that serve persistent topics, or non-persistent ones for a bundle that holds such a topic; all when an
     isolation policy names the brokers.
     """
@@ -99,7 +99,7 @@ def keep_serving_domain(brokers: BoolArray, question: Question) -> BoolArray:
     return np.asarray(brokers & serving)
 
 
-def keep_same_load_manager(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_same_load_manager(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that run the configured load-manager class, if any of them does."""
     wanted = short_class_name(question.settings.load_manager_class_name)
     if not wanted:
@@ -111,18 +111,20 @@ def keep_same_load_manager(brokers: BoolArray, question: Question) -> BoolArray:
     return kept if kept.any() else brokers
 
 
-def keep_below_topic_limit(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_below_topic_limit(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those with at most the greatest number of topics, bundles on their way included; all when that leaves none."""
     kept = np.asarray(brokers & (expected_topics(question) <= question.settings.broker_max_topics))
     return kept if kept.any() else brokers
 
 
-def keep_strictly_below_topic_limit(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_strictly_below_topic_limit(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those with fewer topics than the greatest number, bundles on their way included; the extensible rule."""
     return np.asarray(brokers & (expected_topics(question) < question.settings.broker_max_topics))
 
 
-def keep_fewest_in_failure_domain(brokers: BoolArray, question: Question, *, count_bundles: bool = False) -> BoolArray:
+def keep_fewest_in_failure_domain(
+    brokers: BoolArray, question: PlacementQuestion, *, count_bundles: bool = False
+) -> BoolArray:
     """Those in the failure domains that have least of the namespace's anti-affinity group in all."""
     policies = question.snapshot.policies
     counts = find_group_counts(question, count_bundles=count_bundles)
@@ -133,13 +135,13 @@ def keep_fewest_in_failure_domain(brokers: BoolArray, question: Question, *, cou
     return _keep_least(brokers, totals[domain])
 
 
-def keep_fewest_of_group(brokers: BoolArray, question: Question, *, count_bundles: bool = False) -> BoolArray:
+def keep_fewest_of_group(brokers: BoolArray, question: PlacementQuestion, *, count_bundles: bool = False) -> BoolArray:
     """Those that have least of the namespace's anti-affinity group: namespaces, or their bundles."""
     counts = find_group_counts(question, count_bundles=count_bundles)
     return brokers if counts is None else _keep_least(brokers, counts)
 
 
-def keep_fewest_of_namespace(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those with the fewest bundles of the namespace, so that each namespace is spread over the brokers; the system
     namespace is whatever the setting.
     """
@@ -148,12 +150,12 @@ def keep_fewest_of_namespace(brokers: BoolArray, question: Question) -> BoolArra
     return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
 
 
-def keep_fewest_of_namespace_always(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_fewest_of_namespace_always(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """`keep_fewest_of_namespace` whatever the setting: the simple rule."""
     return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
 
 
-def keep_latest_version(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_latest_version(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those that run the latest version among them, if later versions are preferred; none if one is unreadable."""
     if not question.settings.prefer_later_versions or not brokers.any():
         return brokers
@@ -163,13 +165,13 @@ def keep_latest_version(brokers: BoolArray, question: Question) -> BoolArray:
     return np.asarray(brokers & (ranks == ranks[brokers].max()))
 
 
-def keep_latest_readable_version(brokers: BoolArray, question: Question) -> BoolArray:
+def keep_latest_readable_version(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """`keep_latest_version`, but all of them if one's version is unreadable: the extensible rule."""
     kept = keep_latest_version(brokers, question)
     return kept if kept.any() else brokers
 
 
-class Rules(NamedTuple):
+class FilterRules(NamedTuple):
     """The filters of one load manager.
 
     `policies` are judged with the broker that the bundle is to leave, which counts as a primary one, and `limits`
@@ -194,7 +196,7 @@ _ISOLATION = (
 )
 _CLASS = BrokerFilter(FilterReason.OTHER_LOAD_MANAGER_CLASS, keep_same_load_manager)
 
-MODULAR = Rules(
+MODULAR = FilterRules(
     policies=_ISOLATION,
     limits=(
         _CLASS,
@@ -209,7 +211,7 @@ MODULAR = Rules(
     second_choice=True,
 )
 
-EXTENSIBLE = Rules(
+EXTENSIBLE = FilterRules(
     policies=(),
     limits=(
         _CLASS,
@@ -225,7 +227,7 @@ EXTENSIBLE = Rules(
     second_choice=False,
 )
 
-SIMPLE = Rules(
+SIMPLE = FilterRules(
     policies=_ISOLATION,
     limits=(),
     preferences=(BrokerFilter(FilterReason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace_always),),
@@ -235,7 +237,7 @@ SIMPLE = Rules(
 _SIMPLE_PLACEMENT = frozenset({"leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"})
 
 
-def rules_of(settings: PlannerSettings, placement_strategy: str) -> Rules:
+def rules_of(settings: PlannerSettings, placement_strategy: str) -> FilterRules:
     """The rules of the load manager that is configured, or that a strategy belongs to; `placement_strategy` is the
     short name of that one.
     """
@@ -250,7 +252,7 @@ def rules_of(settings: PlannerSettings, placement_strategy: str) -> Rules:
 
 
 def apply(
-    filters: tuple[BrokerFilter, ...], brokers: BoolArray, question: Question
+    filters: tuple[BrokerFilter, ...], brokers: BoolArray, question: PlacementQuestion
 ) -> tuple[BoolArray, dict[str, Figure]]:
     """The brokers that pass all filters, and how many each one dropped, by its reason, if any."""
     dropped: dict[str, Figure] = {}
@@ -263,7 +265,7 @@ def apply(
     return brokers, dropped
 
 
-def allowed_brokers(rules: Rules, question: Question) -> tuple[BoolArray, dict[str, Figure]]:
+def allowed_brokers(rules: FilterRules, question: PlacementQuestion) -> tuple[BoolArray, dict[str, Figure]]:
     """The brokers (M,) that may own the bundle, and how many may not, by reason."""
     brokers, by_control = apply(CONTROLS, everyone(question), question)
     brokers, by_policy = apply(rules.policies, brokers, question)
@@ -271,7 +273,7 @@ def allowed_brokers(rules: Rules, question: Question) -> tuple[BoolArray, dict[s
     return brokers, by_control | by_policy | by_limit
 
 
-def find_ban(broker: int, question: Question) -> Reason | None:
+def find_ban(broker: int, question: PlacementQuestion) -> Reason | None:
     """Why this broker (a row) may not be given the bundle even at an operator's word: what other operators say, or an
     isolation policy. Limits that only spread bundles are not asked.
     """
@@ -283,7 +285,9 @@ def find_ban(broker: int, question: Question) -> Reason | None:
     return None
 
 
-def preferred_brokers(rules: Rules, allowed: BoolArray, question: Question) -> tuple[BoolArray, dict[str, Figure]]:
+def preferred_brokers(
+    rules: FilterRules, allowed: BoolArray, question: PlacementQuestion
+) -> tuple[BoolArray, dict[str, Figure]]:
     """Those of the allowed brokers that are rather chosen, never nobody, and how many are passed over, by reason."""
     brokers, passed_over = apply(rules.preferences, allowed, question)
     if brokers.any() or not allowed.any():
@@ -304,7 +308,7 @@ def find_pin(snapshot: Snapshot, bundle: str, allowed: BoolArray) -> tuple[int |
     return None, {"pinned_to": broker, "pin_not_kept": in_the_way}
 
 
-def find_isolation_refusal(question: Question) -> dict[str, Figure] | None:
+def find_isolation_refusal(question: PlacementQuestion) -> dict[str, Figure] | None:
     """The numbers of the isolation policy that leaves no broker at all, None if there is no such."""
     policy = question.snapshot.policies.find_policy(question.namespace)
     if policy is None or others_than_excluded(keep_isolated(everyone(question), question), question).any():
@@ -318,7 +322,7 @@ def find_isolation_refusal(question: Question) -> dict[str, Figure] | None:
     }
 
 
-def find_anti_affinity_refusal(rules: Rules, question: Question) -> dict[str, Figure] | None:
+def find_anti_affinity_refusal(rules: FilterRules, question: PlacementQuestion) -> dict[str, Figure] | None:
     """Why a bundle should not leave its broker, `question.excluded`, for the sake of its anti-affinity group: all
     brokers that may own it have equally much of the group, and something. None if it may.
     """
@@ -334,12 +338,12 @@ def find_anti_affinity_refusal(rules: Rules, question: Question) -> dict[str, Fi
     return {"group": group, "least": least, "candidates": int(np.count_nonzero(brokers))}
 
 
-def everyone(question: Question) -> BoolArray:
+def everyone(question: PlacementQuestion) -> BoolArray:
     """All brokers (M,)."""
     return np.ones(len(question.snapshot.brokers), dtype=bool)
 
 
-def others_than_excluded(brokers: BoolArray, question: Question) -> BoolArray:
+def others_than_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """The brokers without the excluded one."""
     others = brokers.copy()
     if question.excluded is not None:
@@ -351,13 +355,13 @@ def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
     return np.asarray(brokers & (counts == counts[brokers].min())) if brokers.any() else brokers
 
 
-def expected_topics(question: Question) -> IntArray:
+def expected_topics(question: PlacementQuestion) -> IntArray:
     """The topics of each broker (M,), with those of bundles on their way to it."""
     columns = question.snapshot.brokers
     return np.asarray(columns.topics + columns.preallocated_topics + question.projection.topics)
 
 
-def find_group_counts(question: Question, *, count_bundles: bool) -> IntArray | None:
+def find_group_counts(question: PlacementQuestion, *, count_bundles: bool) -> IntArray | None:
     """How much each broker has of the namespace's anti-affinity group (M,), None if it is in none."""
     group = question.snapshot.policies.find_group(question.namespace)
     if group is None:

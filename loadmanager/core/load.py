@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -66,6 +66,22 @@ class ResourceWeights:
     bandwidth_out: float = weight(
         "loadBalancerBandwidthOutResourceWeight", 1.0, "Weight of outgoing bandwidth in a broker's usage."
     )
+
+
+class ReportedBundles(Protocol):
+    """What a report says of bundles: their names, and in the same order columns of what they carry, as below."""
+
+    @property
+    def bundle_names(self) -> tuple[str, ...]: ...
+
+    @property
+    def bundle_load(self) -> FloatArray: ...
+
+    @property
+    def bundle_topics(self) -> IntArray: ...
+
+    @property
+    def bundle_sessions(self) -> IntArray: ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

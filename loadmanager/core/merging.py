@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from loadmanager.core.controls import Controls
-from loadmanager.core.load import BrokerReport
+from loadmanager.core.load import ReportedBundles
 from loadmanager.core.ownership import NamespaceState, OwnershipState, Registration
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import MergeReason
@@ -80,7 +80,7 @@ class _Limits:
 
 
 def find_candidates(
-    reports: Mapping[Registration, BrokerReport],
+    reports: Mapping[Registration, ReportedBundles],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     controls: Controls,
@@ -105,7 +105,7 @@ def find_candidates(
     return found
 
 
-def _counts_in(report: BrokerReport) -> dict[str, tuple[int, int]]:
+def _counts_in(report: ReportedBundles) -> dict[str, tuple[int, int]]:
     """Topics and sessions by bundle."""
     counts = zip(report.bundle_topics.tolist(), report.bundle_sessions.tolist(), strict=True)
     return dict(zip(report.bundle_names, counts, strict=True))

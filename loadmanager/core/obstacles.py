@@ -16,8 +16,8 @@ from loadmanager.core.filters import (
     CONTROLS,
     EXTENSIBLE,
     BrokerFilter,
-    Question,
-    Rules,
+    FilterRules,
+    PlacementQuestion,
     everyone,
     expected_topics,
     failure_domains,
@@ -34,7 +34,7 @@ _OF_ANY_BUNDLE = (FilterReason.OTHER_LOAD_MANAGER_CLASS, FilterReason.TOPIC_LIMI
 """What keeps every bundle from a broker, whatever its namespace, beside what operators say."""
 
 
-class Obstacle(NamedTuple):
+class FilterObstacle(NamedTuple):
     """A filter that would drop the broker, and the numbers behind it. Preferences may be given up, the others hold."""
 
     reason: Reason
@@ -45,26 +45,28 @@ class Obstacle(NamedTuple):
 class _Case(NamedTuple):
     """A broker (a row) that is dropped from `brokers`, of which it is one. The extensible rules count otherwise."""
 
-    question: Question
+    question: PlacementQuestion
     brokers: BoolArray
     broker: int
     is_extensible: bool
 
 
-def find_obstacles(rules: Rules, question: Question, broker: int) -> list[Obstacle]:
+def find_obstacles(rules: FilterRules, question: PlacementQuestion, broker: int) -> list[FilterObstacle]:
     """Every obstacle between the bundle and the broker (a row), in the order of the filters."""
     return _find_obstacles(rules, question, broker, is_extensible=rules is EXTENSIBLE)
 
 
-def find_general_obstacles(rules: Rules, question: Question, broker: int) -> list[Obstacle]:
+def find_general_obstacles(rules: FilterRules, question: PlacementQuestion, broker: int) -> list[FilterObstacle]:
     """What keeps any bundle from the broker, whichever the question is about."""
     limits = tuple(each for each in rules.limits if each.reason in _OF_ANY_BUNDLE)
-    general = Rules((), limits, (), second_choice=False)
+    general = FilterRules((), limits, (), second_choice=False)
     return _find_obstacles(general, question, broker, is_extensible=rules is EXTENSIBLE)
 
 
-def _find_obstacles(rules: Rules, question: Question, broker: int, *, is_extensible: bool) -> list[Obstacle]:
-    obstacles: list[Obstacle] = []
+def _find_obstacles(
+    rules: FilterRules, question: PlacementQuestion, broker: int, *, is_extensible: bool
+) -> list[FilterObstacle]:
+    obstacles: list[FilterObstacle] = []
 
     def judge(filters: tuple[BrokerFilter, ...], brokers: BoolArray, *, is_preference: bool = False) -> BoolArray:
         for reason, keep in filters:
@@ -72,7 +74,7 @@ def _find_obstacles(rules: Rules, question: Question, broker: int, *, is_extensi
             asked[broker] = True
             if not keep(asked, question)[broker]:
                 why = _FIGURES[reason](_Case(question, asked, broker, is_extensible))
-                obstacles.append(Obstacle(reason, why, is_preference))
+                obstacles.append(FilterObstacle(reason, why, is_preference))
             brokers = keep(brokers, question)
         return brokers
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from loadmanager.core.effect import carried_load
 from loadmanager.core.filters import (
-    Question,
+    PlacementQuestion,
     allowed_brokers,
     find_anti_affinity_refusal,
     find_ban,
@@ -44,9 +44,9 @@ from loadmanager.core.shedding.base import Pick
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 __all__ = [
+    "PlacementTrial",
     "PlannerSettings",
     "State",
-    "Trial",
     "UnknownStrategyError",
     "choose_destination",
     "find_move_refusal",
@@ -209,7 +209,7 @@ def find_move_refusal(
     if row is None:
         rule = "it is not registered, or has not reported"
     else:
-        question = Question(
+        question = PlacementQuestion(
             namespace_of(bundle),
             non_persistent=False,
             snapshot=snapshot,
@@ -233,7 +233,7 @@ def try_transfer(
     return _transfer(_Placer(snapshot, settings, state, deepcopy(rng)), pick, bundle)
 
 
-class Trial:
+class PlacementTrial:
     """A placement of one bundle that is tried, to be explained: nothing is remembered of it, nor is `rng` used up.
 
     `candidates` are the broker rows among which was chosen.
@@ -321,7 +321,7 @@ class _Placer:
         return replace(placement, why={**placement.why, **dropped, **not_kept})
 
     def _choose(
-        self, allowed: BoolArray, question: Question, bundle: int | None
+        self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
     ) -> tuple[Placement, Mapping[str, Figure]]:
         """A broker by the strategy, and how many preferences passed over, by reason, or why there is none."""
         preferred, passed_over = preferred_brokers(self.rules, allowed, question)
@@ -393,9 +393,9 @@ class _Placer:
             return None
         return find_anti_affinity_refusal(self.rules, self.ask(name, source))
 
-    def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> Question:
+    def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
         namespace = namespace_of(name)
-        return Question(namespace, non_persistent, self.snapshot, self.projection, self.settings, excluded)
+        return PlacementQuestion(namespace, non_persistent, self.snapshot, self.projection, self.settings, excluded)
 
     def _is_overloaded(self, broker: int) -> bool:
         usage = usage_per_broker(self.snapshot, self.settings.resource_weights)

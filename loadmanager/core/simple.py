@@ -3,7 +3,7 @@
 Source: Pulsar's SimpleLoadManagerImpl. A broker's load is the larger of what it uses and what its bundles are expected
 to need (see `core/quotas.py`), plus the quotas of the bundles on their way to it, as a share of what it has.
 
-What strategies remember of it is `{"model": Model}`, or the JSON of the quotas in place of the `Model`.
+What strategies remember of it is `{"model": Model}`, or the JSON of the quotas in place of the `RememberedQuotas`.
 
 Differs from Pulsar: a bundle counts as on its way to a broker as its ownership record says, where Pulsar keeps every
 promise forever; a report without usage is of a broker that uses nothing and has nothing.
@@ -81,15 +81,15 @@ class _Carried:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Model:
+class RememberedQuotas:
     """What is remembered: the quotas, and what they came to last, which saves adding it up anew."""
 
     quotas: Quotas
     carried: _Carried | None = None
 
     @classmethod
-    def of(cls, remembered: Model | Mapping[str, Any]) -> Model:
-        return remembered if isinstance(remembered, Model) else cls(Quotas.of_json(remembered))
+    def of(cls, remembered: RememberedQuotas | Mapping[str, Any]) -> RememberedQuotas:
+        return remembered if isinstance(remembered, RememberedQuotas) else cls(Quotas.of_json(remembered))
 
     def as_json(self) -> dict[str, Any]:
         return self.quotas.as_json()
@@ -105,8 +105,8 @@ class Ranking:
     bundles an empty broker could carry. `model` is what to remember.
     """
 
-    model: Model
-    made_from: Model | Mapping[str, Any]
+    model: RememberedQuotas
+    made_from: RememberedQuotas | Mapping[str, Any]
     quota: FloatArray
     default: FloatArray
     cpu_factor: float
@@ -168,13 +168,15 @@ def ranking_of(snapshot: Snapshot, state: Mapping[str, Any], settings: PlannerSe
     return found
 
 
-def _rank(snapshot: Snapshot, remembered: Model | Mapping[str, Any], flush_interval_minutes: float) -> Ranking:
-    before = Model.of(remembered)
+def _rank(
+    snapshot: Snapshot, remembered: RememberedQuotas | Mapping[str, Any], flush_interval_minutes: float
+) -> Ranking:
+    before = RememberedQuotas.of(remembered)
     quotas = before.quotas.after(snapshot, flush_interval_minutes)
     carried = _Carried.of(snapshot, quotas.quota, before.carried)
     usage = snapshot.brokers.usage
     return Ranking(
-        Model(quotas, carried),
+        RememberedQuotas(quotas, carried),
         remembered,
         quotas.quota,
         quotas.default,

@@ -72,8 +72,8 @@ def declared_bundles(line: DumpLine, namespace: str, where: str) -> NamespaceBun
 def _bundle_names(line: DumpLine) -> Iterator[tuple[str, Iterable[str]]]:
     """The names of bundles that exist at the moment of the line, by the key they stand under."""
     for broker, data in line.get("brokers", {}).items():
-        yield f"brokers.{broker}.bundles", data.get("bundles", ())
-        yield f"brokers.{broker}.lastStats", data.get("lastStats", ())
+        yield f"brokers.{broker}.bundles", data.get("bundles") or ()
+        yield f"brokers.{broker}.lastStats", data.get("lastStats") or ()
     yield "bundleData", line.get("bundleData", ())
     for broker, bundles in line.get("preallocated", {}).items():
         yield f"preallocated.{broker}", bundles

@@ -59,11 +59,11 @@ class Collected:
         """
         line = decode_line(encode(self.content), THE_DUMP)
         for broker, data in line.get("brokers", {}).items():
-            reported = dict.fromkeys((*data.get("bundles", ()), *data.get("lastStats", ())))
+            reported = dict.fromkeys((*(data.get("bundles") or ()), *(data.get("lastStats") or ())))
             gone = self._gone(line, reported, f"brokers.{broker}")
             if gone:
-                data["bundles"] = [name for name in data.get("bundles", ()) if name not in gone]
-                data["lastStats"] = {n: stats for n, stats in data.get("lastStats", {}).items() if n not in gone}
+                data["bundles"] = [name for name in data.get("bundles") or () if name not in gone]
+                data["lastStats"] = {n: stats for n, stats in (data.get("lastStats") or {}).items() if n not in gone}
         for name in self._gone(line, line.get("bundleData", ()), "bundleData"):
             del line["bundleData"][name]
         for namespace, content in line.get("namespaces", {}).items():

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from loadmanager.config import Settings
-from loadmanager.core.filters import CONTROLS, SIMPLE, Question, apply, find_pin, preferred_brokers, rules_of
+from loadmanager.core.filters import CONTROLS, SIMPLE, PlacementQuestion, apply, find_pin, preferred_brokers, rules_of
 from loadmanager.core.load import BoolArray
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
@@ -45,7 +45,7 @@ _LABELS: dict[Reason, str] = {TransferReason.OVERLOADED: "Overloaded", TransferR
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Decided:
+class DecidedLine:
     """The answer for one line. `candidates` are the brokers that a placement was drawn from, None for other decisions.
 
     `decisions` are JSON objects, as `--json` prints them.
@@ -82,7 +82,7 @@ class Decider(ABC):
         self._state: State = {}
         self._settings(overrides, "--set")
 
-    def decide(self, line: DumpLine, where: str) -> Decided:
+    def decide(self, line: DumpLine, where: str) -> DecidedLine:
         """Raises `InvalidRecordError`, `ConfigurationError` and `UnknownStrategyError`, which name `where`."""
         check(line, where)
         configuration = {**line.get("configuration", {}), **self._overrides}
@@ -100,7 +100,7 @@ class Decider(ABC):
     def _settings(self, configuration: Mapping[str, str], where: str) -> Settings: ...
 
     @abstractmethod
-    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided: ...
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine: ...
 
     def _with_state(self, name: str, state: State) -> State:
         return {**self._state, name: state}
@@ -116,18 +116,18 @@ class ShedDecider(Decider):
     def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
         return settings_for(configuration, where, shedding=self._strategy)
 
-    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided:
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         del where
         name, factory = get_by_name("--shed", self._strategy, SHEDDING_STRATEGIES)
         refusal = find_freeze(snapshot)
         if refusal is not None:
-            return Decided(line.get("takenAt", 0), [], [refusal], self._state)
+            return DecidedLine(line.get("takenAt", 0), [], [refusal], self._state)
         whole, snapshot = snapshot, restrain(snapshot)
         shed = factory(settings).find_bundles_for_unloading(snapshot, self._state.get(name, {}))
         decisions = [_unload(snapshot, pick, bundle) for pick in shed.bundles for bundle in pick.bundles]
         state = self._with_state(name, shed.state)
         verdicts = [*shed.verdicts, *restrained(whole, shed)]
-        return Decided(line.get("takenAt", 0), decisions, verdicts, state, shed.metrics)
+        return DecidedLine(line.get("takenAt", 0), decisions, verdicts, state, shed.metrics)
 
 
 class PlaceDecider(Decider):
@@ -143,7 +143,7 @@ class PlaceDecider(Decider):
     def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
         return settings_for(configuration, where, placement=self._strategy)
 
-    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided:
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         bundle = self._bundle
         check_bundle(line, bundle, where, "--bundle")
         name, factory = get_by_name("--place", self._strategy, PLACEMENT_STRATEGIES)
@@ -153,7 +153,7 @@ class PlaceDecider(Decider):
         why = {**({"brokers": len(ids)} if broker is None else {"broker": broker}), **placement.why, **dropped}
         reason = str(placement.reason)
         decision = {"action": "assign", "bundle": bundle, "destination": broker, "reason": reason}
-        return Decided(
+        return DecidedLine(
             line.get("takenAt", 0),
             [decision],
             [Verdict(bundle, placement.reason, acted=broker is not None, why=why)],
@@ -199,9 +199,9 @@ class PlaceDecider(Decider):
         rows = [row for row in (brokers.find_row(BrokerId(broker)) for broker in listed) if row is not None]
         return np.array(rows, dtype=np.intp)
 
-    def _question(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine) -> Question:
+    def _question(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine) -> PlacementQuestion:
         topics = line.get("topics", {}).get(self._bundle, ())
-        return Question(
+        return PlacementQuestion(
             namespace_of(self._bundle),
             non_persistent=any(topic["topic"].startswith("non-persistent://") for topic in topics),
             snapshot=snapshot,

@@ -20,13 +20,11 @@ from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.core.policies import InvalidPolicyError, Policies
 from loadmanager.core.snapshot import NOBODY, Snapshot, snapshot_of_reports
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, report_of
 from loadmanager.wire.controls import controls_of
 from loadmanager.wire.dump import (
     BrokerAverages,
-    BrokerData,
     BundleHistory,
-    BundleStats,
     DumpLine,
     MessageAverages,
     Owned,
@@ -69,21 +67,21 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
     return _with_time_averages(snapshot, line.get("timeAverages", {}))
 
 
-def registration_of(broker: str, data: BrokerData) -> Registration:
+def registration_of(broker: str, data: LocalBrokerData) -> Registration:
     return Registration(BrokerId(broker), data.get("startTimestamp", 0))
 
 
-def load_of(stats: BundleStats | MessageAverages) -> FloatArray:
+def load_of(stats: NamespaceBundleStats | MessageAverages) -> FloatArray:
     """The rates and throughputs (4,); 0 for those that are absent."""
     rates = stats.get("msgRateIn", 0.0), stats.get("msgRateOut", 0.0)
     return np.array([*rates, stats.get("msgThroughputIn", 0.0), stats.get("msgThroughputOut", 0.0)])
 
 
-def _report(data: BrokerData, taken_at_ms: int, where: str) -> BrokerReport:
+def _report(data: LocalBrokerData, taken_at_ms: int, where: str) -> BrokerReport:
     """The report with all bundles that it names; nothing is known of those without figures."""
-    stats = data.get("lastStats", {})
-    report = report_of(cast("LocalBrokerData", data), where, known_bundles=stats, read_at_ms=taken_at_ms)
-    unknown = {name: np.zeros(METRICS) for name in data.get("bundles", ()) if name not in stats}
+    stats = data.get("lastStats") or {}
+    report = report_of(data, where, known_bundles=stats, read_at_ms=taken_at_ms)
+    unknown = {name: np.zeros(METRICS) for name in data.get("bundles") or () if name not in stats}
     report = report.with_bundles(unknown) if unknown else report
     return replace(report, num_bundles=len(report.bundle_names) or report.num_bundles)
 
@@ -92,8 +90,8 @@ def _averages(line: DumpLine, learned: Learned) -> dict[str, BundleAverages]:
     """What is known of bundles beyond the first sample that their last figures make."""
     averages = {name: _history(history) for name, history in line.get("bundleData", {}).items()}
     for data in line.get("brokers", {}).values():
-        stats = data.get("lastStats", {})
-        for name in data.get("bundles", ()):
+        stats = data.get("lastStats") or {}
+        for name in data.get("bundles") or ():
             if name not in stats:
                 averages.setdefault(name, learned.no_history(namespace_of(name)))
     return averages
@@ -112,7 +110,7 @@ def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:
     known = set(line["bundleData"])
     known |= {each["bundle"] for listed in line.get("topBundles", {}).values() for each in listed}
     for data in line.get("brokers", {}).values():
-        known |= data.get("lastStats", {}).keys()
+        known |= (data.get("lastStats") or {}).keys()
     is_known = np.array([name in known for name in snapshot.bundles.names], dtype=bool)
     return replace(snapshot, bundles=replace(snapshot.bundles, movable=snapshot.bundles.movable & is_known))
 
@@ -202,7 +200,7 @@ def _top_bundles(line: DumpLine) -> dict[BrokerId, dict[str, FloatArray]] | None
     if "topBundles" not in line:
         return None
     return {
-        BrokerId(broker): {each["bundle"]: load_of(each.get("stats", {})) for each in listed}
+        BrokerId(broker): {each["bundle"]: load_of(each.get("stats") or NamespaceBundleStats()) for each in listed}
         for broker, listed in line["topBundles"].items()
     }
 

@@ -17,7 +17,7 @@ from loadmanager.decide.collecting import Collected, Reader, as_record, walk, wi
 from loadmanager.decide.settings import LEGACY_WEIGHTS, WITHOUT_EFFECT
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
-from loadmanager.wire.dump import BrokerData, BundleStats
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.load_report import find_load_report, local_broker_data_of
 from loadmanager.wire.policies import FailoverPolicy, IsolationData
 
@@ -76,13 +76,13 @@ async def collect_brokers(store: Reader, collected: Collected) -> None:
 
 def _broker(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a dump holds of a broker's record; unknown fields are left out, as Pulsar leaves them out."""
-    content = _only(record, BrokerData.__annotations__)
+    content = _only(record, LocalBrokerData.__annotations__)
     if "brokerVersion" in record:
         content["brokerVersionString"] = record["brokerVersion"]
     stats = content.get("lastStats")
     if isinstance(stats, dict):
         content["lastStats"] = {
-            name: _only(each, BundleStats.__annotations__) if isinstance(each, dict) else each
+            name: _only(each, NamespaceBundleStats.__annotations__) if isinstance(each, dict) else each
             for name, each in stats.items()
         }
     return content

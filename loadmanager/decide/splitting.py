@@ -24,7 +24,7 @@ from loadmanager.core.splitting.finder import (
 )
 from loadmanager.core.splitting.round import Question, find_splits_by, goes_by_latest_rates
 from loadmanager.decide.checks import check_bundle, declared_bundles, parse_bundle
-from loadmanager.decide.deciding import Decided, Decider
+from loadmanager.decide.deciding import DecidedLine, Decider
 from loadmanager.decide.settings import settings_for
 from loadmanager.errors import ConfigurationError
 from loadmanager.wire.dump import DumpLine
@@ -56,17 +56,17 @@ class SplitDecider(Decider):
     def _settings(self, configuration: Mapping[str, str], where: str) -> Settings:
         return settings_for(configuration, where)
 
-    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> Decided:
+    def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine:
         taken_at_ms = line.get("takenAt", 0)
         divide = self._divide(settings, line)
         if self._bundle is not None:
             check_bundle(line, self._bundle, where, "--bundle")
             split, verdict = divide_bundle(_asked(snapshot, self._bundle), SplitReason.ADMIN_SPLIT, divide, settings)
-            return Decided(taken_at_ms, _decisions(snapshot, [split] if split else []), [verdict], self._state)
+            return DecidedLine(taken_at_ms, _decisions(snapshot, [split] if split else []), [verdict], self._state)
         if not settings.auto_bundle_split_enabled:
             why = {KEYS["auto_bundle_split_enabled"]: str(settings.auto_bundle_split_enabled)}
             verdict = Verdict("cluster", SplitReason.SPLITTING_DISABLED, acted=False, why=why)
-            return Decided(taken_at_ms, [], [verdict], self._state)
+            return DecidedLine(taken_at_ms, [], [verdict], self._state)
         latest = goes_by_latest_rates(settings)
         question = Question(
             looked_at=tuple(
@@ -80,7 +80,7 @@ class SplitDecider(Decider):
         )
         found, remembered = find_splits_by(divide, partial(_topics, line), question, settings)
         state = self._state if remembered is None else self._with_state(_STATE, remembered)
-        return Decided(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, state)
+        return DecidedLine(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, state)
 
     def _divide(self, settings: PlannerSettings, line: DumpLine) -> Divide:
         name, algorithm = split_algorithm(settings, self._algorithm, "--split")

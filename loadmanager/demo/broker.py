@@ -23,7 +23,7 @@ from pydantic import ValidationError
 
 from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.demo.hosting import TopicHost
-from loadmanager.demo.journal import Journal, write_ready_file
+from loadmanager.demo.journal import DemoJournal, write_ready_file
 from loadmanager.demo.lease import Lease
 from loadmanager.demo.protocol import MAX_BODY_BYTES, CloseReason, Frame, Kind, ProtocolError, encode, read_frame
 from loadmanager.demo.tasks import first_of
@@ -215,7 +215,7 @@ class Listening:
     data_port: int = 0
 
 
-async def run(agent_file: Path, serving_log: Journal, ready_file: Path, listening: Listening) -> None:
+async def run(agent_file: Path, serving_log: DemoJournal, ready_file: Path, listening: Listening) -> None:
     """Serve until SIGTERM, then deliver what was accepted and close every topic."""
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
@@ -266,7 +266,7 @@ def main() -> None:
     arguments = parser.parse_args()
     listening = Listening(arguments.bind_address, arguments.port, arguments.data_port)
     configure_logging(json_lines=False)
-    with Journal(arguments.serving_log) as serving_log:
+    with DemoJournal(arguments.serving_log) as serving_log:
         asyncio.run(run(arguments.agent_file, serving_log, arguments.ready_file, listening))
 
 

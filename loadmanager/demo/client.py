@@ -22,11 +22,11 @@ from typing import Any
 from loadmanager.calling import HttpClient
 from loadmanager.demo.account import TopicAccount
 from loadmanager.demo.connection import BrokerConnection, ConnectionPool
-from loadmanager.demo.journal import Journal, write_ready_file
+from loadmanager.demo.journal import DemoJournal, write_ready_file
 from loadmanager.demo.lookup import TopicLookup
 from loadmanager.demo.protocol import Frame, Kind
 from loadmanager.demo.tasks import first_of
-from loadmanager.demo.workload import HotSpotFile, Workload
+from loadmanager.demo.workload import DemoWorkload, HotSpotFile
 
 STATS_INTERVAL_S = 1.0
 SETTLE_TIMEOUT_S = 12.0
@@ -56,14 +56,14 @@ class ClientServices:
 
     lookup: TopicLookup
     pool: ConnectionPool
-    journal: Journal
+    journal: DemoJournal
     totals: ClientTotals
     payload: bytes
     message_bytes: int
 
 
 @dataclass(slots=True)
-class _Batch:
+class _SentBatch:
     first: int
     messages: int
     sent_at_s: float | None = None
@@ -100,7 +100,7 @@ class TopicClient:
         self._rate = rate
         self._services = services
         self._attachment: _Attachment | None = None
-        self._unacknowledged: dict[int, _Batch] = {}
+        self._unacknowledged: dict[int, _SentBatch] = {}
         self._due = 0.0
         self._gap: _Gap | None = None
 
@@ -171,7 +171,7 @@ class TopicClient:
         messages = min(int(self._due), _MAX_BATCH)
         if messages:
             self._due -= messages
-            batch = self._unacknowledged[self.account.published] = _Batch(self.account.published, messages)
+            batch = self._unacknowledged[self.account.published] = _SentBatch(self.account.published, messages)
             self.account.published += messages
             self._services.totals.published += messages
             self._send(attachment, batch, now_s)
@@ -181,7 +181,7 @@ class TopicClient:
             if batch.sent_at_s is None:
                 self._send(attachment, batch, now_s)
 
-    def _send(self, attachment: _Attachment, batch: _Batch, now_s: float) -> None:
+    def _send(self, attachment: _Attachment, batch: _SentBatch, now_s: float) -> None:
         assert attachment.producer is not None, "publishing starts once the producer is open"
         body = self._services.payload[: batch.messages * self._services.message_bytes]
         batch.sent_at_s = now_s
@@ -260,7 +260,7 @@ class ClientConfig:
     index: int
     processes: int
     node_urls: list[str]
-    workload: Workload
+    workload: DemoWorkload
     hot_spot_file: Path
     journal_file: Path
     ready_file: Path
@@ -274,13 +274,13 @@ class ClientConfig:
         traffic = fields.pop("workload")
         namespaces = tuple(traffic.pop("namespaces"))
         fields |= {name: Path(fields[name]) for name in ("hot_spot_file", "journal_file", "ready_file")}
-        return cls(workload=Workload(namespaces=namespaces, **traffic), **fields)
+        return cls(workload=DemoWorkload(namespaces=namespaces, **traffic), **fields)
 
 
 class ClientProcess:
     """All topics of one process, its periodic counters and its final account."""
 
-    def __init__(self, config: ClientConfig, http: HttpClient, journal: Journal) -> None:
+    def __init__(self, config: ClientConfig, http: HttpClient, journal: DemoJournal) -> None:
         self._config = config
         self._journal = journal
         self._pool = ConnectionPool()
@@ -353,7 +353,7 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 async def run(config: ClientConfig) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
-    with Journal(config.journal_file) as journal:
+    with DemoJournal(config.journal_file) as journal:
         async with HttpClient(_MAX_CONCURRENT_LOOKUPS) as http:
             await ClientProcess(config, http, journal).run(stopped)
 

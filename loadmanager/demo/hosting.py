@@ -19,7 +19,7 @@ from typing import Protocol
 
 import structlog
 
-from loadmanager.demo.journal import Journal
+from loadmanager.demo.journal import DemoJournal
 from loadmanager.demo.lease import Clock, Lease
 from loadmanager.demo.protocol import CloseReason
 from loadmanager.demo.topics import Topic
@@ -47,7 +47,9 @@ class _Question:
 class TopicHost:
     """The open topics of one broker process."""
 
-    def __init__(self, instance: str, lease: Lease, agent: OwnershipSource, serving_log: Journal, clock: Clock) -> None:
+    def __init__(
+        self, instance: str, lease: Lease, agent: OwnershipSource, serving_log: DemoJournal, clock: Clock
+    ) -> None:
         self.instance = instance
         self._lease = lease
         self._agent = agent

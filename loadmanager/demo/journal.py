@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 
-class Journal:
+class DemoJournal:
     """One file; what was appended survives a SIGKILL of the process."""
 
     def __init__(self, path: Path) -> None:

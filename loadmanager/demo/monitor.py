@@ -27,7 +27,7 @@ _DECISIONS_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class DemoEvent:
     """Something that happened, at a moment of the monotonic clock."""
 
     at_s: float
@@ -35,7 +35,7 @@ class Event:
 
 
 @dataclass(slots=True)
-class BrokerRow:
+class ShownBroker:
     """A broker as the view shows it."""
 
     name: str
@@ -56,17 +56,17 @@ class DemoState:
     leader_url: str | None = None
     leader_name: str | None = None
     epoch: int = 0
-    brokers: list[BrokerRow] = field(default_factory=list)
+    brokers: list[ShownBroker] = field(default_factory=list)
     broker_names: dict[str, str] = field(default_factory=dict)
     decisions: list[dict[str, Any]] = field(default_factory=list)
     samples: list[RateSample] = field(default_factory=list)
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    events: list[DemoEvent] = field(default_factory=list)
     cpu_s: dict[int, float] = field(default_factory=dict)
     assignments: int = 0
 
     def add_event(self, text: str) -> None:
-        self.events.append(Event(time.monotonic(), text))
+        self.events.append(DemoEvent(time.monotonic(), text))
 
     def total(self, counter: str) -> int:
         """A counter of all the clients together."""
@@ -101,7 +101,7 @@ class Monitor:
         rates = {}
         rows = []
         for broker, answer in zip(brokers, stats, strict=True):
-            row = BrokerRow(broker.name, broker.broker_id)
+            row = ShownBroker(broker.name, broker.broker_id)
             self._state.broker_names[broker.broker_id] = broker.name
             if answer is not None:
                 row.topic_names = frozenset(topic.topic for topic in answer.topics)

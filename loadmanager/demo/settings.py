@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmanager.demo.workload import Workload
+from loadmanager.demo.workload import DemoWorkload
 
 NIC_GBPS = 0.015
 """The bandwidth each broker claims to have, so small that the demo's traffic is a load worth balancing."""
@@ -25,7 +25,7 @@ class DemoSettings:
     brokers: int = 5
     client_processes: int = 2
     bundles_per_namespace: int = 16
-    workload: Workload = field(default_factory=Workload)
+    workload: DemoWorkload = field(default_factory=DemoWorkload)
 
     def at_s(self, share: float) -> float:
         """A moment of the script, as a share of its length, in seconds from the start of the traffic."""

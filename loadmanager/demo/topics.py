@@ -16,7 +16,7 @@ MAX_RETAINED_BYTES = 8 << 20
 """A topic with more than this to deliver takes no further message."""
 
 
-class Link(Protocol):
+class ClientConnection(Protocol):
     """A client's connection."""
 
     def send(self, frame: Frame) -> None: ...
@@ -30,7 +30,7 @@ class Link(Protocol):
 class Channel:
     """One producer or subscriber of a topic: a number on a client's connection."""
 
-    link: Link
+    link: ClientConnection
     number: int
 
     def send(self, kind: Kind, first: int = 0, count: int = 0, body: bytes = b"") -> None:

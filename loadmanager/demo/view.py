@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from loadmanager.demo.monitor import DemoState, Event
+from loadmanager.demo.monitor import DemoEvent, DemoState
 from loadmanager.demo.summary import DemoSummary
 
 T = TypeVar("T")
@@ -48,7 +48,7 @@ async def show_lines(state: DemoState, console: Console, run: asyncio.Task[T]) -
     return await run
 
 
-def event_line(state: DemoState, event: Event) -> str:
+def event_line(state: DemoState, event: DemoEvent) -> str:
     return f"{event.at_s - state.started_s:7.1f} s  {event.text}"
 
 

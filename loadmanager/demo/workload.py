@@ -18,7 +18,7 @@ TENANT = "demo"
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class DemoWorkload:
     """`zipf_exponent` says how heavy the tail is: the topic of rank r weighs `1 / r ** zipf_exponent`.
 
     While there is a hot spot, `hot_share` of all messages goes to `hot_topics` topics; the total stays the same, so
@@ -65,7 +65,7 @@ class Workload:
 
 
 @cache
-def _rates(workload: Workload, hot: tuple[int, ...]) -> tuple[float, ...]:
+def _rates(workload: DemoWorkload, hot: tuple[int, ...]) -> tuple[float, ...]:
     weights = [1 / (rank + 1) ** workload.zipf_exponent for rank in range(workload.topics)]
     random.Random(f"{workload.seed} weights").shuffle(weights)  # noqa: S311 - traffic, not a secret
     background = workload.messages_per_s * (1 - workload.hot_share if hot else 1) / sum(weights)

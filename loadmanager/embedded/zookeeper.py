@@ -49,7 +49,7 @@ class PortTakenError(EmbeddedServerError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ServerPlace:
     """Where a server runs: its guarded processes, its name among them, its folder, port and command line."""
 
     processes: ServerProcesses
@@ -62,7 +62,7 @@ class _Place:
 class ZooKeeperServer:
     """One server process: start, stop, kill, pause, resume, restart, all on the same port and data."""
 
-    def __init__(self, place: _Place | None, start_timeout_s: float) -> None:
+    def __init__(self, place: _ServerPlace | None, start_timeout_s: float) -> None:
         self._place = place
         self._start_timeout_s = start_timeout_s
         self._pid: int | None = None
@@ -172,7 +172,7 @@ class ZooKeeperServer:
     ) -> None:
         self.stop()
 
-    def _get_place(self) -> _Place:
+    def _get_place(self) -> _ServerPlace:
         if self._place is None:
             raise EmbeddedServerError("this ZooKeeper has not been started")
         return self._place
@@ -259,7 +259,7 @@ class EmbeddedZooKeeper(ZooKeeperServer):
         command = tuple(server_command(java, STANDALONE_MAIN, self._heap_mib))
         port = self._given_port or free_ports(1)[0]
         processes, folder = _open_folder(self._given_data_dir)
-        self._place = _Place(processes, "zookeeper", folder, port, command)
+        self._place = _ServerPlace(processes, "zookeeper", folder, port, command)
         self._pid = None
         durable = self._given_data_dir is not None
         write_server_files(folder, port, tick_time_ms=self._tick_time_ms, durable=durable)
@@ -361,7 +361,7 @@ class EmbeddedEnsemble:
                 ensemble=quorum,
                 my_id=number,
             )
-            place = _Place(self._processes, str(number), home, port, command)
+            place = _ServerPlace(self._processes, str(number), home, port, command)
             self.members.append(ZooKeeperServer(place, self._start_timeout_s))
         for member in self.members:
             member.launch()

@@ -46,7 +46,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class SyntheticFleet:
     """What is made of the series: so many bundles on so many brokers, with a mean load of this per bundle.
 
     `duration_s` None: as long as the shortest series.
@@ -61,7 +61,7 @@ class Fleet:
 
 
 @dataclass(slots=True)
-class _Rows:
+class _SeriesRows:
     """The rows of one series as they come, each with the number of its line."""
 
     where: str
@@ -92,10 +92,10 @@ def read_series(paths: Sequence[Path], max_missing: int = 0) -> list[Series]:
     return series
 
 
-def import_series(importer: Importer, series: Sequence[Series], fleet: Fleet, progress: Progress) -> None:
+def import_series(importer: Importer, series: Sequence[Series], fleet: SyntheticFleet, progress: Progress) -> None:
     """One report of every broker at every step."""
     rng = np.random.Generator(np.random.PCG64(fleet.seed))
-    made = _Bundles(series, fleet, rng)
+    made = _DrawnBundles(series, fleet, rng)
     step_ms, start_ms = series[0].step_ms, series[0].start_ms
     steps = min(len(each.values) for each in series)
     if fleet.duration_s is not None:
@@ -107,10 +107,10 @@ def import_series(importer: Importer, series: Sequence[Series], fleet: Fleet, pr
         progress(step + 1, steps)
 
 
-class _Bundles:
+class _DrawnBundles:
     """The bundles, broker by broker, with what each was drawn."""
 
-    def __init__(self, series: Sequence[Series], fleet: Fleet, rng: np.random.Generator) -> None:
+    def __init__(self, series: Sequence[Series], fleet: SyntheticFleet, rng: np.random.Generator) -> None:
         self._series = [_around_one(each.values) for each in series]
         self._of: IntArray = np.sort(rng.integers(len(series), size=fleet.bundles))
         self._shift: IntArray = rng.integers(1 << 31, size=fleet.bundles)
@@ -178,8 +178,8 @@ def _names(series: Sequence[str], of: IntArray) -> list[str]:
     return names
 
 
-def _read(path: Path) -> Mapping[str, _Rows]:
-    found: dict[str, _Rows] = {}
+def _read(path: Path) -> Mapping[str, _SeriesRows]:
+    found: dict[str, _SeriesRows] = {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
             lines = csv.reader(file)
@@ -192,7 +192,7 @@ def _read(path: Path) -> Mapping[str, _Rows]:
                 if len(row) != len(header):
                     raise HistoryFileError(f"{path}, row {number}: {len(row)} columns: expected {len(header)}")
                 name = row[1] if len(row) == len(_HEADERS[1]) else path.stem
-                rows = found.setdefault(name, _Rows(str(path)))
+                rows = found.setdefault(name, _SeriesRows(str(path)))
                 rows.times_ms.append(_time_ms(row[0], f"{path}, row {number}, column timestamp"))
                 rows.values.append(_value(row[-1], f"{path}, row {number}, column value"))
                 rows.lines.append(number)
@@ -228,7 +228,7 @@ def _value(text: str, where: str) -> float:
     return value
 
 
-def _even(name: str, rows: _Rows, max_missing: int) -> Series:
+def _even(name: str, rows: _SeriesRows, max_missing: int) -> Series:
     """The rows as a series at equal steps, the commonest between its rows."""
     if len(rows.times_ms) < 2:  # noqa: PLR2004 - a step takes two
         raise HistoryFileError(f"{rows.where}: series {name!r} has one row only: expected two or more")

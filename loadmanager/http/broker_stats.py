@@ -68,7 +68,8 @@ class BrokerStatsHandlers:
         broker_id = BrokerId(request.query.get("brokerId", ""))
         if not broker_id:
             raise BadRequestError("brokerId is missing: a node is no broker; GET /admin/v2/brokers lists them")
-        return json_bytes(encode_local_broker_data(self._view.get_broker(broker_id).record))
+        entry = self._view.get_broker(broker_id)
+        return json_bytes(await asyncio.to_thread(lambda: encode_local_broker_data(entry.whole_record())))
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request

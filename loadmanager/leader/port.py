@@ -115,9 +115,10 @@ class BrokerPort(Protocol):
     @property
     def registration(self) -> Registration: ...
     @property
-    def record(self) -> LocalBrokerData: ...
-    @property
     def lookup_body(self) -> bytes: ...
+
+    def whole_record(self) -> LocalBrokerData:
+        """What the broker wrote, with what it says of its bundles; it is read again, which takes its time."""
 
     def find_answer(self, listener: str) -> bytes | None:
         """The answer to a lookup by an advertised listener; None when the broker has none of that name."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import orjson
 
 from loadmanager.monitor.readings import Reading, Update
-from loadmanager.monitor.tables import CLUSTER, Figure, Row, broker_rows, cluster_rows
+from loadmanager.monitor.tables import CLUSTER, Figure, TableRow, broker_rows, cluster_rows
 
 _WIDTH = 14
 _JSON_KEYS = {
@@ -65,7 +65,7 @@ def _json_of(reading: Reading) -> dict[str, object]:
     return {"brokerId": reading.broker_id, **rows, "faults": list(reading.faults)}
 
 
-def _two_lines(row: Row) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _two_lines(row: TableRow) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return (row.label, *row.headings), ("", *map(text_of, row.figures))
 
 

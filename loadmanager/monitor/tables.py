@@ -43,7 +43,7 @@ _UNKNOWN: tuple[Figure, ...] = (None,) * 6
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """One row of a broker's table: what it is about, its six headings, and a figure for each."""
 
     label: str
@@ -59,7 +59,7 @@ class ClusterRow:
     figures: tuple[Figure, ...]
 
 
-def broker_rows(reading: Reading) -> tuple[Row, ...]:
+def broker_rows(reading: Reading) -> tuple[TableRow, ...]:
     """A broker's table. MAX % leaves heap memory out, as Pulsar's balancer does: a full heap is how a JVM looks; but
     not for a broker under SimpleLoadManagerImpl.
     """
@@ -67,11 +67,11 @@ def broker_rows(reading: Reading) -> tuple[Row, ...]:
     if reading.load_report is not None and record is not None:
         return _simple_rows(reading.load_report, record)
     return (
-        Row("SYSTEM", SYSTEM, _system(record) if record is not None else _UNKNOWN),
-        Row("COUNT", COUNT, _count(record) if record is not None else _UNKNOWN),
-        Row("LATEST", MESSAGES, _latest(record) if record is not None else _UNKNOWN),
-        Row("SHORT", MESSAGES, _short_term(averages) if averages is not None else _UNKNOWN),
-        Row("LONG", MESSAGES, _long_term(averages) if averages is not None else _UNKNOWN),
+        TableRow("SYSTEM", SYSTEM, _system(record) if record is not None else _UNKNOWN),
+        TableRow("COUNT", COUNT, _count(record) if record is not None else _UNKNOWN),
+        TableRow("LATEST", MESSAGES, _latest(record) if record is not None else _UNKNOWN),
+        TableRow("SHORT", MESSAGES, _short_term(averages) if averages is not None else _UNKNOWN),
+        TableRow("LONG", MESSAGES, _long_term(averages) if averages is not None else _UNKNOWN),
     )
 
 
@@ -100,7 +100,7 @@ def _system(record: LocalBrokerData) -> tuple[Figure, ...]:
     return (*(_known(float(percent[resource])) for resource in _SHOWN_RESOURCES), _known(highest))
 
 
-def _simple_rows(report: LoadReport, record: LocalBrokerData) -> tuple[Row, ...]:
+def _simple_rows(report: LoadReport, record: LocalBrokerData) -> tuple[TableRow, ...]:
     """The table of a broker under SimpleLoadManagerImpl: what it uses, and what its bundles are expected to need."""
     usage = report_of(record, "").usage
     percent = percent_usage(usage[:, 0], usage[:, 1])[list(_SHOWN_RESOURCES)].tolist()
@@ -111,11 +111,11 @@ def _simple_rows(report: LoadReport, record: LocalBrokerData) -> tuple[Row, ...]
     limits = usage[[CPU, MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT], 1].tolist()
     shares = [_share(amount, limit) for amount, limit in zip(amounts, limits, strict=True)]
     return (
-        Row("COUNT", COUNT, _count(record)),
-        Row("RAW SYSTEM", SYSTEM, tuple(_known(each) for each in (*percent, max(percent)))),
-        Row("ALLOC SYSTEM", SYSTEM, (shares[0], shares[1], None, shares[2], shares[3], max(shares))),
-        Row("RAW MSG", MESSAGES, _messages(rate_in, rate_out, usage[BANDWIDTH_IN, 0], usage[BANDWIDTH_OUT, 0])),
-        Row("ALLOC MSG", MESSAGES, _messages(*rates, *allocated)),
+        TableRow("COUNT", COUNT, _count(record)),
+        TableRow("RAW SYSTEM", SYSTEM, tuple(_known(each) for each in (*percent, max(percent)))),
+        TableRow("ALLOC SYSTEM", SYSTEM, (shares[0], shares[1], None, shares[2], shares[3], max(shares))),
+        TableRow("RAW MSG", MESSAGES, _messages(rate_in, rate_out, usage[BANDWIDTH_IN, 0], usage[BANDWIDTH_OUT, 0])),
+        TableRow("ALLOC MSG", MESSAGES, _messages(*rates, *allocated)),
     )
 
 

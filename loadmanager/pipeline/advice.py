@@ -416,7 +416,7 @@ def _report_with(limits: Sequence[float]) -> BrokerReport:
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class AdviceTables:
     """What advice is taken from: `bundle_windows`, `broker_windows`, and the clean reports of both."""
 
     bundle_windows: DataFrame
@@ -425,7 +425,7 @@ class Tables:
     broker_reports: DataFrame
 
 
-def advice(tables: Tables, settings: PlannerSettings) -> DataFrame:
+def advice(tables: AdviceTables, settings: PlannerSettings) -> DataFrame:
     """`ADVICE`."""
     parts = [
         frame.select(f.lit(about).alias("about"), f.to_json(f.struct("*")).alias("fact"))
@@ -483,7 +483,7 @@ def busy_bundles(bundle_windows: DataFrame, bundle_reports: DataFrame) -> DataFr
     return busy.join(known.drop("first_ms", "other_ms"), "name")
 
 
-def _shape(tables: Tables, settings: PlannerSettings) -> DataFrame:
+def _shape(tables: AdviceTables, settings: PlannerSettings) -> DataFrame:
     bundles = busy_bundles(tables.bundle_windows, tables.bundle_reports)
     ends = tables.bundle_reports.agg(f.max("at_ms").alias("until_ms"))
     recent = bundles.crossJoin(f.broadcast(ends)).where(f.col("last_ms") > f.col("until_ms") - _DAY_MS)

@@ -94,7 +94,7 @@ class Aim:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fleet:
+class BrokerRoom:
     """The brokers that are there: `room` (brokers, 4) is what load may use of each, `domains` (brokers,) where each is.
 
     Without failure domains `domains` is empty.
@@ -104,7 +104,7 @@ class Fleet:
     domains: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, limits: FloatArray, base: FloatArray, headroom: float, domains: Sequence[str] = ()) -> Fleet:
+    def of(cls, limits: FloatArray, base: FloatArray, headroom: float, domains: Sequence[str] = ()) -> BrokerRoom:
         """`limits` (brokers, 4) are NaN where unknown; a resource of which none is known does not run out."""
         known = ~np.isnan(limits)
         count = known.sum(axis=0)
@@ -153,7 +153,7 @@ class Need:
     fits_domain: bool | None
 
 
-def need(demand: FloatArray, fleet: Fleet) -> Need:
+def need(demand: FloatArray, fleet: BrokerRoom) -> Need:
     """`demand` (4,) of the cluster, in the units of the fleet's room; needed are brokers like the median one, spread
     evenly over the failure domains.
     """
@@ -300,7 +300,7 @@ def plan(
         return pd.DataFrame([], columns=CAPACITY.names)
     base = np.array([0.0 if cost is None else cost.base[column] for column in RATED.values()])
     own = [domains.get(broker, DEFAULT_DOMAIN) for broker in brokers["broker"]] if domains else []
-    fleet = Fleet.of(limits, base, aim.headroom, own)
+    fleet = BrokerRoom.of(limits, base, aim.headroom, own)
     hours = (by_hour["start_ms"].to_numpy() // HOUR_MS).astype(np.int64)
     demand = reported_demand(by_hour) if cost is None else cost_of(cost, by_hour)
     days, peaks, whole = daily_peaks(hours, demand)
@@ -342,7 +342,7 @@ def _basis(days: int, unknown: Sequence[str], *, whole: bool, by_cost: bool) -> 
 
 
 def _rows(
-    quantile: float, days: IntArray, needs: Sequence[Need], fleet: Fleet, aim: Aim, basis: str
+    quantile: float, days: IntArray, needs: Sequence[Need], fleet: BrokerRoom, aim: Aim, basis: str
 ) -> list[tuple[object, ...]]:
     names = [datetime.fromtimestamp(day * _DAY_MS / 1000, tz=UTC).date().isoformat() for day in days.tolist()]
     first = [

@@ -118,7 +118,7 @@ class Panel:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Asked:
+class ForecastHours:
     """Hours to forecast, by their indices, each from the hour `origins` on, the last one that is known then; with
     the errors that forecasts `ahead` hours ahead had.
     """
@@ -209,7 +209,7 @@ class Baseline:
     def of(cls, panel: Panel, period: int) -> Baseline:
         return cls(panel, period, _carried(panel.load, period))
 
-    def forecast(self, fit_until: int, asked: Asked) -> FloatArray:
+    def forecast(self, fit_until: int, asked: ForecastHours) -> FloatArray:
         """(3, series, targets), with the quantiles of the errors that this had before `fit_until`."""
         lag = self._periods(asked.ahead)
         errors = self.panel.load[:, lag:fit_until] - self.carried[:, : max(fit_until - lag, 0)]
@@ -242,7 +242,7 @@ class Season:
         off = panel.load - median[:, panel.hour_of_week(np.arange(panel.hours))]
         return cls(panel, fit_until, median, off, _carried(off, 1))
 
-    def forecast(self, asked: Asked) -> FloatArray:
+    def forecast(self, asked: ForecastHours) -> FloatArray:
         """(3, series, targets) by the season and by how far the latest known hour was from it."""
         until, ahead = self.fit_until, asked.ahead
         then, now = self.off[:, : until - ahead], self.off[:, ahead:until]
@@ -327,7 +327,7 @@ def _try(panel: Panel, start: int, probes: Sequence[int]) -> dict[int, _Losses]:
         targets = np.arange(first, end)
         actual = panel.load[:, targets]
         for ahead, of in losses.items():
-            asked = Asked(targets, targets - ahead, ahead)
+            asked = ForecastHours(targets, targets - ahead, ahead)
             of[SEASONAL].append(losses_of(actual, season.forecast(asked)))
             for name, baseline in baselines.items():
                 of[name].append(losses_of(actual, baseline.forecast(first, asked)))
@@ -391,7 +391,7 @@ def forecast(panel: Panel, chosen: Sequence[Mapping[int, str | None]]) -> list[d
         parts: dict[str, list[FloatArray]] = {model: [] for each in chosen if (model := each[horizon]) is not None}
         for ahead in probes:
             targets = last + np.arange(nearest, ahead + 1)
-            asked = Asked(targets, np.full_like(targets, last), ahead)
+            asked = ForecastHours(targets, np.full_like(targets, last), ahead)
             for name, made in parts.items():
                 made.append(
                     season.forecast(asked) if name == SEASONAL else baselines[name].forecast(panel.hours, asked)

@@ -31,8 +31,7 @@ from pyspark.sql import types as t
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.pipeline.advice import Tables as AdviceTables
-from loadmanager.pipeline.advice import advice
+from loadmanager.pipeline.advice import AdviceTables, advice
 from loadmanager.pipeline.averages import broker_windows, bundle_windows, namespace_windows, running_means
 from loadmanager.pipeline.balance import (
     flapping,
@@ -180,7 +179,7 @@ class StepError(PipelineError):
         self.step = step
 
 
-class Run:
+class JobRun:
     """One run under way: steps read and write through it."""
 
     def __init__(self, spark: SparkSession, job: Job, watch: Watch) -> None:
@@ -248,7 +247,7 @@ class Run:
 
 def run(spark: SparkSession, job: Job, steps: Sequence[str], watch: Watch) -> Summary:
     """These steps, in their order; the summary is written also when one fails. Raises `StepError`."""
-    under_way = Run(spark, job, watch)
+    under_way = JobRun(spark, job, watch)
     try:
         if WHATIF in steps:
             under_way.require_known()
@@ -292,14 +291,14 @@ def get_summary(spark: SparkSession, out: str) -> Summary:
         raise PipelineError(f"{directory}/{SUMMARY}: not the summary of a run: {error}") from None
 
 
-def ingest(run: Run) -> None:
+def ingest(run: JobRun) -> None:
     """Typed, cleaned, de-duplicated reports; what was rejected is kept with its reason."""
     read_leaving_out(run.history, lambda: _ingest(run))
     for fault in run.history.faults:
         run.note(f"left out: {fault.path}: {fault.why}")
 
 
-def _ingest(run: Run) -> None:
+def _ingest(run: JobRun) -> None:
     run.summary.from_ms, run.summary.to_ms = run.history.range
     rejected = {}
     for name, clean in (("broker_reports", clean_broker_reports), ("bundle_reports", clean_bundle_reports)):
@@ -312,7 +311,7 @@ def _ingest(run: Run) -> None:
     run.write("rejected_rows", rejected_rows(rejected, run.history.faults))
 
 
-def averages(run: Run) -> None:
+def averages(run: JobRun) -> None:
     """Windows per bundle, broker and namespace, and the running means of the leader."""
     read, write = run.tables.read, run.write
     bundles, brokers = read("clean_bundle_reports"), read("clean_broker_reports")
@@ -322,7 +321,7 @@ def averages(run: Run) -> None:
     write("running_means", running_means(bundles))
 
 
-def balance(run: Run) -> None:
+def balance(run: JobRun) -> None:
     """How even the load was, and what moving bundles did."""
     read, write = run.tables.read, run.write
     planner = run.recorded.settings.planner_settings()
@@ -338,7 +337,7 @@ def balance(run: Run) -> None:
     write("inconsistent_brokers", inconsistent_brokers(read("clean_broker_reports"), read("clean_bundle_reports")))
 
 
-def forecast(run: Run) -> None:
+def forecast(run: JobRun) -> None:
     """What bundles and namespaces will carry, and how wrong such forecasts were so far."""
     read = run.tables.read
     bundles = forecast_runs(read("bundle_windows"), "bundle")
@@ -350,14 +349,14 @@ def forecast(run: Run) -> None:
         runs.unpersist()
 
 
-def plan_capacity(run: Run) -> None:
+def plan_capacity(run: JobRun) -> None:
     """What load costs a broker, and so how many brokers the next days need."""
     run.write("cost_models", cost_models(run.tables.read("clean_broker_reports")))
     windows, reports = run.tables.read("broker_windows"), run.tables.read("clean_broker_reports")
     run.write("capacity", capacity(windows, reports, run.job.aim, _cost(run), run.recorded.domains or None))
 
 
-def advise(run: Run) -> None:
+def advise(run: JobRun) -> None:
     """What the history suggests to change."""
     read = run.tables.read
     tables = AdviceTables(
@@ -366,7 +365,7 @@ def advise(run: Run) -> None:
     run.write("advice", advice(tables, run.recorded.settings.planner_settings()))
 
 
-def try_out(run: Run) -> None:
+def try_out(run: JobRun) -> None:
     """What the range would have looked like with other strategies, settings or brokers."""
     if not run.tables.has("cost_models"):
         cleaned = clean_broker_reports(run.history.frame("broker_reports", with_file=True))
@@ -390,7 +389,7 @@ def try_out(run: Run) -> None:
     put(directory_at(run.spark, run.job.out), RECOMMENDED, text.encode())
 
 
-def report(run: Run) -> None:
+def report(run: JobRun) -> None:
     """One HTML file with all of it, and tables as CSV beside it."""
     _write_report(run.spark, run.summary)
 
@@ -412,7 +411,7 @@ def _write_report(spark: SparkSession, said: Summary) -> str:
     return f"{directory}/{REPORT}/{PAGE}"
 
 
-STEPS: Mapping[str, Callable[[Run], None]] = {
+STEPS: Mapping[str, Callable[[JobRun], None]] = {
     "ingest": ingest,
     "averages": averages,
     "balance": balance,
@@ -425,13 +424,13 @@ STEPS: Mapping[str, Callable[[Run], None]] = {
 """By name, in their order."""
 
 
-def _cost(run: Run) -> CostModel | None:
+def _cost(run: JobRun) -> CostModel | None:
     """The cost model of most brokers; None when there is none."""
     rows: list[Row] = run.tables.read("cost_models").collect()
     return fleet_cost(rows).cost if rows else None
 
 
-def _whatif(run: Run) -> WhatIf:
+def _whatif(run: JobRun) -> WhatIf:
     """What to try, in the range of the run where it does not say its own; by default the last day."""
     from_ms, to_ms = run.history.range
     if run.job.whatif is None:
@@ -460,7 +459,7 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
     return parse_whatif(content, "what is tried by default")
 
 
-def _write_pandas(run: Run, table: str, frame: pd.DataFrame) -> None:
+def _write_pandas(run: JobRun, table: str, frame: pd.DataFrame) -> None:
     rows = [tuple(row) for row in frame.astype(object).where(frame.notna(), None).itertuples(index=False)]
     schema = t.StructType([TABLES[table][name] for name in frame.columns])
     run.write(table, run.spark.createDataFrame(rows, schema))

@@ -51,7 +51,7 @@ _ALWAYS_NAMED = ("load_balancer_load_shedding_strategy", "load_balancer_load_pla
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class MeanDifference:
     """`configuration` less `other`, the mean over pairs; None for the interval where there is one pair only."""
 
     mean: float
@@ -108,17 +108,17 @@ def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(found, columns=DIFFERENCE_COLUMNS)
 
 
-def interval(differences: Sequence[float] | np.typing.NDArray[np.float64]) -> Difference:
+def interval(differences: Sequence[float] | np.typing.NDArray[np.float64]) -> MeanDifference:
     """Their mean with Student's t-interval; raises `ValueError` for none."""
     values = np.asarray(differences, dtype=np.float64)
     if not len(values):
         raise ValueError("differences: there are no pairs")
     mean = float(values.mean())
     if len(values) == 1:
-        return Difference(mean, None, None, 1)
+        return MeanDifference(mean, None, None, 1)
     error = float(values.std(ddof=1)) / float(np.sqrt(len(values)))
     margin = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)) * error
-    return Difference(mean, mean - margin, mean + margin, len(values))
+    return MeanDifference(mean, mean - margin, mean + margin, len(values))
 
 
 def recommend(outcomes: pd.DataFrame, fleet: str) -> Recommendation:
@@ -191,14 +191,14 @@ def _paired_over(rows: pd.DataFrame) -> str:
     return "stretches" if len(set(rows["stretch"])) > 1 else "seeds"
 
 
-def _difference(rows: pd.DataFrame, metric: str, one: str, other: str) -> Difference:
+def _difference(rows: pd.DataFrame, metric: str, one: str, other: str) -> MeanDifference:
     """Raises `ValueError` when they have no scenario in common."""
     unit = "stretch" if _paired_over(rows) == "stretches" else "seed"
     each = [rows[rows["configuration"] == name].set_index(PAIR_KEYS)[metric].sort_index() for name in (one, other)]
     return interval((each[0] - each[1]).dropna().groupby(level=unit).mean().to_numpy())
 
 
-def _is_close(behind: Difference, within: float, within_chance: float) -> bool:
+def _is_close(behind: MeanDifference, within: float, within_chance: float) -> bool:
     may_be_chance = behind.low is not None and not behind.differs
     return behind.mean <= (within_chance if may_be_chance else within)
 
@@ -216,7 +216,7 @@ def _about(rows: pd.DataFrame, name: str, means: Mapping[str, float]) -> Iterabl
         yield "All of this is of one stretch of the history: it says what chance does, and nothing of other days."
 
 
-def _text(difference: Difference) -> str:
+def _text(difference: MeanDifference) -> str:
     if difference.low is None or difference.high is None:
         return f"{difference.mean:.4g} more (one pair: no interval)"
     interval = f"{100 * CONFIDENCE:.0f} % interval {difference.low:.4g} to {difference.high:.4g}"

@@ -41,7 +41,7 @@ from loadmanager.pipeline.filesystems import directory_at, url_for_spark
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of, read_leaving_out
 from loadmanager.pipeline.schemas import TABLES
-from loadmanager.pipeline.writing import Batch, Tables
+from loadmanager.pipeline.writing import StreamBatch, Tables
 
 TABLES["late_files"] = t.StructType(
     [
@@ -140,7 +140,7 @@ class HistoryStream:
     def _take_in(self, names: DataFrame, number: int) -> None:
         try:
             paths = [row.path for row in names.collect()]
-            done = self._process(paths, Batch(self._stream_id(), number))
+            done = self._process(paths, StreamBatch(self._stream_id(), number))
         except Exception as error:
             self._failure = error  # what Spark makes of it is a stack trace in two languages
             raise
@@ -152,7 +152,7 @@ class HistoryStream:
         with self._out.filesystem.open_input_stream(f"{self._out.root}/{CHECKPOINT}/metadata") as stream:
             return str(json.loads(stream.read())["id"])
 
-    def _process(self, paths: Sequence[str], batch: Batch) -> BatchDone:
+    def _process(self, paths: Sequence[str], batch: StreamBatch) -> BatchDone:
         found = {path: hour for path in paths if (hour := _hour_of(path)) is not None}
         watermark = max([*found.values(), *self._hours_written()], default=0) * HOUR_MS - self._lateness_ms
         late = {path: hour for path, hour in found.items() if hour * HOUR_MS < watermark}
@@ -168,13 +168,13 @@ class HistoryStream:
         parts = self._tables.manifest("clean_broker_reports").parts
         return [round(datetime.fromisoformat(f"{key}:00+00:00").timestamp()) // _HOUR_S for key in parts]
 
-    def _write_late(self, late: dict[str, int], watermark_ms: int, batch: Batch) -> None:
+    def _write_late(self, late: dict[str, int], watermark_ms: int, batch: StreamBatch) -> None:
         rows = [(path, hour * HOUR_MS, watermark_ms) for path, hour in late.items()]
         part = f"{batch.stream}-{batch.number}"
         frame = self._spark.createDataFrame(rows, TABLES["late_files"]).withColumn("batch", f.lit(part))
         self._tables.write("late_files", frame, key="batch", batch=batch)
 
-    def _ingest(self, hours: Sequence[int], batch: Batch) -> None:
+    def _ingest(self, hours: Sequence[int], batch: StreamBatch) -> None:
         """Clean these hours anew, from all their files."""
         history = HistoryTables(
             self._spark, self._url, hours[0] * HOUR_MS, (hours[-1] + 1) * HOUR_MS, bad_files=self._bad_files
@@ -201,14 +201,14 @@ class HistoryStream:
             batch=batch,
         )
 
-    def _write(self, name: str, frame: DataFrame, keys: Sequence[str], batch: Batch) -> None:
+    def _write(self, name: str, frame: DataFrame, keys: Sequence[str], batch: StreamBatch) -> None:
         at = "start_ms" if "start_ms" in frame.columns else "at_ms"
         key = _hour_key(at)
         if "window_s" in frame.columns:
             key = f.when(f.col("window_s") > _HOUR_S, f.substring(key, 1, len("2026-01-31"))).otherwise(key)
         self._tables.write(name, frame.withColumn("part", key), key="part", keys=keys, batch=batch)
 
-    def _average(self, hours: Iterable[int], batch: Batch) -> None:
+    def _average(self, hours: Iterable[int], batch: StreamBatch) -> None:
         """The windows of these hours, and of their days, anew."""
         wanted = sorted(set(hours))
         keys = list(map(_key, wanted))
@@ -225,7 +225,7 @@ class HistoryStream:
         self._write_windows("namespace_windows", short_namespace_windows(written), keys, batch)
         self._write("imbalance", imbalance(self._tables.read("broker_windows", keys)), keys, batch)
 
-    def _write_windows(self, name: str, short: DataFrame, keys: Sequence[str], batch: Batch) -> None:
+    def _write_windows(self, name: str, short: DataFrame, keys: Sequence[str], batch: StreamBatch) -> None:
         """The short windows of these hours and longer ones; those of a day are made of all its hours."""
         days = sorted({key.partition("T")[0] for key in keys})
         others = [f"{day}T{hour:02d}" for day in days for hour in range(24) if f"{day}T{hour:02d}" not in keys]

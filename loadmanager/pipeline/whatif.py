@@ -4,7 +4,7 @@
 
 A trial is a world of `loadmanager.sim` that carries the loads that were recorded. Trials are independent of each other:
 Spark plays them in any order and on any number of partitions, and each comes out bit for bit as it does without Spark
-(`Plan.play`). The range is cut into stretches, at gaps of the history too; a stretch is sent to each worker once.
+(`WhatIfPlan.play`). The range is cut into stretches, at gaps of the history too; a stretch is sent to each worker once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from loadmanager.core.names import BrokerId
 from loadmanager.errors import PipelineError, ScenarioError
 from loadmanager.history.reader import History, OnFault
 from loadmanager.pipeline.stretches import Stretch, find_stretches, read_range, when
-from loadmanager.pipeline.whatif_file import Fleet, Variant, WhatIf
+from loadmanager.pipeline.whatif_file import FleetChanges, Variant, WhatIf
 from loadmanager.sim.composing import broker_spec, cost_model, world_rules
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.fleet import BrokerSpec
 from loadmanager.sim.recorded import FleetChange, RecordedRange, recorded_world
 from loadmanager.sim.result import Result
 from loadmanager.sim.running import with_strategy
-from loadmanager.sim.scenario import Brokers
+from loadmanager.sim.scenario import ScenarioBrokers
 from loadmanager.sim.trial import Trial, figures
 
 MOST_TRIALS = 10_000
@@ -81,7 +81,7 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Plan:
+class WhatIfPlan:
     """Everything that is to be played. `configurations` are the keys of each by its name; `left_out` says what of the
     range is not played, and why.
     """
@@ -106,7 +106,7 @@ def plan(
     base: Mapping[str, Any] | None = None,
     cost: CostModel | None = None,
     on_fault: OnFault | None = None,
-) -> Plan:
+) -> WhatIfPlan:
     """Everything that is to be played, checked; the range is read. `base` are keys of the configuration that hold where
     the file says nothing, `cost` the model that holds then.
 
@@ -125,7 +125,7 @@ def plan(
     cells = _cells(whatif, tried, [stretch for stretch in stretches if stretch.number in ranges])
     model = cost_model(whatif.costs) if whatif.costs is not None else cost or CostModel()
     _require_names(whatif, list(ranges.values()))
-    return Plan(
+    return WhatIfPlan(
         cells=cells,
         trials=_trials(whatif, tried, cells, ranges, model),
         ranges=ranges,
@@ -154,7 +154,7 @@ def configurations(whatif: WhatIf, base: Mapping[str, Any]) -> dict[str, dict[st
     return found
 
 
-def play(spark: SparkSession, given: Plan, partitions: int | None = None) -> DataFrame:
+def play(spark: SparkSession, given: WhatIfPlan, partitions: int | None = None) -> DataFrame:
     """`OUTCOMES` of all trials, in parallel; on one partition each, or on so many.
 
     What is sent to workers needs `loadmanager.sim` there, and nothing of the pipeline.
@@ -215,7 +215,7 @@ def _trials(
     return found
 
 
-def _change(fleet: Fleet, recorded: RecordedRange) -> FleetChange:
+def _change(fleet: FleetChanges, recorded: RecordedRange) -> FleetChange:
     """The same in a stretch; what is not in it at all cannot be changed there."""
     ids, names = recorded.broker_ids(), {spec.name for spec in recorded.namespace_specs()}
     removed = {BrokerId(each) for each in fleet.removed if each in ids}
@@ -230,7 +230,7 @@ def _change(fleet: Fleet, recorded: RecordedRange) -> FleetChange:
     )
 
 
-def _added(groups: Iterable[Brokers], like: BrokerSpec | None) -> Iterator[BrokerSpec]:
+def _added(groups: Iterable[ScenarioBrokers], like: BrokerSpec | None) -> Iterator[BrokerSpec]:
     number = itertools.count()
     for group in groups:
         for _ in range(group.count):

@@ -10,7 +10,6 @@ from pydantic import Field, field_validator, model_validator
 
 from loadmanager.sim.scenario import (
     Broker,
-    Brokers,
     Costs,
     Count,
     Duration,
@@ -19,6 +18,7 @@ from loadmanager.sim.scenario import (
     Part,
     Positive,
     Rules,
+    ScenarioBrokers,
     parse_as,
 )
 
@@ -35,13 +35,13 @@ class Variant(Part):
     settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys beside those of all variants.")
 
 
-class Fleet(Part):
+class FleetChanges(Part):
     """The brokers and loads as they were, but for this."""
 
     name: str = Field(pattern=_NAME, description="What it is called in the league.")
     removed: tuple[Broker, ...] = Field((), description="Brokers that are not there.")
     removed_count: Count = Field(0, description="So many more are not there: the last ones by name.")
-    added: tuple[Brokers, ...] = Field(
+    added: tuple[ScenarioBrokers, ...] = Field(
         (), description="Brokers that are there too; without a capacity, like the first one by name."
     )
     speeds: Mapping[Broker, Positive] = Field(
@@ -68,7 +68,9 @@ class WhatIf(Part):
         default_factory=dict, description="Keys of the configuration, for all variants."
     )
     variants: tuple[Variant, ...] = Field((), description="Settings that are tried with each strategy.")
-    fleets: tuple[Fleet, ...] = Field((Fleet(name="as-recorded"),), min_length=1, description="Brokers and loads.")
+    fleets: tuple[FleetChanges, ...] = Field(
+        (FleetChanges(name="as-recorded"),), min_length=1, description="Brokers and loads."
+    )
     recommend_for: str = Field("", description="The fleet for which a configuration is recommended; else the first.")
     rules: Rules = Field(Rules(), description="How long things take.")
     costs: Costs | None = Field(None, description="What load costs; without it, what was fitted, or the default.")

@@ -40,7 +40,7 @@ _PART = "part"
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StreamBatch:
     """Which batch of which stream; the numbers of a stream ascend."""
 
     stream: str
@@ -54,7 +54,7 @@ class Written:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class TablePart:
     path: str
     rows: int
 
@@ -64,7 +64,7 @@ class Manifest:
     """What counts of a table; `batches` are the last ones of each stream that has written to it."""
 
     number: int = 0
-    parts: Mapping[str, Part] = field(default_factory=dict)
+    parts: Mapping[str, TablePart] = field(default_factory=dict)
     batches: Mapping[str, int] = field(default_factory=dict)
     written_at_ms: int = 0
 
@@ -91,7 +91,7 @@ class Tables:
         *,
         key: str | None = None,
         keys: Sequence[str] | None = None,
-        batch: Batch | None = None,
+        batch: StreamBatch | None = None,
     ) -> Written:
         """Make the frame the table, or those parts of it that the frame's string column `key` names.
 
@@ -152,7 +152,7 @@ class Tables:
         try:
             with self._files.open_input_stream(path) as stream:
                 said = json.loads(stream.read())
-            parts = {key: Part(**part) for key, part in said["parts"].items()}
+            parts = {key: TablePart(**part) for key, part in said["parts"].items()}
             return Manifest(number, parts, said["batches"], said["written_at_ms"])
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise PipelineError(f"{path}: not a manifest that can be read: {error}; write the table anew") from None
@@ -165,7 +165,7 @@ class Tables:
         with naming_bad_files():
             frame.write.partitionBy(_PART).option("compression", "zstd").parquet(url)
 
-    def _parts_in(self, name: str, folder: str) -> dict[str, Part]:
+    def _parts_in(self, name: str, folder: str) -> dict[str, TablePart]:
         root = f"{self._directory.root}/{name}"
         parts = {}
         for info in self._list(f"{root}/{folder}"):
@@ -174,7 +174,7 @@ class Tables:
                 if not _KEY.fullmatch(key):
                     raise PipelineError(f"{self}/{name}: part {key!r}: expected letters, digits, dots and hyphens")
                 rows = sum(self._count(file.path) for file in self._list(info.path) if file.extension == "parquet")
-                parts[key] = Part(f"{folder}/{info.base_name}", rows)
+                parts[key] = TablePart(f"{folder}/{info.base_name}", rows)
         return parts
 
     def _count(self, path: str) -> int:
@@ -182,7 +182,12 @@ class Tables:
             return int(pq.ParquetFile(file).metadata.num_rows)
 
     def _commit(
-        self, name: str, before: Manifest, parts: Mapping[str, Part], keys: Sequence[str] | None, batch: Batch | None
+        self,
+        name: str,
+        before: Manifest,
+        parts: Mapping[str, TablePart],
+        keys: Sequence[str] | None,
+        batch: StreamBatch | None,
     ) -> None:
         unexpected = [] if keys is None else sorted(set(parts) - set(keys))
         if unexpected:

@@ -14,7 +14,7 @@ from loadmanager.sim.scenario import BrokerMoves, Expect, Filled, Levelled, Reli
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class BoundCheck:
     """One bound: its key in the file, whether it held, what was measured (None: it never came to that), and why."""
 
     key: str
@@ -24,7 +24,7 @@ class Check:
     sentence: str
 
 
-def check(expect: Expect, result: Result) -> tuple[Check, ...]:
+def check(expect: Expect, result: Result) -> tuple[BoundCheck, ...]:
     """Every bound that is asked for, in the order of the file's keys."""
     found = [*_numbers(expect, result)]
     if expect.quiet_from_s is not None:
@@ -52,7 +52,7 @@ def mean_imbalance(result: Result, from_s: float = 0.0) -> float:
     return _mean(result.series.imbalance[result.series.t_s >= from_s])
 
 
-def _numbers(expect: Expect, result: Result) -> Iterator[Check]:
+def _numbers(expect: Expect, result: Result) -> Iterator[BoundCheck]:
     """The bounds that are one number each."""
     moves = own_moves(result)
     per_bundle = max(Counter(move.bundle for move in moves).values(), default=0)
@@ -79,21 +79,21 @@ def _numbers(expect: Expect, result: Result) -> Iterator[Check]:
             yield _bounded(key, measured, bound, what)
 
 
-def _bounded(key: str, measured: float, bound: float, what: str) -> Check:
+def _bounded(key: str, measured: float, bound: float, what: str) -> BoundCheck:
     at_least = key.endswith("at_least")
     held = measured >= bound if at_least else measured <= bound
     words = "at least" if at_least else "at most"
     alias = str(Expect.model_fields[key].alias)
-    return Check(alias, held, measured, bound, f"{what}: {_text(measured)}, expected {words} {_text(bound)}")
+    return BoundCheck(alias, held, measured, bound, f"{what}: {_text(measured)}, expected {words} {_text(bound)}")
 
 
-def _quiet(from_s: float, result: Result) -> Check:
+def _quiet(from_s: float, result: Result) -> BoundCheck:
     last_s = max((move.at_s for move in own_moves(result)), default=0.0)
     sentence = f"The last bundle moved after {_text(last_s)} s, expected none after {_text(from_s)} s"
-    return Check("quietFromS", last_s <= from_s, last_s, from_s, sentence)
+    return BoundCheck("quietFromS", last_s <= from_s, last_s, from_s, sentence)
 
 
-def _all_owned(within_s: float, result: Result) -> Check:
+def _all_owned(within_s: float, result: Result) -> BoundCheck:
     """How long any bundle was without service at a stretch, by the steps of the run."""
     longest = run = 0
     for unowned in result.series.unowned.tolist():
@@ -103,16 +103,16 @@ def _all_owned(within_s: float, result: Result) -> Check:
     sentence = (
         f"Some bundles without service for {_text(measured)} s at a stretch, expected at most {_text(within_s)} s"
     )
-    return Check("allOwnedWithinS", measured <= within_s, measured, within_s, sentence)
+    return BoundCheck("allOwnedWithinS", measured <= within_s, measured, within_s, sentence)
 
 
-def _levelled(wanted: Levelled, result: Result) -> Check:
+def _levelled(wanted: Levelled, result: Result) -> BoundCheck:
     shown_s = _shown_at(result, wanted.after_s, new_brokers=wanted.by == "newBrokers")
     settled_s = result.find_settled(wanted.after_s, wanted.imbalance)
     return _in_time("levelled", f"imbalance {_text(wanted.imbalance)}", shown_s, settled_s, wanted.within_s)
 
 
-def _relieved(wanted: Relieved, result: Result) -> Check:
+def _relieved(wanted: Relieved, result: Result) -> BoundCheck:
     shown_s = _shown_at(result, wanted.after_s, new_brokers=False)
     settled_s = result.find_relieved(wanted.after_s, wanted.usage)
     what = f"every broker at {_text(100 * wanted.usage)} % or less"
@@ -128,19 +128,19 @@ def _shown_at(result: Result, after_s: float, *, new_brokers: bool) -> float | N
     return float(series.t_s[later[0]]) if len(later) else None
 
 
-def _in_time(key: str, what: str, shown_s: float | None, settled_s: float | None, within_s: float) -> Check:
+def _in_time(key: str, what: str, shown_s: float | None, settled_s: float | None, within_s: float) -> BoundCheck:
     if settled_s is None:
-        return Check(key, held=False, measured=None, bound=within_s, sentence=f"Never to stay: {what}")
+        return BoundCheck(key, held=False, measured=None, bound=within_s, sentence=f"Never to stay: {what}")
     if shown_s is None:
-        return Check(
+        return BoundCheck(
             key, held=False, measured=None, bound=within_s, sentence=f"No report has shown what happened: {what}"
         )
     taken_s = max(settled_s - shown_s, 0.0)
     sentence = f"{what[0].upper()}{what[1:]} {_text(taken_s)} s after the reports, expected within {_text(within_s)} s"
-    return Check(key, taken_s <= within_s, taken_s, within_s, sentence)
+    return BoundCheck(key, taken_s <= within_s, taken_s, within_s, sentence)
 
 
-def _filled(wanted: Filled, result: Result) -> Check:
+def _filled(wanted: Filled, result: Result) -> BoundCheck:
     """By what was moved to the broker less what was moved away, of what one of equals would carry."""
     first_s = min(
         (e.at_s for e in result.first_reports if e.broker == wanted.broker and e.at_s >= wanted.after_s),
@@ -154,26 +154,26 @@ def _filled(wanted: Filled, result: Result) -> Check:
         f"{wanted.broker} has {_text(measured)} of an equal part {_text(wanted.within_s)} s after its first report,"
         f" expected {_text(wanted.share)}"
     )
-    return Check("filled", measured >= wanted.share, measured, wanted.share, sentence)
+    return BoundCheck("filled", measured >= wanted.share, measured, wanted.share, sentence)
 
 
-def _moves_of(key: str, wanted: BrokerMoves, result: Result, broker_of: Callable[[Move], str]) -> Check:
+def _moves_of(key: str, wanted: BrokerMoves, result: Result, broker_of: Callable[[Move], str]) -> BoundCheck:
     until_s = math.inf if wanted.until_s is None else wanted.until_s
     count = sum(
         broker_of(move) == wanted.broker and wanted.from_s <= move.at_s <= until_s for move in own_moves(result)
     )
     way = "to" if key == "movesTo" else "from"
     sentence = f"Bundles moved {way} {wanted.broker}: {count}, expected at most {wanted.at_most}"
-    return Check(key, count <= wanted.at_most, count, wanted.at_most, sentence)
+    return BoundCheck(key, count <= wanted.at_most, count, wanted.at_most, sentence)
 
 
-def _said(wanted: Said, result: Result) -> Check:
+def _said(wanted: Said, result: Result) -> BoundCheck:
     count = sum(times for (_, reason, _), times in result.verdicts.items() if reason is wanted.reason)
     too_many = wanted.at_most is not None and count > wanted.at_most
     bound = wanted.at_most if wanted.at_most is not None and (too_many or not wanted.at_least) else wanted.at_least
     words = f"at least {wanted.at_least}" if wanted.at_most is None else f"{wanted.at_least} to {wanted.at_most}"
     sentence = f"Said {wanted.reason.value}: {count} times, expected {words}"
-    return Check("said", not too_many and count >= wanted.at_least, count, bound, sentence)
+    return BoundCheck("said", not too_many and count >= wanted.at_least, count, bound, sentence)
 
 
 def _mean(numbers: np.typing.NDArray[np.float64]) -> float:

@@ -34,9 +34,9 @@ from loadmanager.sim.seeds import Purpose, generator
 from loadmanager.sim.workload import (
     BundleTopics,
     Diurnal,
+    FollowedSeries,
     Noise,
     Ramp,
-    Series,
     Shape,
     ShapedWorkload,
     heavy_tailed,
@@ -72,7 +72,7 @@ class _Row:
 
 
 @dataclass(slots=True)
-class _Bundles:
+class _BundleParts:
     """Everything that a workload is made of, as namespaces are read; names are known for references to bundles."""
 
     rows: list[_Row] = field(default_factory=list)
@@ -102,7 +102,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
     try:
         brokers = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
         ids = [each.id for each in brokers]
-        bundles = _Bundles()
+        bundles = _BundleParts()
         namespaces = [
             spec
             for each in _with_places(scenario.namespaces)
@@ -156,7 +156,7 @@ def _with_places(groups: Iterable[files.Namespaces], first: int = 0) -> list[_Pl
     return found
 
 
-def _namespaces(placed: _Placed, brokers: Sequence[BrokerId], seed: int, bundles: _Bundles) -> list[NamespaceSpec]:
+def _namespaces(placed: _Placed, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts) -> list[NamespaceSpec]:
     like = placed.like
     weights = _weights(like, placed.drawn_before, seed)
     columns = np.array(like.load.columns())
@@ -196,7 +196,7 @@ def _owners(
 
 
 def _traced_namespaces(
-    traces: files.Traces, brokers: Sequence[BrokerId], seed: int, bundles: _Bundles
+    traces: files.Traces, brokers: Sequence[BrokerId], seed: int, bundles: _BundleParts
 ) -> list[NamespaceSpec]:
     drawn_before = len(bundles.names)
     weights = np.ones(traces.bundles)
@@ -213,7 +213,9 @@ def _traced_namespaces(
     return specs
 
 
-def _workload(scenario: Scenario, bundles: _Bundles, recorded: Sequence[RecordedSeries], where: str) -> ShapedWorkload:
+def _workload(
+    scenario: Scenario, bundles: _BundleParts, recorded: Sequence[RecordedSeries], where: str
+) -> ShapedWorkload:
     count = len(bundles.names)
     contents: dict[int, BundleTopics] = {}
     for row in bundles.rows:
@@ -240,7 +242,7 @@ def _topic_weight(contents: files.Contents) -> Callable[[int], float]:
 
 
 def _shapes(
-    scenario: Scenario, bundles: _Bundles, recorded: Sequence[RecordedSeries], count: int, where: str
+    scenario: Scenario, bundles: _BundleParts, recorded: Sequence[RecordedSeries], count: int, where: str
 ) -> Iterator[Shape]:
     for shape in scenario.shapes:
         match shape:
@@ -259,8 +261,8 @@ def _shapes(
 
 
 def _traced(
-    traces: files.Traces, bundles: _Bundles, recorded: Sequence[RecordedSeries], seed: int, where: str
-) -> Series:
+    traces: files.Traces, bundles: _BundleParts, recorded: Sequence[RecordedSeries], seed: int, where: str
+) -> FollowedSeries:
     """Every traced bundle follows one of the series, scaled to a mean of 1; the other bundles stay as they are."""
     if not recorded:
         raise ScenarioError(f"{where}: traces: no series was read")
@@ -282,7 +284,7 @@ def _traced(
         drawn = generator(seed, Purpose.FLEET, 1).random(traces.bundles)
         shift_s[first : first + traces.bundles] = np.floor(drawn * (longest_s / interval_s)) * interval_s
     scaled = [each.values * (len(each.values) / math.fsum(each.values.tolist())) for each in recorded]
-    return Series((*scaled, np.ones(1)), interval_s, which, shift_s)
+    return FollowedSeries((*scaled, np.ones(1)), interval_s, which, shift_s)
 
 
 def _joining(scenario: Scenario) -> list[BrokerJoins]:
@@ -296,7 +298,7 @@ def _joining(scenario: Scenario) -> list[BrokerJoins]:
     return found
 
 
-def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _Bundles) -> list[NewNamespace]:
+def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NewNamespace]:
     """In the order of their times, which is that of the workload's rows."""
     found = []
     events = [event for event in scenario.events if isinstance(event, files.NamespaceAppears)]
@@ -306,7 +308,7 @@ def _appearing(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _Bundle
     return found
 
 
-def _events(scenario: Scenario, bundles: _Bundles, where: str) -> Iterator[Event]:
+def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[Event]:
     """Those of brokers and of what they carry; brokers and namespaces that are new come from elsewhere."""
 
     def names(references: Iterable[str], key: str) -> tuple[str, ...]:

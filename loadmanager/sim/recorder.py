@@ -9,11 +9,11 @@ from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMOR
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.brokers import Carried
 from loadmanager.sim.cost import CostModel
-from loadmanager.sim.result import Move, Series
+from loadmanager.sim.result import Move, StepSeries
 from loadmanager.sim.scene import Scene
 
 
-class Recorder:
+class StepRecorder:
     """One row per step."""
 
     def __init__(self, scene: Scene) -> None:
@@ -45,14 +45,14 @@ class Recorder:
     def last(self) -> dict[str, float]:
         return self._rows[-1]
 
-    def series(self) -> Series:
+    def series(self) -> StepSeries:
         def floats(name: str) -> FloatArray:
             return np.array([row[name] for row in self._rows], dtype=np.float64)
 
         def counts(name: str) -> IntArray:
             return np.array([row[name] for row in self._rows], dtype=np.int64)
 
-        return Series(
+        return StepSeries(
             t_s=floats("t_s"),
             imbalance=floats("imbalance"),
             lower_bound=floats("lower_bound"),

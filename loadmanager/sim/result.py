@@ -54,7 +54,7 @@ class FirstReport:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class StepSeries:
     """Columns (T,) with a row per step, taken when the step begins, before anything is decided in it.
 
     The level is where all brokers' usage by load would stand if all load, of unowned bundles too, were poured over them
@@ -94,7 +94,7 @@ class Result:
     seed: int
     step_s: float
     duration_s: float
-    series: Series
+    series: StepSeries
     moves: tuple[Move, ...]
     splits: tuple[SplitDone, ...]
     first_reports: tuple[FirstReport, ...]

@@ -12,7 +12,7 @@ from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.settings import UnknownStrategyError, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.errors import ScenarioError
-from loadmanager.sim.checks import Check, check
+from loadmanager.sim.checks import BoundCheck, check
 from loadmanager.sim.composing import RecordedSeries, world_of
 from loadmanager.sim.result import Result
 from loadmanager.sim.scenario import Scenario
@@ -47,7 +47,7 @@ class Run:
 
     strategy: str
     result: Result
-    checks: tuple[Check, ...]
+    checks: tuple[BoundCheck, ...]
 
     @property
     def held(self) -> bool:

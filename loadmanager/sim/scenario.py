@@ -90,7 +90,7 @@ class BrokerKind(Part):
     load_manager_class: str = Field("", description="The load manager's class that they report.")
 
 
-class Brokers(BrokerKind):
+class ScenarioBrokers(BrokerKind):
     """So many brokers alike, or one with an id."""
 
     count: int = Field(1, ge=1, le=_MOST_BROKERS, description="How many there are.")
@@ -105,7 +105,7 @@ class Brokers(BrokerKind):
         return self
 
 
-class BundleLoad(Part):
+class ScenarioLoad(Part):
     """What a bundle carries on average."""
 
     msg_rate_in: Amount = Field(500, description="Messages/s that come in.")
@@ -158,7 +158,7 @@ class Namespaces(Part):
         description="placed: by the placement strategy at the beginning; dealt: in turn to the brokers there are then;"
         " a list of brokers: to those in turn.",
     )
-    load: BundleLoad = Field(BundleLoad(), description="What a bundle of weight 1 carries.")
+    load: ScenarioLoad = Field(ScenarioLoad(), description="What a bundle of weight 1 carries.")
     weights: Annotated[Steady | HeavyTailed, Field(discriminator="kind")] = Field(
         Steady(), description="How the load is spread over the bundles."
     )
@@ -176,7 +176,7 @@ class Traces(Part):
     bundles: int = Field(ge=1, le=_MOST_BUNDLES, description="How many bundles, each with one of the series.")
     bundles_per_namespace: int = Field(16, ge=1, le=MAX_BUNDLES, description="Bundles of a namespace.")
     owners: Literal["placed", "dealt"] = Field("placed", description="As for namespaces.")
-    load: BundleLoad = Field(BundleLoad(), description="What a bundle carries on average.")
+    load: ScenarioLoad = Field(ScenarioLoad(), description="What a bundle carries on average.")
     shift: bool = Field(default=True, description="Each bundle begins at a place of its own, drawn by the seed.")
     tail: float | None = Field(
         1.5, gt=0.1, le=100, description="Scales bundles by a Pareto law with this exponent; null: not at all."
@@ -231,7 +231,7 @@ class BrokersJoin(_At):
     """New brokers register."""
 
     kind: Literal["brokersJoin"]
-    brokers: Brokers = Field(Brokers(), description="Which.")
+    brokers: ScenarioBrokers = Field(ScenarioBrokers(), description="Which.")
     every_s: Seconds = Field(0, description="One after the other, so far apart.")
 
 
@@ -428,7 +428,7 @@ class Scenario(Part):
     duration_s: Duration = Field(description="How long it takes in virtual time.")
     step_s: Duration = Field(60, description="Loads change, and brokers measure, only so often.")
     seed: int = Field(0, ge=0, le=2**63 - 1, description="Where chance begins.")
-    brokers: tuple[Brokers, ...] = Field(min_length=1, description="Those there at the beginning.")
+    brokers: tuple[ScenarioBrokers, ...] = Field(min_length=1, description="Those there at the beginning.")
     namespaces: tuple[Namespaces, ...] = Field((), description="Those there at the beginning.")
     traces: Traces | None = Field(None, description="Namespaces whose bundles follow recorded series.")
     shapes: tuple[AnyShape, ...] = Field((), description="What all loads are multiplied by.")
@@ -467,7 +467,7 @@ class Scenario(Part):
         return self.model_copy(update={"duration_s": min(duration_s, self.duration_s)})
 
 
-def numbered(groups: tuple[Brokers, ...], first: int) -> list[tuple[BrokerId, Brokers]]:
+def numbered(groups: tuple[ScenarioBrokers, ...], first: int) -> list[tuple[BrokerId, ScenarioBrokers]]:
     """Each broker of the groups with its id; those without one of their own are numbered from `first` on."""
     found = []
     for group in groups:

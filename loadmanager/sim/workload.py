@@ -164,7 +164,7 @@ class Ramp:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Series:
+class FollowedSeries:
     """Each bundle follows one recorded series, `which` (N,), from a place of its own, `shift_s` (N,), on.
 
     A series is a row of numbers `interval_s` apart, straight lines between them, and begins anew after its end. Raises

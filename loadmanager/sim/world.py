@@ -50,7 +50,7 @@ from loadmanager.sim.executing import Executor, Lookups
 from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.membership import Membership
-from loadmanager.sim.recorder import Recorder
+from loadmanager.sim.recorder import StepRecorder
 from loadmanager.sim.result import FirstReport, Result
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.scene import Scene, in_world_time
@@ -107,7 +107,7 @@ class World:
         self._executor = Executor(self._scene, self._leader, self._lookups)
         self._drains = Drainer(self._scene, self._leader, self._executor, self._drained)
         self._splitter = Splitter(self._scene, self._leader, self._executor, self._lookups)
-        self._recorder = Recorder(self._scene)
+        self._recorder = StepRecorder(self._scene)
         self._membership = Membership(
             self._scene,
             self._lookups,

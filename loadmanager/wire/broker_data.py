@@ -24,6 +24,9 @@ from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, MAX_TOPICS, parse
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Sessions = Annotated[int, Field(ge=0, le=MAX_COUNT), "consumers or producers"]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT), "since 1970, or long"]
+BundleKey = Annotated[str, "the name of a bundle"]
 
 AGENT_PROTOCOL = "loadmanager-agent"
 """The key of `protocols` under which a broker's agent publishes the URL that takes unload calls."""
@@ -43,8 +46,8 @@ class NamespaceBundleStats(TypedDict):
     msgThroughputIn: NotRequired[Amount]
     msgRateOut: NotRequired[Amount]
     msgThroughputOut: NotRequired[Amount]
-    consumerCount: NotRequired[Count]
-    producerCount: NotRequired[Count]
+    consumerCount: NotRequired[Sessions]
+    producerCount: NotRequired[Sessions]
     topics: NotRequired[Count]
     cacheSize: NotRequired[Count]
 
@@ -75,24 +78,24 @@ class LocalBrokerData(TypedDict, total=False):
     msgThroughputOut: Amount
     msgRateIn: Amount
     msgRateOut: Amount
-    lastUpdate: Count
-    lastStats: dict[str, NamespaceBundleStats] | None
+    lastUpdate: Milliseconds
+    lastStats: dict[BundleKey, NamespaceBundleStats] | None
     numTopics: Count
     numBundles: Count
     numConsumers: Count
     numProducers: Count
-    bundles: list[str] | None
-    lastBundleGains: list[str] | None
-    lastBundleLosses: list[str] | None
+    bundles: list[BundleKey] | None
+    lastBundleGains: list[BundleKey] | None
+    lastBundleLosses: list[BundleKey] | None
     brokerVersionString: str
     protocols: dict[str, str] | None
     advertisedListeners: dict[str, AdvertisedListener] | None
     loadManagerClassName: str
-    startTimestamp: Count
+    startTimestamp: Milliseconds
     maxResourceUsage: Finite
     loadReportType: str
     agentLife: str
-    brokerLeaseMs: Count
+    brokerLeaseMs: Milliseconds
 
 
 _ADAPTER = TypeAdapter(LocalBrokerData)

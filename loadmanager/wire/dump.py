@@ -11,22 +11,26 @@ import difflib
 import json
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, NotRequired
+from types import NoneType
+from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_hints
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
+    GetPydanticSchema,
     Strict,
     TypeAdapter,
     ValidationError,
     with_config,
 )
 from pydantic_core import ErrorDetails
-from typing_extensions import TypedDict
+from typing_extensions import TypedDict, is_typeddict
 
 from loadmanager.errors import InvalidRecordError
+from loadmanager.wire import broker_data
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.controls import ControlsData
 from loadmanager.wire.learned import LearnedData
 from loadmanager.wire.policies import FailureDomain, IsolationData
@@ -79,66 +83,37 @@ Quota = Annotated[tuple[Amount, Amount, Amount, Amount, Amount], _LISTED]
 HashFunctionName = Annotated[str, BeforeValidator(_lower_case), Field(pattern="^(murmur3_32|crc32)$")]
 
 
-@with_config(_STRICT)
-class ResourceUsage(TypedDict):
-    """In any unit common to both; a limit of 0 or less is unknown."""
-
-    usage: Number
-    limit: Number
-
-
-@with_config(_STRICT)
-class BundleStats(TypedDict, total=False):
-    """Pulsar's NamespaceBundleStats: the latest figures of one bundle."""
-
-    msgRateIn: Amount
-    msgRateOut: Amount
-    msgThroughputIn: Amount
-    msgThroughputOut: Amount
-    consumerCount: Small
-    producerCount: Small
-    topics: Count
-    cacheSize: Count
+_IN_A_DUMP: tuple[tuple[object, object], ...] = (
+    (broker_data.Finite, Number),
+    (broker_data.Amount, Amount),
+    (broker_data.Count, Count),
+    (broker_data.Sessions, Small),
+    (broker_data.Milliseconds, Milliseconds),
+    (broker_data.BundleKey, Name),
+    (broker_data.AdvertisedListener, dict[str, str]),
+)
+"""What the types of a record's fields are in a dump, which takes all that Pulsar's brokers decide on."""
 
 
-@with_config(_STRICT)
-class BrokerData(TypedDict, total=False):
-    """Pulsar's LocalBrokerData, and what our agents add to it: the latest report of one broker."""
+def _in_a_dump(given: Any) -> Any:  # noqa: ANN401 - a type, which has none
+    """The type with the bounds of a dump; of a record, one of the same fields that knows no others. Null is absent."""
+    for declared, dumped in _IN_A_DUMP:
+        if given == declared:
+            return dumped
+    if is_typeddict(given):
+        hints = get_type_hints(given, include_extras=True)
+        fields = {name: _in_a_dump(hint) for name, hint in hints.items()}
+        return with_config(_STRICT)(TypedDict(given.__name__, fields, total=given.__total__))  # type: ignore[operator]  # made of fields
+    parts = [_in_a_dump(each) for each in get_args(given) if each is not NoneType]
+    if NoneType in get_args(given):
+        return parts[0]
+    return get_origin(given)[parts[0] if len(parts) == 1 else tuple(parts)] if parts else given
 
-    brokerId: str
-    webServiceUrl: str
-    webServiceUrlTls: str
-    pulsarServiceUrl: str
-    pulsarServiceUrlTls: str
-    persistentTopicsEnabled: bool
-    nonPersistentTopicsEnabled: bool
-    cpu: ResourceUsage
-    memory: ResourceUsage
-    directMemory: ResourceUsage
-    bandwidthIn: ResourceUsage
-    bandwidthOut: ResourceUsage
-    msgThroughputIn: Amount
-    msgThroughputOut: Amount
-    msgRateIn: Amount
-    msgRateOut: Amount
-    lastUpdate: Milliseconds
-    lastStats: dict[Name, BundleStats]
-    numTopics: Count
-    numBundles: Count
-    numConsumers: Count
-    numProducers: Count
-    bundles: list[Name]
-    lastBundleGains: list[Name]
-    lastBundleLosses: list[Name]
-    brokerVersionString: str
-    protocols: dict[str, str]
-    advertisedListeners: dict[str, dict[str, str]]
-    loadManagerClassName: str
-    startTimestamp: Milliseconds
-    maxResourceUsage: Number
-    loadReportType: str
-    agentLife: str
-    brokerLeaseMs: Milliseconds
+
+_DUMPED = GetPydanticSchema(lambda given, handler: handler(_in_a_dump(given)))
+DumpedBroker = Annotated[LocalBrokerData, _DUMPED]
+DumpedStats = Annotated[NamespaceBundleStats, _DUMPED]
+"""What a broker says of itself, and of a bundle: the fields of its record, read as strictly as the rest of a dump."""
 
 
 @with_config(_STRICT)
@@ -198,7 +173,7 @@ class PublishedBrokerLoad(TypedDict, total=False):
 @with_config(_STRICT)
 class TopBundle(TypedDict):
     bundle: Name
-    stats: NotRequired[BundleStats]
+    stats: NotRequired[DumpedStats]
 
 
 @with_config(_STRICT)
@@ -222,7 +197,7 @@ class Namespace(TypedDict, total=False):
 
 
 @with_config(_STRICT)
-class TopicLoad(TypedDict):
+class DumpedTopic(TypedDict):
     topic: Name
     hash: NotRequired[Hash]
     msgRateIn: NotRequired[Amount]
@@ -263,7 +238,7 @@ class RoundRobinState(TypedDict, total=False):
 
 
 @with_config(_STRICT)
-class Quotas(TypedDict, total=False):
+class DumpedQuotas(TypedDict, total=False):
     """What bundles are expected to need: messages/s in and out, bytes/s in and out, MB."""
 
     quotas: dict[Name, Quota]
@@ -281,7 +256,7 @@ class Quotas(TypedDict, total=False):
 class QuotasState(TypedDict, total=False):
     """Of the strategies of SimpleLoadManagerImpl: quotas, and whose turn it is."""
 
-    model: Quotas
+    model: DumpedQuotas
     cursor: Small
 
 
@@ -323,7 +298,7 @@ class DumpLine(TypedDict, total=False):
     """One moment of a cluster."""
 
     takenAt: Milliseconds
-    brokers: dict[Name, BrokerData]
+    brokers: dict[Name, DumpedBroker]
     bundleData: dict[Name, BundleHistory]
     timeAverages: dict[Name, BrokerAverages]
     preallocated: dict[Name, list[Name]]
@@ -331,7 +306,7 @@ class DumpLine(TypedDict, total=False):
     brokerLoad: dict[Name, PublishedBrokerLoad]
     topBundles: dict[Name, list[TopBundle]]
     namespaces: dict[Name, Namespace]
-    topics: dict[Name, list[TopicLoad]]
+    topics: dict[Name, list[DumpedTopic]]
     isolationPolicies: dict[Name, IsolationData]
     failureDomains: dict[Name, FailureDomain]
     controls: ControlsData
@@ -344,7 +319,15 @@ class DumpLine(TypedDict, total=False):
 _ADAPTER = TypeAdapter(DumpLine)
 _KEYS = frozenset(
     key
-    for record in (DumpLine, BrokerData, BundleStats, BundleHistory, MessageAverages, PublishedBrokerLoad, Namespace)
+    for record in (
+        DumpLine,
+        LocalBrokerData,
+        NamespaceBundleStats,
+        BundleHistory,
+        MessageAverages,
+        PublishedBrokerLoad,
+        Namespace,
+    )
     for key in record.__annotations__
 )
 

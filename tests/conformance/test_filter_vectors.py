@@ -10,8 +10,8 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.filters import (
     EXTENSIBLE,
     MODULAR,
-    Question,
-    Rules,
+    FilterRules,
+    PlacementQuestion,
     allowed_brokers,
     find_anti_affinity_refusal,
     keep_fewest_of_namespace,
@@ -28,11 +28,11 @@ both_load_managers = pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE])
 
 def question(
     given: Snapshot, namespace: str = "tenant1/ns1", excluded: int | None = None, *, non_persistent: bool = False
-) -> Question:
-    return Question(namespace, non_persistent, given, Projection(given), PlannerSettings(), excluded)
+) -> PlacementQuestion:
+    return PlacementQuestion(namespace, non_persistent, given, Projection(given), PlannerSettings(), excluded)
 
 
-def hosts(rules: Rules, asked: Question) -> list[str]:
+def hosts(rules: FilterRules, asked: PlacementQuestion) -> list[str]:
     kept, _ = allowed_brokers(rules, asked)
     return [asked.snapshot.brokers.ids[row].removesuffix(":8080") for row in np.flatnonzero(kept)]
 
@@ -75,7 +75,7 @@ def test_l1_brokers_with_the_fewest_bundles_of_the_namespace_are_kept(
     ],
 )
 def test_l2_secondary_brokers_step_in_when_there_are_too_few_primary_ones(
-    rules: Rules, min_limit: int, available: str, kept: list[str]
+    rules: FilterRules, min_limit: int, available: str, kept: list[str]
 ) -> None:
     policies = Policies((IsolationPolicy("p", ("tenant1/ns1",), ("b1",), ("b2",), min_limit),))
     given = snapshot({f"b{number}": report() for number in available}, policies=policies)
@@ -83,7 +83,7 @@ def test_l2_secondary_brokers_step_in_when_there_are_too_few_primary_ones(
 
 
 @both_load_managers
-def test_l2_namespaces_without_a_policy_use_the_shared_brokers(rules: Rules) -> None:
+def test_l2_namespaces_without_a_policy_use_the_shared_brokers(rules: FilterRules) -> None:
     policies = Policies((IsolationPolicy("p", ("tenant1/ns1",), ("b1",), ("b2",)),))
     given = snapshot({f"b{number}": report() for number in "123"}, policies=policies)
     assert hosts(rules, question(given, "tenant1/ns2")) == ["b2", "b3"]
@@ -113,7 +113,7 @@ def owning(*owners: int) -> Snapshot:
 @both_load_managers
 @pytest.mark.parametrize(("owners", "kept"), [((), [0, 1, 2]), ((0,), [1, 2]), ((0, 1), [2]), ((0, 1, 2), [0, 1, 2])])
 def test_l4_namespaces_of_an_anti_affinity_group_are_placed_one_by_one(
-    rules: Rules, owners: tuple[int, ...], kept: list[int]
+    rules: FilterRules, owners: tuple[int, ...], kept: list[int]
 ) -> None:
     asked = question(owning(*owners), f"tenant1/ns{len(owners)}")
     assert hosts(rules, asked) == [f"broker-{number}" for number in kept]

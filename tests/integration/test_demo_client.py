@@ -21,9 +21,9 @@ from loadmanager.demo.client import ClientConfig
 from loadmanager.demo.journal import read_journal, read_journals
 from loadmanager.demo.serving import find_overlaps, serving_intervals
 from loadmanager.demo.summary import dropped_ranges, summarize_messages
-from loadmanager.demo.workload import Workload
+from loadmanager.demo.workload import DemoWorkload
 
-WORKLOAD = Workload(topics=6, messages_per_s=600, message_bytes=64, namespaces=("orders",))
+WORKLOAD = DemoWorkload(topics=6, messages_per_s=600, message_bytes=64, namespaces=("orders",))
 LEASE_S = 3.0
 TOPICS = WORKLOAD.topic_names()
 

@@ -14,9 +14,9 @@ from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB
 from loadmanager.pipeline.advice import (
     Advice,
+    AdviceTables,
     BusyBundle,
     Extent,
-    Tables,
     advice,
     advise_namespace,
     advise_on_brokers,
@@ -240,7 +240,7 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
         {"broker": "b:80", "at_ms": 0, "incarnation": 1, **known},
         {"broker": "b:80", "at_ms": DAY_MS, "incarnation": 2, **known, "cpu_limit": None},
     ]
-    tables = Tables(
+    tables = AdviceTables(
         frame_of(spark, "bundle_windows", windows),
         frame_of(spark, "broker_windows", usage),
         frame_of(spark, "clean_bundle_reports", reports),
@@ -274,4 +274,4 @@ def test_advice_from_the_tables_of_a_range(spark: SparkSession) -> None:
 def test_no_tables_no_advice(spark: SparkSession) -> None:
     names = ("bundle_windows", "broker_windows", "clean_bundle_reports", "clean_broker_reports")
 
-    assert advice(Tables(*(frame_of(spark, name, []) for name in names)), SETTINGS).collect() == []
+    assert advice(AdviceTables(*(frame_of(spark, name, []) for name in names)), SETTINGS).collect() == []

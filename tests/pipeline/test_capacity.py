@@ -16,7 +16,7 @@ from loadmanager.pipeline.capacity import (
     FEWEST_DAYS_FOR_TREND,
     RATED,
     Aim,
-    Fleet,
+    BrokerRoom,
     capacity,
     daily_peaks,
     need,
@@ -32,9 +32,9 @@ START_MS = int(datetime(2026, 3, 2, tzinfo=UTC).timestamp() * 1000)
 """A Monday."""
 
 
-def equal(brokers: int, headroom: float = 0.3, domains: tuple[str, ...] = ()) -> Fleet:
+def equal(brokers: int, headroom: float = 0.3, domains: tuple[str, ...] = ()) -> BrokerRoom:
     """Brokers with 10 of everything."""
-    return Fleet.of(np.full((brokers, 4), 10.0), NO_BASE, headroom, domains)
+    return BrokerRoom.of(np.full((brokers, 4), 10.0), NO_BASE, headroom, domains)
 
 
 def demand(cpu: float, direct_memory: float = 0.0, bandwidth_in: float = 0.0, bandwidth_out: float = 0.0) -> FloatArray:
@@ -58,13 +58,13 @@ def test_a_demand_of_exactly_all_that_may_be_used_fits() -> None:
 
 
 def test_what_an_idle_broker_uses_is_room_for_nobody() -> None:
-    fleet = Fleet.of(np.full((2, 4), 10.0), np.array([2.0, 0, 0, 0]), headroom=0.3)
+    fleet = BrokerRoom.of(np.full((2, 4), 10.0), np.array([2.0, 0, 0, 0]), headroom=0.3)
 
     assert need(demand(20.0), fleet).needed == 4  # 5 of each
 
 
 def test_no_number_of_brokers_will_do_when_an_idle_one_uses_too_much() -> None:
-    fleet = Fleet.of(np.full((2, 4), 10.0), np.array([8.0, 0, 0, 0]), headroom=0.3)
+    fleet = BrokerRoom.of(np.full((2, 4), 10.0), np.array([8.0, 0, 0, 0]), headroom=0.3)
 
     found = need(demand(1.0), fleet)
 
@@ -74,7 +74,7 @@ def test_no_number_of_brokers_will_do_when_an_idle_one_uses_too_much() -> None:
 
 def test_the_loss_of_the_largest_broker_counts() -> None:
     limits = np.repeat([[10.0], [10.0], [40.0]], 4, axis=1)
-    fleet = Fleet.of(limits, NO_BASE, headroom=0.0)
+    fleet = BrokerRoom.of(limits, NO_BASE, headroom=0.0)
 
     assert need(demand(20.0), fleet).fits_n1
     found = need(demand(21.0), fleet)
@@ -101,7 +101,7 @@ def test_one_failure_domain_alone_is_none() -> None:
 def test_a_broker_with_an_unknown_limit_counts_as_an_average_one() -> None:
     limits = np.array([[10.0, NAN, 10, 10], [20.0, NAN, 10, 10], [NAN, NAN, 10, 10]])
 
-    fleet = Fleet.of(limits, NO_BASE, headroom=0.0)
+    fleet = BrokerRoom.of(limits, NO_BASE, headroom=0.0)
 
     assert fleet.room[:, 0].tolist() == [10, 20, 15]
     found = need(demand(45.0, direct_memory=1e12), fleet)

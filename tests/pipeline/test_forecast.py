@@ -15,8 +15,8 @@ from loadmanager.history.series import read_series
 from loadmanager.pipeline.forecast import (
     HORIZONS,
     SEASONAL,
-    Asked,
     Baseline,
+    ForecastHours,
     Panel,
     Season,
     backtest,
@@ -99,7 +99,7 @@ def test_a_baseline_repeats_the_latest_known_value_of_its_period() -> None:
     load = np.arange(72.0)
     load[71 - 23] = NAN  # an hour ahead of the last one, a day before
     panel = one(load)
-    asked = Asked(np.array([72, 73, 72 + 24]), np.full(3, 71), ahead=25)
+    asked = ForecastHours(np.array([72, 73, 72 + 24]), np.full(3, 71), ahead=25)
 
     last = Baseline.of(panel, 1).forecast(72, asked)[1, 0]
     day = Baseline.of(panel, 24).forecast(72, asked)[1, 0]
@@ -111,7 +111,7 @@ def test_a_baseline_repeats_the_latest_known_value_of_its_period() -> None:
 def test_a_baseline_has_the_quantiles_of_its_own_errors_around_it() -> None:
     panel = one([10.0, 12.0, 10.0, 12.0, 10.0])
 
-    found = Baseline.of(panel, 1).forecast(5, Asked(np.array([5]), np.array([4]), ahead=1))
+    found = Baseline.of(panel, 1).forecast(5, ForecastHours(np.array([5]), np.array([4]), ahead=1))
 
     assert found[:, 0, 0].tolist() == pytest.approx([8, 10, 12])  # errors are 2, -2, 2, -2
 
@@ -136,7 +136,7 @@ def test_what_is_above_the_season_is_expected_to_fade() -> None:
 
     season = Season.fit(one(load), len(load))
     ahead = [
-        season.forecast(Asked(np.array([len(load) - 1 + hours]), np.array([len(load) - 1]), hours))[1, 0, 0]
+        season.forecast(ForecastHours(np.array([len(load) - 1 + hours]), np.array([len(load) - 1]), hours))[1, 0, 0]
         for hours in (1, 3, 24)
     ]
 
@@ -179,7 +179,7 @@ def test_the_back_test_sees_nothing_of_what_comes_after() -> None:
     load = working_week(6, noise=5.0)
     other = load.copy()
     other[900:] = 1e6
-    asked = Asked(np.arange(900, 930), np.arange(900, 930) - 30, ahead=30)
+    asked = ForecastHours(np.arange(900, 930), np.arange(900, 930) - 30, ahead=30)
 
     for values in (one(load), one(other)):
         assert np.array_equal(Season.fit(values, 870).forecast(asked), Season.fit(one(load), 870).forecast(asked))

@@ -27,7 +27,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
 from loadmanager.pipeline.league import league_table, paired_differences, recommend, recommended_yaml
 from loadmanager.pipeline.stretches import find_stretches, read_range
-from loadmanager.pipeline.whatif import OUTCOMES, Plan, plan, play
+from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.recorded import FleetChange, recorded_world
@@ -47,7 +47,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> History:
 
 
 @pytest.fixture(scope="module")
-def tried(history: History) -> Plan:
+def tried(history: History) -> WhatIfPlan:
     return plan(
         whatif(
             strategies=SHEDDERS,
@@ -61,7 +61,7 @@ def tried(history: History) -> Plan:
     )
 
 
-def plain_rows(given: Plan) -> dict[int, dict[str, Any]]:
+def plain_rows(given: WhatIfPlan) -> dict[int, dict[str, Any]]:
     """What becomes of each trial without Spark."""
     return {
         cell.number: {
@@ -78,11 +78,11 @@ def plain_rows(given: Plan) -> dict[int, dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def outcomes(spark: SparkSession, tried: Plan) -> pd.DataFrame:
+def outcomes(spark: SparkSession, tried: WhatIfPlan) -> pd.DataFrame:
     return play(spark, tried).toPandas()
 
 
-def test_every_trial_is_bit_for_bit_what_it_is_without_spark(outcomes: pd.DataFrame, tried: Plan) -> None:
+def test_every_trial_is_bit_for_bit_what_it_is_without_spark(outcomes: pd.DataFrame, tried: WhatIfPlan) -> None:
     assert outcomes.columns.tolist() == OUTCOMES.names
     assert len(outcomes) == len(tried.cells) == 8
     assert {row["scenario"]: row for row in outcomes.to_dict("records")} == plain_rows(tried)
@@ -90,7 +90,7 @@ def test_every_trial_is_bit_for_bit_what_it_is_without_spark(outcomes: pd.DataFr
 
 @pytest.mark.parametrize("partitions", [1, 3])
 def test_the_number_of_partitions_does_not_matter(
-    spark: SparkSession, outcomes: pd.DataFrame, tried: Plan, partitions: int
+    spark: SparkSession, outcomes: pd.DataFrame, tried: WhatIfPlan, partitions: int
 ) -> None:
     table = play(spark, tried, partitions)
     found = pd.DataFrame(table.collect(), columns=OUTCOMES.names)
@@ -99,7 +99,7 @@ def test_the_number_of_partitions_does_not_matter(
     assert found.sort_values("scenario", ignore_index=True).equals(outcomes.sort_values("scenario", ignore_index=True))
 
 
-def test_each_trial_has_a_partition_of_its_own(spark: SparkSession, tried: Plan) -> None:
+def test_each_trial_has_a_partition_of_its_own(spark: SparkSession, tried: WhatIfPlan) -> None:
     placed = play(spark, tried).select(f.spark_partition_id().alias("at")).groupBy("at").count().collect()
 
     assert [row["count"] for row in placed] == [1] * len(tried.cells)
@@ -120,7 +120,7 @@ def test_a_trial_is_the_world_of_what_was_recorded(history: History) -> None:
     assert world.run(stretch.duration_s).digest() == given.play(0).digest()
 
 
-def test_the_loads_are_those_that_were_recorded(history: History, tried: Plan) -> None:
+def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfPlan) -> None:
     recorded = tried.ranges[0]
     names = [name for spec in recorded.namespace_specs() for name in spec.bundle_names()]
 
@@ -137,7 +137,9 @@ def test_the_loads_are_those_that_were_recorded(history: History, tried: Plan) -
     assert history.directory is not None
 
 
-def test_from_the_history_to_the_recommended_configuration(outcomes: pd.DataFrame, tried: Plan, tmp_path: Path) -> None:
+def test_from_the_history_to_the_recommended_configuration(
+    outcomes: pd.DataFrame, tried: WhatIfPlan, tmp_path: Path
+) -> None:
     found = recommend(outcomes, tried.recommend_for)
     path = tmp_path / "recommended.yaml"
 

@@ -12,7 +12,7 @@ from support.frames import rows_of
 
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.schemas import TABLES
-from loadmanager.pipeline.writing import Batch, Tables
+from loadmanager.pipeline.writing import StreamBatch, Tables
 
 NAME = "time_above"
 
@@ -68,11 +68,11 @@ def test_rows_of_a_part_that_is_not_to_be_replaced_are_refused(spark: SparkSessi
 
 
 def test_a_batch_is_written_once_and_another_stream_has_numbers_of_its_own(spark: SparkSession, tables: Tables) -> None:
-    assert not tables.write(NAME, rows(spark, a=1), batch=Batch("x", 3)).skipped
-    assert tables.write(NAME, rows(spark, a=2), batch=Batch("x", 3)).skipped
+    assert not tables.write(NAME, rows(spark, a=1), batch=StreamBatch("x", 3)).skipped
+    assert tables.write(NAME, rows(spark, a=2), batch=StreamBatch("x", 3)).skipped
     assert shares(tables) == {"a": 1}
-    assert not tables.write(NAME, rows(spark, a=3), batch=Batch("x", 4)).skipped
-    assert not tables.write(NAME, rows(spark, a=4), batch=Batch("y", 0)).skipped
+    assert not tables.write(NAME, rows(spark, a=3), batch=StreamBatch("x", 4)).skipped
+    assert not tables.write(NAME, rows(spark, a=4), batch=StreamBatch("y", 0)).skipped
     assert shares(tables) == {"a": 4}
 
 

@@ -13,7 +13,7 @@ from support.builders import bundle
 
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
-from loadmanager.decide.deciding import Decided, Decider, PlaceDecider, ShedDecider
+from loadmanager.decide.deciding import DecidedLine, Decider, PlaceDecider, ShedDecider
 from loadmanager.wire.dump import DumpLine, decode_line, encode
 
 NEW = bundle(99)
@@ -78,7 +78,7 @@ def deciders() -> list[Decider]:
     return [*placing, *(ShedDecider(each, {}) for each in SHEDDING_STRATEGIES)]
 
 
-def check(decided: Decided, line: dict[str, Any]) -> None:
+def check(decided: DecidedLine, line: dict[str, Any]) -> None:
     registered = line.get("brokers", {})
     for decision in decided.decisions:
         assert decision["destination"] is None or decision["destination"] in registered

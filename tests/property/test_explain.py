@@ -14,7 +14,7 @@ from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.explain import Situation, explain_broker, explain_bundle, why_not
-from loadmanager.core.filters import Question, allowed_brokers, rules_of
+from loadmanager.core.filters import PlacementQuestion, allowed_brokers, rules_of
 from loadmanager.core.obstacles import find_obstacles
 from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
 from loadmanager.core.placement.base import Projection
@@ -119,7 +119,7 @@ def test_a_broker_is_kept_from_a_bundle_when_it_has_an_obstacle_that_is_no_prefe
     snapshot, settings = situation.snapshot, situation.settings
     namespace = data.draw(st.sampled_from(snapshot.bundles.namespaces))
     rules = rules_of(settings, placement_strategy(settings)[0])
-    question = Question(namespace, False, snapshot, Projection(snapshot), settings)  # noqa: FBT003 - persistent
+    question = PlacementQuestion(namespace, False, snapshot, Projection(snapshot), settings)  # noqa: FBT003 - persistent
     allowed, _ = allowed_brokers(rules, question)
     for broker in range(len(snapshot.brokers)):
         obstacles = find_obstacles(rules, question, broker)

@@ -23,7 +23,7 @@ from support.transcription_selection import (
 from loadmanager.core.filters import (
     EXTENSIBLE,
     MODULAR,
-    Question,
+    PlacementQuestion,
     allowed_brokers,
     find_anti_affinity_refusal,
     preferred_brokers,
@@ -65,7 +65,7 @@ worlds = st.builds(
 )
 
 
-def question(world: World, namespace: str, excluded: str | None, *, non_persistent: bool) -> Question:
+def question(world: World, namespace: str, excluded: str | None, *, non_persistent: bool) -> PlacementQuestion:
     """Half of each broker's bundles are reported, and the others were given to it since."""
     reports, given = {}, {}
     for name, some in world.brokers.items():
@@ -92,7 +92,7 @@ def question(world: World, namespace: str, excluded: str | None, *, non_persiste
     )
     taken = snapshot(reports, policies=laid_down, preallocated=given)
     row = None if excluded is None else taken.brokers.find_row(BrokerId(excluded))
-    return Question(namespace, non_persistent, taken, Projection(taken), settings, row)
+    return PlacementQuestion(namespace, non_persistent, taken, Projection(taken), settings, row)
 
 
 def names(given: Snapshot, kept: BoolArray) -> set[str]:

@@ -104,8 +104,8 @@ class Fleet:
 
     def reported(self) -> set[str]:
         """Every bundle in any broker's last report."""
-        entries = self.leader.node.view.brokers.values()
-        return {name for entry in entries for name in entry.record.get("lastStats") or {}}
+        reports = self.leader.node.view.model.latest_reports().values()
+        return {name for report in reports for name in report.bundle_names}
 
 
 @contextlib.asynccontextmanager

@@ -12,7 +12,7 @@ import numpy as np
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import Reason
 from loadmanager.core.shedding.threshold import ThresholdReason
-from loadmanager.sim.result import FirstReport, Move, Result, Series
+from loadmanager.sim.result import FirstReport, Move, Result, StepSeries
 from loadmanager.sim.scenario import Scenario, parse_scenario
 
 PROJECT = Path(__file__).parents[2]
@@ -71,7 +71,7 @@ def a_result(
     """A run in steps of 10 s, of which these columns are known, on two brokers."""
     steps = len(imbalance)
     none, counts = np.zeros(steps), np.zeros(steps, dtype=np.int64)
-    series = Series(
+    series = StepSeries(
         t_s=np.arange(steps, dtype=np.float64) * 10.0,
         imbalance=np.array(imbalance),
         lower_bound=np.ones(steps),

@@ -17,7 +17,7 @@ from support.servers import LIMITS, end_app, listen, serve_app
 from support.waiting import eventually
 
 from loadmanager.config import AgentSettings, Settings, load_settings
-from loadmanager.serving import ServerLimits, _Connection
+from loadmanager.serving import ServerLimits, _LimitedConnection
 
 SHORT_S = 0.2
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -79,7 +79,9 @@ class Served:
     @property
     def heads_begun(self) -> int:
         """How many connections wait for the rest of a head."""
-        return sum(each._head_timer is not None for each in self.server.connections if isinstance(each, _Connection))
+        return sum(
+            each._head_timer is not None for each in self.server.connections if isinstance(each, _LimitedConnection)
+        )
 
     def app(self) -> web.Application:
         app = web.Application()

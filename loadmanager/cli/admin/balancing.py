@@ -9,7 +9,7 @@ import typer
 
 from loadmanager.cli.admin.arguments import Broker, Bundle
 from loadmanager.cli.admin.commands import command, group
-from loadmanager.cli.admin.requests import Request, delete, get, post, put
+from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
 BUNDLES = group("An operator's hand on single bundles.")
 PLANS = group("Plans: computed first, carried out later exactly as they were.")
@@ -38,37 +38,37 @@ class Switch(StrEnum):
 def merge(
     bundle: Bundle,
     neighbour: Annotated[str | None, typer.Option("--with", help="The neighbour's range; else the upper one.")] = None,
-) -> Request:
+) -> AdminRequest:
     """Make one bundle of two neighbours."""
     return post(_BUNDLES, bundle, "merge", body={"with": neighbour} if neighbour else {})
 
 
 @command(BUNDLES, "pin")
-def pin(bundle: Bundle, broker: Broker) -> Request:
+def pin(bundle: Bundle, broker: Broker) -> AdminRequest:
     """Keep a bundle on a broker."""
     return put(_BUNDLES, bundle, "pin", body={"broker": broker})
 
 
 @command(BUNDLES, "unpin")
-def unpin(bundle: Bundle) -> Request:
+def unpin(bundle: Bundle) -> AdminRequest:
     """Let a pinned bundle go where it is placed."""
     return delete(_BUNDLES, bundle, "pin")
 
 
 @command(BUNDLES, "freeze")
-def freeze_bundle(bundle: Bundle, reason: _Reason = "by an operator") -> Request:
+def freeze_bundle(bundle: Bundle, reason: _Reason = "by an operator") -> AdminRequest:
     """Keep a bundle where it is."""
     return put(_BUNDLES, bundle, "freeze", body={"reason": reason})
 
 
 @command(BUNDLES, "unfreeze")
-def unfreeze_bundle(bundle: Bundle) -> Request:
+def unfreeze_bundle(bundle: Bundle) -> AdminRequest:
     """Let a frozen bundle move again."""
     return delete(_BUNDLES, bundle, "freeze")
 
 
 @command(BUNDLES, "cancel-unload")
-def cancel_unload(bundle: Bundle) -> Request:
+def cancel_unload(bundle: Bundle) -> AdminRequest:
     """Take back an unload that is under way; the owner keeps the bundle."""
     return delete(_BUNDLES, bundle, "unload")
 
@@ -82,7 +82,7 @@ def create_plan(
     move: Annotated[
         list[str] | None, typer.Option("--move", help="With moves: t/ns/0x.._0x..=host:port; may be repeated.")
     ] = None,
-) -> Request:
+) -> AdminRequest:
     """Compute a plan and what it would change; nothing moves."""
     body: dict[str, object] = {"kind": kind.value}
     if broker is not None:
@@ -100,7 +100,7 @@ def _move(text: str) -> dict[str, str]:
 
 
 @command(PLANS, "show")
-def show_plan(plan: _Hash) -> Request:
+def show_plan(plan: _Hash) -> AdminRequest:
     """Show a plan."""
     return get(_PLANS, plan)
 
@@ -112,55 +112,57 @@ def execute_plan(
     even_if_frozen: Annotated[
         bool, typer.Option("--even-if-frozen", help="Also while the balancer is frozen; pins are kept all the same.")
     ] = False,
-) -> Request:
+) -> AdminRequest:
     """Carry out exactly that plan, or stop with the reason if the cluster has changed, or the balancer is frozen."""
     return post(_PLANS, plan, "execute", evenIfFrozen=even_if_frozen)
 
 
 @command(EXPLAIN, "bundle")
-def explain_bundle(bundle: Bundle) -> Request:
+def explain_bundle(bundle: Bundle) -> AdminRequest:
     """Say why a bundle is where it is."""
     return get(f"{_BASE}/explain/bundle", bundle)
 
 
 @command(EXPLAIN, "broker")
-def explain_broker(broker: Broker) -> Request:
+def explain_broker(broker: Broker) -> AdminRequest:
     """Say what the balancer thinks of a broker."""
     return get(f"{_BASE}/explain/broker", broker)
 
 
 @command(EXPLAIN, "why-not")
-def explain_why_not(bundle: Bundle, broker: Broker) -> Request:
+def explain_why_not(bundle: Bundle, broker: Broker) -> AdminRequest:
     """Say why a bundle is not on a broker, and what would have to change."""
     return get(f"{_BASE}/explain/why-not", bundle=bundle, broker=broker)
 
 
 @command(BALANCER, "freeze")
-def freeze(reason: _Reason = "by an operator") -> Request:
+def freeze(reason: _Reason = "by an operator") -> AdminRequest:
     """Shed, split and merge nothing and execute no plan until `unfreeze`; lookups are answered, and commands obeyed."""
     return put(f"{_BASE}/freeze", body={"reason": reason})
 
 
 @command(BALANCER, "unfreeze")
-def unfreeze() -> Request:
+def unfreeze() -> AdminRequest:
     """End a freeze."""
     return delete(f"{_BASE}/freeze")
 
 
 @command(BALANCER, "dry-run")
-def dry_run(switch: Annotated[Switch, typer.Argument(help="on: decide and explain, but move nothing.")]) -> Request:
+def dry_run(
+    switch: Annotated[Switch, typer.Argument(help="on: decide and explain, but move nothing.")],
+) -> AdminRequest:
     """Switch dry run on or off."""
     return put(f"{_BASE}/dry-run") if switch is Switch.ON else delete(f"{_BASE}/dry-run")
 
 
 @command(BALANCER, "controls")
-def controls() -> Request:
+def controls() -> AdminRequest:
     """Show everything that operators have told the balancer."""
     return get(f"{_BASE}/controls")
 
 
 @command(BALANCER, "churn")
-def churn() -> Request:
+def churn() -> AdminRequest:
     """Show what shedding has moved of late, and what the breaker has stopped."""
     return get(f"{_BASE}/churn")
 
@@ -168,7 +170,7 @@ def churn() -> Request:
 @command(BALANCER, "lift-breaker")
 def lift_breaker(
     bundle: Annotated[str | None, typer.Option("--bundle", help="Only of this bundle; else of everything.")] = None,
-) -> Request:
+) -> AdminRequest:
     """Let shedding go on that the breaker has stopped."""
     return delete(f"{_BASE}/churn/breaker", bundle=bundle)
 
@@ -176,6 +178,6 @@ def lift_breaker(
 def decisions(
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
     subject: Annotated[str | None, typer.Option("--subject", help="Only of this bundle or broker.")] = None,
-) -> Request:
+) -> AdminRequest:
     """Show the leader's recent decisions, newest first."""
     return get(f"{_BASE}/decisions", limit=limit, subject=subject)

@@ -8,7 +8,7 @@ import typer
 
 from loadmanager.cli.admin.arguments import AnyCluster, Broker, Cluster, Namespace
 from loadmanager.cli.admin.commands import command, group
-from loadmanager.cli.admin.requests import Request, delete, get, post, put
+from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
 APP = group("Brokers, and the configuration that can be changed while nodes run.")
 STATS = group("What brokers report of themselves.")
@@ -20,13 +20,13 @@ _Key = Annotated[str, typer.Option("-c", "--config", help="The key.")]
 
 
 @command(APP, "list")
-def list_brokers(cluster: AnyCluster = "standalone") -> Request:
+def list_brokers(cluster: AnyCluster = "standalone") -> AdminRequest:
     """List the registered brokers."""
     return get(_BASE, cluster)
 
 
 @command(APP, "leader-broker")
-def leader_broker() -> Request:
+def leader_broker() -> AdminRequest:
     """Show which node leads."""
     return get(_BASE, "leaderBroker")
 
@@ -34,7 +34,7 @@ def leader_broker() -> Request:
 @command(APP, "namespaces")
 def namespaces(
     cluster: Cluster, broker: Annotated[str, typer.Option("-u", "--broker", help="The broker's id, host:port.")]
-) -> Request:
+) -> AdminRequest:
     """List the bundles that a broker owns."""
     return get(_BASE, cluster, broker, "ownedNamespaces")
 
@@ -42,13 +42,13 @@ def namespaces(
 @command(APP, "healthcheck")
 def healthcheck(
     broker: Annotated[str | None, typer.Option("--broker-id", help="A broker; without it the node is asked.")] = None,
-) -> Request:
+) -> AdminRequest:
     """Say ok when the node can be relied on."""
     return get(_BASE, "health", brokerId=broker)
 
 
 @command(APP, "version")
-def version() -> Request:
+def version() -> AdminRequest:
     """Show the node's version."""
     return get(_BASE, "version")
 
@@ -56,61 +56,61 @@ def version() -> Request:
 @command(APP, "update-dynamic-config")
 def update_dynamic_config(
     key: _Key, value: Annotated[str, typer.Option("-v", "--value", help="The new value.")]
-) -> Request:
+) -> AdminRequest:
     """Change a key on all nodes."""
     return post(_BASE, "configuration", key, value)
 
 
 @command(APP, "delete-dynamic-config")
-def delete_dynamic_config(key: _Key) -> Request:
+def delete_dynamic_config(key: _Key) -> AdminRequest:
     """Take a change back: nodes return to the value of their own file."""
     return delete(_BASE, "configuration", key)
 
 
 @command(APP, "list-dynamic-config")
-def list_dynamic_config() -> Request:
+def list_dynamic_config() -> AdminRequest:
     """List the keys that can be changed."""
     return get(_BASE, "configuration")
 
 
 @command(APP, "get-all-dynamic-config")
-def get_all_dynamic_config() -> Request:
+def get_all_dynamic_config() -> AdminRequest:
     """Show what has been changed."""
     return get(_BASE, "configuration", "values")
 
 
 @command(APP, "get-runtime-config")
-def get_runtime_config() -> Request:
+def get_runtime_config() -> AdminRequest:
     """Show every key with the value in force."""
     return get(_BASE, "configuration", "runtime")
 
 
 @command(APP, "drain")
-def drain(broker: Broker) -> Request:
+def drain(broker: Broker) -> AdminRequest:
     """Begin to give a broker's bundles away; it gets no new ones."""
     return put(_OWN, broker, "drain")
 
 
 @command(APP, "drain-status")
-def drain_status(broker: Broker) -> Request:
+def drain_status(broker: Broker) -> AdminRequest:
     """Show how far a drain is, and how long it will take."""
     return get(_OWN, broker, "drain")
 
 
 @command(APP, "stop-drain")
-def stop_drain(broker: Broker) -> Request:
+def stop_drain(broker: Broker) -> AdminRequest:
     """Let a broker have bundles again."""
     return delete(_OWN, broker, "drain")
 
 
 @command(APP, "exclude")
-def exclude(broker: Broker) -> Request:
+def exclude(broker: Broker) -> AdminRequest:
     """Give a broker no new bundles; those it has stay."""
     return put(_OWN, broker, "exclusion")
 
 
 @command(APP, "include")
-def include(broker: Broker) -> Request:
+def include(broker: Broker) -> AdminRequest:
     """End an exclusion."""
     return delete(_OWN, broker, "exclusion")
 
@@ -119,7 +119,7 @@ def include(broker: Broker) -> Request:
 def hold_off(
     broker: Broker,
     seconds: Annotated[float, typer.Option("--for", min=0, help="How many seconds; 0 ends it.")] = 120,
-) -> Request:
+) -> AdminRequest:
     """Keep a restarting broker's bundles for it until it is back, or the time is over."""
     if not seconds:
         return delete(_OWN, broker, "hold-off")
@@ -127,7 +127,7 @@ def hold_off(
 
 
 @command(STATS, "load-report")
-def load_report(broker: Broker) -> Request:
+def load_report(broker: Broker) -> AdminRequest:
     """Show what a broker has reported."""
     return get(_STATS, "load-report", brokerId=broker)
 
@@ -135,13 +135,13 @@ def load_report(broker: Broker) -> Request:
 @command(STATS, "monitoring-metrics")
 def monitoring_metrics(
     indent: Annotated[bool, typer.Option("-i", "--indent", help="For Pulsar's sake; --json is indented.")] = False,  # noqa: FBT002 - a flag
-) -> Request:
+) -> AdminRequest:
     """Show the brokers' usage as metrics."""
     del indent
     return get(_STATS, "metrics")
 
 
 @command(STATS, "broker-resource-availability")
-def broker_resource_availability(namespace: Namespace) -> Request:
+def broker_resource_availability(namespace: Namespace) -> AdminRequest:
     """Show brokers by rank, if the simple load manager is chosen."""
     return get(_STATS, "broker-resource-availability", namespace)

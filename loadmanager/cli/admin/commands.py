@@ -14,7 +14,7 @@ import orjson
 import typer
 
 from loadmanager.cli.admin.rendering import show
-from loadmanager.cli.admin.requests import AnswerLostError, NoNodeReachableError, Request, ask
+from loadmanager.cli.admin.requests import AdminRequest, AnswerLostError, NoNodeReachableError, ask
 from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
 
 EXIT_UNREACHABLE = 3
@@ -35,10 +35,10 @@ def group(help_text: str) -> typer.Typer:
     return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., Request]], Callable[..., Request]]:
+def command(app: typer.Typer, name: str) -> Callable[[Callable[..., AdminRequest]], Callable[..., AdminRequest]]:
     """Make a function that returns a request the command `name`, with the options that every command has."""
 
-    def register(make: Callable[..., Request]) -> Callable[..., Request]:
+    def register(make: Callable[..., AdminRequest]) -> Callable[..., AdminRequest]:
         @wraps(make)
         def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
             _carry_out(make(**given), _urls(url), timeout, as_json=as_json)
@@ -81,7 +81,7 @@ def _urls(text: str) -> list[str]:
     return urls
 
 
-def _carry_out(request: Request, urls: list[str], timeout_s: float, *, as_json: bool) -> None:
+def _carry_out(request: AdminRequest, urls: list[str], timeout_s: float, *, as_json: bool) -> None:
     """Ask, and print the answer; a refusal ends the process with 1, and nobody to ask with 3."""
     try:
         answer = ask(urls, request, timeout_s)

@@ -9,7 +9,7 @@ import typer
 
 from loadmanager.cli.admin.arguments import Namespace, NeededRange, Range, words
 from loadmanager.cli.admin.commands import command, group
-from loadmanager.cli.admin.requests import Request, delete, get, post, put
+from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
 APP = group("Namespaces and their bundles.")
 _BASE = "/admin/v2/namespaces"
@@ -23,7 +23,7 @@ class BundleType(StrEnum):
 
 
 @command(APP, "list")
-def list_namespaces(tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]) -> Request:
+def list_namespaces(tenant: Annotated[str, typer.Argument(metavar="TENANT", help="The tenant.")]) -> AdminRequest:
     """List the namespaces of a tenant."""
     return get(_BASE, tenant)
 
@@ -33,7 +33,7 @@ def create(
     namespace: Namespace,
     bundles: Annotated[int, typer.Option("-b", "--bundles", min=0, help="How many bundles; 0: the default.")] = 0,
     clusters: Annotated[str, typer.Option("-c", "--clusters", help="For Pulsar's sake; not used.")] = "",
-) -> Request:
+) -> AdminRequest:
     """Create a namespace with equal bundles."""
     policies: dict[str, object] = {"bundles": {"numBundles": bundles}} if bundles else {}
     if clusters:
@@ -42,13 +42,13 @@ def create(
 
 
 @command(APP, "policies")
-def policies(namespace: Namespace) -> Request:
+def policies(namespace: Namespace) -> AdminRequest:
     """Show a namespace's policies."""
     return get(_BASE, namespace)
 
 
 @command(APP, "bundles")
-def bundles(namespace: Namespace) -> Request:
+def bundles(namespace: Namespace) -> AdminRequest:
     """Show the boundaries of a namespace's bundles."""
     return get(_BASE, namespace, "bundles")
 
@@ -60,7 +60,7 @@ def unload(
     destination: Annotated[
         str | None, typer.Option("-d", "--destinationBroker", help="The broker that shall own it next (with -b).")
     ] = None,
-) -> Request:
+) -> AdminRequest:
     """Have the bundles of a namespace, or one of them, released by their owner."""
     if bundle is not None:
         return put(_BASE, namespace, bundle, "unload", destinationBroker=destination)
@@ -83,7 +83,7 @@ def split_bundle(
     boundaries: Annotated[
         str, typer.Option("-sb", "--split-boundaries", help="For specified_positions_divide: hashes, with commas.")
     ] = "",
-) -> Request:
+) -> AdminRequest:
     """Split a bundle."""
     if (bundle is None) == (bundle_type is None):
         raise typer.BadParameter("name the bundle with either -b or -bt")
@@ -103,25 +103,25 @@ def get_topic_positions(
     namespace: Namespace,
     bundle: NeededRange,
     topics: Annotated[str, typer.Option("-tl", "--topic-list", help="Only these topics, separated by commas.")] = "",
-) -> Request:
+) -> AdminRequest:
     """Show where the topics of a bundle lie in its range."""
     return get(_BASE, namespace, bundle, "topicHashPositions", topics=words(topics) or None)
 
 
 @command(APP, "set-anti-affinity-group")
-def set_anti_affinity_group(namespace: Namespace, name: _Group) -> Request:
+def set_anti_affinity_group(namespace: Namespace, name: _Group) -> AdminRequest:
     """Put a namespace in an anti-affinity group."""
     return post(_BASE, namespace, "antiAffinity", body=name.encode())
 
 
 @command(APP, "get-anti-affinity-group")
-def get_anti_affinity_group(namespace: Namespace) -> Request:
+def get_anti_affinity_group(namespace: Namespace) -> AdminRequest:
     """Show the anti-affinity group of a namespace."""
     return get(_BASE, namespace, "antiAffinity")
 
 
 @command(APP, "delete-anti-affinity-group")
-def delete_anti_affinity_group(namespace: Namespace) -> Request:
+def delete_anti_affinity_group(namespace: Namespace) -> AdminRequest:
     """Take a namespace out of its anti-affinity group."""
     return delete(_BASE, namespace, "antiAffinity")
 
@@ -131,6 +131,6 @@ def get_anti_affinity_namespaces(
     name: _Group,
     tenant: Annotated[str, typer.Option("-p", "--tenant", help="The tenant of the namespaces.")],
     cluster: Annotated[str, typer.Option("-c", "--cluster", help="The cluster.")] = "standalone",
-) -> Request:
+) -> AdminRequest:
     """List the namespaces of an anti-affinity group."""
     return get(_BASE, cluster, "antiAffinity", name, tenant=tenant)

@@ -8,7 +8,7 @@ import typer
 
 from loadmanager.cli.admin.arguments import Cluster, pairs, words
 from loadmanager.cli.admin.commands import command, group
-from loadmanager.cli.admin.requests import Request, delete, get, post
+from loadmanager.cli.admin.requests import AdminRequest, delete, get, post
 from loadmanager.core.policies import UnloadScope
 from loadmanager.wire.policies import MIN_AVAILABLE, FailureDomain, IsolationData
 
@@ -37,7 +37,7 @@ def set_policy(
         str, typer.Option("--auto-failover-policy-params", help="min_limit=1,usage_threshold=80")
     ] = "min_limit=1,usage_threshold=100",
     unload_scope: Annotated[UnloadScope | None, typer.Option("--unload-scope", help="What moves at once.")] = None,
-) -> Request:
+) -> AdminRequest:
     """Create or replace a policy."""
     data: IsolationData = {
         "namespaces": words(namespaces),
@@ -51,25 +51,25 @@ def set_policy(
 
 
 @command(APP, "get")
-def get_policy(cluster: Cluster, policy: _Policy) -> Request:
+def get_policy(cluster: Cluster, policy: _Policy) -> AdminRequest:
     """Show a policy."""
     return get(_BASE, cluster, _ISOLATION, policy)
 
 
 @command(APP, "list")
-def list_policies(cluster: Cluster) -> Request:
+def list_policies(cluster: Cluster) -> AdminRequest:
     """Show all policies."""
     return get(_BASE, cluster, _ISOLATION)
 
 
 @command(APP, "delete")
-def delete_policy(cluster: Cluster, policy: _Policy) -> Request:
+def delete_policy(cluster: Cluster, policy: _Policy) -> AdminRequest:
     """Delete a policy."""
     return delete(_BASE, cluster, _ISOLATION, policy)
 
 
 @command(APP, "brokers")
-def policy_brokers(cluster: Cluster) -> Request:
+def policy_brokers(cluster: Cluster) -> AdminRequest:
     """Show what each broker is by the policies."""
     return get(_BASE, cluster, _ISOLATION, "brokers")
 
@@ -77,41 +77,41 @@ def policy_brokers(cluster: Cluster) -> Request:
 @command(APP, "broker")
 def policy_broker(
     cluster: Cluster, broker: Annotated[str, typer.Option("--broker", help="The broker's id, host:port.")]
-) -> Request:
+) -> AdminRequest:
     """Show what one broker is by the policies."""
     return get(_BASE, cluster, _ISOLATION, "brokers", broker)
 
 
-def _put_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> Request:
+def _put_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> AdminRequest:
     data: FailureDomain = {"brokers": words(brokers)}
     return post(_BASE, cluster, _DOMAINS, domain, body=data)
 
 
 @command(CLUSTERS, "create-failure-domain")
-def create_failure_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> Request:
+def create_failure_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> AdminRequest:
     """Create a failure domain."""
     return _put_domain(cluster, domain, brokers)
 
 
 @command(CLUSTERS, "update-failure-domain")
-def update_failure_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> Request:
+def update_failure_domain(cluster: Cluster, domain: _Domain, brokers: _Brokers) -> AdminRequest:
     """Replace the brokers of a failure domain."""
     return _put_domain(cluster, domain, brokers)
 
 
 @command(CLUSTERS, "get-failure-domain")
-def get_failure_domain(cluster: Cluster, domain: _Domain) -> Request:
+def get_failure_domain(cluster: Cluster, domain: _Domain) -> AdminRequest:
     """Show a failure domain."""
     return get(_BASE, cluster, _DOMAINS, domain)
 
 
 @command(CLUSTERS, "list-failure-domains")
-def list_failure_domains(cluster: Cluster) -> Request:
+def list_failure_domains(cluster: Cluster) -> AdminRequest:
     """Show all failure domains."""
     return get(_BASE, cluster, _DOMAINS)
 
 
 @command(CLUSTERS, "delete-failure-domain")
-def delete_failure_domain(cluster: Cluster, domain: _Domain) -> Request:
+def delete_failure_domain(cluster: Cluster, domain: _Domain) -> AdminRequest:
     """Delete a failure domain."""
     return delete(_BASE, cluster, _DOMAINS, domain)

@@ -26,7 +26,7 @@ class AnswerLostError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class AdminRequest:
     """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out."""
 
     method: str
@@ -49,7 +49,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AdminAnswer:
     """What a node answered."""
 
     status: int
@@ -74,20 +74,20 @@ class Answer:
         return str(content["reason"]) if isinstance(content, dict) and "reason" in content else str(content or "")
 
 
-def get(*path: object, **query: object) -> Request:
-    return Request("GET", path_of(*path), query)
+def get(*path: object, **query: object) -> AdminRequest:
+    return AdminRequest("GET", path_of(*path), query)
 
 
-def put(*path: object, body: object = None, **query: object) -> Request:
-    return Request("PUT", path_of(*path), query, body)
+def put(*path: object, body: object = None, **query: object) -> AdminRequest:
+    return AdminRequest("PUT", path_of(*path), query, body)
 
 
-def post(*path: object, body: object = None, **query: object) -> Request:
-    return Request("POST", path_of(*path), query, body)
+def post(*path: object, body: object = None, **query: object) -> AdminRequest:
+    return AdminRequest("POST", path_of(*path), query, body)
 
 
-def delete(*path: object, **query: object) -> Request:
-    return Request("DELETE", path_of(*path), query)
+def delete(*path: object, **query: object) -> AdminRequest:
+    return AdminRequest("DELETE", path_of(*path), query)
 
 
 def path_of(base: object, *parts: object) -> str:
@@ -109,7 +109,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def ask(urls: Sequence[str], request: Request, timeout_s: float) -> Answer:
+def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float) -> AdminAnswer:
     """The answer of the first node that can be reached.
 
     A question is put to the next node when a node breaks off; a change is not, since it may have been made. Raises
@@ -141,7 +141,7 @@ def _connection(url: str) -> HTTPConnection:
     return kind(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
 
 
-def _exchange(connection: HTTPConnection, request: Request, timeout_s: float) -> Answer:
+def _exchange(connection: HTTPConnection, request: AdminRequest, timeout_s: float) -> AdminAnswer:
     assert isinstance(connection.sock, socket.socket), "the caller has connected"
     connection.sock.settimeout(timeout_s)
     headers = {"Accept": _JSON} | ({"Content-Type": _JSON} if request.body is not None else {})
@@ -151,4 +151,4 @@ def _exchange(connection: HTTPConnection, request: Request, timeout_s: float) ->
     body = response.read(LARGEST_ANSWER_BYTES + 1)
     if len(body) > LARGEST_ANSWER_BYTES:
         raise HTTPException(f"an answer of more than {LARGEST_ANSWER_BYTES} bytes")
-    return Answer(response.status, response.reason, content_type, body)
+    return AdminAnswer(response.status, response.reason, content_type, body)

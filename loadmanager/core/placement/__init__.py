@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loadmanager.core.placement.avg import AvgShedder
+from loadmanager.core.placement.avg import AvgPlacement
 from loadmanager.core.placement.base import PlacementStrategy
 from loadmanager.core.placement.least_loaded_server import LeastLoadedServer
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
@@ -16,7 +16,7 @@ from loadmanager.core.placement.weighted_random_selection import WeightedRandomS
 from loadmanager.core.settings import KEYS, PlannerSettings, get_by_name, is_simple
 
 PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] = {
-    "AvgShedder": AvgShedder.of,
+    "AvgShedder": AvgPlacement.of,
     "LeastLongTermMessageRate": LeastLongTermMessageRate.of,
     "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight.of,
     "LeastResourceUsageWithWeightExtensible": LeastResourceUsageWithWeightExtensible.of,

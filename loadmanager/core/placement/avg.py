@@ -40,12 +40,12 @@ class AvgPlacementReason(Reason):
 
 
 @dataclass(frozen=True, slots=True)
-class AvgShedder:
+class AvgPlacement:
     overloaded_threshold_percentage: float
     weights: ResourceWeights
 
     @classmethod
-    def of(cls, settings: PlannerSettings) -> AvgShedder:
+    def of(cls, settings: PlannerSettings) -> AvgPlacement:
         return cls(settings.broker_overloaded_threshold_percentage, settings.resource_weights)
 
     def place(

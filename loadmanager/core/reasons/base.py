@@ -11,7 +11,7 @@ from loadmanager.core.settings import KEYS
 _SETTING = re.compile(r"\{([=#])(\w+)\}")
 
 
-class Entry(NamedTuple):
+class ReasonEntry(NamedTuple):
     """In texts `{name}` stands for a figure of `why`, and `{=key}` for a setting's key and its value."""
 
     word: str
@@ -19,13 +19,13 @@ class Entry(NamedTuple):
     remedies: tuple[str, ...]
 
 
-def entry(word: str, *sentences: str, remedy: str | tuple[str, ...] = ()) -> Entry:
+def entry(word: str, *sentences: str, remedy: str | tuple[str, ...] = ()) -> ReasonEntry:
     """Of several sentences, or remedies, the first is said that has all its figures.
 
     Where they name a field of `PlannerSettings`, its key is said: `{=field}` with the value, `{#field}` alone.
     """
     remedies = (remedy,) if isinstance(remedy, str) else remedy
-    return Entry(word, tuple(map(_with_keys, sentences)), tuple(map(_with_keys, remedies)))
+    return ReasonEntry(word, tuple(map(_with_keys, sentences)), tuple(map(_with_keys, remedies)))
 
 
 def _with_keys(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loadmanager.core.reasons.base import Entry, Reason, entry
+from loadmanager.core.reasons.base import Reason, ReasonEntry, entry
 
 _TOPICS = "{topics} topics"
 _SESSIONS = "{sessions} sessions"
@@ -13,7 +13,7 @@ _MAX_MSG_RATE = "namespace_bundle_max_msg_rate"
 _MAX_BANDWIDTH = "namespace_bundle_max_bandwidth_mbytes"
 
 
-def _above(word: str, figure: str, limit: str) -> Entry:
+def _above(word: str, figure: str, limit: str) -> ReasonEntry:
     """Why a bundle is split: the figure that is above a limit, and the limit's key."""
     return entry(
         word,

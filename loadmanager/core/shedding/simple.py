@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.filters import SIMPLE, Question, allowed_brokers
+from loadmanager.core.filters import SIMPLE, PlacementQuestion, allowed_brokers
 from loadmanager.core.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
@@ -141,7 +141,7 @@ class SimpleLoadManagerImpl:
 
     def _allowed(self, snapshot: Snapshot, bundle: int) -> BoolArray:
         namespace = namespace_of(snapshot.bundles.names[bundle])
-        question = Question(namespace, False, snapshot, Projection(snapshot), self.settings)  # noqa: FBT003 - persistent
+        question = PlacementQuestion(namespace, False, snapshot, Projection(snapshot), self.settings)  # noqa: FBT003 - persistent
         return allowed_brokers(SIMPLE, question)[0]
 
 

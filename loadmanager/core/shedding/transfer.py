@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmanager.core.extensible import BrokerLoad, ReportRules, TopBundles
-from loadmanager.core.filters import EXTENSIBLE, Question, allowed_brokers
+from loadmanager.core.filters import EXTENSIBLE, PlacementQuestion, allowed_brokers
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.names import namespace_of
 from loadmanager.core.placement.base import Projection
@@ -386,7 +386,7 @@ class _Cycle:
             return False
         if snapshot.policies.has_policy(namespace) and not settings.shedding_bundles_with_policies_enabled:
             return False
-        question = Question(
+        question = PlacementQuestion(
             namespace, non_persistent=False, snapshot=snapshot, projection=self._projection, settings=settings
         )
         return bool(allowed_brokers(EXTENSIBLE, question)[0][destination])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmanager.core.extensible import throughput_of
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, BrokerReport, FloatArray
+from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray, ReportedBundles
 from loadmanager.core.names import BundleName, namespace_of
 from loadmanager.core.ownership import NamespaceState, OwnershipState, Registration
 from loadmanager.core.settings import PlannerSettings
@@ -32,7 +32,7 @@ class LookedAt:
 
 
 def find_candidates(
-    reports: Iterable[tuple[Registration, BrokerReport]],
+    reports: Iterable[tuple[Registration, ReportedBundles]],
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
     settings: PlannerSettings,
@@ -77,7 +77,7 @@ def rates_of(load: FloatArray) -> tuple[float, float]:
 
 def _candidate(
     reporter: Registration,
-    report: BrokerReport,
+    report: ReportedBundles,
     row: int,
     namespaces: Mapping[str, NamespaceState],
     snapshot: Snapshot,
@@ -102,7 +102,7 @@ def _hot_in(snapshot: Snapshot, settings: PlannerSettings) -> frozenset[str]:
     return frozenset(snapshot.bundles.names[row] for row in rows)
 
 
-def _has_many_sessions(report: BrokerReport, settings: PlannerSettings) -> BoolArray:
+def _has_many_sessions(report: ReportedBundles, settings: PlannerSettings) -> BoolArray:
     most = settings.namespace_bundle_max_sessions
     return np.asarray((report.bundle_sessions > most) & (most > 0))
 

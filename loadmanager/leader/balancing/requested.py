@@ -79,14 +79,12 @@ class RequestedPlans:
         return Step(step.bundle, current.version, step.source, step.destination, step.reason, why)
 
     def _clients(self, steps: Sequence[Step]) -> dict[str, int]:
-        """The producers and consumers of the bundles, as their owners last reported."""
-        clients = {}
-        for step in steps:
-            entry = self._view.brokers.get(step.source.broker)
-            stats = (entry.record.get("lastStats") or {}).get(step.bundle) if entry is not None else None
-            if stats is not None:
-                clients[step.bundle] = stats.get("producerCount", 0) + stats.get("consumerCount", 0)
-        return clients
+        """The producers and consumers of the bundles, by the last reports of their owners that are believed."""
+        reports = self._view.model.latest_reports()
+        found = {
+            each.bundle: reports[each.source].find_sessions(each.bundle) for each in steps if each.source in reports
+        }
+        return {bundle: clients for bundle, clients in found.items() if clients is not None}
 
     def _get_ownership(self, bundle: str) -> Ownership:
         entry, index = self._view.bundle(BundleName.parse(bundle))

@@ -28,7 +28,7 @@ from loadmanager.core.leading.reshaping_rounds import (
     Request,
     Rounds,
 )
-from loadmanager.core.load import BrokerReport
+from loadmanager.core.load import ReportedBundles
 from loadmanager.core.names import InvalidNameError, namespace_of
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Registration
 from loadmanager.core.placement.base import State
@@ -202,10 +202,10 @@ class ReshapingLoop:
             because=[reshaping.because],
         )
 
-    def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, BrokerReport]:
-        """Those of the brokers that are still registered."""
-        entries = {entry.registration: entry for entry in self._view.brokers.values()}
-        return {each: entries[each].report for each in brokers if each in entries}
+    def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, ReportedBundles]:
+        """What those of the brokers say of bundles that have said something that is believed."""
+        reports = self._view.model.latest_reports()
+        return {each: reports[each] for each in brokers if each in reports}
 
     def _namespaces(self) -> dict[str, NamespaceState]:
         return {name: entry.state for name, entry in self._view.namespaces.items()}

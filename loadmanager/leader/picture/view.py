@@ -13,7 +13,6 @@ from dataclasses import dataclass, field, replace
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.leadership import Sighting
-from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.quality import Gate
@@ -26,9 +25,11 @@ from loadmanager.errors import (
 )
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
+from loadmanager.store.codec import decode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
 from loadmanager.wire.http import LookupData
 from loadmanager.wire.learned import LearnedData
+from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import FailureDomain, IsolationData
 from loadmanager.wire.records import NodeRecord
 
@@ -39,14 +40,15 @@ _SHOWN_BROKERS = 10
 class BrokerEntry:
     """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup.
 
-    `report` is the load in its record, whether that is to be believed or not.
+    `record` is what it wrote of itself, but for what it says of its bundles: that is in the model, if it is believed.
+    `data` is the whole, as it was written.
     """
 
     registration: Registration
     znode_version: int
     record: LocalBrokerData
+    data: bytes
     lookup_body: bytes
-    report: BrokerReport
 
     @property
     def command_url(self) -> str | None:
@@ -59,6 +61,11 @@ class BrokerEntry:
         """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
         answer = lookup_answer(self.registration.broker, self.record, listener)
         return None if answer is None else answer.to_json()
+
+    def whole_record(self) -> LocalBrokerData:
+        """What the broker wrote, with what it says of its bundles; it is read again, which takes its time."""
+        where = paths.broker(self.registration.broker)
+        return decode_broker_record(decode(self.data, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,13 +209,14 @@ class ClusterView:
         if self.namespaces.pop(name, None) is not None:
             self.model.remove_namespace(name)
 
-    def put_broker(
-        self, registration: Registration, znode_version: int, record: LocalBrokerData, report: BrokerReport
-    ) -> None:
+    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData, data: bytes) -> None:
+        """Take over what a broker wrote of itself: `record`, which is what `data` says."""
         self.registrations[registration.broker] = registration
         answer = lookup_answer(registration.broker, record)
         assert answer is not None, "only an advertised listener can be missing"
-        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, record, answer.to_json(), report)
+        itself: LocalBrokerData = {**record}
+        itself.pop("lastStats", None)
+        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, itself, data, answer.to_json())
 
     def drop_broker(self, broker_id: BrokerId) -> None:
         if self.registrations.pop(broker_id, None) is not None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +50,7 @@ class _Change:
 
 
 class RecordedModel(ClusterModel):
-    """As any other, with a `recorder` that is told of each input, but not of what one input brings about by itself."""
+    """As any other, with a `recorder` that is told of each input; none of them is made of others."""
 
     def __init__(self, rules: ReportRules, laid_down: LaidDown, recorder: Recorder, moves: Moves) -> None:
         super().__init__(rules)
@@ -60,7 +59,6 @@ class RecordedModel(ClusterModel):
         self._moves = moves
         self._records: dict[str, Record] = {}
         self._known: dict[BrokerId, Registration] = {}
-        self._depth = 0
 
     def records(self) -> dict[str, Record]:
         """The record of each namespace as it was taken in."""
@@ -75,34 +73,26 @@ class RecordedModel(ClusterModel):
             self._known[registration.broker] = registration
             body = {"incarnation": registration.incarnation, "version": report.version}
             self._recorder.put(Event("broker_registered", registration.broker, body))
-        with self._applying() as is_input:
-            super().apply_report(registration, report)
-        if is_input:
-            self._recorder.put(Report(registration, report))
-            self._moves.reported(registration, report)
+        super().apply_report(registration, report)
+        self._recorder.put(Report(registration, report))
+        self._moves.reported(registration, report)
 
     def remove_broker(self, broker_id: BrokerId) -> None:
-        with self._applying() as is_input:
-            super().remove_broker(broker_id)
-        if is_input:
-            self._known.pop(broker_id, None)
-            self._recorder.put(Event("broker_gone", broker_id))
-            self._moves.broker_gone(broker_id)
+        super().remove_broker(broker_id)
+        self._known.pop(broker_id, None)
+        self._recorder.put(Event("broker_gone", broker_id))
+        self._moves.broker_gone(broker_id)
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
-        with self._applying() as is_input:
-            super().set_namespace(namespace, bundle_names, ownerships)
-        if is_input:
-            before, after = self._records.get(namespace), (bundle_names, ownerships)
-            self._records[namespace] = after
-            self._recorder.put(Event("namespace", namespace, _Change(before, after)))
+        super().set_namespace(namespace, bundle_names, ownerships)
+        before, after = self._records.get(namespace), (bundle_names, ownerships)
+        self._records[namespace] = after
+        self._recorder.put(Event("namespace", namespace, _Change(before, after)))
 
     def remove_namespace(self, namespace: str) -> None:
-        with self._applying() as is_input:
-            super().remove_namespace(namespace)
-        if is_input:
-            self._records.pop(namespace, None)
-            self._recorder.put(Event("namespace_gone", namespace))
+        super().remove_namespace(namespace)
+        self._records.pop(namespace, None)
+        self._recorder.put(Event("namespace_gone", namespace))
 
     def redistribute(self, parts: Mapping[str, PartLoad]) -> None:
         super().redistribute(parts)
@@ -143,12 +133,3 @@ class RecordedModel(ClusterModel):
     def restore_unloaded(self, unloaded: Mapping[str, float], sources: Mapping[BrokerId, float] | None = None) -> None:
         super().restore_unloaded(unloaded, sources)
         self._recorder.put(Event("restored", "", {"unloaded": unloaded, "unloadedFrom": sources or {}}))
-
-    @contextmanager
-    def _applying(self) -> Iterator[bool]:
-        """Apply something; whether it is an input, rather than what one has brought about."""
-        self._depth += 1
-        try:
-            yield self._depth == 1
-        finally:
-            self._depth -= 1

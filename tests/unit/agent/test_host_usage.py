@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.agent.host_usage import Nic, Reading, Resource, Traffic, bandwidth_limit, usage_between
+from loadmanager.agent.host_usage import HostReading, Nic, Resource, Traffic, bandwidth_limit, usage_between
 
 MIB = 1024 * 1024
 BROKER = (100, 1.0)
@@ -15,8 +15,8 @@ def a_nic(name: str = "eth0", speed: int | None = 10_000, received: int = 0, sen
     return Nic(name, speed, received, sent)
 
 
-def a_reading(at_s: float = 10.0, cpu_s: float = 5.0, nics: tuple[Nic, ...] = (a_nic(),)) -> Reading:
-    return Reading(at_s, {BROKER: cpu_s}, 4.0, 512 * MIB, 2048 * MIB, nics)
+def a_reading(at_s: float = 10.0, cpu_s: float = 5.0, nics: tuple[Nic, ...] = (a_nic(),)) -> HostReading:
+    return HostReading(at_s, {BROKER: cpu_s}, 4.0, 512 * MIB, 2048 * MIB, nics)
 
 
 @pytest.mark.parametrize("nics", [1, 3])

@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.agent.reporter import Identity, Situation, build_report
+from loadmanager.agent.reporter import Identity, ReportSources, build_report
 from loadmanager.store import codec
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
@@ -31,9 +31,9 @@ def some_stats(rate: float = 10.0, topics: int = 2) -> NamespaceBundleStats:
     )
 
 
-def a_situation(*bundles: str, usage: HostUsage | None = None) -> Situation:
+def a_situation(*bundles: str, usage: HostUsage | None = None) -> ReportSources:
     usage = usage or HostUsage(cpu=Resource(50.0, 400.0), bandwidth_in=Resource(800.0, 0.0))
-    return Situation(usage, {name: some_stats() for name in bundles}, "1.2.3", 1_700_000_000_000)
+    return ReportSources(usage, {name: some_stats() for name in bundles}, "1.2.3", 1_700_000_000_000)
 
 
 def test_a_report_is_the_json_that_pulsars_brokers_write() -> None:

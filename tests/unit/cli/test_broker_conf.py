@@ -9,7 +9,7 @@ import yaml
 from typer.testing import CliRunner, Result
 
 from loadmanager.cli import broker_conf
-from loadmanager.cli.broker_conf import Entry, Fate, import_broker_conf, parse_properties
+from loadmanager.cli.broker_conf import ConfEntry, Fate, import_broker_conf, parse_properties
 from loadmanager.cli.config import config
 from loadmanager.config import AgentSettings, Settings, load_settings
 
@@ -31,17 +31,17 @@ def fates(folder: Path, *lines: str) -> dict[str, tuple[Fate, str]]:
 @pytest.mark.parametrize(
     ("text", "entries"),
     [
-        ("a=1", [Entry(1, "a", "1")]),
-        ("# a=1\n  ! b=2\n\n c = 3 ", [Entry(4, "c", "3")]),
-        ("a: 1\nb 2\nc", [Entry(1, "a", "1"), Entry(2, "b", "2"), Entry(3, "c", "")]),
-        ("a=1,\\\n   2\nb=3", [Entry(1, "a", "1,2"), Entry(3, "b", "3")]),
-        ("a=x\\\\\nb=1\\", [Entry(1, "a", "x\\"), Entry(2, "b", "1")]),
-        (r"a\ b\:c=\u0041\t", [Entry(1, "a b:c", "A")]),
-        ("a=b=c", [Entry(1, "a", "b=c")]),
+        ("a=1", [ConfEntry(1, "a", "1")]),
+        ("# a=1\n  ! b=2\n\n c = 3 ", [ConfEntry(4, "c", "3")]),
+        ("a: 1\nb 2\nc", [ConfEntry(1, "a", "1"), ConfEntry(2, "b", "2"), ConfEntry(3, "c", "")]),
+        ("a=1,\\\n   2\nb=3", [ConfEntry(1, "a", "1,2"), ConfEntry(3, "b", "3")]),
+        ("a=x\\\\\nb=1\\", [ConfEntry(1, "a", "x\\"), ConfEntry(2, "b", "1")]),
+        (r"a\ b\:c=\u0041\t", [ConfEntry(1, "a b:c", "A")]),
+        ("a=b=c", [ConfEntry(1, "a", "b=c")]),
         ("", []),
     ],
 )
-def test_a_properties_file_is_read_as_java_does(text: str, entries: list[Entry]) -> None:
+def test_a_properties_file_is_read_as_java_does(text: str, entries: list[ConfEntry]) -> None:
     assert list(parse_properties(text)) == entries
 
 

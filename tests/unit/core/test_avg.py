@@ -11,8 +11,7 @@ from support.builders import MIB, Load, broker, bundle, owned, releasing, report
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import ResourceWeights
-from loadmanager.core.placement.avg import AvgPlacementReason
-from loadmanager.core.placement.avg import AvgShedder as AvgPlacement
+from loadmanager.core.placement.avg import AvgPlacement, AvgPlacementReason
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.core.planner import PlannerSettings, State, choose_destination, plan_assignments, plan_shedding

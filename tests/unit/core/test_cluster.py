@@ -258,7 +258,7 @@ def test_registrations_that_nothing_refers_to_do_not_pile_up() -> None:
     for incarnation in range(3000):
         model.apply_report(broker("c", incarnation), report([bundle(3, "tenant/z")]))
     model.apply_report(A, report({X: (10, 0, 0, 0), Y: (20, 0, 0, 0)}))
-    assert model._registrations.size < 1100
+    assert model._owners.registrations.size < 1100
     assert taken(model).bundles.assigned.tolist() == [0, 1, -1]
 
 
@@ -368,4 +368,4 @@ def test_an_order_that_is_kept_up_to_date_is_that_of_a_model_that_sorts_for_the_
         )
         assert one.names == tuple(sorted(set(one.names)))
         for name in one.names:
-            assert kept._names[kept._current_order().rows[one.names.index(name)]] == name
+            assert kept._rows.names[kept._rows.order().rows[one.names.index(name)]] == name

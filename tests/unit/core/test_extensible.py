@@ -154,7 +154,7 @@ def test_a_bundle_that_only_a_list_has_belongs_to_the_broker_that_lists_it() -> 
     assert [top_bundles_of(given, RULES).of_broker(row) for row in (0, 1)] == [[(0, 7), (1, 7)], [(0, 7), (2, 7)]]
 
 
-def test_a_report_takes_no_memory_of_its_bundles_but_for_the_busiest() -> None:
+def test_a_report_takes_no_hot_memory_of_its_bundles_but_for_the_busiest() -> None:
     model = ClusterModel()
     names = [bundle(i) for i in range(1000)]
     model.set_namespace("tenant/ns", names, [owned(A)] * 1000)

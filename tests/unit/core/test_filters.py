@@ -12,8 +12,8 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.filters import (
     EXTENSIBLE,
     MODULAR,
-    Question,
-    Rules,
+    FilterRules,
+    PlacementQuestion,
     allowed_brokers,
     find_anti_affinity_refusal,
     find_isolation_refusal,
@@ -49,8 +49,8 @@ def question(
     excluded: int | None = None,
     *,
     non_persistent: bool = False,
-) -> Question:
-    return Question(
+) -> PlacementQuestion:
+    return PlacementQuestion(
         namespace,
         non_persistent=non_persistent,
         snapshot=given,
@@ -69,7 +69,7 @@ def names(given: Snapshot, kept: BoolArray) -> str:
     return "".join(given.brokers.ids[row][0] for row in np.flatnonzero(kept))
 
 
-def allowed(rules: Rules, asked: Question) -> tuple[str, dict[str, Figure]]:
+def allowed(rules: FilterRules, asked: PlacementQuestion) -> tuple[str, dict[str, Figure]]:
     kept, dropped = allowed_brokers(rules, asked)
     return names(asked.snapshot, kept), dropped
 
@@ -343,6 +343,6 @@ def test_a_bundle_with_no_other_broker_is_not_kept_for_its_group() -> None:
     ],
 )
 def test_the_rules_follow_the_load_manager_class_or_the_placement_strategy(
-    load_manager: str, placement: str, rules: Rules
+    load_manager: str, placement: str, rules: FilterRules
 ) -> None:
     assert rules_of(PlannerSettings(load_manager_class_name=load_manager), placement) is rules

@@ -8,10 +8,10 @@ import pytest
 from support.builders import bundle, report, snapshot
 
 from loadmanager.core.controls import Controls
-from loadmanager.core.filters import EXTENSIBLE, MODULAR, SIMPLE, Question, Rules
+from loadmanager.core.filters import EXTENSIBLE, MODULAR, SIMPLE, FilterRules, PlacementQuestion
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
-from loadmanager.core.obstacles import Obstacle, find_general_obstacles, find_obstacles
+from loadmanager.core.obstacles import FilterObstacle, find_general_obstacles, find_obstacles
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Verdict
 from loadmanager.core.planner import PlannerSettings
@@ -29,18 +29,18 @@ def question(
     controls: Controls | None = None,
     *,
     non_persistent: bool = False,
-) -> Question:
+) -> PlacementQuestion:
     given = replace(snapshot(reports, taken_at_s=100.0, policies=policies), controls=controls or Controls())
-    return Question("tenant/ns", non_persistent, given, Projection(given), settings)
+    return PlacementQuestion("tenant/ns", non_persistent, given, Projection(given), settings)
 
 
-def said(obstacle: Obstacle) -> tuple[str, str]:
+def said(obstacle: FilterObstacle) -> tuple[str, str]:
     """The sentence about broker a, and what would have to change."""
     verdict = Verdict("bundle", obstacle.reason, acted=False, why={"broker": A, **obstacle.why})
     return verdict.sentence(), verdict.remedy()
 
 
-def only(rules: Rules, asked: Question) -> tuple[str, str]:
+def only(rules: FilterRules, asked: PlacementQuestion) -> tuple[str, str]:
     (obstacle,) = find_obstacles(rules, asked, 0)
     return said(obstacle)
 
@@ -96,7 +96,7 @@ def test_a_broker_of_another_class_names_both(its: str, shown: str) -> None:
 
 
 @pytest.mark.parametrize(("rules", "too_many"), [(MODULAR, 2), (EXTENSIBLE, 3)])
-def test_the_topic_limit_says_how_many_topics_have_to_go(rules: Rules, too_many: int) -> None:
+def test_the_topic_limit_says_how_many_topics_have_to_go(rules: FilterRules, too_many: int) -> None:
     settings = replace(DEFAULTS, broker_max_topics=10)
     assert only(rules, question({"a": report(topics=12), "b": report()}, settings)) == (
         "Not on a:8080 because it has 12 topics, those on their way included: loadBalancerBrokerMaxTopics 10",
@@ -106,7 +106,7 @@ def test_the_topic_limit_says_how_many_topics_have_to_go(rules: Rules, too_many:
 
 @pytest.mark.parametrize(("rules", "has", "counted"), [(MODULAR, 1, "namespaces"), (EXTENSIBLE, 2, "bundles")])
 def test_the_group_of_a_namespace_counts_on_the_broker_and_in_its_failure_domain(
-    rules: Rules, has: int, counted: str
+    rules: FilterRules, has: int, counted: str
 ) -> None:
     groups = {"tenant/ns": "g", "tenant/other": "g"}
     policies = Policies(anti_affinity_groups=groups, failure_domains={A: "east", BrokerId("b:8080"): "west"})

@@ -111,7 +111,7 @@ async def test_everything_that_decides_is_dumped() -> None:
     assert found.faults == []
     assert line["takenAt"] == 1_753_000_060_000
     assert sorted(line["brokers"]) == ["b1:8080", "b2:8080"]
-    assert line["brokers"]["b1:8080"]["lastStats"]["public/default/" + LOWER]["topics"] == 16
+    assert (line["brokers"]["b1:8080"]["lastStats"] or {})["public/default/" + LOWER]["topics"] == 16
     assert line["bundleData"]["public/default/" + LOWER]["longTermData"]["numSamples"] == 412
     assert list(line["timeAverages"]) == ["b2:8080"]
     assert line["namespaces"]["public/default"] == {

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from loadmanager.demo.hosting import TopicHost
-from loadmanager.demo.journal import Journal, read_journal
+from loadmanager.demo.journal import DemoJournal, read_journal
 from loadmanager.demo.lease import Lease
 from loadmanager.demo.protocol import CloseReason, Frame, Kind
 from loadmanager.demo.topics import MAX_RETAINED_BYTES, Channel, Topic
@@ -64,7 +64,7 @@ class World:
         self.clock = Clock()
         self.agent = Agent()
         self.path = folder / "serving.jsonl"
-        self.journal = Journal(self.path)
+        self.journal = DemoJournal(self.path)
         self.lease = Lease(self.clock)
         self.host = TopicHost("b:1#17", self.lease, self.agent, self.journal, self.clock)
         self.renew()

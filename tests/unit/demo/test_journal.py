@@ -3,20 +3,20 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from loadmanager.demo.journal import Journal, JournalTail, read_journal, read_journals, write_ready_file
+from loadmanager.demo.journal import DemoJournal, JournalTail, read_journal, read_journals, write_ready_file
 
 
 def test_a_journal_keeps_what_an_earlier_process_wrote(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     for number in (1, 2):
-        with Journal(path) as journal:
+        with DemoJournal(path) as journal:
             journal.append({"number": number})
     assert read_journal(path) == [{"number": 1}, {"number": 2}]
     assert read_journals([path, tmp_path / "missing.jsonl"]) == [{"number": 1}, {"number": 2}]
 
 
 def test_a_line_is_readable_as_soon_as_it_is_appended(tmp_path: Path) -> None:
-    with Journal(tmp_path / "journal.jsonl") as journal:
+    with DemoJournal(tmp_path / "journal.jsonl") as journal:
         journal.append({"number": 1})
         assert read_journal(tmp_path / "journal.jsonl") == [{"number": 1}]
 

@@ -5,15 +5,15 @@ from io import StringIO
 
 from rich.console import Console
 
-from loadmanager.demo.monitor import BrokerRow, DemoState
+from loadmanager.demo.monitor import DemoState, ShownBroker
 from loadmanager.demo.view import picture, show_lines, show_live
 
 
 def a_state() -> DemoState:
     state = DemoState(phase="shedding", leader_name="node-2", epoch=3)
     state.brokers = [
-        BrokerRow("broker-1", "127.0.0.1:1", 900.0, 70.0, 9, frozenset({"a", "b"})),
-        BrokerRow("broker-2", "127.0.0.1:2", 0.0),
+        ShownBroker("broker-1", "127.0.0.1:1", 900.0, 70.0, 9, frozenset({"a", "b"})),
+        ShownBroker("broker-2", "127.0.0.1:2", 0.0),
     ]
     state.broker_names = {"127.0.0.1:1": "broker-1", "127.0.0.1:2": "broker-2"}
     state.clients = {"client-1": {"attached": 2, "topics": 3, "published": 1234, "received": 1230}}

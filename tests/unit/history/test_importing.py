@@ -15,7 +15,7 @@ from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.importing import Importer, import_reports
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
-from loadmanager.history.series import Fleet, Series, import_series, read_series
+from loadmanager.history.series import Series, SyntheticFleet, import_series, read_series
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"
 
@@ -187,7 +187,7 @@ def test_missing_values_may_be_taken_for_the_last_one(tmp_path: Path) -> None:
     assert series.values.tolist() == [1, 2, 3, 3, 3, 9]
 
 
-def loads(directory: Directory, fleet: Fleet, values: list[float]) -> dict[str, list[list[float]]]:
+def loads(directory: Directory, fleet: SyntheticFleet, values: list[float]) -> dict[str, list[list[float]]]:
     """What is imported: of each bundle its load at each step."""
     series = [Series("made", "made.csv", NOON_MS, 60_000, np.array(values))]
     importer = Importer(directory, "test", NOON_MS)
@@ -201,7 +201,7 @@ def loads(directory: Directory, fleet: Fleet, values: list[float]) -> dict[str, 
 
 
 def test_each_bundle_has_the_series_shifted_in_time_and_scaled(directory: Directory) -> None:
-    found = loads(directory, Fleet(bundles=50, brokers=3, seed=1), [1, 2, 3, 4])
+    found = loads(directory, SyntheticFleet(bundles=50, brokers=3, seed=1), [1, 2, 3, 4])
     assert len(found) == 50
     firsts = set()
     for steps in found.values():
@@ -217,7 +217,7 @@ def test_each_bundle_has_the_series_shifted_in_time_and_scaled(directory: Direct
 
 def test_equal_seeds_make_equal_bundles_and_others_do_not(tmp_path: Path) -> None:
     made = [
-        loads(Directory.of(str(tmp_path / str(number))), Fleet(20, 2, seed), [1, 2, 3])
+        loads(Directory.of(str(tmp_path / str(number))), SyntheticFleet(20, 2, seed), [1, 2, 3])
         for number, seed in enumerate((1, 1, 2))
     ]
     assert made[0] == made[1]
@@ -225,7 +225,7 @@ def test_equal_seeds_make_equal_bundles_and_others_do_not(tmp_path: Path) -> Non
 
 
 def test_the_mean_load_is_the_one_asked_for_and_zeros_stay_zeros(directory: Directory, tmp_path: Path) -> None:
-    fleet = Fleet(bundles=2000, brokers=2, seed=3, messages_per_s=50.0, duration_s=120)
+    fleet = SyntheticFleet(bundles=2000, brokers=2, seed=3, messages_per_s=50.0, duration_s=120)
     rates = np.array([steps[0][0] for steps in loads(directory, fleet, [7.0, 7.0]).values()])
     assert 25 < rates.mean() < 100
     assert {len(steps) for steps in loads(Directory.of(str(tmp_path / "z")), fleet, [0.0, 0.0]).values()} == {2}

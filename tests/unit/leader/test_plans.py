@@ -90,6 +90,17 @@ async def test_the_moves_an_operator_wants_are_shown_with_their_effect_and_then_
         assert (leader.node.plans.executed, leader.node.plans.stopped) == (1, 0)
 
 
+async def test_clients_are_those_of_the_last_report_that_is_believed() -> None:
+    async with a_leader() as (cluster, leader):
+        first, _, bundles = await two_brokers(cluster, leader)
+        crowded = load_of(1.0)
+        crowded["consumerCount"] = 1000
+        record = a_record("b1:8080", dict.fromkeys(bundles, crowded), agent_url=first.url, cpu=95)
+        await first.report({**record, "lastUpdate": 1_700_000_000_000})
+        await eventually(lambda: leader.node.view.gate.find_doubt(BrokerId("b1:8080")) is not None)
+        assert (await compute(leader, **moves(bundles[:3])))["effect"]["clientsDisturbed"] == 12
+
+
 async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None:
     async with a_leader() as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.builders import broker, report
 from support.nodes import a_leader
 from support.recorded_cluster import NAMESPACE, a_recorded_leader
 from support.waiting import eventually
@@ -223,7 +224,9 @@ def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None
     model = RecordedModel(ReportRules(), LaidDown(), recorder, Moves(recorder))
     model.set_namespace("t/ns", (), ())
     model.remove_namespace("t/ns")
-    assert put == ["namespace", "namespace_gone"]
+    for incarnation in (1, 2):
+        model.apply_report(broker("b1", incarnation), report())
+    assert put == ["namespace", "namespace_gone", *["broker_registered", "Report"] * 2]
 
 
 def test_a_value_that_is_worked_out_later_is_not_worked_out_before() -> None:
@@ -237,5 +240,6 @@ def test_whatever_changes_a_model_is_recorded() -> None:
     looks = {"image", "snapshot", "samples_of", "count_bundles_of", "bundle_averages", "broker_time_averages"}
     looks |= {"recently_unloaded", "last_unloaded", "registrations", "unknown_bundles", "awaits_division", "hot_bytes"}
     looks |= {"known_bundles", "is_laid_down_in", "namespaces_changed_since", "restore"}
+    looks |= {"revision", "bundles_ignored", "latest_reports"}
     inputs = {name for name in vars(ClusterModel) if not name.startswith("_")} - looks
     assert inputs <= vars(RecordedModel).keys(), "a new input: record it, and apply it in sim.replay"

@@ -140,7 +140,8 @@ async def test_a_report_that_is_not_to_be_believed_splits_nothing(cluster: Clust
     agent = await two_brokers(cluster)
     record = a_record("b1:8080", {WHOLE: MANY}, agent_url=agent.url)
     await agent.report({**record, "lastUpdate": 1_700_000_000_000})
-    await eventually(lambda: leader.node.view.brokers[BrokerId("b1:8080")].record.get("lastStats"))
+    gate = leader.node.view.gate
+    await eventually(lambda: gate.find_doubt(BrokerId("b1:8080")) is not None)
     await leader.node.reshaping.round()
     assert len(bundles(leader)) == 1
     entry = journalled(leader, "split", "b1:8080")
@@ -323,7 +324,7 @@ async def test_a_bundle_reported_by_another_than_its_owner_is_not_split(cluster:
     other = cluster.brokers["b2:8080"]
     configure(leader, loadManagerClassName=EXTENSIBLE)
     await other.report(a_record("b2:8080", {WHOLE: MANY}, agent_url=other.url))
-    await eventually(lambda: leader.node.view.brokers[BrokerId("b2:8080")].record.get("lastStats"))
+    await eventually(lambda: any(leader.node.view.model.latest_reports().values()))
     await leader.node.reshaping.round()
     assert journalled(leader, "split", WHOLE)["reason"] == "not_owned"
 

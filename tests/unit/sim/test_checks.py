@@ -8,11 +8,11 @@ import pytest
 from support.scenarios import a_move, a_result, a_scenario
 
 from loadmanager.core.reasons import SplitReason
-from loadmanager.sim.checks import Check, check, mean_imbalance
+from loadmanager.sim.checks import BoundCheck, check, mean_imbalance
 from loadmanager.sim.result import Result
 
 
-def checked(expect: dict[str, Any], result: Result) -> Check:
+def checked(expect: dict[str, Any], result: Result) -> BoundCheck:
     (found,) = check(a_scenario(expect=expect).expect, result)
     return found
 

@@ -10,9 +10,9 @@ from loadmanager.sim.workload import (
     DAY_S,
     BundleTopics,
     Diurnal,
+    FollowedSeries,
     Noise,
     Ramp,
-    Series,
     ShapedWorkload,
     heavy_tailed,
     random_topics,
@@ -65,7 +65,7 @@ def test_a_ramp_rises_in_a_straight_line_and_stays() -> None:
 
 
 def test_series_are_followed_from_a_place_of_their_own_between_samples_and_round_again() -> None:
-    series = Series(
+    series = FollowedSeries(
         (np.array([0.0, 10.0, 20.0]), np.array([7.0])), 60.0, np.array([0, 0, 1]), np.array([0.0, 60.0, 9.0])
     )
     assert series.factors_at(0.0).tolist() == [0.0, 10.0, 7.0]
@@ -80,7 +80,7 @@ def test_series_are_followed_from_a_place_of_their_own_between_samples_and_round
 )
 def test_a_series_with_gaps_or_negative_values_is_refused_by_the_first(values: list[float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Series((np.ones(3), np.array(values)), 60.0, np.array([0]), np.array([0.0]))
+        FollowedSeries((np.ones(3), np.array(values)), 60.0, np.array([0]), np.array([0.0]))
 
 
 def test_heavy_tailed_weights_have_mean_1_and_a_few_have_much_of_the_whole() -> None:

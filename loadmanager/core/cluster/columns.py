@@ -1,0 +1,79 @@
+"""The hot state of all bundles: columns that reports and records are written into, a row for each bundle."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, fields
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.load import DEFAULT_LOAD, METRICS, FloatArray, RowArray
+from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.snapshot import NOBODY
+
+Rows = npt.NDArray[np.intp]
+"""Rows of bundles."""
+
+
+class RecordedState(enum.IntEnum):
+    """What the namespace record says of a bundle; `NO` when it is only known from a report."""
+
+    NO = 0
+    FREE = 1
+    OWNED = 2
+    RELEASING = 3
+
+
+RECORDED_STATE = {
+    OwnershipState.FREE: RecordedState.FREE,
+    OwnershipState.OWNED: RecordedState.OWNED,
+    OwnershipState.RELEASING: RecordedState.RELEASING,
+}
+
+
+@dataclass(slots=True, eq=False)
+class BundleColumns:
+    """`reporter` and `owner` are rows of registrations, `namespace` of namespaces."""
+
+    short: FloatArray
+    long: FloatArray
+    short_samples: npt.NDArray[np.int8]
+    long_samples: npt.NDArray[np.int16]
+    topics: RowArray
+    reporter: RowArray
+    owner: RowArray
+    namespace: RowArray
+    recorded: npt.NDArray[np.int8]
+
+    @classmethod
+    def empty(cls) -> BundleColumns:
+        return cls(
+            short=np.empty((0, METRICS)),
+            long=np.empty((0, METRICS)),
+            short_samples=np.empty(0, np.int8),
+            long_samples=np.empty(0, np.int16),
+            topics=np.empty(0, np.int32),
+            reporter=np.empty(0, np.int32),
+            owner=np.empty(0, np.int32),
+            namespace=np.empty(0, np.int32),
+            recorded=np.empty(0, np.int8),
+        )
+
+    def grow(self, rows: int) -> None:
+        for column in fields(self):
+            old = getattr(self, column.name)
+            new = np.empty((rows, *old.shape[1:]), dtype=old.dtype)
+            new[: len(old)] = old
+            setattr(self, column.name, new)
+
+    def clear(self, rows: Rows, namespace: RowArray) -> None:
+        """Make the rows bundles that nothing is known of yet."""
+        self.short[rows] = self.long[rows] = DEFAULT_LOAD
+        self.reporter[rows] = self.owner[rows] = NOBODY
+        for column in (self.short_samples, self.long_samples, self.topics, self.recorded):
+            column[rows] = 0
+        self.namespace[rows] = namespace
+
+    def nbytes(self) -> int:
+        return sum(getattr(self, column.name).nbytes for column in fields(self))
