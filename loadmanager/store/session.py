@@ -42,9 +42,9 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from loadmanager.core.saying import Say
 from loadmanager.store.base import SessionState
 
 LEASE_RATIO = 2 / 3
@@ -147,15 +147,6 @@ class Heartbeat:
 @dataclass(frozen=True, slots=True)
 class Drop:
     """End the connection without waiting for anybody."""
-
-
-@dataclass(frozen=True, slots=True)
-class Say:
-    """To be read in the log."""
-
-    event: str
-    fields: Mapping[str, object]
-    is_warning: bool = True
 
 
 Instruction = Announce | Arm | Heartbeat | Drop | Say

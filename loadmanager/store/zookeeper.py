@@ -32,6 +32,7 @@ from kazoo.exceptions import (
 )
 from kazoo.hosts import collect_hosts
 
+from loadmanager.core.saying import Say
 from loadmanager.errors import (
     ConfigurationError,
     OutcomeUnknownError,
@@ -63,7 +64,6 @@ from loadmanager.store.session import (
     Heartbeat,
     Instruction,
     Plain,
-    Say,
     Session,
     Unanswered,
 )

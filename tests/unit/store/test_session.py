@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadmanager.core.saying import Say
 from loadmanager.store.base import SessionState
 from loadmanager.store.session import (
     Announce,
@@ -22,7 +23,6 @@ from loadmanager.store.session import (
     Instruction,
     Phase,
     Plain,
-    Say,
     Session,
     Unanswered,
 )
