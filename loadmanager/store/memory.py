@@ -38,7 +38,7 @@ from loadmanager.store.base import (
     check_path,
     check_sizes,
 )
-from loadmanager.store.session import Announce, Answered, Arm, Connected, Event, GivenUp, Plain, Session
+from loadmanager.store.session import Announce, Answered, Arm, Connected, Event, GivenUp, OfSession, Plain, Session
 
 T = TypeVar("T")
 
@@ -165,7 +165,7 @@ class MemoryCluster:
             session.store.changed(paths)
 
 
-class MemoryStore:
+class MemoryStore(OfSession):
     """A `MetadataStore` on a `MemoryCluster`.
 
     Differs from the one on ZooKeeper in time only: what is under way when the connection dies fails at once (a write
@@ -173,8 +173,8 @@ class MemoryStore:
     """
 
     def __init__(self, cluster: MemoryCluster, *, session_timeout_s: float = 10.0) -> None:
+        super().__init__(Session(session_timeout_s))
         self._cluster = cluster
-        self._session = Session(session_timeout_s)
         self._subscriptions = Subscriptions()
         self._requests = _Line(cluster.turns)
         self._answers = _Line(cluster.turns)
@@ -197,29 +197,9 @@ class MemoryStore:
         return self._link in {Link.UP, Link.ANSWERS_LOST}
 
     @property
-    def session_id(self) -> int:
-        return self._session.session_id
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session.timeout_s
-
-    @property
-    def state(self) -> SessionState:
-        return self._session.state
-
-    @property
     def lease_valid_until_s(self) -> float:
         self._beat()
         return self._session.lease_valid_until_s
-
-    @property
-    def obstacle(self) -> str | None:
-        return self._session.obstacle
-
-    @property
-    def sessions_given_up(self) -> int:
-        return self._session.given_up
 
     async def start(self) -> None:
         if self._was_started:

@@ -303,3 +303,34 @@ class Session:
 
     def _say(self, event: str, *, is_warning: bool = True, **fields: object) -> None:
         self._to_do.append(Say(event, {"session_id": hex(self.session_id), **fields}, is_warning))
+
+
+class OfSession:
+    """What the port says of a session, for a store that has one."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self._session.timeout_s
+
+    @property
+    def state(self) -> SessionState:
+        return self._session.state
+
+    @property
+    def lease_valid_until_s(self) -> float:
+        return self._session.lease_valid_until_s
+
+    @property
+    def obstacle(self) -> str | None:
+        return self._session.obstacle
+
+    @property
+    def sessions_given_up(self) -> int:
+        return self._session.given_up

@@ -63,6 +63,7 @@ from loadmanager.store.session import (
     Event,
     Heartbeat,
     Instruction,
+    OfSession,
     Plain,
     Session,
     Unanswered,
@@ -95,7 +96,7 @@ class _UnansweredError(Exception):
     """A request was sent, or may have been, and no answer came."""
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(OfSession):
     """A `MetadataStore` on the ZooKeeper at `hosts` (`host:port,host:port`), with all paths below `chroot`.
 
     The chroot is created at start where it is missing, unless `create_chroot` is off: then it is an error. `clock` is
@@ -112,6 +113,7 @@ class ZooKeeperStore:
         clock: Callable[[], float] = time.monotonic,
         create_chroot: bool = True,
     ) -> None:
+        super().__init__(Session(session_timeout_s))
         _check_address(hosts, chroot)
         self._hosts = hosts
         self._chroot = chroot
@@ -125,33 +127,8 @@ class ZooKeeperStore:
         self._serving = asyncio.Event()
         self._prepared = False
         self._closed = False
-        self._session = Session(session_timeout_s)
         self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def session_id(self) -> int:
-        return self._session.session_id
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session.timeout_s
-
-    @property
-    def state(self) -> SessionState:
-        return self._session.state
-
-    @property
-    def lease_valid_until_s(self) -> float:
-        return self._session.lease_valid_until_s
-
-    @property
-    def obstacle(self) -> str | None:
-        return self._session.obstacle
-
-    @property
-    def sessions_given_up(self) -> int:
-        return self._session.given_up
 
     async def start(self) -> None:
         """As the port says; `StoreError` when the server is older than 3.6. May be tried again after a failure."""
@@ -248,7 +225,7 @@ class ZooKeeperStore:
                 if self._prepared:
                     self._arm_all()
             case Heartbeat():
-                self._beat(instruction)
+                self._spawn(self._beat(instruction))
             case Drop():
                 if self._client is not None:
                     self._client.drop()
@@ -270,21 +247,14 @@ class ZooKeeperStore:
             pause_s = max(0.0, wake_s - self._clock())
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Plain.TIME)
 
-    def _beat(self, beat: Heartbeat) -> None:
+    async def _beat(self, beat: Heartbeat) -> None:
         try:
-            answer = self._submit(requests.sync(self._full("/")))
-        except StoreUnavailableError:
-            self._step(Unanswered(beat.session_id, beat.sent_at_s))
-        else:
-            answer.add_done_callback(lambda answer: self._beaten(beat, answer))
-
-    def _beaten(self, beat: Heartbeat, answer: asyncio.Future[None]) -> None:
-        error = answer.exception()
-        if error is None:
-            self._step(Answered(beat.session_id, beat.sent_at_s))
-        else:
+            await self._submit(requests.sync(self._full("/")))
+        except (StoreUnavailableError, ZookeeperError) as error:
             log.debug("heartbeat_failed", error=repr(error))
             self._step(Unanswered(beat.session_id, beat.sent_at_s))
+        else:
+            self._step(Answered(beat.session_id, beat.sent_at_s))
 
     def _is_over(self) -> bool:
         """Called in kazoo's thread."""

@@ -43,6 +43,7 @@ from loadmanager.store.session import (
     Drop,
     Event,
     Heartbeat,
+    OfSession,
     Plain,
     Session,
     Unanswered,
@@ -387,13 +388,13 @@ def _resolve(answer: asyncio.Future[Any], result: Any) -> None:  # noqa: ANN401 
         answer.set_result(result)
 
 
-class ModelStore:
+class ModelStore(OfSession):
     """A `MetadataStore` of the party that makes it."""
 
     def __init__(self, ensemble: Ensemble, *, session_timeout_s: float = 6.0, connect_timeout_s: float = 15.0) -> None:
+        super().__init__(Session(session_timeout_s))
         self._ensemble = ensemble
         self._party = current_party() or ensemble.party
-        self._session = Session(session_timeout_s)
         self._timer: asyncio.TimerHandle | None = None
         self._connect_timeout_s = connect_timeout_s
         self._subscriptions = Subscriptions()
@@ -404,30 +405,6 @@ class ModelStore:
         self._serving = asyncio.Event()
         self._is_closed = False
         self._party.on_death.append(self._killed)
-
-    @property
-    def session_id(self) -> int:
-        return self._session.session_id
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session.timeout_s
-
-    @property
-    def state(self) -> SessionState:
-        return self._session.state
-
-    @property
-    def lease_valid_until_s(self) -> float:
-        return self._session.lease_valid_until_s
-
-    @property
-    def obstacle(self) -> str | None:
-        return None
-
-    @property
-    def sessions_given_up(self) -> int:
-        return 0
 
     async def start(self) -> None:
         self._subscriptions.bind(asyncio.get_running_loop())
