@@ -53,17 +53,13 @@ class Listener(Protocol):
 
 
 class PromptClient(KazooClient):
-    """A kazoo client that refuses rather than queues, and reports to `Listener`.
-
-    `is_over()` says whether the session is certain to have ended; like `clock` it is called in kazoo's thread.
-    """
+    """A kazoo client that refuses rather than queues, and reports to `Listener`. `clock` is read in kazoo's thread."""
 
     def __init__(
         self,
         hosts: str,
         session_timeout_s: float,
         clock: Callable[[], float],
-        is_over: Callable[[], bool],
         listener: Listener,
     ) -> None:
         patience_s = session_timeout_s / 3
@@ -71,7 +67,7 @@ class PromptClient(KazooClient):
             _TRIES_WITHOUT_END, _FIRST_RETRY_S, _RETRY_BACKOFF, max_delay=min(patience_s, _LONGEST_RETRY_S)
         )
         super().__init__(hosts, session_timeout_s, handler=_Handler(patience_s), connection_retry=retry)
-        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, is_over, listener)
+        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, listener)
         self._connection = self._wire
         self._gate = threading.Lock()
         self._listener = listener
@@ -98,6 +94,12 @@ class PromptClient(KazooClient):
         """End the connection (not the session) without waiting for the server; kazoo connects anew."""
         self._wire.drop()
 
+    def give_up(self, asked_at_s: float) -> None:
+        """The session is over by our own clock, unless it was taken back since it was asked for at `asked_at_s`: from
+        now on it is dropped if a server that grants sessions hangs up on it.
+        """
+        self._wire.over_asked_at_s = asked_at_s
+
     def reconnect(self) -> None:
         """The connection failed in a way kazoo does not foresee: go on as if the server had closed it."""
         self._session_callback(KeeperState.CONNECTING)
@@ -120,7 +122,9 @@ class PromptClient(KazooClient):
 
 
 class _Connection(ConnectionHandler):
-    """kazoo's connection thread. `granted`: the session timeout of the last handshake and when it was asked for."""
+    """kazoo's connection thread. `granted`: the session timeout of the last handshake and when it was asked for;
+    `over_asked_at_s`: the handshake whose session is over.
+    """
 
     client: PromptClient
 
@@ -130,14 +134,13 @@ class _Connection(ConnectionHandler):
         retry: KazooRetry,
         patience_s: float,
         clock: Callable[[], float],
-        is_over: Callable[[], bool],
         listener: Listener,
     ) -> None:
         super().__init__(client, retry)
         self.granted = (0.0, 0.0)
+        self.over_asked_at_s: float | None = None
         self._patience_s = patience_s
         self._clock = clock
-        self._is_over = is_over
         self._listener = listener
 
     def drop(self) -> None:
@@ -152,7 +155,8 @@ class _Connection(ConnectionHandler):
         except _HungUpError:
             address = f"[{hostip}]:{port}" if ":" in hostip else f"{hostip}:{port}"
             self._listener.on_session(session.HungUp(address))
-            if self.client.has_no_session or not self._is_over() or not session_works(address, self._patience_s):
+            is_over = not self.client.has_no_session and self.over_asked_at_s == self.granted[1]
+            if not is_over or not session_works(address, self._patience_s):
                 raise
             self._close_socket()
         try:

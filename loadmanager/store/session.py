@@ -16,6 +16,7 @@ to be stepped by itself, with `TIME`. Every store has one, whatever carries its 
                   DISCONNECTED                  Announce SUSPENDED                                  ─▶ SUSPENDED
     SEEKING,      HungUp                        (that is the obstacle) Say zookeeper_hangs_up, the
     SUSPENDED                                   first time since it was connected
+    SUSPENDED     HungUp, certainly over        GiveUp, too
     SUSPENDED,    GivenUp                       (counted) Say session_given_up, then EXPIRED
     CONNECTED     EXPIRED                       Announce LOST                                       ─▶ SEEKING
     any           CLOSE                         Announce LOST                                       ─▶ CLOSED
@@ -31,11 +32,11 @@ The lease
     session, provided that the timeout is at least three of the servers' ticks.
 
 Certainly over
-    A session is given up when a server grants others, and yet hangs up on it: its data were lost, or set back to an
-    older state, and it refuses whoever has seen more. That is not done before twice the timeout has passed since the
-    newest answered request was sent, long after the lease lapsed (`is_over`): until then it may be a server that lags
-    behind the others. While no server grants any session nothing is given up: ZooKeeper that comes back goes on with
-    the sessions it knew.
+    A session is given up, and another begun with nothing seen, when a server grants others and yet hangs up on it: its
+    data were lost, or set back to an older state, and it refuses whoever has seen more. That is not done before twice
+    the timeout has passed since the newest answered request was sent, long after the lease lapsed (`is_over`): until
+    then it may be a server that lags behind the others. While no server grants any session nothing is given up:
+    ZooKeeper that comes back goes on with the sessions it knew.
 """
 
 from __future__ import annotations
@@ -149,7 +150,16 @@ class Drop:
     """End the connection without waiting for anybody."""
 
 
-Instruction = Announce | Arm | Heartbeat | Drop | Say
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """From now on drop the session, and come back with GivenUp, if a server that grants others hangs up on it; not if
+    it was taken back since it was asked for at `asked_at_s`.
+    """
+
+    asked_at_s: float
+
+
+Instruction = Announce | Arm | Heartbeat | Drop | GiveUp | Say
 
 
 @dataclass(slots=True)
@@ -165,6 +175,7 @@ class Session:
     given_up: int = 0
     """How many sessions were."""
     _hung_up_by: str | None = None
+    _asked_at_s: float = -math.inf
     _sent_at_s: float | None = None
     _due_s: float = math.inf
     _to_do: list[Instruction] = field(default_factory=list)
@@ -195,7 +206,7 @@ class Session:
         return min(self._due_s, self.lease_valid_until_s)
 
     def is_over(self, now_s: float) -> bool:
-        """Whether the session is certain to have ended, by our own clock. It only reads, and may be asked anywhere."""
+        """Whether the session is certain to have ended, by our own clock."""
         unanswered_timeouts = OVER_AFTER_TIMEOUTS - LEASE_RATIO
         return now_s >= self.lease_valid_until_s + unanswered_timeouts * self.timeout_s
 
@@ -227,7 +238,7 @@ class Session:
             case Answered() | Unanswered():
                 self._answered(event, now_s)
             case HungUp(address):
-                self._hung_up(address)
+                self._hung_up(address, now_s)
             case GivenUp(address):
                 self._give_up(address)
             case Plain.EXPIRED:
@@ -241,6 +252,7 @@ class Session:
         if self.session_id not in {0, granted.session_id}:
             self._end(Phase.SEEKING)
         self.session_id, self.timeout_s, self._hung_up_by = granted.session_id, granted.timeout_s, None
+        self._asked_at_s = granted.asked_at_s
         self._trust(granted.asked_at_s)
         self._say("session_connected", is_warning=False, timeout_s=granted.timeout_s)
         self._go(Phase.CONNECTED)
@@ -278,12 +290,14 @@ class Session:
         if self.phase is Phase.CONNECTED:
             self._go(Phase.SUSPENDED)
 
-    def _hung_up(self, address: str) -> None:
+    def _hung_up(self, address: str, now_s: float) -> None:
         if self.phase is Phase.CONNECTED:
             return
         if self._hung_up_by is None:
             self._say("zookeeper_hangs_up", address=address)
         self._hung_up_by = address
+        if self.phase is Phase.SUSPENDED and self.is_over(now_s):
+            self._to_do.append(GiveUp(self._asked_at_s))
 
     def _give_up(self, address: str) -> None:
         if self.session_id:

@@ -61,6 +61,7 @@ from loadmanager.store.session import (
     Arm,
     Drop,
     Event,
+    GiveUp,
     Heartbeat,
     Instruction,
     OfSession,
@@ -138,7 +139,7 @@ class ZooKeeperStore(OfSession):
         self._subscriptions.bind(loop)
         listener = _LoopListener(loop, self._step, self._changed)
         self._step(Plain.OPEN)
-        self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, self._is_over, listener)
+        self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, listener)
         try:
             self._client.start_async()
             async with asyncio.timeout(self._connect_timeout_s):
@@ -227,8 +228,13 @@ class ZooKeeperStore(OfSession):
             case Heartbeat():
                 self._spawn(self._beat(instruction))
             case Drop():
-                if self._client is not None:
-                    self._client.drop()
+                self._get_client().drop()
+            case GiveUp(asked_at_s):
+                self._get_client().give_up(asked_at_s)
+
+    def _get_client(self) -> PromptClient:
+        assert self._client is not None, "a session that is not closed has one"
+        return self._client
 
     def _announce(self, state: SessionState) -> None:
         self._subscriptions.state_changed(state)
@@ -255,10 +261,6 @@ class ZooKeeperStore(OfSession):
             self._step(Unanswered(beat.session_id, beat.sent_at_s))
         else:
             self._step(Answered(beat.session_id, beat.sent_at_s))
-
-    def _is_over(self) -> bool:
-        """Called in kazoo's thread."""
-        return self._session.is_over(self._clock())
 
     def _changed(self, full_paths: Sequence[str]) -> None:
         if self._client is not None:

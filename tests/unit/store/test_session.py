@@ -18,6 +18,7 @@ from loadmanager.store.session import (
     Drop,
     Event,
     GivenUp,
+    GiveUp,
     Heartbeat,
     HungUp,
     Instruction,
@@ -147,8 +148,13 @@ def test_a_server_that_hangs_up_is_the_obstacle_until_another_connects_and_is_sa
 
 def test_a_session_is_certainly_over_two_timeouts_after_the_newest_answered_request_was_sent(session: Session) -> None:
     session.step(Plain.DISCONNECTED, 101.0)
-    assert not session.is_over(99 + 2 * TIMEOUT_S - 0.001)
-    assert session.is_over(99 + 2 * TIMEOUT_S + 0.001)
+    over_s = 99 + 2 * TIMEOUT_S
+    assert not session.is_over(over_s - 0.001)
+    assert session.is_over(over_s + 0.001)
+    assert session.step(HungUp(ADDRESS), over_s - 0.001) == [HANGS_UP]
+    assert session.step(HungUp(ADDRESS), over_s + 0.001) == [GiveUp(99.0)], "it may be, if that server serves"
+    session.step(Plain.EXPIRED, over_s + 1)
+    assert session.step(HungUp(ADDRESS), over_s + 2) == [], "there is none"
 
 
 def test_a_session_given_up_is_counted_and_lost(session: Session) -> None:
@@ -184,6 +190,8 @@ class Servers:
     numbers: int = 0
     heard_at_s: dict[int, float] = field(default_factory=dict)
     """When the servers last heard of each session that they have not ended."""
+    newest_s: dict[int, float] = field(default_factory=dict)
+    """When the newest answered request of each was sent."""
     under_way: list[Event] = field(default_factory=list)
     announced: list[SessionState] = field(default_factory=lambda: [SessionState.LOST])
     beats: list[tuple[int, float]] = field(default_factory=list)
@@ -210,6 +218,11 @@ class Servers:
         self.tell(Connected(number, self.timeout_s, self.now_s - asked_ago_s))
 
     def tell(self, event: Event) -> None:
+        match event:
+            case Connected(number, _, asked_at_s):
+                self.newest_s[number] = max(asked_at_s, self.newest_s.get(number, asked_at_s))
+            case Answered(number, sent_at_s) if self.session.state is SessionState.CONNECTED:
+                self.newest_s[number] = max(sent_at_s, self.newest_s[number])
         for instruction in self.session.step(event, self.now_s):
             self.do(instruction)
 
@@ -224,6 +237,11 @@ class Servers:
                 self.beats.append((number, sent_at_s))
             case Drop():
                 assert self.session.state is SessionState.SUSPENDED
+            case GiveUp():
+                assert self.session.session_id
+                assert self.now_s >= self.newest_s[self.session.session_id] + 2 * self.timeout_s - 1e-6, (
+                    "certainly over"
+                )
 
     def beat(self, *, is_heard: bool) -> None:
         """Time passes until the session wants to be looked at; what becomes of its heartbeat is then under way."""
