@@ -218,7 +218,7 @@ class Presence:
     _has_nothing_open: bool = False
     _is_ending: bool = False
     _is_delayed: bool = False
-    _gone_s: float = math.inf
+    _may_go_s: float = math.inf
     _to_do: list[Instruction] = field(default_factory=list)
 
     @property
@@ -245,7 +245,7 @@ class Presence:
 
     def may_go(self, now_s: float) -> bool:
         """Whether the session may be closed."""
-        return self._held is None or now_s >= self._gone_s
+        return self._held is None or now_s >= self._may_go_s
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened."""
@@ -279,7 +279,7 @@ class Presence:
             case Plain.CLOSED_EVERYTHING:
                 self._has_nothing_open = self.phase is Phase.WITHDRAWING
             case _:
-                self._gone_s = max(now_s, self.leases.lapsed_at_s) + _LAST_WORDS_S
+                self._may_go_s = max(now_s, self.leases.lapsed_at_s) + _LAST_WORDS_S
 
     def _look(self, look: Look, now_s: float) -> None:
         self._wanted, self._session_id = look.process, look.session_id
