@@ -18,7 +18,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kazoo.client import KazooClient
@@ -29,6 +28,7 @@ from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
+from loadmanager.store import session
 from loadmanager.store._kazoo_requests import Request
 from loadmanager.store.probe import session_works
 
@@ -43,44 +43,23 @@ _RETRY_BACKOFF = 2
 _TRIES_WITHOUT_END = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """What a server granted when the connection was made, and when (on the injected clock) it was asked."""
-
-    session_id: int
-    session_timeout_s: float
-    asked_at_s: float
-
-
 class Listener(Protocol):
     """Called in kazoo's connection thread, which waits for it: to do nothing but pass the word on."""
 
-    def on_connected(self, handshake: Handshake) -> None: ...
+    def on_session(self, event: session.Event) -> None: ...
 
-    def on_disconnected(self, *, session_is_lost: bool) -> None: ...
-
-    def on_hung_up(self, address: str) -> None:
-        """The server at `address` ended the connection instead of granting or refusing the session."""
-
-    def on_given_up(self, address: str) -> None:
-        """The server at `address` grants sessions, but does not take back ours, which was over long ago."""
-
-    def on_event(self, full_path: str) -> None:
+    def on_change(self, full_path: str) -> None:
         """Something changed at `full_path`, which lies below a watch."""
 
 
 class PromptClient(KazooClient):
-    """A kazoo client that refuses rather than queues, and reports to `Listener`.
-
-    `is_over()` says whether the session is certain to have ended; like `clock` it is called in kazoo's thread.
-    """
+    """A kazoo client that refuses rather than queues, and reports to `Listener`. `clock` is read in kazoo's thread."""
 
     def __init__(
         self,
         hosts: str,
         session_timeout_s: float,
         clock: Callable[[], float],
-        is_over: Callable[[], bool],
         listener: Listener,
     ) -> None:
         patience_s = session_timeout_s / 3
@@ -88,7 +67,7 @@ class PromptClient(KazooClient):
             _TRIES_WITHOUT_END, _FIRST_RETRY_S, _RETRY_BACKOFF, max_delay=min(patience_s, _LONGEST_RETRY_S)
         )
         super().__init__(hosts, session_timeout_s, handler=_Handler(patience_s), connection_retry=retry)
-        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, is_over, listener)
+        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, listener)
         self._connection = self._wire
         self._gate = threading.Lock()
         self._listener = listener
@@ -115,6 +94,12 @@ class PromptClient(KazooClient):
         """End the connection (not the session) without waiting for the server; kazoo connects anew."""
         self._wire.drop()
 
+    def give_up(self, asked_at_s: float) -> None:
+        """The session is over by our own clock, unless it was taken back since it was asked for at `asked_at_s`: from
+        now on it is dropped if a server that grants sessions hangs up on it.
+        """
+        self._wire.over_asked_at_s = asked_at_s
+
     def reconnect(self) -> None:
         """The connection failed in a way kazoo does not foresee: go on as if the server had closed it."""
         self._session_callback(KeeperState.CONNECTING)
@@ -130,14 +115,16 @@ class PromptClient(KazooClient):
 
     def _report(self, state: str) -> None:
         if state == KazooState.CONNECTED:
-            timeout_s, asked_at_s = self._wire.granted
-            self._listener.on_connected(Handshake(self._session_id or 0, timeout_s, asked_at_s))
+            self._listener.on_session(session.Connected(self._session_id or 0, *self._wire.granted))
         else:
-            self._listener.on_disconnected(session_is_lost=state == KazooState.LOST)
+            is_lost = state == KazooState.LOST
+            self._listener.on_session(session.Plain.EXPIRED if is_lost else session.Plain.DISCONNECTED)
 
 
 class _Connection(ConnectionHandler):
-    """kazoo's connection thread. `granted`: the session timeout of the last handshake and when it was asked for."""
+    """kazoo's connection thread. `granted`: the session timeout of the last handshake and when it was asked for;
+    `over_asked_at_s`: the handshake whose session is over.
+    """
 
     client: PromptClient
 
@@ -147,14 +134,13 @@ class _Connection(ConnectionHandler):
         retry: KazooRetry,
         patience_s: float,
         clock: Callable[[], float],
-        is_over: Callable[[], bool],
         listener: Listener,
     ) -> None:
         super().__init__(client, retry)
         self.granted = (0.0, 0.0)
+        self.over_asked_at_s: float | None = None
         self._patience_s = patience_s
         self._clock = clock
-        self._is_over = is_over
         self._listener = listener
 
     def drop(self) -> None:
@@ -168,14 +154,15 @@ class _Connection(ConnectionHandler):
             return super()._connect(host, hostip, port)
         except _HungUpError:
             address = f"[{hostip}]:{port}" if ":" in hostip else f"{hostip}:{port}"
-            self._listener.on_hung_up(address)
-            if self.client.has_no_session or not self._is_over() or not session_works(address, self._patience_s):
+            self._listener.on_session(session.HungUp(address))
+            is_over = not self.client.has_no_session and self.over_asked_at_s == self.granted[1]
+            if not is_over or not session_works(address, self._patience_s):
                 raise
             self._close_socket()
         try:
             return super()._connect(host, hostip, port)  # perhaps it serves only now, and goes on with all sessions
         except _HungUpError as error:
-            self._listener.on_given_up(address)
+            self._listener.on_session(session.GivenUp(address))
             raise SessionExpiredError(f"given up: {address} does not take it back") from error
 
     def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object:
@@ -198,7 +185,7 @@ class _Connection(ConnectionHandler):
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)
-        self._listener.on_event(event.path)
+        self._listener.on_change(event.path)
 
     def _close_socket(self) -> None:
         if self._socket is not None:

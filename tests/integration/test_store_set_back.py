@@ -94,7 +94,7 @@ async def test_while_no_server_serves_no_session_is_given_up(start_ensemble: Ens
         for member in ensemble.members[1:]:
             await asyncio.to_thread(member.kill)
         await eventually(lambda: store.obstacle, what="the member hangs up")
-        await eventually(store._is_over, what="the session may be given up")
+        await eventually(lambda: store._session.is_over(time.monotonic()), what="the session may be given up")
         tries = network.accepted
         await eventually(lambda: network.accepted > tries + 5, what="the member is tried again")
         for member in ensemble.members[1:]:

@@ -22,7 +22,7 @@ from loadmanager.demo.lease import Lease
 from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.view import ClusterView
-from loadmanager.store import paths
+from loadmanager.store import paths, session
 from loadmanager.store.base import Check, Op
 
 Without = Callable[[], contextlib.AbstractContextManager[object]]
@@ -103,6 +103,10 @@ def _no_session_in_lease() -> contextlib.AbstractContextManager[object]:
     return patch.object(lease, "lease_ms", lambda _now_s, _until_s, longest_ms: longest_ms)
 
 
+def _no_bound_on_the_session() -> contextlib.AbstractContextManager[object]:
+    return patch.object(session, "LEASE_RATIO", 3.0)
+
+
 def _no_closing_at_new_life() -> contextlib.AbstractContextManager[object]:
     def renew(host: TopicHost, asked_at_s: float, answer: Any) -> None:  # noqa: ANN401 - a LeaseAnswer
         host._lease.renew(asked_at_s, answer)
@@ -156,6 +160,7 @@ GUARDS = {
         Guard("lease: a broker without one serves nothing", _no_lease_at_broker),
         Guard("lease: it counts from the moment of asking", _no_moment_of_asking, is_missed_soon=False),
         Guard("lease: it never outlives what is certain of the agent's session", _no_session_in_lease),
+        Guard("session: trusted for two thirds of its timeout after a request was sent", _no_bound_on_the_session),
         Guard("lease: a registration is taken back only once the last one has lapsed", _no_last_lease),
         Guard(
             "lease: one of another incarnation closes everything first", _no_closing_at_new_life, is_missed_soon=False

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 from support.waiting import eventually
 
-from loadmanager.store._kazoo_client import Handshake, PromptClient
+from loadmanager.store._kazoo_client import PromptClient
+from loadmanager.store.session import Connected, Event, GivenUp, HungUp, Plain
 
 TIMEOUT_S = 3.0
 OURS = 7
@@ -23,21 +24,22 @@ class Heard:
     """What the client reports, as words."""
 
     words: list[str] = field(default_factory=list)
+    asked_at_s: float = 0.0
 
-    def on_connected(self, handshake: Handshake) -> None:
-        self.words.append(f"session {handshake.session_id}")
+    def on_session(self, event: Event) -> None:
+        match event:
+            case Connected(session_id, _, asked_at_s):
+                self.asked_at_s = asked_at_s
+                self.words.append(f"session {session_id}")
+            case HungUp(address):
+                assert address.startswith("127.0.0.1:")
+                self.words.append("hung up")
+            case GivenUp():
+                self.words.append("given up")
+            case _:
+                self.words.append("lost" if event is Plain.EXPIRED else "suspended")
 
-    def on_disconnected(self, *, session_is_lost: bool) -> None:
-        self.words.append("lost" if session_is_lost else "suspended")
-
-    def on_hung_up(self, address: str) -> None:
-        assert address.startswith("127.0.0.1:")
-        self.words.append("hung up")
-
-    def on_given_up(self, _: str) -> None:
-        self.words.append("given up")
-
-    def on_event(self, full_path: str) -> None: ...
+    def on_change(self, full_path: str) -> None: ...
 
 
 @dataclass
@@ -82,10 +84,12 @@ async def server() -> AsyncIterator[ScriptedServer]:
 async def a_client(server: ScriptedServer, *, is_over: bool = True) -> AsyncIterator[Heard]:
     """A client that has its session, and has seen a transaction."""
     heard = Heard()
-    client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, lambda: is_over, heard)
+    client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, heard)
     client.start_async()
     await eventually(lambda: heard.words == [f"session {OURS}"])
     client.last_zxid = 99
+    if is_over:
+        client.give_up(heard.asked_at_s)
     try:
         yield heard
     finally:
@@ -115,6 +119,16 @@ async def test_a_session_that_may_live_is_offered_for_as_long_as_it_takes(server
         assert set(heard.words[2:-1]) == {"hung up"}
 
 
+async def test_a_session_that_was_taken_back_since_is_not_the_one_that_was_over(server: ScriptedServer) -> None:
+    async with a_client(server) as heard:
+        server.hang_up()
+        await eventually(lambda: heard.words[1:] == ["suspended", f"session {OURS}"])
+        server.grants = lambda session_id: session_id == 0
+        server.hang_up()
+        await eventually(lambda: heard.words.count("hung up") > 2)
+        assert set(heard.words[4:]) == {"hung up"}
+
+
 async def test_a_session_is_kept_when_the_server_grants_nobody_any(server: ScriptedServer) -> None:
     async with a_client(server) as heard:
         server.grants = lambda _: False
@@ -138,7 +152,8 @@ async def test_a_server_that_serves_only_from_its_second_answer_on_is_offered_th
 async def test_a_client_without_a_session_has_none_to_give_up(server: ScriptedServer) -> None:
     server.grants = lambda _: False
     heard = Heard()
-    client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, lambda: True, heard)
+    client = PromptClient(server.hosts, TIMEOUT_S, time.monotonic, heard)
+    client.give_up(0.0)
     client.start_async()
     await eventually(lambda: len(server.asked) > 2)
     await asyncio.get_running_loop().run_in_executor(None, client.shut_down)
