@@ -20,6 +20,11 @@ from loadmanager.store.base import (
 )
 
 
+async def test_nothing_is_in_the_way_of_a_new_session(store: MetadataStore) -> None:
+    assert store.state is SessionState.CONNECTED
+    assert (store.obstacle, store.sessions_given_up) == (None, 0)
+
+
 async def test_a_created_znode_is_read_back_at_version_zero(store: MetadataStore) -> None:
     assert await store.commit([Create("/a", b"data")]) == [0]
     znode = await store.get("/a")
