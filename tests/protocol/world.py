@@ -304,7 +304,7 @@ def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
     ClientSession.network = network
     with contextlib.ExitStack() as stack:
         stack.enter_context(virtual_time(loop))
-        for module in ("agent.broker", "leader.election"):
+        for module in ("agent.broker", "leader.term.election"):
             stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
         stack.enter_context(patch("aiohttp.ClientSession", ClientSession))
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
