@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import orjson
+from aiohttp import web_app
 from protocol.parties import StuckError, VirtualLoop
 from protocol.world import BROKER_PORT, NAMESPACE, Shape, World, in_virtual_time
 
@@ -437,6 +438,7 @@ def _leave_behind(loop: VirtualLoop) -> None:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it
             with contextlib.suppress(BaseException):  # whatever its end wants to do, there is no world to do it in
                 task.get_coro().close()
+    web_app._cached_build_middleware.cache_clear()  # it would keep hundreds of worlds
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:

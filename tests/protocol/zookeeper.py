@@ -458,6 +458,8 @@ class ModelStore:
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
         for path in paths:
             check_path(path)
+        if not paths:
+            return []
         found: list[Znode | None] = await self._ask(lambda follower: [follower.znodes.get(path) for path in paths])
         return found
 
