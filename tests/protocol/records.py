@@ -42,8 +42,25 @@ class Records:
         for path, znode in changes.items():
             if path.startswith(f"{paths.BROKERS}/"):
                 self._broker_changed(path.rpartition("/")[2], znode)
-            if path.startswith(_PREFIX) and path.count("/") == _PREFIX.count("/") + 1:
+            if _is_namespace(path):
                 self._namespace_written(path, znode, session)
+
+    def set_back(self, znodes: dict[str, Znode]) -> None:
+        """What was written since these were so is undone: versions, epochs and incarnations go on from here."""
+        self.tell("ZooKeeper is back, with older data")
+        leader = znodes.get(paths.LEADER)
+        self._leading_session = 0 if leader is None else leader.ephemeral_owner
+        self._registered = {
+            path.rpartition("/")[2]: znode.czxid
+            for path, znode in znodes.items()
+            if path.startswith(f"{paths.BROKERS}/")
+        }
+        self.namespaces = {
+            path.removeprefix(_PREFIX): _decoded(path, znode) for path, znode in znodes.items() if _is_namespace(path)
+        }
+        self.released_at_s = {}
+        for state in self.namespaces.values():
+            self._note_released(state)
 
     def is_owner(self, topic: str, host: str, incarnation: int | None) -> bool:
         """Whether this life of the broker on the host is the one that the record of the topic's bundle names."""
@@ -69,7 +86,7 @@ class Records:
         if znode is None:
             self.namespaces.pop(name, None)
             return
-        after = decode_namespace(NamespaceName.parse(name), decode(znode.data, path), path)
+        after = _decoded(path, znode)
         before = self.namespaces.get(name)
         self.namespaces[name] = after
         self.violations += [
@@ -113,3 +130,11 @@ class Records:
                 is_theirs = taken.owner.broker.startswith(f"{party.host}:")
                 if is_theirs and lease.incarnation == taken.owner.incarnation:
                     self.violations.append(f"{name} was taken from {taken.owner}, which still serves {topic}")
+
+
+def _is_namespace(path: str) -> bool:
+    return path.startswith(_PREFIX) and path.count("/") == _PREFIX.count("/") + 1
+
+
+def _decoded(path: str, znode: Znode) -> NamespaceState:
+    return decode_namespace(NamespaceName.parse(path.removeprefix(_PREFIX)), decode(znode.data, path), path)

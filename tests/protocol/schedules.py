@@ -19,11 +19,14 @@ from unittest.mock import patch
 import orjson
 from aiohttp import web_app
 from protocol.parties import StuckError, VirtualLoop
-from protocol.world import BROKER_PORT, NAMESPACE, Shape, World, in_virtual_time
+from protocol.world import BROKER_PORT, DRIFT, NAMESPACE, SESSION_S, Shape, World, in_virtual_time
+
+from loadmanager.store.base import LEASE_RATIO
 
 _SETTLE_S = 60.0
 _ANSWER_S = 25.0
 _TRY_EVERY = 40
+_CREATE_AGAIN_S = 0.2
 _PAUSES_S = (0.01, 0.1, 0.5, 1.5)
 _LONG_PAUSE_S = 7.0
 
@@ -117,6 +120,11 @@ def _break_connections(world: World, step: Step) -> None:
         connection.end()
 
 
+def _set_back(world: World, step: Step) -> None:
+    """Whoever does that has every lease of before lapse first: see `zookeeper`."""
+    world.zookeeper.set_back((LEASE_RATIO * (1 + DRIFT) + step.number % 7 / 4) * SESSION_S)
+
+
 def _use(world: World, step: Step) -> None:
     world.use(world.topics[step.number % len(world.topics)], step.number // 7)
 
@@ -208,6 +216,8 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "mend ZooKeeper's network": lambda world, step: world.zookeeper.heal(step.target),
     "stop ZooKeeper": lambda world, _: world.zookeeper.stop(),
     "let ZooKeeper go on": lambda world, _: world.zookeeper.go_on(),
+    "save ZooKeeper's data": lambda world, _: world.zookeeper.save(),
+    "set ZooKeeper back": _set_back,
     "let a follower lag": _lag,
     "break connections to ZooKeeper": _break_connections,
     "use a topic": _use,
@@ -247,6 +257,8 @@ _WEIGHTS = {
     "mend ZooKeeper's network": 4,
     "stop ZooKeeper": 1,
     "let ZooKeeper go on": 3,
+    "save ZooKeeper's data": 1,
+    "set ZooKeeper back": 0.3,
     "let a follower lag": 2,
     "break connections to ZooKeeper": 2,
 }
@@ -308,6 +320,8 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
         world.tell(f"— {step}")
         DO[step.what](world, step)
     _mend(world)
+    await world.wait_until(lambda: not world.zookeeper.is_stopped, _SETTLE_S)
+    await _create_namespace(world)
     await _expect_answers(world)
     await _lift_controls(world)
     await _expect_health(world)
@@ -317,25 +331,19 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
 async def _begin(world: World) -> None:
     for name in world.processes:
         world.start(name)
-    made: list[int] = []
-
-    def create(status: int = 0, _: bytes = b"") -> None:
-        made.append(status)
-        if not 200 <= status < 300 and status != 409:
-            world.loop.call_later(
-                0.2,
-                lambda: world.ask(
-                    "PUT",
-                    f"{world.node_url(0)}/admin/v2/namespaces/{NAMESPACE}",
-                    {"bundles": {"numBundles": world.shape.bundles}},
-                    then=create,
-                ),
-            )
-
-    create()
-    await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _SETTLE_S)
+    await _create_namespace(world)
     for number, topic in enumerate(world.topics):
         world.use(topic, number)
+
+
+async def _create_namespace(world: World) -> None:
+    """Unless there is one: ZooKeeper may have lost it."""
+    url, made = f"{world.node_url(0)}/admin/v2/namespaces/{NAMESPACE}", {"bundles": {"numBundles": world.shape.bundles}}
+    until_s = world.loop.now_s + _SETTLE_S
+    await world.wait(_CREATE_AGAIN_S)
+    while NAMESPACE not in world.records.namespaces and world.loop.now_s < until_s and not world.violations:
+        world.ask("PUT", url, made)
+        await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _CREATE_AGAIN_S)
 
 
 def _calm(world: World) -> None:

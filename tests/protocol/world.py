@@ -40,7 +40,7 @@ NAMESPACE = "t/ns"
 SESSION_S = 6.0
 NODE_PORT, AGENT_PORT, BROKER_PORT = 8080, 9090, 6650
 _OK, _NO_CONTENT = 200, 204
-_DRIFT = 0.01
+DRIFT = 0.01
 _PATIENCE_S = 20.0
 _STORY_LINES = 400
 
@@ -97,6 +97,7 @@ class World:
         self.records = Records(loop, self.served, self.tell)
         self.served.is_owner = self.records.is_owner
         self.zookeeper.on_commit.append(self.records.committed)
+        self.zookeeper.on_set_back.append(self.records.set_back)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
@@ -139,7 +140,7 @@ class World:
         process = self.processes[name]
         assert not process.is_up, f"{name} is running"
         process.life += 1
-        rate, offset_s = self.rng.uniform(1 - _DRIFT, 1 + _DRIFT), self.rng.uniform(100.0, 1_000_000.0)
+        rate, offset_s = self.rng.uniform(1 - DRIFT, 1 + DRIFT), self.rng.uniform(100.0, 1_000_000.0)
         party = process.party = Party(f"{name}.{process.life}", process.host, rate, offset_s)
         self.loop.as_party(party, 0.0, self._begin, process, party)
 

@@ -9,6 +9,10 @@ the follower has what the leader had. A session lives on while its client is hea
 not. A connection that breaks leaves open what became of the writes under way. The tree itself and its transactions
 are those of `loadmanager.store.memory`. The client keeps to `MetadataStore`, as the one on ZooKeeper does: it sends a
 heartbeat six times in a session's timeout, and trusts its session for two thirds of that from the last one answered.
+
+The servers may come back with what they had when they were last saved, with nothing at first: tree, sessions and
+transaction ids go back. They hang up on whoever has seen more, who gives its session up in time, as the client on
+ZooKeeper does. They are down for longer than any lease lasts: with less, what was served before may be served by two.
 """
 
 from __future__ import annotations
@@ -47,6 +51,7 @@ _RECONNECT_S = (0.02, 0.3)
 _CONNECT_TIMEOUT_S = 1.0
 _TICK_S = 0.2
 _FOLLOWERS = 3
+_GIVEN_UP_AFTER_TIMEOUTS = 2
 
 
 class Clockwork(Protocol):
@@ -62,6 +67,9 @@ Changes = dict[str, Znode | None]
 OnCommit = Callable[[int, Sequence[Op], Changes], None]
 """Told of each transaction: the session, its operations, and the znodes as they are then; None: deleted."""
 
+OnSetBack = Callable[[dict[str, Znode]], None]
+"""Told of the tree with which the servers have come back."""
+
 
 _Greeting = tuple["Follower", int] | None
 """Who takes a client, and its session: 0 when that has expired. None: nobody who has seen as much as the client."""
@@ -72,6 +80,16 @@ class _Session:
     number: int
     timeout_s: float
     heard_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What servers have on their disks."""
+
+    zxid: int
+    znodes: dict[str, Znode]
+    sessions: dict[int, float]
+    """Their timeouts, in seconds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -105,6 +123,9 @@ class Ensemble:
         self.followers = [Follower(f"zk{number}") for number in range(_FOLLOWERS)]
         self.sessions: dict[int, _Session] = {}
         self.is_stopped = False
+        self.is_being_set_back = False
+        self.era = 0
+        """How often the servers were set back: what was under way before that is lost."""
         self.has_ended = False
         self.most_lag_s = _LAG_S
         """How late a follower that does not lag is, at most."""
@@ -112,9 +133,11 @@ class Ensemble:
         """So many messages are slow: drawn once."""
         self.cut_hosts: set[str] = set()
         self.on_commit: list[OnCommit] = []
+        self.on_set_back: list[OnSetBack] = []
         self.messages = 0
         self._numbers = 0
         self._held: list[Callable[[], None]] = []
+        self._saved = _Saved(self.zxid, dict(self.znodes), {})
         loop.as_party(self.party, _TICK_S, self._tick)
 
     def end(self) -> None:
@@ -127,11 +150,42 @@ class Ensemble:
         self.is_stopped = True
 
     def go_on(self) -> None:
+        if self.is_being_set_back:
+            return
         self.is_stopped = False
         self._expire()
         held, self._held = self._held, []
         for then in held:
             self.loop.as_party(self.party, 0.0, then)
+
+    def save(self) -> None:
+        """What there is now is what the servers may be set back to."""
+        timeouts_s = {session.number: session.timeout_s for session in self.sessions.values()}
+        self._saved = _Saved(self.zxid, dict(self.znodes), timeouts_s)
+
+    def set_back(self, down_s: float) -> None:
+        """End the servers, and start them again after so many seconds, with what was saved."""
+        if self.is_being_set_back:
+            return
+        self.is_being_set_back = self.is_stopped = True
+        self.era += 1
+        self._held.clear()
+        for follower in self.followers:
+            for connection in list(follower.connections):
+                connection.end()
+        self.loop.as_party(self.party, down_s, self._come_back)
+
+    def _come_back(self) -> None:
+        saved, now_s = self._saved, self.loop.now_s
+        self.zxid, self.znodes = saved.zxid, dict(saved.znodes)
+        self.sessions = {number: _Session(number, timeout_s, now_s) for number, timeout_s in saved.sessions.items()}
+        for follower in self.followers:
+            follower.zxid, follower.znodes, follower.last_due_s = saved.zxid, dict(saved.znodes), now_s
+            follower.waiting.clear()
+        for told in self.on_set_back:
+            told(self.znodes)
+        self.is_being_set_back = False
+        self.go_on()
 
     def cut(self, host: str) -> None:
         """Nothing gets through between this host and any server."""
@@ -230,9 +284,11 @@ class Ensemble:
         for follower in self.followers:
             due_s = max(follower.last_due_s, self.loop.now_s + follower.lag_s + self.rng.uniform(0.0, self.most_lag_s))
             follower.last_due_s = due_s
-            self.loop.as_party(self.party, due_s - self.loop.now_s, self._take, follower, zxid, changes)
+            self.loop.as_party(self.party, due_s - self.loop.now_s, self._take, self.era, follower, zxid, changes)
 
-    def _take(self, follower: Follower, zxid: int, changes: Changes) -> None:
+    def _take(self, era: int, follower: Follower, zxid: int, changes: Changes) -> None:
+        if era != self.era:
+            return
         _apply(follower.znodes, changes)
         follower.zxid = zxid
         for connection in follower.connections:
@@ -343,7 +399,8 @@ class _Connection:
         def done(result: Any) -> None:  # noqa: ANN401 - whatever is answered
             self._is_serving = False
             if self.is_open:
-                self._out(lambda: _resolve(request.answer, result))
+                zxid = self.follower.zxid
+                self._out(lambda: self._store.answered(self, request.answer, result, zxid))
             self._serve_next()
 
         request.serve(done)
@@ -390,6 +447,7 @@ class ModelStore:
         self._connection: _Connection | None = None
         self._session_id = 0
         self._seen_zxid = 0
+        self._sessions_given_up = 0
         self._state = SessionState.LOST
         self._lease_valid_until_s = -math.inf
         self._under_way: dict[_Request, None] = {}
@@ -420,7 +478,7 @@ class ModelStore:
 
     @property
     def sessions_given_up(self) -> int:
-        return 0
+        return self._sessions_given_up
 
     async def start(self) -> None:
         self._subscriptions.bind(asyncio.get_running_loop())
@@ -483,14 +541,14 @@ class ModelStore:
             return []
         if session_id is not None and session_id != self._session_id:
             raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
-        number, follower = self._session_id, self._follower()
+        number, follower, era = self._session_id, self._follower(), self._ensemble.era
 
         def serve(done: Callable[[Any], None]) -> None:
             self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), write, done)
 
         def write(done: Callable[[Any], None]) -> None:
             def act() -> None:
-                if number not in self._ensemble.sessions:
+                if number not in self._ensemble.sessions or era != self._ensemble.era:
                     return
                 try:
                     versions = self._ensemble.write(ops, number)
@@ -536,6 +594,11 @@ class ModelStore:
         return self._subscriptions.on_session(callback)
 
     # What arrives
+
+    def answered(self, connection: _Connection, answer: asyncio.Future[Any], result: Any, zxid: int) -> None:  # noqa: ANN401 - whatever is answered
+        if connection is self._connection:
+            self._seen_zxid = max(self._seen_zxid, zxid)
+        _resolve(answer, result)
 
     def changed(self, connection: _Connection, paths: Sequence[str]) -> None:
         if connection is self._connection:
@@ -597,12 +660,23 @@ class ModelStore:
             return
         if answer is not None:
             self._connected(*answer, asked_at_s)
+        elif self._session_id and self._is_over(loop.time()):
+            self._sessions_given_up += 1
+            self._lose_session()
+
+    def _is_over(self, now_s: float) -> bool:
+        """Nobody has answered for so long that whoever hangs up is not just behind."""
+        answered_s = self._lease_valid_until_s - LEASE_RATIO * self._session_timeout_s
+        return now_s > answered_s + _GIVEN_UP_AFTER_TIMEOUTS * self._session_timeout_s
+
+    def _lose_session(self) -> None:
+        self._session_id, self._seen_zxid = 0, 0
+        self._lease_valid_until_s = -math.inf
+        self._set_state(SessionState.LOST)
 
     def _connected(self, follower: Follower, number: int, asked_at_s: float) -> None:
         if self._session_id and number != self._session_id:
-            self._session_id, self._seen_zxid = 0, 0
-            self._lease_valid_until_s = -math.inf
-            self._set_state(SessionState.LOST)
+            self._lose_session()
             return
         self._session_id = number
         self._connection = _Connection(self._ensemble, follower, self, self._party, number)
