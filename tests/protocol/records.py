@@ -27,6 +27,7 @@ class Records:
     loop: VirtualLoop
     served: Served
     tell: Callable[[str], None]
+    unloads_at_a_time: int
     violations: list[str] = field(default_factory=list)
     namespaces: dict[str, NamespaceState] = field(default_factory=dict)
     states_seen: set[int] = field(default_factory=set)
@@ -34,11 +35,13 @@ class Records:
     released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each bundle is on its way that is so now, by its name and version."""
     _leading_session: int = 0
+    _epoch: int = -1
     _registered: dict[str, int] = field(default_factory=dict)
 
     def committed(self, session: int, ops: Sequence[Op], changes: dict[str, Znode | None]) -> None:
         if any(isinstance(op, Put) and op.path == paths.EPOCH for op in ops):
             self._leading_session = session
+            self._epoch = changes[paths.EPOCH].version  # type: ignore[union-attr]  # it was written
         for path, znode in changes.items():
             if path.startswith(f"{paths.BROKERS}/"):
                 self._broker_changed(path.rpartition("/")[2], znode)
@@ -50,6 +53,7 @@ class Records:
         self.tell("ZooKeeper is back, with older data")
         leader = znodes.get(paths.LEADER)
         self._leading_session = 0 if leader is None else leader.ephemeral_owner
+        self._epoch = znodes[paths.EPOCH].version if paths.EPOCH in znodes else -1
         self._registered = {
             path.rpartition("/")[2]: znode.czxid
             for path, znode in znodes.items()
@@ -95,6 +99,7 @@ class Records:
         if before is not None:
             self.violations += [f"{name}: {text}" for text in succession_violations(before, after)]
             self._compare(before, after)
+            self._count_unloads(before, after)
         self._note_released(after)
         self.states_seen.add(hash(tuple((o.state, o.owner, o.destination) for o in after.ownerships)))
 
@@ -116,6 +121,13 @@ class Records:
             self.tell(f"{name}: {now} ({now.reason})")
             if old.owner is not None and now.owner != old.owner:
                 self._check_closed(name, old)
+
+    def _count_unloads(self, before: NamespaceState, after: NamespaceState) -> None:
+        """A leader begins no more at a time than it may; what former leaders have begun it only follows."""
+        released = [each for each in after.ownerships if each.state is OwnershipState.RELEASING]
+        begun = [each for each in released if each.epoch == self._epoch]
+        if len(begun) > self.unloads_at_a_time and set(begun) - set(before.ownerships):
+            self.violations.append(f"{len(begun)} unloads at a time: {[str(each) for each in begun]}")
 
     def _check_closed(self, name: str, taken: Ownership) -> None:
         """Whom a bundle was taken from must not serve anything of it."""

@@ -193,6 +193,28 @@ def _pin(world: World, step: Step) -> None:
         )
 
 
+_SETTINGS = (
+    ("maxConcurrentUnloads", "1"),
+    ("maxConcurrentUnloadsPerBroker", "1"),
+    ("namespaceBundleUnloadingTimeoutMs", "1500"),
+    ("namespaceBundleUnloadingTimeoutMs", "15000"),
+    ("unloadAttemptTimeoutMs", "300"),
+    ("unloadAttemptTimeoutMs", "6000"),
+    ("loadBalancerSheddingEnabled", "false"),
+    ("loadBalancerSheddingIntervalMinutes", "0.02"),
+    ("loadBalancerAutoBundleSplitEnabled", "false"),
+    ("maxConcurrentUnloads", "as many as there are"),
+)
+"""What operators change; the last one they mistype."""
+
+
+def _change_a_setting(world: World, step: Step) -> None:
+    """Every third time it is taken back."""
+    key, value = _SETTINGS[step.number // 3 % len(_SETTINGS)]
+    url = f"{world.node_url(step.number)}/admin/v2/brokers/configuration/{key}"
+    world.ask(*(("DELETE", url) if step.number % 3 == 0 else ("POST", f"{url}/{value}")))
+
+
 def _plan(world: World, step: Step) -> None:
     url = f"{world.node_url(step.number)}/loadbalance/v1/plans"
     broker = f"b{step.number % world.shape.brokers}:{BROKER_PORT}"
@@ -231,6 +253,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "drain": _drain,
     "freeze": _freeze,
     "plan": _plan,
+    "change a setting": _change_a_setting,
 }
 """What may happen, by its name."""
 
@@ -245,6 +268,7 @@ _WEIGHTS = {
     "hold off": 1,
     "drain": 2,
     "plan": 1,
+    "change a setting": 2,
     "freeze": 1,
     "kill": 3,
     "stop": 1,

@@ -24,6 +24,7 @@ from protocol.brokers import Broker, Served
 from protocol.network import ClientSession, Network
 from protocol.parties import Party, VirtualLoop
 from protocol.records import Records
+from protocol.versions import as_another_version
 from protocol.virtual_time import virtual_time
 from protocol.zookeeper import Ensemble, ModelStore
 from support.nodes import settings as node_settings
@@ -41,14 +42,19 @@ SESSION_S = 6.0
 NODE_PORT, AGENT_PORT, BROKER_PORT = 8080, 9090, 6650
 _OK, _NO_CONTENT = 200, 204
 DRIFT = 0.01
+_ANOTHER_VERSION = 0.2
+"""So many lives of nodes and agents are of another version."""
 _PATIENCE_S = 20.0
+UNLOADS_AT_A_TIME = 2
+"""By the nodes' own settings; operators only ever allow less."""
 _STORY_LINES = 400
 
 _NODE_SETTINGS = {
     "lookup_timeout_ms": 5_000,
-    "leader_probe_interval_ms": 200,
+    "leader_probe_interval_ms": 500,
     "namespace_bundle_unloading_timeout_ms": 8_000,
     "unload_attempt_timeout_ms": 2_000,
+    "max_concurrent_unloads": UNLOADS_AT_A_TIME,
 }
 
 Then = Callable[[int, bytes], None]
@@ -94,7 +100,7 @@ class World:
         self.network = Network(loop, random.Random(self.rng.getrandbits(64)), tell=self.tell)
         self.zookeeper = Ensemble(loop, random.Random(self.rng.getrandbits(64)))
         self.served = Served(loop)
-        self.records = Records(loop, self.served, self.tell)
+        self.records = Records(loop, self.served, self.tell, UNLOADS_AT_A_TIME)
         self.served.is_owner = self.records.is_owner
         self.zookeeper.on_commit.append(self.records.committed)
         self.zookeeper.on_set_back.append(self.records.set_back)
@@ -188,7 +194,8 @@ class World:
 
     @contextlib.asynccontextmanager
     async def _a_store(self) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
-        store = ModelStore(self.zookeeper, session_timeout_s=SESSION_S)
+        written = as_another_version if self.rng.random() < _ANOTHER_VERSION else list
+        store = ModelStore(self.zookeeper, session_timeout_s=SESSION_S, written=written)
         await store.start()
         try:
             yield store

@@ -436,10 +436,18 @@ def _resolve(answer: asyncio.Future[Any], result: Any) -> None:  # noqa: ANN401 
 
 
 class ModelStore:
-    """A `MetadataStore` of the party that makes it."""
+    """A `MetadataStore` of the party that makes it; `written` is what it writes in place of what it is given."""
 
-    def __init__(self, ensemble: Ensemble, *, session_timeout_s: float = 6.0, connect_timeout_s: float = 15.0) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        *,
+        session_timeout_s: float = 6.0,
+        connect_timeout_s: float = 15.0,
+        written: Callable[[Sequence[Op]], Sequence[Op]] = lambda ops: ops,
+    ) -> None:
         self._ensemble = ensemble
+        self._written = written
         self._party = current_party() or ensemble.party
         self._session_timeout_s = session_timeout_s
         self._connect_timeout_s = connect_timeout_s
@@ -539,6 +547,7 @@ class ModelStore:
         check_sizes(ops)
         if not ops:
             return []
+        ops = self._written(ops)
         if session_id is not None and session_id != self._session_id:
             raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
         number, follower, era = self._session_id, self._follower(), self._ensemble.era
