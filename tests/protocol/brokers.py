@@ -34,6 +34,7 @@ class Served:
     hosts: dict[str, tuple[Party, Lease]] = field(default_factory=dict)
     open: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     violations: list[str] = field(default_factory=list)
+    on_change: Callable[[], None] = lambda: None
     is_owner: Callable[[str, str, int | None], bool] = lambda *_: True
     """Whether the record gives a topic to a host in an incarnation, or does not take it away yet."""
 
@@ -42,10 +43,12 @@ class Served:
 
     def opened(self, instance: str, topic: str) -> None:
         self.open[topic].add(instance)
+        self.on_change()
         self.check(topic)
 
     def closed(self, instance: str, topic: str) -> None:
         self.open[topic].discard(instance)
+        self.on_change()
 
     def renewed(self, instance: str) -> None:
         for topic, instances in self.open.items():

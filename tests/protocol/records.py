@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from protocol.brokers import Served
@@ -30,13 +30,15 @@ class Records:
     unloads_at_a_time: int
     violations: list[str] = field(default_factory=list)
     namespaces: dict[str, NamespaceState] = field(default_factory=dict)
-    states_seen: set[int] = field(default_factory=set)
+    registered: dict[str, int] = field(default_factory=dict)
+    """The incarnations of the brokers that are registered."""
+    has_leader: bool = False
+    on_change: Callable[[], None] = lambda: None
     transitions: int = 0
     released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each bundle is on its way that is so now, by its name and version."""
     _leading_session: int = 0
     _epoch: int = -1
-    _registered: dict[str, int] = field(default_factory=dict)
 
     def committed(self, session: int, ops: Sequence[Op], changes: dict[str, Znode | None]) -> None:
         if any(isinstance(op, Put) and op.path == paths.EPOCH for op in ops):
@@ -47,14 +49,18 @@ class Records:
                 self._broker_changed(path.rpartition("/")[2], znode)
             if _is_namespace(path):
                 self._namespace_written(path, znode, session)
+            if path == paths.LEADER:
+                self.has_leader = znode is not None
+        self.on_change()
 
     def set_back(self, znodes: dict[str, Znode]) -> None:
         """What was written since these were so is undone: versions, epochs and incarnations go on from here."""
         self.tell("ZooKeeper is back, with older data")
         leader = znodes.get(paths.LEADER)
+        self.has_leader = leader is not None
         self._leading_session = 0 if leader is None else leader.ephemeral_owner
         self._epoch = znodes[paths.EPOCH].version if paths.EPOCH in znodes else -1
-        self._registered = {
+        self.registered = {
             path.rpartition("/")[2]: znode.czxid
             for path, znode in znodes.items()
             if path.startswith(f"{paths.BROKERS}/")
@@ -65,6 +71,12 @@ class Records:
         self.released_at_s = {}
         for state in self.namespaces.values():
             self._note_released(state)
+
+    def bundles(self) -> Iterator[tuple[BundleName, Ownership]]:
+        """All there are, with who owns them."""
+        for state in self.namespaces.values():
+            for bundle_range, ownership in zip(state.bundles.ranges(), state.ownerships, strict=True):
+                yield BundleName(state.name, bundle_range), ownership
 
     def is_owner(self, topic: str, host: str, incarnation: int | None) -> bool:
         """Whether this life of the broker on the host is the one that the record of the topic's bundle names."""
@@ -77,10 +89,10 @@ class Records:
 
     def _broker_changed(self, broker: str, znode: Znode | None) -> None:
         if znode is None:
-            self._registered.pop(broker, None)
+            self.registered.pop(broker, None)
             self.tell(f"registration of {broker} ended")
-        elif self._registered.get(broker) != znode.czxid:
-            self._registered[broker] = znode.czxid
+        elif self.registered.get(broker) != znode.czxid:
+            self.registered[broker] = znode.czxid
             self.tell(f"{broker} registered, incarnation {znode.czxid}")
 
     def _namespace_written(self, path: str, znode: Znode | None, session: int) -> None:
@@ -101,7 +113,6 @@ class Records:
             self._compare(before, after)
             self._count_unloads(before, after)
         self._note_released(after)
-        self.states_seen.add(hash(tuple((o.state, o.owner, o.destination) for o in after.ownerships)))
 
     def _note_released(self, state: NamespaceState) -> None:
         before = self.released_at_s

@@ -321,13 +321,12 @@ def run(schedule: Schedule) -> Outcome:
                 _leave_behind(loop)
     finally:
         asyncio.set_event_loop(None)
-    records = world.records
     return Outcome(
         tuple(world.violations),
         world.events,
         loop.now_s,
-        records.transitions,
-        frozenset(records.states_seen),
+        world.records.transitions,
+        frozenset(world.states.seen),
         tuple(world.story),
     )
 

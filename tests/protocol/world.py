@@ -24,6 +24,7 @@ from protocol.brokers import Broker, Served
 from protocol.network import ClientSession, Network
 from protocol.parties import Party, VirtualLoop
 from protocol.records import Records
+from protocol.states import States
 from protocol.versions import as_another_version
 from protocol.virtual_time import virtual_time
 from protocol.zookeeper import Ensemble, ModelStore
@@ -87,6 +88,10 @@ class Process:
     def is_up(self) -> bool:
         return self.party is not None and not self.party.is_dead
 
+    @property
+    def is_paused(self) -> bool:
+        return self.party is not None and self.party.is_paused
+
 
 class World:
     """One cluster. `violations` are what must never be, `unanswered` the requests that wait, and since when."""
@@ -110,6 +115,8 @@ class World:
         self.unanswered: dict[str, float] = {}
         self._asked = 0
         self.processes: dict[str, Process] = {}
+        self.states = States(self.records, self.served, self.processes.values())
+        self.records.on_change = self.served.on_change = self.states.note
         self._people = Party("people", "people")
         for number in range(shape.nodes):
             self._add(f"node-{number}", f"n{number}", self._run_node)
