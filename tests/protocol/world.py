@@ -193,8 +193,7 @@ class World:
                 await agent.close()
 
     async def _run_broker(self, process: Process, party: Party) -> None:
-        broker = Broker(party.name, process.life, f"http://{process.host}:{AGENT_PORT}", self.served)
-        self.served.joined(party.name, party, broker.lease)
+        broker = Broker(party, f"http://{process.host}:{AGENT_PORT}", self.served)
         self.network.serve(f"{process.host}:{BROKER_PORT}", party, broker.app())
         await _first(_event(process.stop), asyncio.ensure_future(broker.run()))
         await broker.host.shut_down()
