@@ -56,7 +56,7 @@ class Outcome:
     """What came of a schedule: `violations` is empty if everything held."""
 
     violations: tuple[str, ...]
-    events: int
+    messages: int
     duration_s: float
     transitions: int
     states: frozenset[int]
@@ -323,7 +323,7 @@ def run(schedule: Schedule) -> Outcome:
         asyncio.set_event_loop(None)
     return Outcome(
         tuple(world.violations),
-        world.events,
+        world.messages,
         loop.now_s,
         world.records.transitions,
         frozenset(world.states.seen),

@@ -132,8 +132,8 @@ class World:
         return [*self.served.violations, *self.records.violations, *self.failures]
 
     @property
-    def events(self) -> int:
-        """What one party has noticed of another so far."""
+    def messages(self) -> int:
+        """So many have arrived so far, of one party at another."""
         return self.network.delivered.total() + self.zookeeper.messages
 
     @property
