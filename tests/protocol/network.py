@@ -56,6 +56,8 @@ class Network:
     servers: dict[str, Server] = field(default_factory=dict)
     cuts: set[tuple[str, str]] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
+    waiting: dict[asyncio.Future[web.Response], Party] = field(default_factory=dict)
+    """The clients that wait for an answer."""
     tell: Callable[[str], None] = lambda _: None
     slow_share: float = 0.0
     slow_s: float = 0.0
@@ -105,6 +107,7 @@ class Network:
             if not self.is_cut(server.party.host, party.host):
                 self.loop.as_party(party, self.latency_s(), _fail, answer)
 
+        self.waiting[answer] = party
         server.party.on_death.append(broken)
         deliver = _Delivery(self, party, server, method, url, headers, body, answer)
         deliver.later()
@@ -113,8 +116,15 @@ class Network:
         try:
             return await answer
         finally:
+            self.waiting.pop(answer, None)
             if broken in server.party.on_death:
                 server.party.on_death.remove(broken)
+
+    def break_connections(self, host: str) -> None:
+        """Whoever waits there for an answer is told that none will come; what was asked for is done nevertheless."""
+        for answer, party in self.waiting.items():
+            if party.host == host:
+                self.loop.as_party(party, 0.0, _fail, answer)
 
     async def _connect(self, host: str, address: str) -> Server:
         await asyncio.sleep(self.latency_s())

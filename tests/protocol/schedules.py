@@ -234,6 +234,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "start": _on_process(World.start, up=False),
     "cut network": _cut,
     "mend network": _mend_network,
+    "break connections": lambda world, step: world.network.break_connections(step.target),
     "cut off from ZooKeeper": lambda world, step: world.zookeeper.cut(step.target),
     "mend ZooKeeper's network": lambda world, step: world.zookeeper.heal(step.target),
     "stop ZooKeeper": lambda world, _: world.zookeeper.stop(),
@@ -277,6 +278,7 @@ _WEIGHTS = {
     "resume": 7,
     "cut network": 3,
     "mend network": 3,
+    "break connections": 2,
     "cut off from ZooKeeper": 3,
     "mend ZooKeeper's network": 4,
     "stop ZooKeeper": 1,
@@ -287,7 +289,7 @@ _WEIGHTS = {
     "break connections to ZooKeeper": 2,
 }
 _OF_PROCESSES = frozenset({"kill", "stop", "start", "pause", "resume"})
-_OF_HOSTS = frozenset({"cut network", "cut off from ZooKeeper", "mend ZooKeeper's network"})
+_OF_HOSTS = frozenset({"cut network", "break connections", "cut off from ZooKeeper", "mend ZooKeeper's network"})
 
 
 def draw(seed: int, steps: int = 40) -> Schedule:

@@ -42,6 +42,8 @@ NAMESPACE = "t/ns"
 SESSION_S = 6.0
 NODE_PORT, AGENT_PORT, BROKER_PORT = 8080, 9090, 6650
 _OK, _NO_CONTENT = 200, 204
+_ANSWERS = {_OK, 202, _NO_CONTENT, 400, 404, 409, 412, 503, 504}
+"""Whatever is asked for is answered so."""
 DRIFT = 0.01
 _ANOTHER_VERSION = 0.2
 """So many lives of nodes and agents are of another version."""
@@ -225,6 +227,8 @@ class World:
         timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
         try:
             async with ClientSession().request(method, url, timeout=timeout, **options) as answer:
+                if answer.status not in _ANSWERS:
+                    self.failures.append(f"{name} was answered {answer.status}: {await answer.text()}")
                 if then is not None:
                     then(answer.status, await answer.read())
         except (aiohttp.ClientError, TimeoutError):
