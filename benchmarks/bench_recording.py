@@ -2,7 +2,7 @@
 
 1,000 brokers with 100,000 bundles all report, and a round of shedding is planned. The leader is a real one over a
 metadata store in memory. What counts is the time of the event loop's thread and of the planning one, which lookups wait
-for; the thread that writes is shown apart.
+for; the thread that writes is shown apart. Then the steps of moves, without the writes and calls that they ask for.
 """
 
 from __future__ import annotations
@@ -20,16 +20,22 @@ from measure import Measured, show
 from stall_server import BROKERS, BUNDLES_PER_NAMESPACE, NAMESPACES, NEVER_MINUTES, broker_id, fill
 
 from loadmanager.config import Settings
+from loadmanager.core.leading.moves import Commit, Committed, Ended, Event, Move, Moves, OwnerAnswered, Want
+from loadmanager.core.ownership import Ownership, Registration, Stamp, assign
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.history.schemas import BUNDLE_REPORTS, EVENTS
 from loadmanager.leader.recording.recorded_model import RecordedModel
+from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.leader.service import Node
 from loadmanager.observability import configure_logging
 from loadmanager.store import paths
 from loadmanager.store.base import Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.wire.leading.moves import MovesForm
 
 ROUNDS = 5
+MOVES = 10_000
 TARGET_PERCENT = 5.0
 TARGET_BYTES = 20.0
 
@@ -79,6 +85,32 @@ class Leader:
         return time.perf_counter() - started_s
 
 
+def moves_us(recorder: Recorder) -> float:
+    """Microseconds of a move's steps, from the moment it is wanted to its end."""
+    answers = Answers(recorder)
+    machine = Moves(
+        answers.noting("limits", lambda: (MOVES, MOVES)),
+        answers.noting("deadline_s", lambda: 60.0),
+        answers.noting("is_registered", lambda each: each is not None),
+    )
+    stepped = RecordedMachine("moves", MovesForm(machine), answers, recorder)
+    stamp, brokers = Stamp(1, 1_000, "lookup"), [Registration(broker_id(number), number) for number in range(BROKERS)]
+    owned = [assign(Ownership(), each, stamp) for each in brokers]
+    started_s = time.thread_time()
+    for number in range(MOVES):
+        owner, destination = number % BROKERS, brokers[(number + 1) % BROKERS]
+        move = Move(f"t/ns/{number:#010x}_0xffffffff", brokers[owner], destination, "broker_overloaded")
+        stored, to_do = owned[owner], stepped.step(Want(move), time.monotonic())
+        while not isinstance(to_do[0], Ended):
+            if isinstance(to_do[0], Commit):
+                stored = to_do[0].transition(stored, stamp)
+                event: Event = Committed(move, stored)
+            else:
+                event = OwnerAnswered(move, None)
+            to_do = stepped.step(event, time.monotonic())
+    return (time.thread_time() - started_s) / MOVES * 1e6
+
+
 def with_load(record: bytes, number: int) -> bytes:
     """The record of another minute: each load is a bit different."""
     content = orjson.loads(record)
@@ -106,6 +138,13 @@ async def measure(folder: Path) -> None:
         assert await asyncio.to_thread(recording.node.recorder.flush, 60.0)
         writing.append(time.process_time() - started_s)
     checkpoint_s = await recording.checkpoint_s()
+    moves: dict[bool, list[float]] = {False: [], True: []}
+    sizes = []
+    for _ in range(ROUNDS):
+        for leader in (plain, recording):
+            moves[leader is recording].append(moves_us(leader.node.recorder))
+        assert await asyncio.to_thread(recording.node.recorder.flush, 60.0)
+        sizes.append(History(str(folder)).info(EVENTS).size_bytes)
     for leader in (plain, recording):
         await leader.node.stop()
     table = History(str(folder)).info(BUNDLE_REPORTS)
@@ -121,6 +160,9 @@ async def measure(folder: Path) -> None:
             Measured("writing it, in a thread of its own", statistics.median(writing) * 1e3, "ms"),
             Measured("bytes a bundle row", table.size_bytes / max(table.rows, 1), "", TARGET_BYTES),
             Measured("a checkpoint, on the event loop", checkpoint_s * 1e3, "ms"),
+            Measured("steps of a move, without recording", statistics.median(moves[False]), "us"),
+            Measured("steps of a move, with recording", statistics.median(moves[True]), "us"),
+            Measured("bytes of the rows of a move's steps", (sizes[-1] - sizes[0]) / ((ROUNDS - 1) * MOVES), ""),
         ],
     )
 

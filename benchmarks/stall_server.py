@@ -56,7 +56,8 @@ class Cycles:
 
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
         limits = ExecutorSettings(60.0, attempt_timeout_s=10.0, concurrency=16, concurrency_per_broker=8)
-        self._executor = PlansOnly(node.view, node.ledger, node.election, node.journal, lambda: limits, node.desk.churn)
+        churn, recorder = node.desk.churn, node.recorder
+        self._executor = PlansOnly(node.view, node.ledger, node.election, node.journal, lambda: limits, churn, recorder)
         self._loop = SheddingLoop(node.desk, self._executor, node.election, node.journal, node.view, node.live)
         self._store = store
         self._records = records

@@ -15,6 +15,10 @@ class ConfigurationError(LoadManagerError):
     """The configuration cannot be used; the message names the key, the value and what is allowed."""
 
 
+class ForeignStoreError(ConfigurationError):
+    """Somebody else's cluster lives in the metadata store that is configured; nothing was written there."""
+
+
 class StoreError(LoadManagerError):
     """The metadata store did not do what was asked."""
 

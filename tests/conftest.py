@@ -34,6 +34,17 @@ make, or start so many processes that two of them at a time would be in each oth
 MANY_SEEDS = "tests/unit/leader/"
 """How the names of tests begin that run with each of the seeds; all others have the first one."""
 
+COVERING = ("tests/unit/core/", "tests/conformance/")
+"""How the names of tests begin that have to reach every branch of the core. All others run without counting, in half
+the time: what only a whole cluster, or chance, happens to reach is not tried.
+"""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not item.nodeid.startswith(COVERING):
+            item.add_marker(pytest.mark.no_cover)
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
@@ -75,9 +86,21 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return _Together(config, log)
 
 
+def pytest_configure() -> None:
+    _log_plainly()
+
+
+def _log_plainly() -> None:
+    """As structlog does by itself, but for traces: rich, if it is installed, takes a second for each."""
+    structlog.reset_defaults()
+    *before, _ = structlog.get_config()["processors"]
+    plain = structlog.dev.ConsoleRenderer(colors=False, exception_formatter=structlog.dev.plain_traceback)
+    structlog.configure(processors=[*before, plain])
+
+
 def pytest_runtest_teardown() -> None:
     """Undo what a command has set up: its logs go where its output went, and that is closed by now."""
-    structlog.reset_defaults()
+    _log_plainly()
     for handler in logging.root.handlers[:]:
         if isinstance(handler, logging.StreamHandler) and getattr(handler.stream, "closed", False):
             logging.root.removeHandler(handler)

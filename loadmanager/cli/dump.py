@@ -16,8 +16,9 @@ from loadmanager.config import Settings, load_settings
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.dumping import collect_cluster
 from loadmanager.decide.pulsar import collect_pulsar
-from loadmanager.errors import ConfigurationError, InvalidRecordError, StoreError
+from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
 from loadmanager.observability import configure_logging
+from loadmanager.store.foreign import find_pulsar
 from loadmanager.wire.dump import encode
 
 
@@ -61,6 +62,12 @@ async def _collect(settings: Settings, cluster: str | None, *, pulsar: bool) -> 
         taken_at_ms = time.time_ns() // 1_000_000
         if pulsar:
             return await collect_pulsar(store, taken_at_ms, cluster)
+        znode = await find_pulsar(store)
+        if znode is not None:
+            raise ForeignStoreError(
+                f"metadataStoreUrl {settings.metadata_store_url}: this is a Pulsar's metadata ({znode}):"
+                " with --pulsar it is read"
+            )
         return await collect_cluster(store, taken_at_ms, settings)
     finally:
         await store.close()

@@ -16,8 +16,9 @@ import orjson
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
 from loadmanager.config import StoreSettings, load_settings
-from loadmanager.errors import ConfigurationError, StoreError
+from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.observability import configure_logging
+from loadmanager.store.foreign import refuse_pulsar
 from loadmanager.store.zookeeper import ZooKeeperStore
 
 S = TypeVar("S", bound=StoreSettings)
@@ -31,6 +32,7 @@ GRACE_S = 5.0
 BACKLOG = 1024
 """Connections that may wait to be accepted: after a mass failure all clients come at once."""
 
+_TRY_AGAIN_S = 0.5
 _SWITCH_INTERVAL_S = 0.0005
 _GARBAGE_THRESHOLDS = (2_000, 20, 20)
 
@@ -98,15 +100,30 @@ def store_of(settings: StoreSettings, *, create_chroot: bool = True) -> ZooKeepe
 
 
 async def open_store(settings: StoreSettings, listener: socket.socket) -> ZooKeeperStore:
-    """A session with ZooKeeper; without one the process gives the port back and ends, saying why."""
+    """A session with a ZooKeeper of ours; without one the process gives the port back and ends, saying why."""
     try:
         store = store_of(settings)
         await store.start()
+        await _refuse_pulsar(store)
     except (ConfigurationError, StoreError) as error:
         listener.close()
         code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", code)
     return store
+
+
+async def _refuse_pulsar(store: ZooKeeperStore) -> None:
+    """Look who lives there before anything is written, however long the store takes to say so."""
+    while True:
+        try:
+            await refuse_pulsar(store)
+        except StoreUnavailableError:
+            await asyncio.sleep(_TRY_AGAIN_S)
+        except LoadManagerError:
+            await store.close()
+            raise
+        else:
+            return
 
 
 def stop_signal() -> asyncio.Event:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmanager.core.placement import PLACEMENT_STRATEGIES, placement_strategy
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding import SHEDDING_STRATEGIES, shedding_strategy
 
 BOUND_STRATEGIES = frozenset(PLACEMENT_STRATEGIES.keys() & SHEDDING_STRATEGIES.keys())
@@ -19,6 +19,6 @@ def require_bound(settings: PlannerSettings) -> None:
     for name in (shedding, placement):
         if name in BOUND_STRATEGIES and shedding != placement:
             raise HalfBoundStrategyError(
-                f"loadBalancerLoadSheddingStrategy {settings.shedding_strategy!r} and loadBalancerLoadPlacementStrategy"
+                f"{KEYS['shedding_strategy']} {settings.shedding_strategy!r} and {KEYS['placement_strategy']}"
                 f" {settings.placement_strategy!r}: {name} has to be both or neither"
             )

@@ -22,7 +22,7 @@ from loadmanager.core.effect import share_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 
 State = dict[str, Any]
@@ -253,7 +253,7 @@ class _Allowance:
             or self._find_excess(
                 step,
                 ChurnReason.MOVED_ENOUGH_THIS_HOUR,
-                "loadBalancerMaxLoadMovedPerHourPercentage",
+                KEYS["max_load_moved_per_hour_percentage"],
                 share,
                 self._this_hour,
                 self._settings.max_load_moved_per_hour_percentage,
@@ -271,7 +271,7 @@ class _Allowance:
             why = {
                 "seconds_left": round(memory.stopped_until_s - self._now_s),
                 "thrash_percent": 100 * memory.thrash(self._now_s, settings),
-                "loadBalancerThrashThresholdPercentage": settings.thrash_threshold_percentage,
+                **settings.said("thrash_threshold_percentage"),
             }
             return Verdict(step.bundle, ChurnReason.SHEDDING_STOPPED, acted=False, why=why)
         until_s = memory.frozen_until_s.get(step.bundle)
@@ -280,7 +280,7 @@ class _Allowance:
         why = {
             "seconds_left": round(until_s - self._now_s),
             "returns": memory.returns_of(step.bundle, self._now_s, settings),
-            "loadBalancerMaxBundleReturns": settings.max_bundle_returns,
+            **settings.said("max_bundle_returns"),
         }
         return Verdict(step.bundle, ChurnReason.KEEPS_RETURNING, acted=False, why=why)
 
@@ -294,7 +294,7 @@ class _Allowance:
         why: dict[str, Figure] = {
             "broker": step.destination.broker,
             "seconds_ago": round(self._now_s - left_s),
-            "loadBalancerReturnCoolDownMinutes": minutes,
+            KEYS["return_cool_down_minutes"]: minutes,
         }
         return Verdict(step.bundle, ChurnReason.NO_RETURN, acted=False, why=why)
 
@@ -303,7 +303,7 @@ class _Allowance:
         most_percent = self._settings.max_load_moved_per_cycle_percentage
         if self._this_cycle == 0 and most_percent > 0:
             return None
-        key = "loadBalancerMaxLoadMovedPerCyclePercentage"
+        key = KEYS["max_load_moved_per_cycle_percentage"]
         return self._find_excess(step, ChurnReason.MOVED_ENOUGH_THIS_CYCLE, key, share, self._this_cycle, most_percent)
 
     def _find_excess(
@@ -346,9 +346,7 @@ def _judged(memory: Memory, bundle: str, now_s: float, settings: PlannerSettings
         memory = replace(memory, frozen_until_s={**memory.frozen_until_s, bundle: until_s})
         why: dict[str, Figure] = {
             "returns": returns,
-            "loadBalancerMaxBundleReturns": settings.max_bundle_returns,
-            "loadBalancerThrashWindowMinutes": settings.thrash_window_minutes,
-            "loadBalancerThrashBundleFreezeMinutes": settings.thrash_bundle_freeze_minutes,
+            **settings.said("max_bundle_returns", "thrash_window_minutes", "thrash_bundle_freeze_minutes"),
         }
         verdicts.append(Verdict(bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
     thrash = memory.thrash(now_s, settings)
@@ -356,9 +354,7 @@ def _judged(memory: Memory, bundle: str, now_s: float, settings: PlannerSettings
         memory = replace(memory, stopped_until_s=now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S)
         why = {
             "thrash_percent": 100 * thrash,
-            "loadBalancerThrashThresholdPercentage": settings.thrash_threshold_percentage,
-            "loadBalancerThrashWindowMinutes": settings.thrash_window_minutes,
-            "loadBalancerThrashSheddingStopMinutes": settings.thrash_shedding_stop_minutes,
+            **settings.said("thrash_threshold_percentage", "thrash_window_minutes", "thrash_shedding_stop_minutes"),
         }
         verdicts.append(Verdict("cluster", ChurnReason.SHEDDING_STOPPED, acted=True, why=why))
     return memory, verdicts

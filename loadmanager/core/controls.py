@@ -37,12 +37,10 @@ class Controls:
     def may_be_shed(self, bundle: str) -> bool:
         return bundle not in self.pinned and bundle not in self.frozen_bundles
 
-    def find_hold(self, broker: BrokerId, now_s: float) -> float | None:
-        """For how many seconds the bundles that the broker had still wait for it; None when they do not."""
-        if broker in self.draining:
-            return None
-        left_s = self.held_off.get(broker, now_s) - now_s
-        return left_s if left_s > 0 else None
+    def holds(self, now_s: float) -> dict[BrokerId, float]:
+        """The brokers for which the bundles that they had still wait, and for how many seconds; no draining one."""
+        left_s = {broker: until_s - now_s for broker, until_s in self.held_off.items() if broker not in self.draining}
+        return {broker: each for broker, each in left_s.items() if each > 0}
 
 
 NO_CONTROLS = Controls()

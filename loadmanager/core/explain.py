@@ -209,7 +209,7 @@ def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
         margin=None if steps else _find_margin(situation, broker),
         obstacles=tuple(_verdict_of(each, broker, broker) for each in obstacles),
         is_overloaded=usage > settings.broker_overloaded_threshold_percentage / 100,
-        waits_s=snapshot.controls.find_hold(broker, snapshot.taken_at_s),
+        waits_s=snapshot.controls.holds(snapshot.taken_at_s).get(broker),
     )
 
 

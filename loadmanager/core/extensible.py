@@ -53,6 +53,9 @@ _CACHE_RESOLUTION = 100_000
 _Positions = npt.NDArray[np.intp]
 
 
+_DEFAULTS = PlannerSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class ReportRules:
     """How loads are averaged, and how many bundles of which namespaces are listed.
@@ -60,12 +63,12 @@ class ReportRules:
     `history` is the weight of the past. `with_policies`: bundles of namespaces with policies are listed too.
     """
 
-    weights: ResourceWeights = field(default_factory=ResourceWeights)
-    memory_weight: float = 0.0
-    history: float = 0.9
-    most_bundles: int = 10
-    excluded_namespaces: frozenset[str] = frozenset()
-    with_policies: bool = False
+    weights: ResourceWeights = _DEFAULTS.resource_weights
+    memory_weight: float = _DEFAULTS.memory_resource_weight
+    history: float = _DEFAULTS.history_resource_percentage
+    most_bundles: int = _DEFAULTS.max_number_of_bundles_in_bundle_load_report
+    excluded_namespaces: frozenset[str] = _DEFAULTS.shedding_excluded_namespaces
+    with_policies: bool = _DEFAULTS.shedding_bundles_with_policies_enabled
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> ReportRules:

@@ -13,6 +13,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from loadmanager.core.declaring import weight
+
 MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT = range(4)
 """Columns of a load: messages/s in and out, bytes/s in and out."""
 
@@ -54,10 +56,16 @@ def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
 class ResourceWeights:
     """How much each resource counts when a broker's usage is taken as the maximum over its resources."""
 
-    cpu: float = 1.0
-    direct_memory: float = 0.0
-    bandwidth_in: float = 1.0
-    bandwidth_out: float = 1.0
+    cpu: float = weight("loadBalancerCPUResourceWeight", 1.0, "Weight of CPU in a broker's usage.")
+    direct_memory: float = weight(
+        "loadBalancerDirectMemoryResourceWeight", 0.0, "Weight of direct memory in a broker's usage."
+    )
+    bandwidth_in: float = weight(
+        "loadBalancerBandwidthInResourceWeight", 1.0, "Weight of incoming bandwidth in a broker's usage."
+    )
+    bandwidth_out: float = weight(
+        "loadBalancerBandwidthOutResourceWeight", 1.0, "Weight of outgoing bandwidth in a broker's usage."
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -91,10 +91,7 @@ def find_merges(
 
 def _find_merge(namespace: str, bundles: Sequence[MergeCandidate], settings: PlannerSettings) -> Merge | Verdict:
     if len(bundles) <= settings.namespace_minimum_bundles:
-        why: dict[str, Figure] = {
-            "bundles": len(bundles),
-            "loadBalancerNamespaceMinimumBundles": settings.namespace_minimum_bundles,
-        }
+        why: dict[str, Figure] = {"bundles": len(bundles), **settings.said("namespace_minimum_bundles")}
         return Verdict(namespace, MergeReason.NAMESPACE_HAS_MINIMUM_BUNDLES, acted=False, why=why)
     limits, min_age_s = _Limits.of(settings), settings.bundle_merge_min_age_minutes * _MINUTE_S
     apart = young = held = warm = 0
@@ -136,10 +133,10 @@ def _merge(lower: MergeCandidate, upper: MergeCandidate, settings: PlannerSettin
 
 def _limits(settings: PlannerSettings) -> dict[str, Figure]:
     """The limits that were configured; the half of each limit of a split holds besides."""
-    return {
-        "loadBalancerBundleMergeMaxTopics": settings.bundle_merge_max_topics,
-        "loadBalancerBundleMergeMaxSessions": settings.bundle_merge_max_sessions,
-        "loadBalancerBundleMergeMaxMsgRate": settings.bundle_merge_max_msg_rate,
-        "loadBalancerBundleMergeMaxBandwidthMbytes": settings.bundle_merge_max_bandwidth_mbytes,
-        "loadBalancerBundleMergeMinAgeMinutes": settings.bundle_merge_min_age_minutes,
-    }
+    return settings.said(
+        "bundle_merge_max_topics",
+        "bundle_merge_max_sessions",
+        "bundle_merge_max_msg_rate",
+        "bundle_merge_max_bandwidth_mbytes",
+        "bundle_merge_min_age_minutes",
+    )

@@ -28,7 +28,7 @@ from loadmanager.core.filters import (
 from loadmanager.core.load import BoolArray
 from loadmanager.core.plan import Figure
 from loadmanager.core.reasons import FilterReason, Reason
-from loadmanager.core.settings import short_class_name
+from loadmanager.core.settings import KEYS, short_class_name
 
 _OF_ANY_BUNDLE = (FilterReason.OTHER_LOAD_MANAGER_CLASS, FilterReason.TOPIC_LIMIT_REACHED)
 """What keeps every bundle from a broker, whatever its namespace, beside what operators say."""
@@ -114,13 +114,13 @@ def _domain(case: _Case) -> dict[str, Figure]:
 def _class(case: _Case) -> dict[str, Figure]:
     its_class = case.question.snapshot.brokers.load_manager_classes[case.broker]
     wanted = case.question.settings.load_manager_class_name
-    return {"class": short_class_name(its_class) or "none", "loadManagerClassName": short_class_name(wanted)}
+    return {"class": short_class_name(its_class) or "none", KEYS["load_manager_class_name"]: short_class_name(wanted)}
 
 
 def _topic_limit(case: _Case) -> dict[str, Figure]:
     topics, most = int(expected_topics(case.question)[case.broker]), case.question.settings.broker_max_topics
     too_many = topics - most + case.is_extensible
-    return {"topics": topics, "too_many": too_many, "loadBalancerBrokerMaxTopics": most}
+    return {"topics": topics, "too_many": too_many, KEYS["broker_max_topics"]: most}
 
 
 def _failure_domain(case: _Case) -> dict[str, Figure]:

@@ -38,7 +38,7 @@ from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
 from loadmanager.core.restraint import doubted, find_freeze, restrain, restrained
-from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
+from loadmanager.core.settings import KEYS, PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.shedding.base import Pick
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
@@ -63,7 +63,7 @@ State = dict[str, Any]
 `core.state.as_json` made of it.
 """
 
-EXCLUDED_NAMESPACES = "loadBalancerSheddingExcludedNamespaces"
+EXCLUDED_NAMESPACES = KEYS["shedding_excluded_namespaces"]
 """Where the state keeps whose turn it is to get a bundle of a namespace that is excluded from shedding."""
 
 
@@ -406,8 +406,8 @@ def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict
     """Why no round of shedding takes place at all, None if one does."""
     if not (settings.load_balancer_enabled and settings.shedding_enabled):
         why: dict[str, Figure] = {
-            "loadBalancerEnabled": str(settings.load_balancer_enabled).lower(),
-            "loadBalancerSheddingEnabled": str(settings.shedding_enabled).lower(),
+            KEYS["load_balancer_enabled"]: str(settings.load_balancer_enabled).lower(),
+            KEYS["shedding_enabled"]: str(settings.shedding_enabled).lower(),
         }
         return Verdict("cluster", SheddingReason.SHEDDING_DISABLED, acted=False, why=why)
     frozen = find_freeze(snapshot)

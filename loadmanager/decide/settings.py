@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from loadmanager.config import Settings, settings_of
 from loadmanager.core.binding import BOUND_STRATEGIES
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.settings import get_by_name, short_class_name
+from loadmanager.core.settings import KEYS, get_by_name, short_class_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 
-PLACEMENT = "loadBalancerLoadPlacementStrategy"
-SHEDDING = "loadBalancerLoadSheddingStrategy"
+PLACEMENT = KEYS["placement_strategy"]
+SHEDDING = KEYS["shedding_strategy"]
 
 LEGACY_WEIGHTS = {
     "loadBalancerBandwithInResourceWeight": "loadBalancerBandwidthInResourceWeight",
@@ -20,10 +20,10 @@ LEGACY_WEIGHTS = {
 }
 """Keys that Pulsar once misspelt, and still reads where the right one is not set."""
 
-_LISTS = frozenset({"loadBalancerSheddingExcludedNamespaces", "supportedNamespaceBundleSplitAlgorithms"})
+_LISTS = frozenset({KEYS["shedding_excluded_namespaces"], KEYS["supported_split_algorithms"]})
 """Keys whose text is a list with commas."""
 
-_EVENLY = "loadBalancerDistributeBundlesEvenlyEnabled"
+_EVENLY = KEYS["distribute_bundles_evenly_enabled"]
 """On by default, but it hides what a placement strategy thinks, so `decide` wants it asked for."""
 
 _DEFAULT_WEIGHT = re.compile(r"1(\.0*)?")

@@ -12,7 +12,7 @@ from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THRO
 from loadmanager.core.names import BrokerId, BundleRange, namespace_of
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import SplitReason
-from loadmanager.core.settings import PlannerSettings, get_by_name
+from loadmanager.core.settings import KEYS, PlannerSettings, get_by_name
 from loadmanager.core.snapshot import NOBODY, Snapshot
 from loadmanager.core.splitting import PULSAR_REASONS, SPECIFIED_POSITIONS, SPLIT_ALGORITHMS, split_algorithm
 from loadmanager.core.splitting.base import SplitAlgorithm, TopicLoad
@@ -64,7 +64,7 @@ class SplitDecider(Decider):
             split, verdict = divide_bundle(_asked(snapshot, self._bundle), SplitReason.ADMIN_SPLIT, divide, settings)
             return Decided(taken_at_ms, _decisions(snapshot, [split] if split else []), [verdict], self._state)
         if not settings.auto_bundle_split_enabled:
-            why = {"loadBalancerAutoBundleSplitEnabled": str(settings.auto_bundle_split_enabled)}
+            why = {KEYS["auto_bundle_split_enabled"]: str(settings.auto_bundle_split_enabled)}
             verdict = Verdict("cluster", SplitReason.SPLITTING_DISABLED, acted=False, why=why)
             return Decided(taken_at_ms, [], [verdict], self._state)
         latest = goes_by_latest_rates(settings)

@@ -12,10 +12,10 @@ from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, Na
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
-from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response, problem
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import BundlePort, LeadershipPort, PicturePort, SettingsPort
 from loadmanager.wire.http import NamespacePolicies
 from loadmanager.wire.records import BundlesData, parse_boundaries
 from loadmanager.wire.validation import describe
@@ -23,16 +23,23 @@ from loadmanager.wire.validation import describe
 _NAMESPACE = "/admin/v2/namespaces/{tenant}/{namespace}"
 _BUNDLE = _NAMESPACE + "/{range}"
 
-_MARGIN_S = 5.0
-
 
 class AdminHandlers:
     """Namespaces are created and bundles unloaded by the leader; everything else any node answers from memory."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(
+        self,
+        leadership: LeadershipPort,
+        bundles: BundlePort,
+        view: PicturePort,
+        live: SettingsPort,
+        forwarder: Forwarder,
+    ) -> None:
+        self._leadership = leadership
+        self._bundles = bundles
+        self._view = view
+        self._live = live
         self._forwarder = forwarder
-        self._short_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
         tenant, found, unloaded = "/admin/v2/namespaces/{tenant}", (200, 404, 412), (204, 404, 409, 412, 504)
@@ -83,13 +90,9 @@ class AdminHandlers:
             ),
         ]
 
-    @property
-    def _long_s(self) -> float:
-        return self._node.live.current.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
-
     async def list_namespaces(self, request: web.Request) -> web.Response:
         prefix = f"{request.match_info['tenant']}/"
-        return json_response(sorted(name for name in self._node.view.namespaces if name.startswith(prefix)))
+        return json_response(sorted(name for name in self._view.namespaces if name.startswith(prefix)))
 
     async def create_namespace(self, request: web.Request) -> web.Response:
         """`PUT`: 204; 409 when it exists; 400 for a body that cannot be used; 412 for a bad name."""
@@ -97,13 +100,13 @@ class AdminHandlers:
         bundles = self._wanted_bundles(await request.read())
 
         async def act() -> web.Response:
-            await self._node.create_namespace(name, bundles)
+            await self._bundles.create_namespace(name, bundles)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._short_s)
+        return await self._forwarder.on_leader(request, act)
 
     def _wanted_bundles(self, body: bytes) -> NamespaceBundles:
-        settings = self._node.live.current
+        settings = self._live.current
         try:
             policies = NamespacePolicies.model_validate_json(body) if body.strip() else NamespacePolicies()
             wanted = policies.bundles
@@ -138,17 +141,17 @@ class AdminHandlers:
         return json_response(BundlesData.of(self._bundles_of(request)).model_dump(by_alias=True))
 
     def _bundles_of(self, request: web.Request) -> NamespaceBundles:
-        return self._node.view.get_namespace(str(_namespace_of(request))).state.bundles
+        return self._view.get_namespace(str(_namespace_of(request))).state.bundles
 
     async def unload_namespace(self, request: web.Request) -> web.Response:
         """`PUT .../unload`: 204 once every bundle is released; the next lookup places each anew."""
         name = _namespace_of(request)
 
         async def act() -> web.Response:
-            await self._node.unload_namespace(name)
+            await self._bundles.unload_namespace(name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._long_s)
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def unload_bundle(self, request: web.Request) -> web.Response:
         """`PUT .../{range}/unload[?destinationBroker=]`: 204 once released, or owned by the destination.
@@ -160,19 +163,19 @@ class AdminHandlers:
         wanted = request.query.get("destinationBroker", "")
 
         async def act() -> web.Response:
-            self._node.election.get_term()  # only the leader knows for certain who is registered
+            self._leadership.get_term()  # only the leader knows for certain who is registered
             destination = self._destination(wanted)
             if wanted and destination is None:
-                known = ", ".join(sorted(self._node.view.brokers)) or "none"
+                known = ", ".join(sorted(self._view.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
-            await self._node.unload_bundle(name, destination, OwnershipReason.ADMIN_UNLOAD)
+            await self._bundles.unload_bundle(name, destination, OwnershipReason.ADMIN_UNLOAD)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._long_s)
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     def _destination(self, wanted: str) -> Registration | None:
         broker_id = wanted.removeprefix("http://").removeprefix("https://")
-        for registered, entry in self._node.view.brokers.items():
+        for registered, entry in self._view.brokers.items():
             if registered == broker_id:
                 return entry.registration
         return None

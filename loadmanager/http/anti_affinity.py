@@ -13,21 +13,21 @@ from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.policies import check_cluster
 from loadmanager.http.responses import json_response, problem
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import LaidDownPort, PicturePort
 
 _GROUP = "/admin/v2/namespaces/{tenant}/{namespace}/antiAffinity"
 _MEMBERS = "/admin/v2/namespaces/{cluster}/antiAffinity/{group}"
 _MOST_CHARACTERS = 200
-_MARGIN_S = 5.0
 
 
 class AntiAffinityHandlers:
     """Any node tells what is laid down; the leader changes it."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(self, cluster: str, view: PicturePort, operators: LaidDownPort, forwarder: Forwarder) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._operators = operators
         self._forwarder = forwarder
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
         tenant = Parameter("tenant", "of this tenant alone", required=True)
@@ -69,12 +69,12 @@ class AntiAffinityHandlers:
 
     async def members(self, request: web.Request) -> web.Response:
         """`?tenant=`: the namespaces of a group, whatever the case in which its name is written."""
-        check_cluster(self._node, request)
+        check_cluster(self._cluster, request)
         tenant = request.query.get("tenant", "")
         if not tenant:
             raise BadRequestError("tenant: is required")
         wanted = request.match_info["group"].strip().lower()
-        groups = self._node.view.laid_down.anti_affinity
+        groups = self._view.laid_down.anti_affinity
         return json_response(
             sorted(
                 name
@@ -84,7 +84,7 @@ class AntiAffinityHandlers:
         )
 
     async def get_group(self, request: web.Request) -> web.Response:
-        group = self._node.view.laid_down.anti_affinity.get(self._namespace(request))
+        group = self._view.laid_down.anti_affinity.get(self._namespace(request))
         if group is None:
             return web.Response(status=HTTPStatus.NO_CONTENT)
         return web.Response(text=group, content_type="application/json")
@@ -111,13 +111,13 @@ class AntiAffinityHandlers:
             return others if group is None else {**others, name: group}
 
         async def act() -> web.Response:
-            await self._node.operators.update_anti_affinity(change)
+            await self._operators.update_anti_affinity(change)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.on_leader(request, act)
 
     def _namespace(self, request: web.Request) -> str:
         """The namespace that the path names; `NamespaceNotFoundError` when there is none."""
         name = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
-        self._node.view.get_namespace(str(name))
+        self._view.get_namespace(str(name))
         return str(name)

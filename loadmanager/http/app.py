@@ -27,34 +27,36 @@ from loadmanager.http.ops import OpsHandlers
 from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import NodePort
 
 _CONNECTIONS_TO_LEADER = 512
 
 
-def make_app(node: Node) -> web.Application:
+def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     http = HttpClient(_CONNECTIONS_TO_LEADER)
     forwarder = Forwarder(node, http, node.settings.lookup_timeout_ms / 1000)
-    registry = CollectorRegistry()
-    metrics = LookupMetrics(registry, node.settings.cluster_name)
+    registry, cluster = CollectorRegistry(), node.settings.cluster_name
+    metrics = LookupMetrics(registry, cluster)
     operations = [
-        *LookupHandlers(node, forwarder, metrics).operations(),
-        *AdminHandlers(node, forwarder).operations(),
-        *BundleHandlers(node, forwarder).operations(),
-        *PolicyHandlers(node, forwarder).operations(),
-        *AntiAffinityHandlers(node, forwarder).operations(),
-        *ConfigurationHandlers(node, forwarder).operations(),
-        *ControlHandlers(node, forwarder).operations(),
-        *DrainingHandlers(node, forwarder).operations(),
-        *LearnedHandlers(node, forwarder).operations(),
-        *PlanHandlers(node, forwarder).operations(),
-        *BrokerHandlers(node).operations(),
-        *BrokerStatsHandlers(node).operations(),
-        *LoadBalanceHandlers(node, forwarder).operations(),
-        *ExplainHandlers(node, forwarder).operations(),
-        *OpsHandlers(node, registry).operations(),
+        *LookupHandlers(node, node.view, forwarder, metrics).operations(),
+        *AdminHandlers(node, node, node.view, node.live, forwarder).operations(),
+        *BundleHandlers(node, node.live, forwarder).operations(),
+        *PolicyHandlers(cluster, node.view, node.operators, node, node.live, forwarder).operations(),
+        *AntiAffinityHandlers(cluster, node.view, node.operators, forwarder).operations(),
+        *ConfigurationHandlers(node.live, node.operators, forwarder).operations(),
+        *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
+        *DrainingHandlers(node.drains, node, node.desk.churn, forwarder).operations(),
+        *LearnedHandlers(node.view, node.operators, forwarder).operations(),
+        *PlanHandlers(node.plans, forwarder).operations(),
+        *BrokerHandlers(node, node.view, node.desk).operations(),
+        *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *LoadBalanceHandlers(
+            node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
+        ).operations(),
+        *ExplainHandlers(node.explainer, forwarder).operations(),
+        *OpsHandlers(node, node.view, cluster, registry).operations(),
     ]
     operations += OpenApiHandlers(operations).operations()
     app.add_routes([operation.route() for operation in operations])

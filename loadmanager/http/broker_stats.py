@@ -9,11 +9,10 @@ from aiohttp import web
 
 from loadmanager.core.names import BrokerId
 from loadmanager.core.snapshot import Snapshot
-from loadmanager.errors import BadRequestError, InvalidRecordError
+from loadmanager.errors import BadRequestError
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.service import Node
-from loadmanager.store import paths
+from loadmanager.leader.port import DeskPort, PicturePort
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.http import MetricsAnswer
 
@@ -30,8 +29,9 @@ _USAGE = (
 class BrokerStatsHandlers:
     """Read-only; any node answers from memory."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
+    def __init__(self, view: PicturePort, desk: DeskPort) -> None:
+        self._view = view
+        self._desk = desk
 
     def operations(self) -> list[Operation]:
         return [
@@ -66,19 +66,13 @@ class BrokerStatsHandlers:
         503 when what it wrote cannot be read.
         """
         broker_id = BrokerId(request.query.get("brokerId", ""))
-        view = self._node.view
         if not broker_id:
             raise BadRequestError("brokerId is missing: a node is no broker; GET /admin/v2/brokers lists them")
-        view.get_registration(broker_id)
-        entry = view.brokers.get(broker_id)
-        if entry is None:
-            path = paths.broker(broker_id)
-            raise InvalidRecordError(f"the report of {broker_id} cannot be read: {view.faults.get(path, path)}")
-        return json_bytes(encode_local_broker_data(entry.record))
+        return json_bytes(encode_local_broker_data(self._view.get_broker(broker_id).record))
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request
-        return json_response(await asyncio.to_thread(_metrics, self._node.desk.snapshot()))
+        return json_response(await asyncio.to_thread(_metrics, self._desk.snapshot()))
 
     async def availability(self, request: web.Request) -> web.Response:
         del request

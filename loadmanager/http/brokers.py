@@ -12,10 +12,8 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.http.openapi import TEXT, Operation, Parameter
-from loadmanager.http.ops import why_not_ready
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import DeskPort, HealthPort, PicturePort
 from loadmanager.wire.http import BrokerAssignment, BrokerInfo, NamespaceOwnershipStatus
 
 _BROKERS = "/admin/v2/brokers"
@@ -26,8 +24,10 @@ _CLUSTER = "{cluster:(?!(?:health|ready|version|configuration|internal-configura
 class BrokerHandlers:
     """Read-only; any node answers from memory. A cluster's name is not looked at: a node knows one cluster."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: HealthPort, view: PicturePort, desk: DeskPort) -> None:
         self._node = node
+        self._view = view
+        self._desk = desk
 
     def operations(self) -> list[Operation]:
         return [
@@ -66,12 +66,12 @@ class BrokerHandlers:
 
     async def list_brokers(self, request: web.Request) -> web.Response:
         del request
-        return json_response(sorted(self._node.view.brokers))
+        return json_response(sorted(self._view.brokers))
 
     async def leader(self, request: web.Request) -> web.Response:
         """`GET /admin/v2/brokers/leaderBroker`: the node that leads; 404 when none does."""
         del request
-        leader = self._node.view.leader
+        leader = self._view.leader
         if leader is None:
             return problem(HTTPStatus.NOT_FOUND, "no node leads at the moment")
         return json_bytes(BrokerInfo(service_url=leader.service_url, broker_id=leader.node_id).to_json())
@@ -80,8 +80,8 @@ class BrokerHandlers:
         """`?brokerId=`: a registered broker is in order, since its agent gives the registration up when it is not."""
         broker_id = request.query.get("brokerId")
         if broker_id is not None:
-            self._node.view.get_registration(BrokerId(broker_id))
-        reason = why_not_ready(self._node)
+            self._view.get_registration(BrokerId(broker_id))
+        reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
         return web.Response(text="ok")
@@ -92,12 +92,12 @@ class BrokerHandlers:
 
     async def owned(self, request: web.Request) -> web.Response:
         """`GET .../{broker}/ownedNamespaces`: every bundle it owns; one on its way elsewhere is no more active."""
-        registration = self._node.view.get_registration(BrokerId(request.match_info["broker"]))
-        policies = self._node.desk.snapshot().policies
-        return json_response(await asyncio.to_thread(_owned_by, registration, self._node.view, policies))
+        registration = self._view.get_registration(BrokerId(request.match_info["broker"]))
+        policies = self._desk.snapshot().policies
+        return json_response(await asyncio.to_thread(_owned_by, registration, self._view, policies))
 
 
-def _owned_by(registration: Registration, view: ClusterView, policies: Policies) -> dict[str, dict[str, object]]:
+def _owned_by(registration: Registration, view: PicturePort, policies: Policies) -> dict[str, dict[str, object]]:
     """The status of each bundle of a broker, in Pulsar's JSON, whose names are not in camel case."""
     owned = {}
     for entry, index, ownership in view.ownerships():

@@ -13,26 +13,24 @@ from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.errors import BadRequestError
 from loadmanager.http.bodies import body_of, truth_of
-from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_bytes, problem
-from loadmanager.leader.carrying_out.reshaping import HOT, LARGEST
-from loadmanager.leader.service import Node
-from loadmanager.wire.bundles import MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
+from loadmanager.leader.port import BundlePort, SettingsPort
+from loadmanager.wire.bundles import HOT, LARGEST, MergedBundle, MergeRequest, SplitPositions, TopicHashPositions
 from loadmanager.wire.validation import describe
 
 _BUNDLE = "/admin/v2/namespaces/{tenant}/{namespace}/{range}"
-_MARGIN_S = 5.0
 _PARTITION = re.compile(r"-partition-[0-9]+$")
 
 
 class BundleHandlers:
     """Bundles are split and merged by the leader; their topics are named by their owner, whom any node may ask."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(self, bundles: BundlePort, live: SettingsPort, forwarder: Forwarder) -> None:
+        self._bundles = bundles
+        self._live = live
         self._forwarder = forwarder
-        self._long_s = node.settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
         return [
@@ -85,14 +83,13 @@ class BundleHandlers:
         own = None if text in (LARGEST, HOT) else BundleName(namespace, BundleRange.parse(text.lower()))
 
         async def act() -> web.Response:
-            self._node.election.get_term()  # only the leader knows the bundles for certain
-            name = own or self._node.reshaper.find_bundle(namespace, text)
+            name = own or self._bundles.find_bundle(namespace, text)
             if name is None:
                 return problem(HTTPStatus.NOT_FOUND, f"{text}: no bundle of namespace {namespace} carries anything")
-            await self._node.split_bundle(name, algorithm=algorithm, positions=positions, unload=unload)
+            await self._bundles.split_bundle(name, algorithm=algorithm, positions=positions, unload=unload)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._long_s)
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def merge(self, request: web.Request) -> web.Response:
         """`POST .../merge`: 200 and the new bundle; 400 for bundles that are no neighbours, 409 for two owners."""
@@ -101,20 +98,18 @@ class BundleHandlers:
         with_ = None if wanted is None else BundleRange.parse(wanted.lower())
 
         async def act() -> web.Response:
-            merged = await self._node.merge_bundles(name, with_)
+            merged = await self._bundles.merge_bundles(name, with_)
             return json_bytes(MergedBundle(bundle=str(merged)).to_json())
 
-        return await self._forwarder.on_leader(request, act, self._long_s)
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def topic_hash_positions(self, request: web.Request) -> web.Response:
         """`GET .../topicHashPositions`: 412 for a range that is no current bundle, or one that nobody owns."""
         name = BundleName(_namespace_of(request), BundleRange.parse(request.match_info["range"].lower()))
-        entry, index = self._node.view.bundle(name)
-        owner = self._node.view.find_owner(entry.state.ownerships[index])
-        if owner is None:
+        topics = await self._bundles.get_topics(name)
+        if topics is None:
             return problem(HTTPStatus.PRECONDITION_FAILED, f"bundle {name} has no owner that could name its topics")
         wanted = set(request.query.getall("topics", ()))
-        topics = await self._node.agents.get_topics(owner.registration, name)
         positions = {
             each.topic: each.hash
             for each in topics

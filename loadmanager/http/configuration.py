@@ -10,20 +10,19 @@ from loadmanager.config import dynamic_keys, values_as_text
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.responses import json_response
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import LaidDownPort, SettingsPort
 from loadmanager.overrides import check_dynamic
 
 _CONFIGURATION = "/admin/v2/brokers/configuration"
-_MARGIN_S = 5.0
 
 
 class ConfigurationHandlers:
     """Any node tells its settings; the leader changes those of all nodes."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(self, live: SettingsPort, operators: LaidDownPort, forwarder: Forwarder) -> None:
+        self._live = live
+        self._operators = operators
         self._forwarder = forwarder
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
         texts = dict[str, str]
@@ -65,25 +64,25 @@ class ConfigurationHandlers:
 
     async def values(self, request: web.Request) -> web.Response:
         del request
-        return json_response(dict(sorted(self._node.live.overrides.items())))
+        return json_response(dict(sorted(self._live.overrides.items())))
 
     async def runtime(self, request: web.Request) -> web.Response:
         del request
-        return json_response(values_as_text(self._node.live.current))
+        return json_response(values_as_text(self._live.current))
 
     async def set_value(self, request: web.Request) -> web.Response:
         """`POST`: 200 as in Pulsar, once the leader goes by it; 400 for an unusable value, 412 for the key."""
         key, text = request.match_info["key"], request.match_info["value"]
 
         def put(stored: Mapping[str, str]) -> Mapping[str, str]:
-            self._node.live.check({**self._node.live.overrides, key: text})
+            self._live.check({**self._live.overrides, key: text})
             return {**stored, key: text}
 
         async def act() -> web.Response:
-            await self._node.operators.update_configuration(put)
+            await self._operators.update_configuration(put)
             return web.Response()
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.on_leader(request, act)
 
     async def delete_value(self, request: web.Request) -> web.Response:
         """`DELETE`: 200 as in Pulsar; an override that cannot be used goes too, whatever its key."""
@@ -92,12 +91,12 @@ class ConfigurationHandlers:
         def remove(stored: Mapping[str, str]) -> Mapping[str, str]:
             if key not in stored:
                 check_dynamic(key)
-            others = {name: text for name, text in self._node.live.overrides.items() if name != key}
-            self._node.live.check(others)
+            others = {name: text for name, text in self._live.overrides.items() if name != key}
+            self._live.check(others)
             return {name: text for name, text in stored.items() if name != key}
 
         async def act() -> web.Response:
-            await self._node.operators.update_configuration(remove)
+            await self._operators.update_configuration(remove)
             return web.Response()
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.on_leader(request, act)

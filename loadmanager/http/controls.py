@@ -16,13 +16,12 @@ from loadmanager.http.bodies import body_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.responses import json_response
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import LaidDownPort, LeadershipPort, PicturePort
 from loadmanager.wire.controls import ControlsData, HoldOff, Pin, Reasoned, data_of
 
 _OURS = "/loadbalance/v1"
 _BROKER = f"{_OURS}/brokers/{{broker}}"
 _BUNDLE = f"{_OURS}/bundles/{{tenant}}/{{namespace}}/{{range}}"
-_MARGIN_S = 5.0
 
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
@@ -32,10 +31,13 @@ _Change = Callable[[Controls], Controls]
 class ControlHandlers:
     """Any node tells the controls; the leader changes them. Taking back what is not in force is no error."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(
+        self, leadership: LeadershipPort, view: PicturePort, operators: LaidDownPort, forwarder: Forwarder
+    ) -> None:
+        self._leadership = leadership
+        self._view = view
+        self._operators = operators
         self._forwarder = forwarder
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
@@ -89,7 +91,7 @@ class ControlHandlers:
 
     async def get_controls(self, request: web.Request) -> web.Response:
         del request
-        return json_response(data_of(self._node.view.laid_down.controls))
+        return json_response(data_of(self._view.laid_down.controls))
 
     async def exclude(self, request: web.Request) -> web.Response:
         broker = _broker_of(request)
@@ -123,8 +125,8 @@ class ControlHandlers:
         broker = BrokerId(wanted.broker)
 
         def check() -> None:
-            self._node.view.bundle(bundle)
-            self._node.view.get_registration(broker)
+            self._view.bundle(bundle)
+            self._view.get_registration(broker)
 
         return await self._change(
             request, lambda controls: replace(controls, pinned={**controls.pinned, str(bundle): broker}), check
@@ -140,7 +142,7 @@ class ControlHandlers:
         def change(controls: Controls) -> Controls:
             return replace(controls, frozen_bundles={**controls.frozen_bundles, str(bundle): why.reason})
 
-        return await self._change(request, change, lambda: self._node.view.bundle(bundle))
+        return await self._change(request, change, lambda: self._view.bundle(bundle))
 
     async def thaw_bundle(self, request: web.Request) -> web.Response:
         bundle = str(_bundle_of(request))
@@ -167,16 +169,16 @@ class ControlHandlers:
         """The change, made on the leader if `check` finds nothing wrong there."""
 
         async def act() -> web.Response:
-            self._node.election.get_term()  # only the leader knows for certain what there is
+            self._leadership.get_term()  # only the leader knows for certain what there is
             check()
-            await self._node.operators.update_controls(change)
+            await self._operators.update_controls(change)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.on_leader(request, act)
 
     def _must_be_known(self, broker: BrokerId) -> None:
         """`BrokerNotFoundError` unless the broker is registered, or has bundles while it is away."""
-        view = self._node.view
+        view = self._view
         if broker not in view.registrations:
             owners = {ownership.owner.broker for _, _, ownership in view.ownerships() if ownership.owner}
             if broker not in owners:

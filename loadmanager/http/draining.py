@@ -10,21 +10,21 @@ from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceN
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import BreakerPort, BundlePort, DrainPort
 from loadmanager.wire.plans import ChurnAnswer, DrainProgress, FrozenBundle
 
 _DRAIN = "/loadbalance/v1/brokers/{broker}/drain"
 _UNLOAD = "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/unload"
 _CHURN = "/loadbalance/v1/churn"
 _BREAKER = f"{_CHURN}/breaker"
-_MARGIN_S = 5.0
 
 
 class DrainingHandlers:
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(self, drains: DrainPort, bundles: BundlePort, breaker: BreakerPort, forwarder: Forwarder) -> None:
+        self._drains = drains
+        self._bundles = bundles
+        self._breaker = breaker
         self._forwarder = forwarder
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
         bundle = Parameter("bundle", "only of this bundle, tenant/namespace/0x.._0x..; none: of everything")
@@ -74,46 +74,41 @@ class DrainingHandlers:
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
-            self._node.must_lead()
-            progress = await self._node.drains.start(broker)
+            progress = await self._drains.start(broker)
             return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.once_it_leads(request, act)
 
     async def progress(self, request: web.Request) -> web.Response:
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
-            self._node.must_lead()
-            return json_response(self._node.drains.progress(broker).model_dump(by_alias=True))
+            return json_response(self._drains.progress(broker).model_dump(by_alias=True))
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.once_it_leads(request, act)
 
     async def stop(self, request: web.Request) -> web.Response:
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
-            self._node.must_lead()
-            await self._node.drains.stop(broker)
+            await self._drains.stop(broker)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.once_it_leads(request, act)
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
 
         async def act() -> web.Response:
-            self._node.must_lead()
-            await self._node.executor.cancel(name)
+            await self._bundles.cancel_unload(name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.once_it_leads(request, act)
 
     async def churn(self, request: web.Request) -> web.Response:
         async def act() -> web.Response:
-            self._node.must_lead()
-            figures = self._node.desk.churn.figures()
+            figures = self._breaker.figures()
             answer = ChurnAnswer(
                 thrash_percent=100 * figures.thrash,
                 moved_within_hour_percent=100 * figures.moved_within_hour,
@@ -126,15 +121,14 @@ class DrainingHandlers:
             )
             return json_response(answer.model_dump(by_alias=True))
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.once_it_leads(request, act)
 
     async def lift(self, request: web.Request) -> web.Response:
         wanted = request.query.get("bundle")
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
         async def act() -> web.Response:
-            self._node.must_lead()
-            self._node.desk.churn.lift(bundle)
+            self._breaker.lift(bundle)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.once_it_leads(request, act)

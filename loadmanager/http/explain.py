@@ -11,7 +11,7 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import ExplainPort
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.validation import WireModel
 
@@ -21,10 +21,9 @@ _EXPLAIN = "/loadbalance/v1/explain"
 class ExplainHandlers:
     """`/loadbalance/v1/explain`: answered by the leader, which alone knows what strategies remember. Read-only."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(self, explainer: ExplainPort, forwarder: Forwarder) -> None:
+        self._explainer = explainer
         self._forwarder = forwarder
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
         bundle = Parameter("bundle", "tenant/namespace/0x.._0x..", required=True)
@@ -60,23 +59,22 @@ class ExplainHandlers:
     async def bundle(self, request: web.Request) -> web.Response:
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
-        return await self._explained(request, lambda: self._node.explainer.bundle(name))
+        return await self._explained(request, lambda: self._explainer.bundle(name))
 
     async def broker(self, request: web.Request) -> web.Response:
         broker = parse_broker_id(request.match_info["broker"])
-        return await self._explained(request, lambda: self._node.explainer.broker(broker))
+        return await self._explained(request, lambda: self._explainer.broker(broker))
 
     async def why_not(self, request: web.Request) -> web.Response:
         """`?bundle=&broker=`."""
         bundle, broker = BundleName.parse(_wanted(request, "bundle")), parse_broker_id(_wanted(request, "broker"))
-        return await self._explained(request, lambda: self._node.explainer.why_not(bundle, broker))
+        return await self._explained(request, lambda: self._explainer.why_not(bundle, broker))
 
     async def _explained(self, request: web.Request, explain: Callable[[], Awaitable[WireModel]]) -> web.Response:
         async def act() -> web.Response:
-            self._node.must_lead()
             return json_response((await explain()).model_dump(by_alias=True))
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.once_it_leads(request, act)
 
 
 def _wanted(request: web.Request, name: str) -> str:

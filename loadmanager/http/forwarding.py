@@ -11,17 +11,24 @@ from aiohttp import web
 from yarl import URL
 
 from loadmanager.calling import HttpClient, PeerNotReachedError, PeerUnavailableError
+from loadmanager.config import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import LeadershipPort
 from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
 
 _ASK_AGAIN_S = 0.25
 """After so long a leader that could not be reached, or said that it is none, is asked once more."""
 
+_MARGIN_S = 5.0
 _SHORTEST_S = 0.5
 _HANDED_ON = ("Content-Type", LISTENER_HEADER)
 _PASSED_ON = ("Content-Type", "Retry-After")
 _REDIRECTS = range(300, 400)
+
+
+def unloading_timeout_s(settings: Settings) -> float:
+    """How long another node may take for what unloads bundles."""
+    return settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
 
 
 class Forwarder:
@@ -31,22 +38,23 @@ class Forwarder:
     `NoLeaderError`. A request that was passed on once is not passed on again.
     """
 
-    def __init__(self, node: Node, http: HttpClient, patience_s: float) -> None:
-        self._node = node
+    def __init__(self, leadership: LeadershipPort, http: HttpClient, patience_s: float) -> None:
+        self._leadership = leadership
         self._http = http
         self._patience_s = patience_s
 
     async def on_leader(
-        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float
+        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
     ) -> web.Response:
-        """`act()` on the leader; `timeout_s` bounds the answer of another node."""
+        """`act()` on the leader. Another node is given `timeout_s` to answer, and never less than it waits itself."""
+        timeout_s = max(timeout_s, self._patience_s + _MARGIN_S)
         deadline_s = time.monotonic() + self._patience_s
         while True:
-            changed = self._node.leader_changed
+            changed = self._leadership.leader_changed
             try:
                 return await act()
             except (NotLeaderError, NoLeaderError) as error:
-                if FORWARDED_HEADER in request.headers and self._node.leader_url != self._node.service_url:
+                if FORWARDED_HEADER in request.headers and self._leadership.leader_url != self._leadership.service_url:
                     raise
                 refusal = error
             if request.method == "GET":
@@ -59,16 +67,27 @@ class Forwarder:
                 raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
             await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
 
+    async def once_it_leads(
+        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
+    ) -> web.Response:
+        """As `on_leader`, where `act` may be called only once the leader has read all that its predecessors wrote."""
+
+        async def lead_and_act() -> web.Response:
+            self._leadership.must_lead()
+            return await act()
+
+        return await self.on_leader(request, lead_and_act, timeout_s)
+
     async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
         """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""
-        url = self._node.leader_url
-        if url is None or url == self._node.service_url:
+        url = self._leadership.leader_url
+        if url is None or url == self._leadership.service_url:
             return ""
         passing = asyncio.ensure_future(self._pass_on(request, url, body, timeout_s))
         try:
             while not passing.done() and request.method == "GET":
-                changed = self._node.leader_changed
-                if self._node.leader_url != url:
+                changed = self._leadership.leader_changed
+                if self._leadership.leader_url != url:
                     return ""
                 either: tuple[asyncio.Future[Any], ...] = (passing, changed)
                 await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -78,7 +97,7 @@ class Forwarder:
 
     async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | str:
         """The leader's answer; why there is none when it was not reached or no longer leads, and nothing was done."""
-        headers = {FORWARDED_HEADER: self._node.node_id}
+        headers = {FORWARDED_HEADER: self._leadership.node_id}
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
         try:
             answer = await self._http.call(

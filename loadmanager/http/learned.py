@@ -10,20 +10,19 @@ from loadmanager.http.bodies import value_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.responses import json_bytes
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import LaidDownPort, PicturePort
 from loadmanager.wire.learned import LEARNED_DATA, LearnedData, encode_learned
 
 _LEARNED = "/loadbalance/v1/learned"
-_MARGIN_S = 5.0
 
 
 class LearnedHandlers:
     """Any node tells what is published; the leader takes it, and lets go of it."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(self, view: PicturePort, operators: LaidDownPort, forwarder: Forwarder) -> None:
+        self._view = view
+        self._operators = operators
         self._forwarder = forwarder
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
 
     def operations(self) -> list[Operation]:
         done = (204, 409, 413)
@@ -47,7 +46,7 @@ class LearnedHandlers:
 
     async def get_learned(self, request: web.Request) -> web.Response:
         del request
-        return json_bytes(encode_learned(self._node.view.laid_down.learned))
+        return json_bytes(encode_learned(self._view.laid_down.learned))
 
     async def put_learned(self, request: web.Request) -> web.Response:
         learned: LearnedData = await value_of(request, LEARNED_DATA)
@@ -58,7 +57,7 @@ class LearnedHandlers:
 
     async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
         async def act() -> web.Response:
-            await self._node.operators.update_learned(learned)
+            await self._operators.update_learned(learned)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.on_leader(request, act)

@@ -9,7 +9,7 @@ from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.lookup import topic_of
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import DecisionPort, DeskPort, LeadershipPort, PicturePort
 from loadmanager.wire.http import ClusterAnswer, DecisionsAnswer, OwnershipAnswer
 
 _DEFAULT_LIMIT = 100
@@ -19,10 +19,21 @@ _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 class LoadBalanceHandlers:
     """`/loadbalance/v1`: read-only."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(
+        self,
+        leadership: LeadershipPort,
+        view: PicturePort,
+        desk: DeskPort,
+        decisions: DecisionPort,
+        decisions_kept: int,
+        forwarder: Forwarder,
+    ) -> None:
+        self._leadership = leadership
+        self._view = view
+        self._desk = desk
+        self._decisions = decisions
+        self._most_decisions = 2 * decisions_kept
         self._forwarder = forwarder
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
         limit: dict[str, object] = {"type": "integer", "minimum": 1, "default": _DEFAULT_LIMIT}
@@ -55,7 +66,7 @@ class LoadBalanceHandlers:
 
     async def ownership(self, request: web.Request) -> web.Response:
         """Who owns the bundle of a topic, as this node knows it; nothing is assigned."""
-        entry, index = self._node.view.bundle_of_topic(topic_of(request))
+        entry, index = self._view.bundle_of_topic(topic_of(request))
         ownership = entry.state.ownerships[index]
         owner = ownership.owner
         answer = OwnershipAnswer(
@@ -70,20 +81,20 @@ class LoadBalanceHandlers:
 
     async def decisions(self, request: web.Request) -> web.Response:
         """`?limit=&subject=`: the leader's recent decisions and non-decisions, newest first."""
-        limit = number_of(request, "limit", _DEFAULT_LIMIT, 1, 2 * self._node.settings.decisions_kept)
+        limit = number_of(request, "limit", _DEFAULT_LIMIT, 1, self._most_decisions)
 
         async def act() -> web.Response:
-            term = self._node.election.get_term()
-            recent = self._node.journal.recent(limit, request.query.get("subject"))
+            term = self._leadership.get_term()
+            recent = self._decisions.recent(limit, request.query.get("subject"))
             return json_response({"epoch": term.epoch, "decisions": recent})
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s)
+        return await self._forwarder.on_leader(request, act)
 
     async def cluster(self, request: web.Request) -> web.Response:
         """The cluster in one answer: who leads, and each broker's usage, load and number of bundles."""
         del request
-        view = self._node.view
-        brokers = self._node.desk.snapshot().brokers
+        view = self._view
+        brokers = self._desk.snapshot().brokers
         rows = [
             {
                 "brokerId": broker_id,

@@ -14,8 +14,7 @@ from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.responses import json_bytes, problem, problem_of
-from loadmanager.leader.picture.view import BrokerEntry, lookup_answer
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import BrokerPort, LookupPort, PicturePort
 from loadmanager.wire.http import LISTENER_HEADER, LookupData, PartitionedTopicMetadata
 
 _TOPIC = "{domain}/{tenant}/{namespace}/{topic}"
@@ -37,11 +36,11 @@ def topic_of(request: web.Request) -> TopicName:
 class LookupHandlers:
     """Pulsar's lookup paths."""
 
-    def __init__(self, node: Node, forwarder: Forwarder, metrics: LookupMetrics) -> None:
-        self._node = node
+    def __init__(self, lookups: LookupPort, view: PicturePort, forwarder: Forwarder, metrics: LookupMetrics) -> None:
+        self._lookups = lookups
+        self._view = view
         self._forwarder = forwarder
         self._metrics = metrics
-        self._timeout_s = node.settings.lookup_timeout_ms / 1000
 
     def operations(self) -> list[Operation]:
         listener = Parameter("listenerName", f"which advertised listener; the header {LISTENER_HEADER} says it too")
@@ -82,7 +81,7 @@ class LookupHandlers:
         started_s = time.perf_counter()
         try:
             topic = topic_of(request)
-            owner = self._node.find_owner(topic)
+            owner = self._lookups.find_owner(topic)
             response = self._respond(request, owner) if owner is not None else await self._assign(request, topic)
         except Exception as error:  # noqa: BLE001 - the top of the request, as in `guarded`
             response = problem_of(request, error)
@@ -94,28 +93,27 @@ class LookupHandlers:
 
     async def _assign(self, request: web.Request, topic: TopicName) -> web.Response:
         async def act() -> web.Response:
-            return self._respond(request, await self._node.lookup(topic))
+            return self._respond(request, await self._lookups.lookup(topic))
 
-        return await self._forwarder.on_leader(request, act, self._timeout_s + 1)
+        return await self._forwarder.on_leader(request, act)
 
-    def _respond(self, request: web.Request, owner: BrokerEntry) -> web.Response:
+    def _respond(self, request: web.Request, owner: BrokerPort) -> web.Response:
         listener = request.query.get("listenerName") if "?" in request.raw_path else None
         listener = listener or request.headers.get(_LISTENER_HEADER)
         if not listener:
             return json_bytes(owner.lookup_body)
-        broker_id = owner.registration.broker
-        answer = lookup_answer(broker_id, owner.record, listener)
+        answer = owner.find_answer(listener)
         if answer is None:
-            reason = f"the broker {broker_id} has no advertised listener named {listener!r}"
+            reason = f"the broker {owner.registration.broker} has no advertised listener named {listener!r}"
             return problem(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
-        return json_bytes(answer.to_json())
+        return json_bytes(answer)
 
     async def bundle(self, request: web.Request) -> web.Response:
         """`GET /lookup/v2/topic/.../bundle`: the range of the topic's bundle, as bare text; nothing is assigned."""
-        entry, index = self._node.view.bundle_of_topic(topic_of(request))
+        entry, index = self._view.bundle_of_topic(topic_of(request))
         return web.Response(text=str(entry.state.bundles.range_at(index)), content_type="application/json")
 
     async def partitions(self, request: web.Request) -> web.Response:
         """`GET /admin/v2/.../partitions`: what a client asks before a lookup. Topics here are never partitioned."""
-        self._node.view.get_namespace(str(topic_of(request).namespace))
+        self._view.get_namespace(str(topic_of(request).namespace))
         return json_bytes(_NOT_PARTITIONED)

@@ -11,7 +11,7 @@ from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_response
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import PlanPort
 from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
 
 _PLANS = "/loadbalance/v1/plans"
@@ -21,8 +21,8 @@ _EXECUTION_TIMEOUT_S = 3_600.0
 
 
 class PlanHandlers:
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(self, plans: PlanPort, forwarder: Forwarder) -> None:
+        self._plans = plans
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
@@ -60,27 +60,24 @@ class PlanHandlers:
         wanted = await body_of(request, PlanRequest)
 
         async def act() -> web.Response:
-            self._node.must_lead()
-            return json_response((await self._node.plans.compute(wanted)).model_dump(by_alias=True))
+            return json_response((await self._plans.compute(wanted)).model_dump(by_alias=True))
 
-        return await self._forwarder.on_leader(request, act, _PLANNING_TIMEOUT_S)
+        return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 
     async def get(self, request: web.Request) -> web.Response:
         async def act() -> web.Response:
-            self._node.must_lead()
-            return json_response(self._node.plans.get(request.match_info["hash"]).model_dump(by_alias=True))
+            return json_response(self._plans.get(request.match_info["hash"]).model_dump(by_alias=True))
 
-        return await self._forwarder.on_leader(request, act, _PLANNING_TIMEOUT_S)
+        return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 
     async def execute(self, request: web.Request) -> web.Response:
         insists = truth_of(request, "evenIfFrozen")
 
         async def act() -> web.Response:
-            self._node.must_lead()
             try:
-                report = await self._node.plans.execute(request.match_info["hash"], even_if_frozen=insists)
+                report = await self._plans.execute(request.match_info["hash"], even_if_frozen=insists)
             except PlanDriftedError as error:
                 return json_response(error.report, HTTPStatus.CONFLICT)
             return json_response(report.model_dump(by_alias=True))
 
-        return await self._forwarder.on_leader(request, act, _EXECUTION_TIMEOUT_S)
+        return await self._forwarder.once_it_leads(request, act, _EXECUTION_TIMEOUT_S)

@@ -14,10 +14,10 @@ from loadmanager.core.names import BrokerId, NamespaceName, broker_host
 from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, UnloadScope, namespaces_to_unload
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
 from loadmanager.http.bodies import value_of
-from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import Operation
 from loadmanager.http.responses import json_response
-from loadmanager.leader.service import Node
+from loadmanager.leader.port import BundlePort, LaidDownPort, PicturePort, SettingsPort
 from loadmanager.wire.policies import (
     FAILURE_DOMAIN,
     ISOLATION_DATA,
@@ -32,14 +32,13 @@ _CLUSTER = "/admin/v2/clusters/{cluster}"
 _POLICIES = f"{_CLUSTER}/namespaceIsolationPolicies"
 _DOMAINS = f"{_CLUSTER}/failureDomains"
 _NOT_BROKERS = "{policy:(?!brokers$)[^/]+}"
-_MARGIN_S = 5.0
 
 _Data = TypeVar("_Data")
 
 
-def check_cluster(node: Node, request: web.Request) -> None:
-    """`NotFoundError` unless the path names the cluster of this node."""
-    name, own = request.match_info["cluster"], node.settings.cluster_name
+def check_cluster(own: str, request: web.Request) -> None:
+    """`NotFoundError` unless the path names the node's own cluster."""
+    name = request.match_info["cluster"]
     if name != own:
         raise NotFoundError(f"cluster {name[:80]!r} not found; this one is {own!r}")
 
@@ -77,10 +76,20 @@ class _Kind(Generic[_Data]):
 class PolicyHandlers:
     """Any node tells what is laid down; the leader changes it."""
 
-    def __init__(self, node: Node, forwarder: Forwarder) -> None:
-        self._node = node
+    def __init__(
+        self,
+        cluster: str,
+        view: PicturePort,
+        operators: LaidDownPort,
+        bundles: BundlePort,
+        live: SettingsPort,
+        forwarder: Forwarder,
+    ) -> None:
+        self._cluster = cluster
+        self._view = view
+        self._bundles = bundles
+        self._live = live
         self._forwarder = forwarder
-        operators, view = node.operators, node.view
         self._isolation: _Kind[IsolationData] = _Kind(
             "isolation policy", "policy", lambda: view.laid_down.isolation, operators.update_isolation
         )
@@ -137,14 +146,14 @@ class PolicyHandlers:
 
     def _list(self, kind: _Kind[_Data]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            check_cluster(self._node, request)
+            check_cluster(self._cluster, request)
             return json_response(dict(sorted(kind.known().items())))
 
         return handle
 
     def _get(self, kind: _Kind[_Data]) -> Handler:
         async def handle(request: web.Request) -> web.Response:
-            check_cluster(self._node, request)
+            check_cluster(self._cluster, request)
             return json_response(kind.get(request.match_info[kind.variable]))
 
         return handle
@@ -153,25 +162,25 @@ class PolicyHandlers:
         """204; nothing is unloaded, and what is placed next goes by what is left."""
 
         async def handle(request: web.Request) -> web.Response:
-            check_cluster(self._node, request)
+            check_cluster(self._cluster, request)
             name = request.match_info[kind.variable]
 
             async def act() -> web.Response:
                 await kind.remove(name)
                 return web.Response(status=HTTPStatus.NO_CONTENT)
 
-            return await self._on_leader(request, act)
+            return await self._forwarder.on_leader(request, act)
 
         return handle
 
     async def list_brokers(self, request: web.Request) -> web.Response:
-        check_cluster(self._node, request)
+        check_cluster(self._cluster, request)
         policies = self._policies()
-        return json_response([_under_policy(broker, policies) for broker in sorted(self._node.view.registrations)])
+        return json_response([_under_policy(broker, policies) for broker in sorted(self._view.registrations)])
 
     async def get_broker(self, request: web.Request) -> web.Response:
-        check_cluster(self._node, request)
-        broker = self._node.view.get_registration(BrokerId(request.match_info["broker"])).broker
+        check_cluster(self._cluster, request)
+        broker = self._view.get_registration(BrokerId(request.match_info["broker"])).broker
         return json_response(_under_policy(broker, self._policies()))
 
     def _policies(self) -> list[IsolationPolicy]:
@@ -179,7 +188,7 @@ class PolicyHandlers:
 
     async def set_policy(self, request: web.Request) -> web.Response:
         """`POST`: 204 once it is stored and the bundles of the namespaces it concerns are unloaded."""
-        check_cluster(self._node, request)
+        check_cluster(self._cluster, request)
         name = request.match_info["policy"]
         data = await value_of(request, ISOLATION_DATA)
         policy = _usable(name, data)
@@ -196,24 +205,22 @@ class PolicyHandlers:
             await self._isolation.update(put)
             old = None if replaced[-1] is None else isolation_policy(name, replaced[-1])
             scope = data.get("unload_scope", UnloadScope.CHANGED)
-            for namespace in namespaces_to_unload(old, policy, scope, sorted(self._node.view.namespaces)):
+            for namespace in namespaces_to_unload(old, policy, scope, sorted(self._view.namespaces)):
                 await self._unload(namespace, name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._on_leader(
-            request, act, self._node.live.current.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
-        )
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
 
     async def _unload(self, namespace: str, policy: str) -> None:
         try:
-            await self._node.unload_namespace(NamespaceName.parse(namespace))
+            await self._bundles.unload_namespace(NamespaceName.parse(namespace))
         except UnloadFailedError as error:
             said = f"isolation policy {policy!r} is stored, but not every bundle of {namespace} was unloaded: {error}"
             raise UnloadFailedError(said) from None
 
     async def set_domain(self, request: web.Request) -> web.Response:
         """`POST`: 204; 409 when one of the brokers is in another domain."""
-        check_cluster(self._node, request)
+        check_cluster(self._cluster, request)
         name = request.match_info["failureDomain"]
         domain = await value_of(request, FAILURE_DOMAIN)
 
@@ -228,13 +235,7 @@ class PolicyHandlers:
             await self._domains.update(put)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
-        return await self._on_leader(request, act)
-
-    async def _on_leader(
-        self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
-    ) -> web.Response:
-        shortest_s = self._node.settings.lookup_timeout_ms / 1000 + _MARGIN_S
-        return await self._forwarder.on_leader(request, act, max(timeout_s, shortest_s))
+        return await self._forwarder.on_leader(request, act)
 
 
 def _usable(name: str, data: IsolationData) -> IsolationPolicy:

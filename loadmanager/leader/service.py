@@ -48,15 +48,18 @@ from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import BrokerEntry, ClusterView, LaidDown
+from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.moving import Moves
 from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.leader.scraping import scrape_of
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, MetadataStore, SessionState
+from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.records import LeaderRecord, NodeRecord
 
 log = structlog.get_logger(__name__)
@@ -67,7 +70,10 @@ _TRY_AGAIN_S = 0.5
 
 
 class Node:
-    """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over."""
+    """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
+
+    To HTTP it is a `port.NodePort`.
+    """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
         self.settings = settings
@@ -129,6 +135,7 @@ class Node:
             self.journal,
             lambda: _executor_settings(self.live.current),
             self.desk.churn,
+            self.recorder,
         )
 
     def _make_reshaper(self) -> Reshaper:
@@ -249,6 +256,22 @@ class Node:
             if isinstance(outcome, BaseException):
                 raise outcome
 
+    async def cancel_unload(self, name: BundleName) -> None:
+        """End an unload under way: the owner keeps the bundle. Raises as `Executor.cancel`."""
+        self.must_lead()
+        await self.executor.cancel(name)
+
+    def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
+        """As `Reshaper.find_bundle`; only the leader knows the bundles for certain, others raise `NotLeaderError`."""
+        self.get_term()
+        return self.reshaper.find_bundle(namespace, which)
+
+    async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
+        """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `Agents`."""
+        entry, index = self.view.bundle(name)
+        owner = self.view.find_owner(entry.state.ownerships[index])
+        return None if owner is None else await self.agents.get_topics(owner.registration, name)
+
     async def split_bundle(
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]:
@@ -266,11 +289,34 @@ class Node:
         if owner is not None and not self.view.is_registered(owner):
             self.reconciler.wake()  # it may have gone at that moment: its bundles were sought by their former names
 
+    def get_term(self) -> Term:
+        """The term that this node has won; `NotLeaderError` when it has not."""
+        return self.election.get_term()
+
     def must_lead(self) -> None:
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
-        self.election.get_term()
-        if not self.leading.is_set():
+        self.get_term()
+        if not self.is_leading:
             raise NoLeaderError("the new leader is still reading the cluster")
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node leads, and has read all that its predecessors wrote."""
+        return self.leading.is_set()
+
+    def why_not_ready(self) -> str | None:
+        """Why this node's answers cannot be relied on at the moment; None when they can."""
+        state = self.store.state
+        if state is not SessionState.CONNECTED:
+            obstacle = self.store.obstacle
+            return f"the session with ZooKeeper is {state}" + (f": {obstacle}" if obstacle else "")
+        if not self.view.is_fresh:
+            return "the cluster is being read again after a reconnection"
+        return self.election.why_nobody_leads()
+
+    def scrape(self) -> Scrape:
+        """What this node counts at this moment; called on the event loop."""
+        return scrape_of(self)
 
     def _on_change(self) -> None:
         self.election.wake()

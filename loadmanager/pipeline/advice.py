@@ -36,7 +36,7 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.quality import Gate
 from loadmanager.core.reasons import Reason, SplitReason
-from loadmanager.core.settings import PlannerSettings, short_class_name
+from loadmanager.core.settings import KEYS, PlannerSettings, short_class_name
 from loadmanager.core.splitting import SPLIT_ALGORITHMS
 from loadmanager.core.splitting.base import MIB
 from loadmanager.core.splitting.finder import LIMIT_KEYS, Split, SplitCandidate, find_for_modular, find_reason
@@ -157,8 +157,7 @@ def _bundle_count(
         "topics": sum(each.topics for each in shape),
         "msg_rate_per_s": total[0],
         "mib_per_s": total[1],
-        "loadBalancerNamespaceMinimumBundles": settings.namespace_minimum_bundles,
-        "loadBalancerNamespaceMaximumBundles": settings.namespace_maximum_bundles,
+        **settings.said("namespace_minimum_bundles", "namespace_maximum_bundles"),
     }
     return [Advice(BUNDLES, namespace, text, evidence)]
 
@@ -315,7 +314,7 @@ def thresholds_of(settings: PlannerSettings) -> dict[str, Threshold]:
     """Those on brokers that decide something with the configured strategies, by what is compared with them."""
     found = {
         "usage": Threshold(
-            "loadBalancerBrokerOverloadedThresholdPercentage",
+            KEYS["broker_overloaded_threshold_percentage"],
             settings.broker_overloaded_threshold_percentage,
             "the usage of the most used broker of an hour",
             "%",
@@ -324,14 +323,14 @@ def thresholds_of(settings: PlannerSettings) -> dict[str, Threshold]:
     strategy = short_class_name(settings.shedding_strategy)
     if strategy == "ThresholdShedder":
         found["above_mean"] = Threshold(
-            "loadBalancerBrokerThresholdShedderPercentage",
+            KEYS["broker_threshold_shedder_percentage"],
             settings.broker_threshold_shedder_percentage,
             "what the most used broker of an hour used more than the mean",
             "points",
         )
     if strategy == "TransferShedder":
         found["deviation"] = Threshold(
-            "loadBalancerBrokerLoadTargetStd",
+            KEYS["broker_load_target_std"],
             settings.broker_load_target_std,
             "the standard deviation of the brokers' usage in an hour",
             "",
@@ -370,16 +369,16 @@ def _on_threshold(kind: str, threshold: Threshold, extent: Extent, hours: int) -
 
 def advise_on_silence(broker: str, gaps: int, longest_s: float, reports: int, settings: PlannerSettings) -> Advice:
     """On a broker that was silent so many times for longer than a report counts, and reported again."""
-    most_s = settings.broker_load_data_ttl_in_seconds
+    key, most_s = KEYS["broker_load_data_ttl_in_seconds"], settings.broker_load_data_ttl_in_seconds
     text = (
-        f"It was silent {gaps} times for more than loadBalancerBrokerLoadDataTTLInSeconds {most_s}, up to"
+        f"It was silent {gaps} times for more than {key} {most_s}, up to"
         f" {longest_s:.0f} s, between {reports} reports of one life of it: meanwhile it neither gave nor got anything"
     )
     evidence: dict[str, Figure] = {
         "gaps": gaps,
         "longest_s": longest_s,
         "reports": reports,
-        "loadBalancerBrokerLoadDataTTLInSeconds": most_s,
+        key: most_s,
     }
     return Advice(QUIET, broker, text, evidence)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from loadmanager.core.catalogue import reason_of
+from loadmanager.core.leading.assignments import Answer, Ask, Assignments, Decide, Decided, Given, PlaceSoon
+from loadmanager.core.leading.assignments import Event as Asked
 from loadmanager.core.leading.moves import (
     AskOwner,
     Commit,
@@ -23,16 +26,14 @@ from loadmanager.core.leading.moves import (
     Want,
 )
 from loadmanager.core.leading.moves import Move as UnderWay
+from loadmanager.core.leading.writing import Write
 from loadmanager.core.ownership import (
-    FREE,
     IllegalTransitionError,
     Ownership,
     OwnershipState,
     Registration,
-    assign,
 )
-from loadmanager.core.plan import Assign, Unload, Verdict
-from loadmanager.core.reasons import OwnershipReason, Reason
+from loadmanager.core.plan import Unload, Verdict
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import Move
 from loadmanager.sim.scene import Scene
@@ -42,11 +43,12 @@ _PAUSE_S = 2.0
 
 
 class Lookups:
-    """Free bundles get an owner when clients come back for them: those that wait at one moment are one batch."""
+    """Free bundles get an owner when clients come back for them: those that wait at one moment ask at once."""
 
     def __init__(self, scene: Scene, leader: Leader) -> None:
         self._scene = scene
         self._leader = leader
+        self._assignments = Assignments(scene)
         self._waiting: dict[int, None] = {}
         self._is_due = False
         self.placements = 0
@@ -56,38 +58,37 @@ class Lookups:
         self._waiting.update(dict.fromkeys(rows))
         if self._waiting and not self._is_due:
             self._is_due = True
-            self._scene.agenda.after(self._scene.rules.lookup_s if delay_s is None else delay_s, self._place)
+            self._scene.agenda.after(self._scene.rules.lookup_s if delay_s is None else delay_s, self._come)
 
-    def give(self, steps: Iterable[tuple[int, Registration]], reason: Reason) -> None:
-        """Commit that these brokers own bundles that nobody has, or whose owner is gone."""
-        scene = self._scene
-        stamp, changes = scene.stamp(reason.value), dict[int, Ownership]()
-        by_owner: dict[Registration, list[int]] = {}
-        for row, destination in steps:
-            free = Ownership(state=FREE.state, version=scene.table.ownership(row).version)
-            changes[row] = assign(free, destination, stamp)
-            by_owner.setdefault(destination, []).append(row)
-        scene.table.commit(changes)
-        for destination, rows in by_owner.items():
-            scene.serve(rows, destination)
-        self.placements += len(changes)
+    def place(self, bundles: Sequence[str]) -> None:
+        """Find owners for bundles that nobody asks for."""
+        self._step(PlaceSoon(bundles))
 
-    def _place(self) -> None:
-        scene, table = self._scene, self._scene.table
+    def _come(self) -> None:
+        """The clients; they find what has an owner by now without asking, and come again for what gets none."""
         self._is_due = False
-        rows = [row for row in self._waiting if table.ownership(row).state is OwnershipState.FREE]
-        self._waiting.clear()
-        if not rows:
-            return
-        plan = self._leader.place([table.names[row] for row in rows])
-        scene.judged("assign", plan.verdicts)
-        placed = [
-            (row, step.destination)
-            for step in plan.steps
-            if isinstance(step, Assign) and (row := table.row_of(step.bundle)) is not None
-        ]
-        self.give([(row, to) for row, to in placed if scene.is_registered(to)], OwnershipReason.LOOKUP)
-        self.ask([row for row in rows if table.ownership(row).state is OwnershipState.FREE], _PAUSE_S)
+        rows, self._waiting = self._free(self._waiting), {}
+        self._step(*(Ask(self._scene.table.names[row]) for row in rows))
+        self.ask(self._free(rows), _PAUSE_S)
+
+    def _free(self, rows: Iterable[int]) -> list[int]:
+        return [row for row in rows if self._scene.table.ownership(row).state is OwnershipState.FREE]
+
+    def _step(self, *events: Asked) -> None:
+        """Here everything is done as soon as it is said."""
+        happened: deque[Asked] = deque(events)
+        while happened or self._assignments.wake_s is not None:
+            event = happened.popleft() if happened else Plain.TIME
+            for instruction in self._assignments.step(event, self._scene.agenda.now_s):
+                match instruction:
+                    case Decide(bundles):
+                        plan = self._leader.place(bundles)
+                        self._scene.judged("assign", plan.verdicts)
+                        happened.append(Decided(instruction, plan))
+                    case Write():
+                        happened.append(self._scene.write(instruction))
+                    case Answer(_, outcome):
+                        self.placements += isinstance(outcome, Given)
 
 
 class Executor:

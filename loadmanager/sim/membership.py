@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
+from loadmanager.core.leading.moves import Plain
+from loadmanager.core.leading.reconciling import Event, Look, Looked, Place, Reconciling
+from loadmanager.core.leading.writing import Write
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import OwnershipState, Registration, owner_gone
-from loadmanager.core.reasons import OwnershipReason, PlacementReason
+from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.sim.brokers import Broker
 from loadmanager.sim.executing import Lookups
 from loadmanager.sim.fleet import BrokerSpec
 from loadmanager.sim.scene import Scene
-
-_SOON_S = 0.05
 
 
 class Membership:
@@ -38,7 +39,10 @@ class Membership:
         self._send = send
         self._on_end = on_end
         self._incarnations = 0
-        self._orphaned: list[Registration] = []
+        self._gone: list[Registration] = []
+        """Those that have ended and may own bundles."""
+        self._reconciling = Reconciling(scene, lambda: False)
+        self._wake_s: float | None = None
 
     def add(self, spec: BrokerSpec) -> Broker:
         """A broker that there was not before, registered; it has not reported."""
@@ -80,28 +84,35 @@ class Membership:
         self.sweep()
 
     def sweep(self) -> None:
-        """Free the bundles of registrations that have ended; those of a broker that is held off wait for it."""
-        scene = self._scene
-        waiting = []
-        for ended in self._orphaned:
-            hold_s = scene.controls.find_hold(ended.broker, scene.now_s)
-            rows = [row for row in scene.table.rows_owned_by(ended) if self._is_owned(row)]
-            if not rows:
-                continue
-            if hold_s is None:
-                stamp = scene.stamp(OwnershipReason.OWNER_GONE.value)
-                scene.table.commit({row: owner_gone(scene.table.ownership(row), stamp) for row in rows})
-                self._lookups.ask(rows)
-            elif ended.broker in scene.registrations:
-                back = scene.registrations[ended.broker]
-                self._lookups.give([(row, back) for row in rows], PlacementReason.HELD_FOR_OWNER)
-            else:
-                waiting.append(ended)
-                scene.agenda.after(hold_s + _SOON_S, self.sweep)
-        self._orphaned = waiting
+        """Finish what is unfinished since registrations have ended, or since others are held off."""
+        self._step(Plain.MEMBERSHIP)
+        self._step(Plain.TIME)
 
-    def _is_owned(self, row: int) -> bool:
-        return self._scene.table.ownership(row).state is OwnershipState.OWNED
+    def _step(self, event: Event) -> None:
+        """Here everything is done as soon as it is said, and then clients come back for what is free."""
+        scene, happened = self._scene, deque([event])
+        rows = [row for ended in self._gone for row in scene.table.rows_owned_by(ended)]
+        while happened:
+            for instruction in self._reconciling.step(happened.popleft(), scene.agenda.now_s):
+                match instruction:
+                    case Look():
+                        found = [(scene.table.names[row], scene.table.ownership(row)) for row in rows]
+                        happened.append(Looked(found))
+                    case Write():
+                        happened.append(scene.write(instruction))
+                    case Place(bundles):
+                        self._lookups.place(bundles)
+                    case _:
+                        pass  # the only leader there is sees through what it has begun
+        self._gone = [ended for ended in self._gone if scene.table.rows_owned_by(ended)]
+        self._lookups.ask(row for row in rows if scene.table.ownership(row).state is OwnershipState.FREE)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        wake_s = self._reconciling.wake_s
+        if wake_s is not None and wake_s != self._wake_s:
+            self._wake_s = wake_s
+            self._scene.agenda.put(wake_s, partial(self._step, Plain.TIME))
 
     def _register(self, broker: Broker) -> None:
         self._incarnations += 1
@@ -128,6 +139,6 @@ class Membership:
             scene.set_draining(
                 {each: at_s for each, at_s in scene.controls.draining.items() if each != registration.broker}
             )
-        self._orphaned.append(registration)
+        self._gone.append(registration)
         self._on_end()
         self.sweep()

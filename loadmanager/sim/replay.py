@@ -2,6 +2,7 @@
 leader applied them, and each decision is taken where it was, with the settings, the memory and the generator recorded.
 
     checkpoint ──▶ model, memory, generator ──▶ input, input, snapshot, decision: taken again, and compared ──▶ ...
+                   machines ──────────────────▶ step: made again, and compared ──▶ ...
                          ▲                                                             │
                          └── after a gap, or in another term: the next checkpoint ◀────┘
 
@@ -31,6 +32,7 @@ from loadmanager.core.planner import State
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.sim.comparing import Difference, Mismatch, compare_decision, compare_images, compare_value, content_of
+from loadmanager.sim.restepping import MACHINES, SteppedAgain
 from loadmanager.sim.retaking import BESIDE_OTHERS, RETAKE, Beginning, Memory, Retaken
 from loadmanager.wire.checkpoint import Record, doubts_of, image_of, owned_of, record_of
 from loadmanager.wire.controls import decode_controls
@@ -107,6 +109,7 @@ class Replay:
         self._settings: dict[str, PlannerSettings] = {}
         self._snapshots: dict[int, Snapshot] = {}
         self._under_way: dict[int, Beginning] = {}
+        self._machines: dict[str, SteppedAgain] = {}
         self._head: tuple[Item, Mapping[str, Any]] | None = None
         self._parts: list[tuple[str, Any]] = []
         self._holes: list[tuple[int, int, int]] = []
@@ -130,6 +133,7 @@ class Replay:
             "restored": lambda _, body, __: self._known.restore_unloaded(body["unloaded"], body["unloadedFrom"]),
             "breaker_lifted": self._lift,
             "memory": lambda _, body, __: self._memory.restore(body),
+            "stepped": self._step_again,
         }
 
     def take(self, item: Item) -> None:
@@ -276,8 +280,11 @@ class Replay:
             return
         image, records = image_of(head, self._parts)
         memory = Memory.of(head)
+        machines = head.get("machines", {})
         if self._model is not None:
             compare_images(image, self._model.image())
+            for name, machine in self._machines.items():
+                machine.compare(machines[name])
             for name in ("states", "split_state", "churn"):
                 compare_value("", name, _digest(name, memory), _digest(name, self._memory))
             for name in ("rng", "round_rng"):
@@ -296,6 +303,17 @@ class Replay:
         model.restore(image)
         self._model, self._memory, self._records = model, memory, records
         self._snapshots, self._under_way, self._head, self._parts = {}, {}, None, []
+        self._machines = {name: SteppedAgain(name, machines[name]) for name in MACHINES.keys() & machines.keys()}
+
+    # Machines
+
+    def _step_again(self, name: str, body: Mapping[str, Any], _: Item) -> None:
+        machine = self._machines.get(name)
+        if machine is None:
+            self.outcome.left_out[f"step of {name}: unknown to this version"] += 1
+            return
+        machine.step(body)
+        self.outcome.compared[f"step of {name}"] += 1
 
     # Decisions
 

@@ -11,9 +11,10 @@ import numpy as np
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import Controls
 from loadmanager.core.extensible import ReportRules
+from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Registration, Stamp
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, Registration, Stamp
 from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import Gate, Judged
 from loadmanager.core.reasons import Reason
@@ -70,6 +71,33 @@ class Scene:
 
     def is_registered(self, registration: Registration | None) -> bool:
         return registration is not None and self.registrations.get(registration.broker) == registration
+
+    def holds(self) -> dict[BrokerId, float]:
+        """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""
+        return self.controls.holds(self.now_s)
+
+    def find_ownership(self, bundle: str) -> Ownership | None:
+        """None of a bundle that there is not."""
+        row = self.table.row_of(bundle)
+        return None if row is None else self.table.ownership(row)
+
+    def write(self, instruction: Write) -> WriteEnded:
+        """At once; what has an owner then is served by it, and else by nobody."""
+        stamp, made = self.stamp(instruction.reason), dict[str, Ownership | Exception]()
+        changes, by_owner = dict[int, Ownership](), dict[Registration | None, list[int]]()
+        for bundle, transition in instruction.transitions.items():
+            row = self.table.row_of(bundle)
+            assert row is not None, "what is written of has just been looked up"
+            try:
+                made[bundle] = changes[row] = transition(self.table.ownership(row), stamp)
+            except IllegalTransitionError as error:
+                made[bundle] = error
+            else:
+                by_owner.setdefault(changes[row].owner, []).append(row)
+        self.table.commit(changes)
+        for owner, rows in by_owner.items():
+            self.serve(rows, owner)
+        return WriteEnded(instruction, made)
 
     def judge(self, registration: Registration, report: BrokerReport) -> Judged:
         """Whether the report is to be believed."""

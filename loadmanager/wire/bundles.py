@@ -11,6 +11,11 @@ from loadmanager.core.bundles import MAX_BUNDLES
 from loadmanager.core.names import HASH_SPACE_END
 from loadmanager.wire.validation import WireModel
 
+LARGEST = "LARGEST"
+"""Instead of a range: the bundle of the namespace with the most topics."""
+HOT = "HOT"
+"""Instead of a range: the bundle of the namespace with the highest long-term throughput."""
+
 Hash = Annotated[int, Field(ge=0, le=HASH_SPACE_END, strict=True)]
 
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 
 import pytest
+from aiohttp import ClientError
 from support.cluster import a_cluster, topics_of_bundles
 from support.waiting import eventually
 
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
+from loadmanager.core.ownership import OwnershipState
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.history.gaps import find_gaps
 from loadmanager.history.reader import History
-from loadmanager.history.schemas import DECISIONS
+from loadmanager.history.schemas import DECISIONS, EVENTS
 from loadmanager.sim.replay import replay
 
 pytestmark = [pytest.mark.zookeeper, pytest.mark.slow]
@@ -24,6 +27,12 @@ def decisions(folder: Path, epoch: int) -> list[int]:
     return [row["sequence"] for row in History(str(folder)).rows(DECISIONS) if row["epoch"] == epoch]
 
 
+def steps(folder: Path, epoch: int) -> list[str]:
+    """The events of moves of a term that are written."""
+    rows = [row for row in History(str(folder)).rows(EVENTS) if (row["epoch"], row["kind"]) == (epoch, "stepped")]
+    return [json.loads(row["body"])["event"][0] for row in rows]
+
+
 async def test_a_killed_leader_loses_the_tail_and_the_next_term_is_replayed_too(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
@@ -32,7 +41,7 @@ async def test_a_killed_leader_loses_the_tail_and_the_next_term_is_replayed_too(
     async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
         for name in ("n1", "n2"):
             await cluster.start_node(name, settings)
-        await cluster.start_broker()
+        broker = await cluster.start_broker()
         url = cluster.nodes["n1"].url
         await cluster.brokers_are_seen(url, 1)
         await cluster.create_namespace(url, bundles=16)
@@ -40,9 +49,17 @@ async def test_a_killed_leader_loses_the_tail_and_the_next_term_is_replayed_too(
         for topic in topics[:8]:
             assert (await cluster.lookup(url, topic))[0] == 200
         leader = await cluster.leader()
+        bundle, another, *_ = (await cluster.state()).bundle_names()
+        assert await cluster.unload(url, bundle) == 204
+        broker.unload_status = 503
+        unload = asyncio.create_task(cluster.unload(leader.url, another))
+        await eventually(lambda: {"Want", "Committed", "OwnerAnswered", "TIME"} <= set(steps(folder, 1)))
         await eventually(lambda: len(decisions(folder, 1)) >= 8)
         written = decisions(folder, 1)
         leader.kill()
+        with pytest.raises(ClientError):
+            await unload
+        broker.unload_status = 204
         (other,) = (node for node in cluster.nodes.values() if node is not leader)
 
         async def is_placed(topic: str) -> bool:
@@ -51,6 +68,11 @@ async def test_a_killed_leader_loses_the_tail_and_the_next_term_is_replayed_too(
         for topic in topics[8:]:
             await eventually(lambda topic=topic: is_placed(topic))  # type: ignore[misc]
         await eventually(lambda: len(decisions(folder, 2)) >= 8)
+
+        async def is_let_go() -> bool:
+            return (await cluster.ownership(another)).state is not OwnershipState.RELEASING
+
+        await eventually(is_let_go)
         other.terminate()
         await eventually(lambda: not other.is_running)
     history = History(str(folder))
@@ -61,3 +83,5 @@ async def test_a_killed_leader_loses_the_tail_and_the_next_term_is_replayed_too(
     outcome = await asyncio.to_thread(replay, items, planner_settings_of)
     assert outcome.is_equal, outcome
     assert outcome.compared["place"] >= len(written) + 8
+    assert outcome.compared["step of moves"] == len(steps(folder, 1)) + len(steps(folder, 2))
+    assert "Resume" in steps(folder, 2), "the next leader sees through what it found under way"

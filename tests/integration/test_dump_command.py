@@ -56,6 +56,19 @@ async def test_a_dump_of_a_cluster_changes_nothing_and_can_be_decided_on(
     assert [each["decisions"][0]["bundle"] for each in decided] == [BUNDLES[0]] * 2
 
 
+def test_a_pulsar_is_read_only_as_one(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+    url = f"zk:{zookeeper.connect_string}{chroot}"
+    with a_session(zookeeper.connect_string) as client:
+        client.ensure_path(f"{chroot}/admin/clusters")
+    done = run("dump", "--metadata-store-url", url)
+    assert (done.returncode, done.stdout) == (2, "")
+    said = (
+        f"loadmanager: metadataStoreUrl {url}: this is a Pulsar's metadata (/admin/clusters): with --pulsar it is read"
+    )
+    assert done.stderr.strip() == said
+    assert run("dump", "--pulsar", "--metadata-store-url", url).returncode == 0
+
+
 def test_a_cluster_that_is_not_there_is_an_error_and_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     done = run("dump", "--metadata-store-url", f"zk:{zookeeper.connect_string}{chroot}")
     assert (done.returncode, done.stdout) == (1, "")

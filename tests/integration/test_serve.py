@@ -230,6 +230,23 @@ async def test_a_store_in_which_it_may_not_write_ends_its_start_and_is_named(
     assert "Traceback" not in said
 
 
+async def test_it_does_not_start_in_a_pulsars_metadata_and_leaves_no_trace_there(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    witness = await on_zookeeper(zookeeper, chroot)()
+    await witness.ensure_path("/admin/clusters")
+    url = store_url(zookeeper, chroot)
+    async with serving(tmp_path, {"metadataStoreUrl": url}) as serve:
+        code, said = await serve.end()
+    found = await witness.children("/")
+    await witness.close()
+    assert code == 2
+    assert said.splitlines()[-1].startswith(
+        f"loadmanager: metadataStoreUrl {url}: this is a Pulsar's metadata (/admin/"
+    )
+    assert found == ["admin"]
+
+
 async def test_it_goes_on_when_zookeeper_goes_away_and_comes_back(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:

@@ -19,7 +19,6 @@ _AT_A_TIME = 50
 
 # What a world leaves behind half done ends whenever it is collected; see conftest.
 pytestmark = [
-    pytest.mark.no_cover,  # it covers much and shows little, and would take three times as long
     pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]

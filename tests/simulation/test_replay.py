@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -10,9 +11,14 @@ from typing import Any
 
 import pytest
 from support.recorded_cluster import NAMESPACE, OF_STRATEGY, a_recorded_leader
+from support.waiting import eventually
 
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
+from loadmanager.core.leading import moves
+from loadmanager.core.leading.moves import Phase
 from loadmanager.core.names import BrokerId, BundleName
+from loadmanager.core.ownership import Registration
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.history.reader import History
 from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.sim.replay import Item, Outcome, Reported, Row, replay
@@ -177,6 +183,99 @@ async def test_a_row_that_cannot_be_used_is_named_and_ends_the_replay(tmp_path: 
     assert difference is not None
     assert (difference.sequence, difference.kind) == (row.sequence, "snapshot")
     assert str(difference.replayed).startswith("JSONDecodeError")
+
+
+async def moves_of_all_kinds(folder: Path) -> list[Item]:
+    """A term in which unloads succeed, are refused for a while or until it is too late, are cancelled, wait for their
+    turn and are called off; and their owner dies. A checkpoint comes while some are under way.
+    """
+    async with a_recorded_leader(folder) as recorded:
+        node, cluster = recorded.leader.node, recorded.cluster
+        first, second, third, *others = map(BundleName.parse, recorded.owned_by("b1:8080"))
+        b1, b2 = (cluster.brokers[name] for name in ("b1:8080", "b2:8080"))
+
+        def unload(*names: BundleName, to: Registration = b2.registration) -> list[asyncio.Task[None]]:
+            return [asyncio.create_task(node.unload_bundle(name, to, OwnershipReason.ADMIN_UNLOAD)) for name in names]
+
+        async def ended(*tasks: asyncio.Task[None]) -> list[str]:
+            return [type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True)]
+
+        async def two_are_asked() -> None:
+            await eventually(lambda: [each.phase for each in node.executor._moves.under_way] == [Phase.ASKED] * 2)
+
+        assert await ended(*unload(first)) == ["NoneType"]
+        b1.status = 503
+        tried = unload(second)
+        await eventually(lambda: len(b1.unloads) >= 4)
+        b1.status = 204
+        assert await ended(*tried) == ["NoneType"]
+        assert await ended(*unload(third, to=Registration(BrokerId("gone:1"), 1))) == ["IllegalTransitionError"]
+        b1.status = 503
+        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300"})
+        assert await ended(*unload(third)) == ["UnloadFailedError"]
+        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "60000", "maxConcurrentUnloads": "2"})
+        b1.may_answer.clear()
+        under_way = unload(*others[:5])
+        await two_are_asked()
+        assert isinstance(node.view.model, RecordedModel)
+        await node.desk.checkpoint(node.view.model)
+        await node.executor.cancel(others[0])
+        assert node.executor.withdraw(str(others[4]))
+        await two_are_asked()
+        await b1.leave()
+        cancelled, one, two, _, called_off = await ended(*under_way)
+        assert (cancelled, called_off) == ("UnloadCancelledError", "UnloadCancelledError")
+        assert (one, two) == ("NoneType", "NoneType"), "whoever is gone has let go"
+        await node.desk.checkpoint(node.view.model)
+    return recorded_in(folder)
+
+
+async def test_every_step_of_moves_is_made_again_also_of_those_that_a_checkpoint_finds_under_way(
+    tmp_path: Path,
+) -> None:
+    items = await moves_of_all_kinds(tmp_path)
+    steps = [json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")]
+    outcomes = {told[2] for step in steps for told in step.get("do", ()) if told[0] == "Ended"}
+    assert outcomes == {"Moved", "Kept", "CalledOff", "Failed"}
+    outcome = replayed(items)
+    assert outcome.difference is None
+    assert outcome.compared["step of moves"] == len(steps)
+    assert not outcome.left_out
+    second = rows_of(items, "events", "checkpoint")[1]
+    phases = [move["phase"] for move in json.loads(second.columns["body"])["machines"]["moves"]]
+    assert phases == ["WAITING", "WAITING", "WAITING", "ASKED", "ASKED"]
+    later = replayed(items[items.index(second) :])
+    assert later.difference is None
+    assert later.compared["checkpoint"] == 1
+    assert 0 < later.compared["step of moves"] < len(steps)
+
+
+async def test_a_rule_of_moves_that_is_another_one_is_found_in_the_first_step_that_goes_by_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = await moves_of_all_kinds(tmp_path)
+    rows = {row.sequence: json.loads(row.columns["body"]) for row in rows_of(items, "events", "stepped")}
+    refused = next(at for at, body in rows.items() if body["event"][0] == "OwnerAnswered" and body["event"][2])
+    bundle = next(body["event"][2] for body in rows.values() if body["event"][:2] == ["Want", 2])
+    monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 2 * moves._FIRST_PAUSE_S)
+    difference = replayed(items).difference
+    assert difference is not None
+    assert (difference.sequence, difference.kind, difference.subject) == (refused, "stepped", bundle)
+    assert difference.field == "moves.OwnerAnswered: to be woken at"
+    assert difference.recorded == rows[refused]["wakeS"]
+    assert difference.replayed == pytest.approx(difference.recorded + 0.1)
+
+
+async def test_a_history_without_the_moves_under_way_says_that_their_steps_are_not_made_again(tmp_path: Path) -> None:
+    items = await a_life(tmp_path, rounds=1)
+    first = rows_of(items, "events", "checkpoint")[0]
+
+    def without_machines(columns: dict[str, Any]) -> None:
+        columns["body"] = json.dumps({**json.loads(columns["body"]), "machines": {}})
+
+    outcome = replayed([*with_changed(items, first, without_machines)][: items.index(first) + 200])
+    assert outcome.is_equal
+    assert outcome.left_out["step of moves: unknown to this version"] > 0
 
 
 async def test_the_next_leader_goes_on_in_a_term_of_its_own(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.recordable import recordable
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Report
+from loadmanager.history.rows import Event, Report
 
 MINUTE_MS = 60_000
 BROKERS = 4
@@ -72,11 +72,16 @@ def report_of(number: int, at_ms: int, bundles: dict[str, float]) -> Report:
 def record_fleet(
     root: Path, minutes: int = 60, loads: Loads = uneven, is_silent: Callable[[int], bool] = lambda _: False
 ) -> History:
-    """So many minutes from noon on, but for those that are silent; bundle i is at broker i modulo their number."""
+    """So many minutes from noon on, but for those that are silent; bundle i is at broker i modulo their number. What a
+    leader records besides is no load.
+    """
     directory = Directory.of(str(root))
     with a_writer(directory) as writer:
         writer.begin_term(1, NOON_MS)
         for minute in range(minutes):
+            writer.put(
+                NOON_MS + minute * MINUTE_MS, Event("stepped", "moves", {"atS": 60.0 * minute, "event": ["TIME"]})
+            )
             for number in range(0 if is_silent(minute) else BROKERS):
                 own = {
                     bundle_name(namespace, bundle): loads(minute, namespace, bundle)

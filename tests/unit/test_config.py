@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from pydantic.alias_generators import to_camel
 
 from loadmanager.config import AgentSettings, Settings, load_settings, render_yaml
+from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
+from loadmanager.core.load import ResourceWeights
+from loadmanager.core.settings import PlannerSettings
 from loadmanager.errors import ConfigurationError
 
 
@@ -35,6 +39,14 @@ def test_without_a_file_the_defaults_are_pulsars() -> None:
     assert settings.load_balancer_resource_quota_update_interval_minutes == 15
     assert settings.namespace_bundle_unloading_timeout_ms == 60_000
     assert settings.default_number_of_namespace_bundles == 4
+
+
+def test_what_the_core_declares_is_a_setting_of_a_node_under_its_key() -> None:
+    assert Settings().planner_settings() == PlannerSettings()
+    names = {Settings.key(name): name for name in Settings.model_fields}
+    keys = [each.key for owner in (PlannerSettings, ResourceWeights) for each in declared_in(owner).values()]
+    assert len(keys) == len(set(keys)) > 60
+    assert [to_camel(names[key]).lower() for key in keys] == [key.lower() for key in keys]
 
 
 @pytest.mark.parametrize("text", ["", "# nothing but a comment\n", "{}"])

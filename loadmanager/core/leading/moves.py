@@ -37,7 +37,7 @@ from RELEASING to the end, also while nobody knows what became of a write; what 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from loadmanager.core.leading.turns import Turns
@@ -289,6 +289,11 @@ class Moves:
         self._turns = Turns(self.limits)
 
     @property
+    def known(self) -> list[Move]:
+        """All there are: first those that wait, in the order in which they came."""
+        return [*self._waiting, *self._begun]
+
+    @property
     def under_way(self) -> Iterator[Move]:
         """All that have begun."""
         return iter(list(self._begun))
@@ -316,8 +321,7 @@ class Moves:
         self._now_s = now_s
         match event:
             case Want(move):
-                self._waiting[move] = None
-                self._turns.wait(move, move.brokers)
+                self._wait(move)
             case Resume(move):
                 self._turns.have(move, move.brokers)
                 self._follow(move, move.get_released())
@@ -342,7 +346,7 @@ class Moves:
 
     def forget(self) -> list[Move]:
         """The term is over: what has begun is the next leader's to finish. All there were."""
-        ended = [*self._waiting, *self._begun]
+        ended = self.known
         for move in ended:
             move.phase = Phase.ENDED
         self._turns = Turns(self.limits)
@@ -350,6 +354,24 @@ class Moves:
         self._begun.clear()
         self._by_version.clear()
         return ended
+
+    def restore(self, known: Iterable[Move]) -> None:
+        """Where there are none yet: go on with these, which another had, each in its phase."""
+        for move in known:
+            if move.phase is Phase.WAITING:
+                self._wait(move)
+            else:
+                self._turns.have(move, move.brokers)
+                self._have(move)
+
+    def _wait(self, move: Move) -> None:
+        self._waiting[move] = None
+        self._turns.wait(move, move.brokers)
+
+    def _have(self, move: Move) -> None:
+        self._begun[move] = None
+        if move.released is not None:
+            self._by_version[move.bundle, move.released.version] = move
 
     def _give_turns(self) -> None:
         for move in self._turns.give():
@@ -404,8 +426,7 @@ class Moves:
         """The bundle is released: from now on its owner has so long to let go."""
         move.released = released
         move.deadline_s = self._now_s + self.deadline_s()
-        self._begun[move] = None
-        self._by_version[move.bundle, released.version] = move
+        self._have(move)
         self._ask(move)
 
     def _ask(self, move: Move) -> None:

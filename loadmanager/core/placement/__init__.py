@@ -13,7 +13,7 @@ from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWi
 from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.placement.weighted_random_selection import WeightedRandomSelection
-from loadmanager.core.settings import PlannerSettings, get_by_name, is_simple
+from loadmanager.core.settings import KEYS, PlannerSettings, get_by_name, is_simple
 
 PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] = {
     "AvgShedder": AvgShedder.of,
@@ -39,5 +39,5 @@ def placement_strategy(settings: PlannerSettings) -> tuple[str, PlacementStrateg
         chosen = settings.simple_placement_strategy
         name = chosen if chosen in _SIMPLE else "weightedRandomSelection"
         return name, PLACEMENT_STRATEGIES[name](settings)
-    name, factory = get_by_name("loadBalancerLoadPlacementStrategy", settings.placement_strategy, PLACEMENT_STRATEGIES)
+    name, factory = get_by_name(KEYS["placement_strategy"], settings.placement_strategy, PLACEMENT_STRATEGIES)
     return name, factory(settings)

@@ -22,7 +22,7 @@ from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.reasons import PlacementReason, Reason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 _MOST_PLACED = 1000
@@ -34,7 +34,7 @@ class AvgPlacementReason(Reason):
         "drawn_by_chance",
         (
             "Placed on {broker} by chance, one of {equals} of {candidates} candidates not above"
-            " {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+            " {=broker_overloaded_threshold_percentage} %"
         ),
     )
 
@@ -59,7 +59,7 @@ class AvgShedder:
     ) -> Placement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
-        key = "loadBalancerBrokerOverloadedThresholdPercentage"
+        key = KEYS["broker_overloaded_threshold_percentage"]
         why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
         usage = usage_per_broker(snapshot, self.weights)
         healthy = candidates[~(usage[candidates] > self.overloaded_threshold_percentage / 100)]

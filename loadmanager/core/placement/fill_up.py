@@ -24,15 +24,15 @@ from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State
 from loadmanager.core.plan import Figure
 from loadmanager.core.reasons import PlacementReason, Reason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.simple import Ranking, ranking_of, whole
 from loadmanager.core.snapshot import Snapshot
 
 _CURSOR_END = 1_000_000
 _FULL = 100
 
-UNDERLOADED = "loadBalancerBrokerUnderloadedThresholdPercentage"
-OVERLOADED = "loadBalancerBrokerOverloadedThresholdPercentage"
+UNDERLOADED = KEYS["broker_underloaded_threshold_percentage"]
+OVERLOADED = KEYS["broker_overloaded_threshold_percentage"]
 
 _ALLOCATED = tuple(f"allocated_{name}_percent" for name in ("cpu", "memory", "bandwidth_in", "bandwidth_out"))
 """What Pulsar shows of a broker as its quota shares: a figure to read, which decides nothing."""
@@ -43,7 +43,7 @@ class FillUpReason(Reason):
         "idle_broker_opened",
         (
             "Placed because {broker} has no bundles, and the best of {candidates} candidates that has some is above"
-            " {=loadBalancerBrokerUnderloadedThresholdPercentage} %: {best_usage_percent} %"
+            " {=broker_underloaded_threshold_percentage} %: {best_usage_percent} %"
         ),
         "Placed because {broker} is the first of {candidates} candidates without any bundles",
     )
@@ -52,7 +52,7 @@ class FillUpReason(Reason):
         (
             "Placed because {broker} at expected usage {usage_percent} % is the best of {candidates} candidates, of"
             " which {idle} are idle, and no idle one is opened up to"
-            " {=loadBalancerBrokerUnderloadedThresholdPercentage} %"
+            " {=broker_underloaded_threshold_percentage} %"
         ),
     )
     ALL_BROKERS_FULL = entry(
@@ -62,7 +62,7 @@ class FillUpReason(Reason):
         "most_free_capacity",
         (
             "Placed because {broker} has room for most bundles, {free_bundles}, and the best of {candidates} candidates"
-            " is above {=loadBalancerBrokerOverloadedThresholdPercentage} %: {best_usage_percent} %"
+            " is above {=broker_overloaded_threshold_percentage} %: {best_usage_percent} %"
         ),
     )
 

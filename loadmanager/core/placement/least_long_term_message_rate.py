@@ -17,7 +17,7 @@ import numpy as np
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray, ResourceWeights
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.reasons import PlacementReason, Reason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 
@@ -55,7 +55,7 @@ class LeastLongTermMessageRate:
         scores = (snapshot.derive(self, lambda: self._scores(snapshot)) + planned)[candidates]
         least = np.fmin.reduce(scores, initial=np.inf)
         if least == np.inf:
-            key = "loadBalancerBrokerOverloadedThresholdPercentage"
+            key = KEYS["broker_overloaded_threshold_percentage"]
             why = {"candidates": len(candidates), key: self.overloaded_threshold_percentage}
             return Placement(draw(candidates, rng), candidates, PlacementReason.ALL_BROKERS_OVERLOADED, why, state)
         best = candidates[scores == least]

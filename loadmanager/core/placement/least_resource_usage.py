@@ -25,13 +25,13 @@ from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArr
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.plan import Figure
 from loadmanager.core.reasons import PlacementReason, Reason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 _NOTHING = (None, np.nan)
 """What is remembered of a new broker."""
 
-THRESHOLD = "loadBalancerAverageResourceUsageDifferenceThresholdPercentage"
+THRESHOLD = KEYS["average_resource_usage_difference_threshold_percentage"]
 
 
 class ResourceUsageReason(Reason):
@@ -39,7 +39,7 @@ class ResourceUsageReason(Reason):
         "resource_usage_below_average",
         (
             "Placed because {broker} at usage {usage_percent} % is one of {equals} at or below average"
-            " {average_percent} % minus {=loadBalancerAverageResourceUsageDifferenceThresholdPercentage} %"
+            " {average_percent} % minus {=average_resource_usage_difference_threshold_percentage} %"
             " of {candidates} candidates"
         ),
     )
@@ -47,7 +47,7 @@ class ResourceUsageReason(Reason):
         "resource_usage_near_average",
         (
             "Placed on {broker} by chance because none of {candidates} candidates is at or below average"
-            " {average_percent} % minus {=loadBalancerAverageResourceUsageDifferenceThresholdPercentage} %"
+            " {average_percent} % minus {=average_resource_usage_difference_threshold_percentage} %"
         ),
     )
 

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import enum
+import re
 from typing import NamedTuple, Self
+
+from loadmanager.core.settings import KEYS
+
+_SETTING = re.compile(r"\{([=#])(\w+)\}")
 
 
 class Entry(NamedTuple):
@@ -15,8 +20,16 @@ class Entry(NamedTuple):
 
 
 def entry(word: str, *sentences: str, remedy: str | tuple[str, ...] = ()) -> Entry:
-    """Of several sentences, or remedies, the first is said that has all its figures."""
-    return Entry(word, sentences, (remedy,) if isinstance(remedy, str) else remedy)
+    """Of several sentences, or remedies, the first is said that has all its figures.
+
+    Where they name a field of `PlannerSettings`, its key is said: `{=field}` with the value, `{#field}` alone.
+    """
+    remedies = (remedy,) if isinstance(remedy, str) else remedy
+    return Entry(word, tuple(map(_with_keys, sentences)), tuple(map(_with_keys, remedies)))
+
+
+def _with_keys(text: str) -> str:
+    return _SETTING.sub(lambda found: KEYS[found[2]] if found[1] == "#" else f"{{={KEYS[found[2]]}}}", text)
 
 
 class Reason(enum.StrEnum):

@@ -10,48 +10,45 @@ class ChurnReason(Reason):
         "moved_enough_this_cycle",
         (
             "No move because its {share_percent} % of all load and the {moved_percent} % that this round moves without"
-            " it are more than {=loadBalancerMaxLoadMovedPerCyclePercentage} %"
+            " it are more than {=max_load_moved_per_cycle_percentage} %"
         ),
-        remedy="raise loadBalancerMaxLoadMovedPerCyclePercentage, or split the bundle",
+        remedy="raise {#max_load_moved_per_cycle_percentage}, or split the bundle",
     )
     MOVED_ENOUGH_THIS_HOUR = entry(
         "moved_enough_this_hour",
         (
             "No move because its {share_percent} % of all load and the {moved_percent} % that were moved within the"
-            " hour are more than {=loadBalancerMaxLoadMovedPerHourPercentage} %"
+            " hour are more than {=max_load_moved_per_hour_percentage} %"
         ),
-        remedy="wait, or raise loadBalancerMaxLoadMovedPerHourPercentage",
+        remedy="wait, or raise {#max_load_moved_per_hour_percentage}",
     )
     NO_RETURN = entry(
         "no_return",
         (
             "No move because it would return to {broker}, which it left {seconds_ago} s ago"
-            " ({=loadBalancerReturnCoolDownMinutes})"
+            " ({=return_cool_down_minutes})"
         ),
-        remedy="wait, or lower loadBalancerReturnCoolDownMinutes",
+        remedy="wait, or lower {#return_cool_down_minutes}",
     )
     KEEPS_RETURNING = entry(
         "keeps_returning",
         (
-            "Not shed for {=loadBalancerThrashBundleFreezeMinutes}: it was returned to a former owner {returns} times"
-            " ({=loadBalancerMaxBundleReturns}) within {=loadBalancerThrashWindowMinutes}"
+            "Not shed for {=thrash_bundle_freeze_minutes}: it was returned to a former owner {returns} times"
+            " ({=max_bundle_returns}) within {=thrash_window_minutes}"
         ),
-        (
-            "No move for another {seconds_left} s because it kept returning to former owners"
-            " ({=loadBalancerMaxBundleReturns})"
-        ),
+        ("No move for another {seconds_left} s because it kept returning to former owners ({=max_bundle_returns})"),
         remedy="wait {seconds_left} s, or lift the breaker",
     )
     SHEDDING_STOPPED = entry(
         "shedding_stopped",
         (
-            "Nothing is shed for {=loadBalancerThrashSheddingStopMinutes}: bundles with {thrash_percent} % of all load"
-            " ({=loadBalancerThrashThresholdPercentage}) were returned to former owners within"
-            " {=loadBalancerThrashWindowMinutes}"
+            "Nothing is shed for {=thrash_shedding_stop_minutes}: bundles with {thrash_percent} % of all load"
+            " ({=thrash_threshold_percentage}) were returned to former owners within"
+            " {=thrash_window_minutes}"
         ),
         (
             "No move because shedding is stopped for another {seconds_left} s: it returned bundles with"
-            " {thrash_percent} % of all load to former owners ({=loadBalancerThrashThresholdPercentage})"
+            " {thrash_percent} % of all load to former owners ({=thrash_threshold_percentage})"
         ),
         remedy="wait {seconds_left} s, or lift the breaker",
     )

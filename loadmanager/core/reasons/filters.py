@@ -39,13 +39,13 @@ class FilterReason(Reason):
     )
     OTHER_LOAD_MANAGER_CLASS = entry(
         "other_load_manager_class",
-        "Not on {broker} because its load-manager class is {class}, and {=loadManagerClassName}",
-        remedy="set loadManagerClassName to the same class on {broker} and on the nodes",
+        "Not on {broker} because its load-manager class is {class}, and {=load_manager_class_name}",
+        remedy="set {#load_manager_class_name} to the same class on {broker} and on the nodes",
     )
     TOPIC_LIMIT_REACHED = entry(
         "topic_limit_reached",
-        "Not on {broker} because it has {topics} topics, those on their way included: {=loadBalancerBrokerMaxTopics}",
-        remedy="have {too_many} topics fewer on {broker}, or raise loadBalancerBrokerMaxTopics",
+        "Not on {broker} because it has {topics} topics, those on their way included: {=broker_max_topics}",
+        remedy="have {too_many} topics fewer on {broker}, or raise {#broker_max_topics}",
     )
     FAILURE_DOMAIN_HAS_MORE_OF_GROUP = entry(
         "failure_domain_has_more_of_group",
@@ -53,7 +53,9 @@ class FilterReason(Reason):
             "Not on {broker} because its failure domain {failure_domain} has {has} {counted} of anti-affinity group"
             " {group}, and another one {least}"
         ),
-        remedy="have {too_many} {counted} of {group} fewer in {failure_domain}, or set failureDomainsEnabled to false",
+        remedy=(
+            "have {too_many} {counted} of {group} fewer in {failure_domain}, or set {#failure_domains_enabled} to false"
+        ),
     )
     HAS_MORE_OF_GROUP = entry(
         "has_more_of_group",
@@ -65,12 +67,12 @@ class FilterReason(Reason):
         "Not on {broker} because it has {has} bundles of {namespace}, and another broker {least}",
         remedy=(
             "have {too_many} bundles of {namespace} fewer on {broker}, or set"
-            " loadBalancerDistributeBundlesEvenlyEnabled to false"
+            " {#distribute_bundles_evenly_enabled} to false"
         ),
     )
     OLDER_VERSION = entry(
         "older_version",
         "Not on {broker} because it runs version {version}, and another broker {latest}",
-        remedy="run {latest} on {broker}, or set preferLaterVersions to false",
+        remedy="run {latest} on {broker}, or set {#prefer_later_versions} to false",
     )
     VERSION_UNREADABLE = entry("version_unreadable")

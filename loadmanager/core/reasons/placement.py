@@ -10,7 +10,7 @@ class PlacementReason(Reason):
         "all_brokers_overloaded",
         (
             "Placed on {broker} by chance because each of {candidates} candidates is above"
-            " {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+            " {=broker_overloaded_threshold_percentage} %"
         ),
     )
     ROUND_ROBIN = entry("round_robin", "Placed because it is the turn of {broker} among {candidates} candidates")

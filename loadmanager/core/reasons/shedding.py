@@ -8,8 +8,8 @@ from loadmanager.core.reasons.base import Reason, entry
 class SheddingReason(Reason):
     SHEDDING_DISABLED = entry(
         "shedding_disabled",
-        "No move because {=loadBalancerEnabled} and {=loadBalancerSheddingEnabled}",
-        remedy="set loadBalancerEnabled and loadBalancerSheddingEnabled to true",
+        "No move because {=load_balancer_enabled} and {=shedding_enabled}",
+        remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true",
     )
     SHEDDING_FROZEN = entry(
         "shedding_frozen",
@@ -25,26 +25,23 @@ class SheddingReason(Reason):
         "below_threshold",
         (
             "No move because usage {usage_percent} % is below average {average_percent} % plus"
-            " {=loadBalancerBrokerThresholdShedderPercentage} %"
+            " {=broker_threshold_shedder_percentage} %"
         ),
         (
             "No move because usage {usage_percent} % ({resource}) is not above"
-            " {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+            " {=broker_overloaded_threshold_percentage} %"
         ),
-        "No move because usage {usage_percent} % is below {=loadBalancerBrokerOverloadedThresholdPercentage} %",
+        "No move because usage {usage_percent} % is below {=broker_overloaded_threshold_percentage} %",
     )
     NEED_BELOW_MINIMUM = entry(
         "need_below_minimum",
+        ("No move because need {need_mib_per_s} MiB/s is below {=bundle_unload_min_throughput_threshold} MiB/s"),
         (
-            "No move because need {need_mib_per_s} MiB/s is below"
-            " {=loadBalancerBundleUnloadMinThroughputThreshold} MiB/s"
+            "No move because need {need_msg_rate_per_s} messages/s is not above {=min_unload_message} and"
+            " need {need_mib_per_s} MiB/s is not above {=min_unload_message_throughput} bytes/s"
         ),
-        (
-            "No move because need {need_msg_rate_per_s} messages/s is not above {=minUnloadMessage} and"
-            " need {need_mib_per_s} MiB/s is not above {=minUnloadMessageThroughput} bytes/s"
-        ),
-        "No move because need {need_msg_rate_per_s} messages/s is below {=minUnloadMessage}",
-        "No move because need {need_mib_per_s} MiB/s is below {=minUnloadMessageThroughput} bytes/s",
+        "No move because need {need_msg_rate_per_s} messages/s is below {=min_unload_message}",
+        "No move because need {need_mib_per_s} MiB/s is below {=min_unload_message_throughput} bytes/s",
     )
     AWAITING_REPORT = entry(
         "awaiting_report",
@@ -79,11 +76,11 @@ class SheddingReason(Reason):
         ),
         (
             "No move because none of {eligible} bundles that may move fits into need {need_msg_rate_per_s} messages/s"
-            " and {=maxUnloadBundleNumPerShedding}"
+            " and {=max_unload_bundle_num_per_shedding}"
         ),
         (
             "No move because none of {eligible} bundles that may move fits into need {need_mib_per_s} MiB/s"
-            " and {=maxUnloadBundleNumPerShedding}"
+            " and {=max_unload_bundle_num_per_shedding}"
         ),
         (
             "No move because none of {eligible} bundles that may move carries something and fits into need"
@@ -110,8 +107,8 @@ class SheddingReason(Reason):
     )
     NAMESPACE_EXCLUDED = entry(
         "namespace_excluded",
-        "No move because {namespace} is in loadBalancerSheddingExcludedNamespaces",
-        remedy="take {namespace} out of loadBalancerSheddingExcludedNamespaces",
+        "No move because {namespace} is in {#shedding_excluded_namespaces}",
+        remedy="take {namespace} out of {#shedding_excluded_namespaces}",
     )
     ANTI_AFFINITY_KEPT = entry(
         "anti_affinity_kept",

@@ -9,8 +9,8 @@ _SESSIONS = "{sessions} sessions"
 _MSG_RATE = "{msg_rate_per_s} messages/s"
 _BANDWIDTH = "{mib_per_s} MiB/s"
 _FIGURES = f"{_TOPICS}, {_SESSIONS}, {_MSG_RATE}, {_BANDWIDTH}"
-_MAX_MSG_RATE = "loadBalancerNamespaceBundleMaxMsgRate"
-_MAX_BANDWIDTH = "loadBalancerNamespaceBundleMaxBandwidthMbytes"
+_MAX_MSG_RATE = "namespace_bundle_max_msg_rate"
+_MAX_BANDWIDTH = "namespace_bundle_max_bandwidth_mbytes"
 
 
 def _above(word: str, figure: str, limit: str) -> Entry:
@@ -19,7 +19,7 @@ def _above(word: str, figure: str, limit: str) -> Entry:
         word,
         (
             f"Split into {{parts}}, not {{parts_wanted}}, because its {figure} are more than {{={limit}}} and its"
-            " namespace may have no more bundles than {=loadBalancerNamespaceMaximumBundles}"
+            " namespace may have no more bundles than {=namespace_maximum_bundles}"
         ),
         f"Split into {{parts}} because its {figure} are more than {{={limit}}}",
     )
@@ -33,15 +33,15 @@ def _by_itself(share: str, figure: str, limit: str) -> str:
 
 
 class SplitReason(Reason):
-    TOPICS = _above("topics", _TOPICS, "loadBalancerNamespaceBundleMaxTopics")
-    SESSIONS = _above("sessions", _SESSIONS, "loadBalancerNamespaceBundleMaxSessions")
+    TOPICS = _above("topics", _TOPICS, "namespace_bundle_max_topics")
+    SESSIONS = _above("sessions", _SESSIONS, "namespace_bundle_max_sessions")
     MSG_RATE = _above("msg_rate", _MSG_RATE, _MAX_MSG_RATE)
     BANDWIDTH = _above("bandwidth", _BANDWIDTH, _MAX_BANDWIDTH)
     ADMIN_SPLIT = entry("admin_split", "Split into {parts} because it was asked for")
     SPLIT_PART_PLACED = entry(
         "split_part_placed", "Moved because it is part of a split bundle, and placement prefers {broker}"
     )
-    SPLITTING_DISABLED = entry("splitting_disabled", "No split because {=loadBalancerAutoBundleSplitEnabled}")
+    SPLITTING_DISABLED = entry("splitting_disabled", "No split because {=auto_bundle_split_enabled}")
     TOO_FEW_TOPICS = entry(
         "too_few_topics",
         (
@@ -58,10 +58,10 @@ class SplitReason(Reason):
     BELOW_SPLIT_LIMITS = entry(
         "below_split_limits",
         (
-            "No split because its {topics} topics ({=loadBalancerNamespaceBundleMaxTopics}), {sessions} sessions"
-            " ({=loadBalancerNamespaceBundleMaxSessions}), {msg_rate_per_s} messages/s"
-            " ({=loadBalancerNamespaceBundleMaxMsgRate}) and {mib_per_s} MiB/s"
-            " ({=loadBalancerNamespaceBundleMaxBandwidthMbytes}) are within the limits"
+            "No split because its {topics} topics ({=namespace_bundle_max_topics}), {sessions} sessions"
+            " ({=namespace_bundle_max_sessions}), {msg_rate_per_s} messages/s"
+            " ({=namespace_bundle_max_msg_rate}) and {mib_per_s} MiB/s"
+            " ({=namespace_bundle_max_bandwidth_mbytes}) are within the limits"
         ),
     )
     NOT_OWNED = entry("not_owned", "No split because the broker that reports it does not own it")
@@ -69,14 +69,14 @@ class SplitReason(Reason):
         "namespace_has_maximum_bundles",
         (
             f"No split, though it is above {{above}} ({_FIGURES}), because its namespace has"
-            " {bundles} bundles already, this round's counted, and {=loadBalancerNamespaceMaximumBundles}"
+            " {bundles} bundles already, this round's counted, and {=namespace_maximum_bundles}"
         ),
     )
     TOO_FEW_SPLIT_HITS = entry(
         "too_few_split_hits",
         (
             "No split because it has been above a limit {hits} times in succession, not more than"
-            " {=loadBalancerNamespaceBundleSplitConditionHitCountThreshold}"
+            " {=namespace_bundle_split_condition_hit_count_threshold}"
         ),
     )
     SPLIT_UNDER_WAY = entry("split_under_way", "No split because one is under way that shares an end with it")
@@ -84,7 +84,7 @@ class SplitReason(Reason):
         "split_cycle_full",
         (
             f"No split now, though it is above {{above}} ({_FIGURES}), because its broker splits others already,"
-            " {=loadBalancerMaxNumberOfBundlesToSplitPerCycle}"
+            " {=max_number_of_bundles_to_split_per_cycle}"
         ),
     )
     RANGE_NOT_SPLITTABLE = entry(

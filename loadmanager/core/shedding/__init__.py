@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from loadmanager.core.settings import PlannerSettings, get_by_name, is_simple, short_class_name
+from loadmanager.core.settings import KEYS, PlannerSettings, get_by_name, is_simple, short_class_name
 from loadmanager.core.shedding.avg import AvgShedder
 from loadmanager.core.shedding.base import SheddingStrategy
 from loadmanager.core.shedding.overload import OverloadShedder
@@ -32,5 +32,5 @@ def shedding_strategy(settings: PlannerSettings) -> tuple[str, SheddingStrategy]
     if is_simple(settings):
         name = short_class_name(settings.load_manager_class_name)
         return name, SHEDDING_STRATEGIES[name](settings)
-    name, factory = get_by_name("loadBalancerLoadSheddingStrategy", settings.shedding_strategy, SHEDDING_STRATEGIES)
+    name, factory = get_by_name(KEYS["shedding_strategy"], settings.shedding_strategy, SHEDDING_STRATEGIES)
     return name, factory(settings)

@@ -29,7 +29,7 @@ import numpy as np
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray, ResourceWeights
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import (
     MIB,
     Pick,
@@ -50,21 +50,21 @@ class AvgSheddingReason(Reason):
         "broker_above_partner",
         (
             "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
-            " {partner_usage_percent} % for {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far"
-            " above it for {high_hits} ({=loadBalancerAvgShedderHitCountHighThreshold}): need {need_msg_rate_per_s}"
+            " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far"
+            " above it for {high_hits} ({=avg_shedder_hit_count_high_threshold}): need {need_msg_rate_per_s}"
             " messages/s"
         ),
         (
             "Shed {bundles_taken} of {bundles} bundles to {partner} because usage {usage_percent} % has been above its"
-            " {partner_usage_percent} % for {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far"
-            " above it for {high_hits} ({=loadBalancerAvgShedderHitCountHighThreshold}): need {need_mib_per_s} MiB/s"
+            " {partner_usage_percent} % for {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far"
+            " above it for {high_hits} ({=avg_shedder_hit_count_high_threshold}): need {need_mib_per_s} MiB/s"
         ),
     )
     CLOSE_TO_PARTNER = entry(
         "close_to_partner",
         (
             "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, less than"
-            " {=loadBalancerAvgShedderLowThreshold}"
+            " {=avg_shedder_low_threshold}"
         ),
         "No move because usage {usage_percent} % is in the middle, with no other broker to pair with",
     )
@@ -72,8 +72,8 @@ class AvgSheddingReason(Reason):
         "too_few_hits",
         (
             "No move because usage {usage_percent} % is {apart_points} points above that of {partner}, but only for"
-            " {low_hits} rounds ({=loadBalancerAvgShedderHitCountLowThreshold}), and far above it for {high_hits}"
-            " ({=loadBalancerAvgShedderHitCountHighThreshold})"
+            " {low_hits} rounds ({=avg_shedder_hit_count_low_threshold}), and far above it for {high_hits}"
+            " ({=avg_shedder_hit_count_high_threshold})"
         ),
     )
     LESS_USED_PARTNER = entry(
@@ -211,10 +211,10 @@ class AvgShedder:
         reason: Reason
         if pair.apart < self.low.points:
             reason = AvgSheddingReason.CLOSE_TO_PARTNER
-            why["loadBalancerAvgShedderLowThreshold"] = self.low.points
+            why[KEYS["avg_shedder_low_threshold"]] = self.low.points
         else:
-            why |= {"low_hits": low_hits, "loadBalancerAvgShedderHitCountLowThreshold": self.low.hits}
-            why |= {"high_hits": high_hits, "loadBalancerAvgShedderHitCountHighThreshold": self.high.hits}
+            why |= {"low_hits": low_hits, KEYS["avg_shedder_hit_count_low_threshold"]: self.low.hits}
+            why |= {"high_hits": high_hits, KEYS["avg_shedder_hit_count_high_threshold"]: self.high.hits}
             if low_hits < self.low.hits and high_hits < self.high.hits:
                 reason = AvgSheddingReason.TOO_FEW_HITS
             elif not snapshot.brokers.settled[pair.high]:
@@ -229,10 +229,13 @@ class AvgShedder:
         """What leaves the more used of a pair, and the reason; the numbers behind it are added to `why`."""
         need_rate = self._need(snapshot, pair, _RATE)
         need_throughput = self._need(snapshot, pair, _THROUGHPUT)
-        by_rate: dict[str, Figure] = {"need_msg_rate_per_s": need_rate, "minUnloadMessage": self.min_messages_per_s}
+        by_rate: dict[str, Figure] = {
+            "need_msg_rate_per_s": need_rate,
+            KEYS["min_unload_message"]: self.min_messages_per_s,
+        }
         by_throughput: dict[str, Figure] = {
             "need_mib_per_s": need_throughput / MIB,
-            "minUnloadMessageThroughput": self.min_bytes_per_s,
+            KEYS["min_unload_message_throughput"]: self.min_bytes_per_s,
         }
         if need_rate > self.min_messages_per_s:
             columns, need = _RATE, need_rate

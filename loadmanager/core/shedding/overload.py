@@ -16,7 +16,7 @@ import numpy as np
 from loadmanager.core.load import ResourceWeights
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import MARGIN, MIB, Hot, Shed, State, relieve, throughput_per_broker
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
@@ -26,7 +26,7 @@ class OverloadReason(Reason):
         "broker_overloaded",
         (
             "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below"
-            " {=loadBalancerBrokerOverloadedThresholdPercentage} %: need {need_mib_per_s} MiB/s"
+            " {=broker_overloaded_threshold_percentage} %: need {need_mib_per_s} MiB/s"
         ),
     )
 
@@ -49,7 +49,7 @@ class OverloadShedder:
         for broker, (used, bytes_per_s) in enumerate(zip(usage.tolist(), need.tolist(), strict=True)):
             why = {
                 "usage_percent": used * 100,
-                "loadBalancerBrokerOverloadedThresholdPercentage": self.threshold_percentage,
+                KEYS["broker_overloaded_threshold_percentage"]: self.threshold_percentage,
             }
             if used >= threshold:
                 hot.append(Hot(broker, bytes_per_s, {**why, "need_mib_per_s": bytes_per_s / MIB}))

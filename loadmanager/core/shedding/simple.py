@@ -62,14 +62,14 @@ class SimpleReason(Reason):
         "top_bundle_shed",
         (
             "Shed {top_bundle}, the top one of {bundles} bundles by {bottleneck}, because usage {usage_percent} %"
-            " ({resource}) is above {=loadBalancerBrokerOverloadedThresholdPercentage} %"
+            " ({resource}) is above {=broker_overloaded_threshold_percentage} %"
         ),
     )
     NO_COMFORTABLE_BROKER = entry(
         "no_comfortable_broker",
         (
             "No move because no broker that may own {top_bundle} is below"
-            " {=loadBalancerBrokerComfortLoadLevelPercentage} % in all resources"
+            " {=broker_comfort_load_level_percentage} % in all resources"
         ),
     )
     TOP_BUNDLE_MOVED_RECENTLY = entry(
@@ -99,7 +99,7 @@ class SimpleLoadManagerImpl:
             why: dict[str, Figure] = {
                 "resource": _NAMES[resource],
                 "usage_percent": float(used),
-                "loadBalancerBrokerOverloadedThresholdPercentage": settings.broker_overloaded_threshold_percentage,
+                **settings.said("broker_overloaded_threshold_percentage"),
             }
             reason, bundle = (
                 self._find_bundle(snapshot, broker, comfortable, why)
@@ -131,7 +131,7 @@ class SimpleLoadManagerImpl:
         why |= {
             "bottleneck": _NAMES[resource],
             "top_bundle": snapshot.bundles.names[top],
-            "loadBalancerBrokerComfortLoadLevelPercentage": self.settings.broker_comfort_load_level_percentage,
+            **self.settings.said("broker_comfort_load_level_percentage"),
         }
         if not np.any(comfortable & self._allowed(snapshot, top)):
             return SimpleReason.NO_COMFORTABLE_BROKER, None

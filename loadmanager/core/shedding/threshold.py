@@ -22,7 +22,7 @@ import numpy as np
 from loadmanager.core.load import FloatArray, ResourceWeights
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import (
     MARGIN,
     MIB,
@@ -42,14 +42,14 @@ class ThresholdReason(Reason):
         "broker_above_average",
         (
             "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is not below average"
-            " {average_percent} % plus {=loadBalancerBrokerThresholdShedderPercentage} %: need {need_mib_per_s} MiB/s"
+            " {average_percent} % plus {=broker_threshold_shedder_percentage} %: need {need_mib_per_s} MiB/s"
         ),
     )
     LOWER_BOUNDARY = entry(
         "lower_boundary",
         (
             "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % is the highest and another"
-            " broker's is below average {average_percent} % minus {=loadBalancerBrokerThresholdShedderPercentage} %:"
+            " broker's is below average {average_percent} % minus {=broker_threshold_shedder_percentage} %:"
             " need {need_mib_per_s} MiB/s"
         ),
     )
@@ -147,13 +147,13 @@ class ThresholdShedder:
         return {
             "usage_percent": float(average) * 100,
             "average_percent": mean * 100,
-            "loadBalancerBrokerThresholdShedderPercentage": self.threshold_percentage,
+            KEYS["broker_threshold_shedder_percentage"]: self.threshold_percentage,
         }
 
     def _why_need(self, bytes_per_s: float) -> dict[str, Figure]:
         return {
             "need_mib_per_s": bytes_per_s / MIB,
-            "loadBalancerBundleUnloadMinThroughputThreshold": self.min_throughput_mib_per_s,
+            KEYS["bundle_unload_min_throughput_threshold"]: self.min_throughput_mib_per_s,
         }
 
 

@@ -37,7 +37,7 @@ from loadmanager.core.names import namespace_of
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import MIB, Pick, Shed, State, eligible, least_points
 from loadmanager.core.snapshot import Snapshot, broker_load_of, top_bundles_of
 
@@ -51,7 +51,7 @@ class TransferReason(Reason):
         (
             "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
             " {bundles_in_exchange} in exchange, because of usage {usage_percent} % at average {average_percent} % and"
-            " deviation {std_percent} % ({=loadBalancerBrokerLoadTargetStd}): want {want_mib_per_s} MiB/s"
+            " deviation {std_percent} % ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
         ),
     )
     UNDERLOADED = entry(
@@ -59,33 +59,33 @@ class TransferReason(Reason):
         (
             "Shed {bundles_taken} of its {bundles} busiest bundles to {partner} ({partner_usage_percent} %), for"
             " {bundles_in_exchange} in exchange, because that one has little of average {average_percent} % or of its"
-            " throughput ({=loadBalancerBrokerLoadTargetStd}): want {want_mib_per_s} MiB/s"
+            " throughput ({=broker_load_target_std}): want {want_mib_per_s} MiB/s"
         ),
     )
     HIT_COUNT = entry(
         "hit_count",
         (
             "No move because usages have been apart for {cycles} cycles, not more than"
-            " {=loadBalancerSheddingConditionHitCountThreshold}: deviation {std_percent} %"
-            " ({=loadBalancerBrokerLoadTargetStd})"
+            " {=shedding_condition_hit_count_threshold}: deviation {std_percent} %"
+            " ({=broker_load_target_std})"
         ),
         (
             "No move because usages are close: deviation {std_percent} % is not above"
-            " {=loadBalancerBrokerLoadTargetStd}, from {partner_usage_percent} % to {usage_percent} %"
+            " {=broker_load_target_std}, from {partner_usage_percent} % to {usage_percent} %"
         ),
         "No move because no broker may be relieved: deviation {std_percent} %",
     )
     COOL_DOWN = entry(
         "cool_down",
         (
-            "No move because {broker} has not reported yet {=loadBalanceSheddingDelayInSeconds} s after a bundle was"
+            "No move because {broker} has not reported yet {=shedding_delay_in_seconds} s after a bundle was"
             " taken from it"
         ),
     )
     OUT_DATED_DATA = entry(
         "out_dated_data",
-        "No move because all reports of {brokers} brokers are older than {=loadBalancerBrokerLoadDataTTLInSeconds} s",
-        "No move because its report is older than {=loadBalancerBrokerLoadDataTTLInSeconds} s",
+        "No move because all reports of {brokers} brokers are older than {=broker_load_data_ttl_in_seconds} s",
+        "No move because its report is older than {=broker_load_data_ttl_in_seconds} s",
     )
     NO_LOAD_DATA = entry(
         "no_load_data",
@@ -249,9 +249,9 @@ class _Cycle:
         if len(cooling):
             return fresh, (
                 Label.COOL_DOWN,
-                {"broker": ids[cooling[0]], "loadBalanceSheddingDelayInSeconds": settings.shedding_delay_in_seconds},
+                {"broker": ids[cooling[0]], **settings.said("shedding_delay_in_seconds")},
             )
-        ttl: dict[str, Figure] = {"loadBalancerBrokerLoadDataTTLInSeconds": settings.broker_load_data_ttl_in_seconds}
+        ttl = settings.said("broker_load_data_ttl_in_seconds")
         brokers: dict[str, Figure] = {"brokers": len(ids)}
         if not fresh.any():
             return fresh, (Label.OUT_DATED_DATA, brokers | ttl) if outdated.any() else (Label.NO_BROKERS, brokers)
@@ -421,14 +421,14 @@ class _Cycle:
             "partner_usage_percent": float(self._usage[destination]) * 100,
             "average_percent": statistics.mean * 100,
             "std_percent": statistics.std * 100,
-            "loadBalancerBrokerLoadTargetStd": self._settings.broker_load_target_std,
+            **self._settings.said("broker_load_target_std"),
         }
 
     def _why_not_yet(self, statistics: LoadStatistics, ascending: list[int]) -> dict[str, Figure]:
         why = self._why(ascending[-1], ascending[0], statistics)
         if self._hits:
             why["cycles"] = self._hits
-            key = "loadBalancerSheddingConditionHitCountThreshold"
+            key = KEYS["shedding_condition_hit_count_threshold"]
             why[key] = self._settings.shedding_condition_hit_count_threshold
         return why
 

@@ -25,7 +25,7 @@ import numpy as np
 from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import MIB, Pick, Shed, State, find_refusal, largest_first, recently_unloaded_of
 from loadmanager.core.snapshot import Snapshot
 
@@ -40,7 +40,7 @@ class UniformReason(Reason):
         (
             "Shed {bundles_taken} of {bundles} bundles because its {highest_msg_rate_per_s} messages/s are"
             " {msg_rate_difference_percent} % above the lowest, {lowest_msg_rate_per_s}, more than"
-            " {=loadBalancerMsgRateDifferenceShedderThreshold} %: need {need_msg_rate_per_s} messages/s"
+            " {=msg_rate_difference_shedder_threshold} %: need {need_msg_rate_per_s} messages/s"
         ),
     )
     THROUGHPUT_DIFFERENCE = entry(
@@ -48,15 +48,15 @@ class UniformReason(Reason):
         (
             "Shed {bundles_taken} of {bundles} bundles because its {highest_mib_per_s} MiB/s are {throughput_ratio}"
             " times the lowest, {lowest_mib_per_s}, more than"
-            " {=loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold}: need {need_mib_per_s} MiB/s"
+            " {=msg_throughput_multiplier_difference_shedder_threshold}: need {need_mib_per_s} MiB/s"
         ),
     )
     DIFFERENCES_SMALL = entry(
         "differences_small",
         (
             "No move because the highest message rate is {msg_rate_difference_percent} % above the lowest"
-            " ({=loadBalancerMsgRateDifferenceShedderThreshold}), and the highest throughput {throughput_ratio} times"
-            " the lowest ({=loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold})"
+            " ({=msg_rate_difference_shedder_threshold}), and the highest throughput {throughput_ratio} times"
+            " the lowest ({=msg_throughput_multiplier_difference_shedder_threshold})"
         ),
     )
     NOT_THE_BUSIEST = entry("not_the_busiest", "No move because only the busiest broker sheds, {busiest}")
@@ -119,9 +119,9 @@ class UniformLoadShedder:
         ratio = throughput.highest / throughput.lowest
         why: dict[str, Figure] = {
             "msg_rate_difference_percent": percent,
-            "loadBalancerMsgRateDifferenceShedderThreshold": self.rate_percentage,
+            KEYS["msg_rate_difference_shedder_threshold"]: self.rate_percentage,
             "throughput_ratio": ratio,
-            "loadBalancerMsgThroughputMultiplierDifferenceShedderThreshold": self.throughput_multiplier,
+            KEYS["msg_throughput_multiplier_difference_shedder_threshold"]: self.throughput_multiplier,
         }
         if percent > self.rate_percentage > 0:
             return self._shed_by_rate(snapshot, rate, why, state)
@@ -154,7 +154,7 @@ class UniformLoadShedder:
             "highest_msg_rate_per_s": rate.highest,
             "lowest_msg_rate_per_s": rate.lowest,
             "need_msg_rate_per_s": need,
-            "minUnloadMessage": self.min_messages_per_s,
+            KEYS["min_unload_message"]: self.min_messages_per_s,
         }
         enough = need >= self.min_messages_per_s
         return self._shed(snapshot, rate, need, UniformReason.MSG_RATE_DIFFERENCE, why, state, enough=enough)
@@ -166,7 +166,7 @@ class UniformLoadShedder:
             "highest_mib_per_s": most.highest / MIB,
             "lowest_mib_per_s": most.lowest / MIB,
             "need_mib_per_s": need / MIB,
-            "minUnloadMessageThroughput": self.min_bytes_per_s,
+            KEYS["min_unload_message_throughput"]: self.min_bytes_per_s,
         }
         enough = need >= self.min_bytes_per_s
         return self._shed(snapshot, most, need, UniformReason.THROUGHPUT_DIFFERENCE, why, state, enough=enough)
@@ -189,7 +189,7 @@ class UniformLoadShedder:
         if refusal is None:
             rows, carried = largest_first(snapshot, broker, extremes.columns)
             bundles = self._take(rows, carried, need)
-            why |= {"eligible": len(rows), "maxUnloadBundleNumPerShedding": self.max_bundles}
+            why |= {"eligible": len(rows), KEYS["max_unload_bundle_num_per_shedding"]: self.max_bundles}
             if not bundles:
                 refusal = SheddingReason.NO_BUNDLE_FITS if rows else SheddingReason.NO_ELIGIBLE_BUNDLE
         why["bundles"] = int(snapshot.brokers.bundle_count[broker])

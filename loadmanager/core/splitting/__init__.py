@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loadmanager.core.reasons import SplitReason
-from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
+from loadmanager.core.settings import KEYS, PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.splitting.base import SplitAlgorithm
 from loadmanager.core.splitting.flow_or_qps_equally_divide import flow_or_qps_equally_divide
 from loadmanager.core.splitting.range_equally_divide import range_equally_divide
@@ -28,8 +28,8 @@ PULSAR_REASONS = {
 }
 """Why a bundle is split, as Pulsar writes it."""
 
-DEFAULT_KEY = "defaultNamespaceBundleSplitAlgorithm"
-SUPPORTED_KEY = "supportedNamespaceBundleSplitAlgorithms"
+DEFAULT_KEY = KEYS["namespace_bundle_split_algorithm"]
+SUPPORTED_KEY = KEYS["supported_split_algorithms"]
 
 
 def split_algorithm(

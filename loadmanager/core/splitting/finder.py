@@ -22,26 +22,26 @@ from typing import Protocol
 from loadmanager.core.names import BundleRange, namespace_of
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import SplitReason
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.splitting.base import MIB, MIN_TOPICS, TopicLoad, is_splittable, usable
 
 HOT_TOPIC_SHARE = 0.9
 """A topic above a limit by itself, with so much of its bundle's load, is the bundle: little would go without it."""
 
 LIMIT_KEYS = {
-    SplitReason.TOPICS: "loadBalancerNamespaceBundleMaxTopics",
-    SplitReason.SESSIONS: "loadBalancerNamespaceBundleMaxSessions",
-    SplitReason.MSG_RATE: "loadBalancerNamespaceBundleMaxMsgRate",
-    SplitReason.BANDWIDTH: "loadBalancerNamespaceBundleMaxBandwidthMbytes",
+    SplitReason.TOPICS: KEYS["namespace_bundle_max_topics"],
+    SplitReason.SESSIONS: KEYS["namespace_bundle_max_sessions"],
+    SplitReason.MSG_RATE: KEYS["namespace_bundle_max_msg_rate"],
+    SplitReason.BANDWIDTH: KEYS["namespace_bundle_max_bandwidth_mbytes"],
 }
 """The limit that a bundle is above, by the reason for its split."""
 
 _SHARES = {SplitReason.MSG_RATE: "msg_rate_share_percent", SplitReason.BANDWIDTH: "throughput_share_percent"}
 """What the hottest topic has of its bundle's load, by the reason for its split."""
 
-_MAXIMUM = "loadBalancerNamespaceMaximumBundles"
-_HITS = "loadBalancerNamespaceBundleSplitConditionHitCountThreshold"
-_PER_CYCLE = "loadBalancerMaxNumberOfBundlesToSplitPerCycle"
+_MAXIMUM = KEYS["namespace_maximum_bundles"]
+_HITS = KEYS["namespace_bundle_split_condition_hit_count_threshold"]
+_PER_CYCLE = KEYS["max_number_of_bundles_to_split_per_cycle"]
 
 
 class Loaded(Protocol):
@@ -344,9 +344,9 @@ def _some_of(boundaries: Sequence[int], most: int) -> Sequence[int]:
 
 
 def _limits(settings: PlannerSettings) -> dict[str, Figure]:
-    return {
-        "loadBalancerNamespaceBundleMaxTopics": settings.namespace_bundle_max_topics,
-        "loadBalancerNamespaceBundleMaxSessions": settings.namespace_bundle_max_sessions,
-        "loadBalancerNamespaceBundleMaxMsgRate": settings.namespace_bundle_max_msg_rate,
-        "loadBalancerNamespaceBundleMaxBandwidthMbytes": settings.namespace_bundle_max_bandwidth_mbytes,
-    }
+    return settings.said(
+        "namespace_bundle_max_topics",
+        "namespace_bundle_max_sessions",
+        "namespace_bundle_max_msg_rate",
+        "namespace_bundle_max_bandwidth_mbytes",
+    )

@@ -63,6 +63,8 @@ from loadmanager.errors import (
 )
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.wire.http import (
@@ -72,6 +74,7 @@ from loadmanager.wire.http import (
     INCARNATION_HEADER,
     OWNER_HEADER,
 )
+from loadmanager.wire.leading.moves import MovesForm
 
 log = structlog.get_logger(__name__)
 
@@ -119,6 +122,7 @@ class Executor:
         journal: Journal,
         settings: Callable[[], ExecutorSettings],
         followed_by: Followed,
+        recorder: Recorder,
     ) -> None:
         self._view = view
         self._ledger = ledger
@@ -126,11 +130,13 @@ class Executor:
         self._journal = journal
         self._settings = settings
         self._followed_by = followed_by
+        answers = Answers(recorder)
         self._moves = Moves(
-            lambda: (settings().concurrency, settings().concurrency_per_broker),
-            lambda: settings().deadline_s,
-            view.is_registered,
+            answers.noting("limits", lambda: (settings().concurrency, settings().concurrency_per_broker)),
+            answers.noting("deadline_s", lambda: settings().deadline_s),
+            answers.noting("is_registered", view.is_registered),
         )
+        self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._http: HttpClient | None = None
         self._ends: dict[Move, asyncio.Future[Ownership]] = {}
         self._because: dict[Move, Sequence[Verdict]] = {}
@@ -266,7 +272,7 @@ class Executor:
     # The driver
 
     def _step(self, event: Event) -> None:
-        for instruction in self._moves.step(event, time.monotonic()):
+        for instruction in self._recorded.step(event, time.monotonic()):
             self._do(instruction)
         self._set_timer()
 

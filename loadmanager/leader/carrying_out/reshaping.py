@@ -52,14 +52,10 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.ledger import Ledger
+from loadmanager.wire.bundles import HOT
 from loadmanager.wire.http import OpenTopic
 
 log = structlog.get_logger(__name__)
-
-LARGEST = "LARGEST"
-"""Instead of a range: the bundle of the namespace with the most topics."""
-HOT = "HOT"
-"""Instead of a range: the bundle of the namespace with the highest long-term throughput."""
 
 CLUSTER = "cluster"
 """The subject of a verdict about a whole round."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
@@ -21,24 +20,12 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.history.rows import Event
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.port import ChurnFigures
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.moving import Moves
 from loadmanager.leader.recording.recorder import Recorder
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ChurnFigures:
-    """Fractions of all load: returned within the window, moved by shedding within the hour; and what is stopped.
-
-    Times are seconds that are left.
-    """
-
-    thrash: float
-    moved_within_hour: float
-    shedding_stopped_for_s: float
-    frozen_for_s: dict[str, float]
 
 
 class Churn:

@@ -16,7 +16,13 @@ from loadmanager.core.leadership import Sighting
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.quality import Gate
-from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.errors import (
+    BrokerNotFoundError,
+    BundleNotFoundError,
+    InvalidRecordError,
+    LoadManagerError,
+    NamespaceNotFoundError,
+)
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
@@ -39,8 +45,15 @@ class BrokerEntry:
 
     @property
     def command_url(self) -> str | None:
-        """Where unload calls go: the broker's agent, or the broker itself when it published none."""
-        return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL) or self.record.get("webServiceUrl")
+        """Where commands go: the broker's agent, None when it published none. Never to a broker that did not ask for
+        them: one of Pulsar's has the same paths, and would obey.
+        """
+        return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL)
+
+    def find_answer(self, listener: str) -> bytes | None:
+        """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
+        answer = lookup_answer(self.registration.broker, self.record, listener)
+        return None if answer is None else answer.to_json()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +145,15 @@ class ClusterView:
             raise BrokerNotFoundError(f"broker {broker_id!r} is not registered; known: {known}")
         return registration
 
+    def get_broker(self, broker_id: BrokerId) -> BrokerEntry:
+        """A registered broker; `BrokerNotFoundError` when it is not, `InvalidRecordError` when it cannot be read."""
+        self.get_registration(broker_id)
+        entry = self.brokers.get(broker_id)
+        if entry is None:
+            path = paths.broker(broker_id)
+            raise InvalidRecordError(f"the report of {broker_id} cannot be read: {self.faults.get(path, path)}")
+        return entry
+
     def is_registered(self, registration: Registration | None) -> bool:
         """Whether that very life of the broker is registered now."""
         return registration is not None and self.registrations.get(registration.broker) == registration
@@ -149,12 +171,17 @@ class ClusterView:
             for index, ownership in enumerate(entry.state.ownerships):
                 yield entry, index, ownership
 
-    def find_hold(self, ownership: Ownership) -> float | None:
-        """For how many seconds an owned bundle waits for its owner at most, which is away or back again; or None."""
-        owner = ownership.owner
-        if ownership.state is not OwnershipState.OWNED or owner is None or self.is_registered(owner):
+    def find_ownership(self, bundle: str) -> Ownership | None:
+        """The ownership of a bundle by its name; None unless it is a current bundle of a namespace that is known."""
+        try:
+            entry, index = self.bundle(BundleName.parse(bundle))
+        except LoadManagerError:
             return None
-        return self.laid_down.controls.find_hold(owner.broker, time.time())
+        return entry.state.ownerships[index]
+
+    def holds(self) -> dict[BrokerId, float]:
+        """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""
+        return self.laid_down.controls.holds(time.time())
 
     def put_namespace(self, entry: NamespaceEntry) -> None:
         name = str(entry.state.name)

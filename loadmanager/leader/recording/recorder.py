@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from loadmanager.leader.picture.view import LaidDown
 from loadmanager.overrides import OF_THE_NODE
 from loadmanager.wire.checkpoint import Later, Record, doubts_as_json, head_of, parts_of
 from loadmanager.wire.controls import encode_controls
+from loadmanager.wire.leading.form import Image
 from loadmanager.wire.learned import encode_learned, without_profiles
 from loadmanager.wire.policies import encode_domains, encode_groups, encode_isolation
 from loadmanager.wire.strategy_state import digest_of
@@ -100,6 +101,8 @@ class Recorder:
         self.last_snapshot = NOT_RECORDED
         """The place in the history of the snapshot that was taken last."""
         self.settings_id = ""
+        self.machines: dict[str, Callable[[], Image]] = {}
+        """By the name of each machine whose steps are recorded: all that it remembers now."""
 
     @property
     def is_on(self) -> bool:
@@ -173,6 +176,7 @@ class Recorder:
             "churn": memory.churn,
             "rng": memory.rng,
             "roundRng": memory.round_rng,
+            "machines": {name: image() for name, image in self.machines.items()},
         }
         self.put(Event("checkpoint", "", head))
         for holds, content in parts:

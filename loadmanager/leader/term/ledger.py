@@ -18,6 +18,7 @@ import structlog
 
 from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.invariants import succession_violations, transition_violations
+from loadmanager.core.leading.writing import Transition
 from loadmanager.core.names import BundleRange
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -50,10 +51,6 @@ log = structlog.get_logger(__name__)
 MAX_TRANSACTION_BYTES = MAX_ZNODE_BYTES // 2
 MAX_TRANSACTION_RECORDS = 100
 _ATTEMPTS = 5
-
-Transition = Callable[[Ownership, Stamp], Ownership]
-"""From the current ownership to the next one; raises `IllegalTransitionError` when it no longer applies."""
-
 
 Reshape = Callable[[NamespaceState, Stamp], NamespaceState]
 """From the current bundles of a namespace to other ones, by `NamespaceState.split` or `merge`; it may raise what they

@@ -285,3 +285,11 @@ def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_i
     assert memory.frozen_until_s == {bundle(3): NOW_S + 5}
     twice = churn.restored(memory.into({}), as_json(own), NOW_S, SETTINGS)
     assert Memory.of(twice).moves == memory.moves
+
+
+def test_a_departure_is_of_one_bundle_from_one_life_of_a_broker_and_not_longer_ago_than_is_asked() -> None:
+    memory = Memory((churn.Move(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True, is_return=False),))
+    assert memory.find_departure(bundle(0), A, NOW_S - 1.0) == NOW_S
+    assert memory.find_departure(bundle(0), A, NOW_S) is None
+    assert memory.find_departure(bundle(1), A, NOW_S - 1.0) is None
+    assert memory.find_departure(bundle(0), Registration(A.broker, A.incarnation + 1), NOW_S - 1.0) is None

@@ -234,10 +234,8 @@ def test_columns_of_some_brokers_keep_their_order() -> None:
 
 def test_a_bundle_waits_for_a_broker_that_is_held_off_until_the_time_is_over_or_it_is_drained() -> None:
     controls = Controls(held_off={A: 100.0, B: 100.0}, draining={B: 1.0})
-    assert controls.find_hold(A, 40.0) == 60.0
-    assert controls.find_hold(A, 100.0) is None
-    assert controls.find_hold(B, 40.0) is None
-    assert controls.find_hold(C, 40.0) is None
+    assert controls.holds(40.0) == {A: 60.0}
+    assert controls.holds(100.0) == {}
 
 
 def test_only_what_is_neither_pinned_nor_frozen_may_be_shed() -> None:

@@ -435,3 +435,10 @@ def test_a_placement_that_strategies_remember_decides_before_they_compare() -> N
 def test_a_verdict_that_only_load_can_change_has_no_remedy() -> None:
     verdict = explain_broker(situation(hot_a()), B).verdicts[0]
     assert verdict.remedy() == ""
+
+
+def test_whoever_might_be_chosen_is_when_those_before_it_are_left_out() -> None:
+    given = snapshot({"a": report({bundle(0): (1.0, 0.0, 0.0, 0.0)}), "b": report(), "c": report()})
+    trial = Situation(given, PlannerSettings(), {}, np.random.default_rng(1)).trial(bundle(0), None)
+    seen = {row for placement in trial.choices() for row in placement.drawn_from.tolist()}
+    assert seen == set(trial.candidates.tolist())

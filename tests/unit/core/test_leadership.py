@@ -14,8 +14,10 @@ from loadmanager.core.leadership import (
     StepDown,
     StepDownReason,
     Term,
+    Vacate,
     Wait,
     next_action,
+    open_since,
 )
 
 NOBODY_LEADS = Knowledge(
@@ -107,3 +109,19 @@ def test_a_leader_steps_down_and_says_why(changed: Knowledge, reason: StepDownRe
 @pytest.mark.parametrize("stale", [replace(LEADING, epoch_version=5), replace(LEADING, leader=None)])
 def test_what_a_view_says_that_is_not_fresh_does_not_depose_a_leader_whose_lease_holds(stale: Knowledge) -> None:
     assert next_action(replace(stale, view_is_fresh=False)) == Wait(110.0)
+
+
+def test_a_node_whose_link_broke_lately_leaves_others_the_first_turn() -> None:
+    unsound = replace(NOBODY_LEADS, unsound_until_s=108.0, turn_s=1.0, open_since_s=99.5)
+    assert next_action(unsound) == Wait(100.5)
+    assert next_action(replace(unsound, leader=OURS)) == Vacate(4), "nobody else can lead while its own znode is there"
+    assert next_action(replace(unsound, now_s=100.5)) == Campaign(4, replaces_leader=False)
+    assert next_action(replace(unsound, unsound_until_s=100.0)) == Campaign(4, replaces_leader=False)
+
+
+def test_nobody_leads_from_the_moment_that_it_was_seen() -> None:
+    assert open_since(NOBODY_LEADS) == 100.0
+    assert open_since(replace(NOBODY_LEADS, open_since_s=97.0)) == 97.0
+    assert open_since(replace(FOLLOWING, open_since_s=97.0)) is None
+    assert open_since(replace(LEADING, open_since_s=97.0)) is None
+    assert open_since(replace(FOLLOWING, open_since_s=97.0, view_is_fresh=False)) == 97.0, "it cannot be seen now"

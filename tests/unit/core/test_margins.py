@@ -69,3 +69,15 @@ def test_a_rule_of_the_uniform_shedder_that_is_switched_off_has_no_margin() -> N
     settings = replace(DEFAULTS, msg_rate_difference_shedder_threshold=0)
     assert set(strategy_of("UniformLoadShedder").find_margin(given, {}, 0)) == {"msg_rate_per_s", "mib_per_s"}
     assert set(strategy_of("UniformLoadShedder", settings).find_margin(given, {}, 0)) == {"mib_per_s"}
+
+
+def test_the_simple_shedder_sheds_above_its_threshold_whatever_the_others_use() -> None:
+    strategy = strategy_of("SimpleLoadManagerImpl")
+    given = snapshot({"a": report(cpu=30), "b": report(cpu=99)})
+    assert round(float(strategy.find_margin(given, {}, 0)["usage_points"]), 3) == 55.0
+    assert strategy.find_margin(given, {}, 1) == {}, "it is above it"
+
+
+def test_a_broker_that_is_the_most_used_already_waits_for_rounds_alone() -> None:
+    given = snapshot({"a": report(cpu=0), "b": report(cpu=90)}, taken_at_s=1000.0)
+    assert strategy_of("TransferShedder").find_margin(given, {}, 1) == {"rounds": 4}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.moves import DEADLINE_S, LOST, STAMP, A, B, C, Leader, Whatever
 
 from loadmanager.core.leading.moves import (
     AskOwner,
@@ -15,16 +16,12 @@ from loadmanager.core.leading.moves import (
     CallOff,
     Cancel,
     Commit,
-    Committed,
     Ended,
-    Event,
     Expected,
     Failed,
-    Instruction,
     Kept,
     Move,
     Moved,
-    Moves,
     NotCommitted,
     OwnerAnswered,
     Phase,
@@ -35,85 +32,8 @@ from loadmanager.core.leading.moves import (
     Unanswered,
     Want,
 )
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import (
-    IllegalTransitionError,
-    Ownership,
-    OwnershipState,
-    Registration,
-    Stamp,
-    assign,
-    release,
-)
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration, assign, release
 from loadmanager.core.reasons import OwnershipReason
-
-A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
-STAMP = Stamp(7, 1_000, "a test")
-DEADLINE_S = 5.0
-
-
-@dataclass(slots=True)
-class Leader:
-    """Moves with their records, and a driver that does nothing until it is told to."""
-
-    limits: tuple[int, int] = (16, 8)
-    registered: set[Registration] = field(default_factory=lambda: {A, B, C})
-    records: dict[str, Ownership] = field(default_factory=dict)
-    now_s: float = 100.0
-    to_do: list[Instruction] = field(default_factory=list)
-    moves: Moves = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.moves = Moves(lambda: self.limits, lambda: DEADLINE_S, lambda each: each in self.registered)
-
-    def owned(self, bundle: str, owner: Registration = A) -> None:
-        self.records[bundle] = assign(Ownership(), owner, STAMP)
-
-    def want(self, bundle: str, destination: Registration | None = B, **more: object) -> Move:
-        if bundle not in self.records:
-            self.owned(bundle)
-        move = Move(bundle, self.records[bundle].owner, destination, "admin_unload", **more)  # type: ignore[arg-type]
-        self.step(Want(move))
-        return move
-
-    def step(self, event: Event) -> list[Instruction]:
-        """What is to be done because of this alone; it is kept to be done, too."""
-        told = self.moves.step(event, self.now_s)
-        self.to_do += told
-        return told
-
-    def take(self) -> Instruction:
-        """The next instruction, if it is the only one."""
-        assert len(self.to_do) == 1, self.to_do
-        return self.to_do.pop()
-
-    def commit(self) -> Instruction | None:
-        """Do the write that is to be done; what is to be done then, None if nothing is."""
-        instruction = self.take()
-        assert isinstance(instruction, Commit), instruction
-        bundle = instruction.move.bundle
-        event: Event
-        try:
-            self.records[bundle] = instruction.transition(self.records[bundle], STAMP)
-        except IllegalTransitionError as error:
-            event = NotCommitted(instruction.move, error)
-        else:
-            event = Committed(instruction.move, self.records[bundle])
-        self.step(event)
-        return self.to_do[0] if self.to_do else None
-
-    def asked(self, bundle: str = "t/ns/b") -> Move:
-        """A move whose owner has just been asked."""
-        move = self.want(bundle)
-        assert isinstance(self.commit(), AskOwner)
-        self.to_do.clear()
-        return move
-
-    def ended(self) -> Moved | Kept | CalledOff | Failed:
-        instruction = self.take()
-        assert isinstance(instruction, Ended), instruction
-        assert instruction.move.phase is Phase.ENDED
-        return instruction.outcome
 
 
 @pytest.fixture
@@ -314,9 +234,6 @@ def test_an_end_is_of_that_very_release(leader: Leader) -> None:
     assert "the release at version 2 is over" in str(outcome.error)
 
 
-LOST = RuntimeError("no answer")
-
-
 def lose(leader: Leader, *, happened: bool) -> Move:
     """The write that is to be done is not answered, and the record read again."""
     instruction = leader.take()
@@ -385,60 +302,31 @@ def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:
 
 @given(st.data())
 def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st.DataObject) -> None:
-    """A driver that does what it is told in any order, writes that fail, owners that go, and operators that cancel."""
     leader = Leader(limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))))
-    wanted: list[Move] = []
-    outcomes: dict[Move, object] = {}
+    whatever = Whatever(leader, data)
     for _ in range(data.draw(st.integers(1, 40))):
-        leader.now_s += data.draw(st.sampled_from([0.0, 0.1, 1.0]))
-        match data.draw(st.sampled_from(["want", "do", "do", "do", "go", "cancel", "call off", "time"])):
-            case "want":
-                wanted.append(leader.want(f"t/ns/{len(wanted)}", data.draw(st.sampled_from([B, C, None]))))
-            case "do" if leader.to_do:
-                _do(leader, data, outcomes)
-            case "go" if len(leader.registered) > 1:
-                leader.registered.discard(data.draw(st.sampled_from(sorted(leader.registered, key=str))))
-                leader.step(Plain.MEMBERSHIP)
-            case "cancel" if wanted:
-                leader.step(Cancel(data.draw(st.sampled_from(wanted))))
-            case "call off":
-                leader.step(CallOff(lambda _: True, "all of them"))
-            case _:
-                leader.step(Plain.TIME)
-        with_turn = [move for move in wanted if move.phase not in {Phase.WAITING, Phase.ENDED}]
+        whatever.happens()
+        with_turn = [move for move in whatever.wanted if move.phase not in {Phase.WAITING, Phase.ENDED}]
         assert len(with_turn) <= leader.limits[0]
-    for _ in range(400):
-        if leader.to_do:
-            _do(leader, data, outcomes)
-        elif leader.moves.wake_s is not None:
-            leader.now_s = leader.moves.wake_s
-            leader.step(Plain.TIME)
-        else:
-            break
-    assert {move for move in wanted if move.phase is not Phase.ENDED} == set()
-    assert set(outcomes) == set(wanted), "and each was said to have ended"
+    whatever.ends()
+    assert {move for move in whatever.wanted if move.phase is not Phase.ENDED} == set()
+    assert set(whatever.outcomes) == set(whatever.wanted), "and each was said to have ended"
     assert leader.moves.step(Plain.TIME, leader.now_s) == []
 
 
-def _do(leader: Leader, data: st.DataObject, outcomes: dict[Move, object]) -> None:
-    """One of the instructions, whichever."""
-    instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
-    move = instruction.move
-    match instruction:
-        case Commit():
-            before = leader.records[move.bundle]
-            if data.draw(st.sampled_from([False, False, False, True])):
-                leader.step(NotCommitted(move, IllegalTransitionError("another hand")))
-                return
-            try:
-                leader.records[move.bundle] = instruction.transition(before, STAMP)
-            except IllegalTransitionError as error:
-                leader.step(NotCommitted(move, error))
-                return
-            assert leader.records[move.bundle].version == before.version + 1
-            leader.step(Committed(move, leader.records[move.bundle]))
-        case AskOwner():
-            leader.step(OwnerAnswered(move, data.draw(st.sampled_from([None, "no"]))))
-        case Ended():
-            assert move not in outcomes, "once"
-            outcomes[move] = instruction.outcome
+def test_what_another_had_under_way_goes_on_each_in_its_phase(leader: Leader) -> None:
+    leader.limits = (2, 2)
+    asked = leader.asked()
+    leader.want("t/ns/2")
+    third, fourth = leader.want("t/ns/3"), leader.want("t/ns/4")
+    releasing = leader.to_do[0].move
+    assert leader.moves.known == [third, fourth, asked, releasing]
+    other = Leader((2, 2), records=leader.records)
+    other.moves.restore([replace(move) for move in leader.moves.known])
+    waiting, _, known, released = other.moves.known
+    assert (other.moves.waiting, other.moves.find("t/ns/b", 2)) == (2, known)
+    assert not other.step(Plain.TIME), "both have their turns"
+    told = other.step(NotCommitted(released, LOST))
+    assert [type(each) for each in told] == [Ended, Commit]
+    assert told[1].move is waiting, "and this one has waited longest"
+    assert [type(each) for each in other.step(OwnerAnswered(known, None))] == [Commit]

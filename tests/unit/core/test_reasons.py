@@ -18,6 +18,7 @@ import loadmanager.core
 from loadmanager.core.catalogue import REASONS, reason_of
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import FilterReason, OwnershipReason, Reason, SheddingReason, entry
+from loadmanager.core.settings import KEYS, PlannerSettings
 
 SAYING = "from loadmanager.core.catalogue import REASONS; print(*sorted(REASONS))"
 
@@ -80,6 +81,18 @@ def test_an_entry_needs_no_sentence_and_takes_one_remedy_or_several() -> None:
     assert entry("word", "one", "two", remedy="do") == ("word", ("one", "two"), ("do",))
     assert entry("word", remedy=("do", "or this")) == ("word", (), ("do", "or this"))
     assert (OwnershipReason.LOOKUP.sentences, OwnershipReason.LOOKUP.remedies) == ((), ())
+
+
+def test_a_text_names_settings_by_their_fields_and_says_their_keys() -> None:
+    key = KEYS["broker_max_topics"]
+    _, (sentence,), (remedy,) = entry("word", "because {=broker_max_topics}", remedy="raise {#broker_max_topics}")
+    assert (sentence, remedy) == (f"because {{={key}}}", "raise loadBalancerBrokerMaxTopics")
+    assert PlannerSettings(broker_max_topics=7).said("broker_max_topics", "max_unload_percentage") == {
+        "loadBalancerBrokerMaxTopics": 7,
+        "maxUnloadPercentage": 0.2,
+    }
+    with pytest.raises(KeyError, match="loadBalancerBrokerMaxTopics"):
+        entry("word", "because {=loadBalancerBrokerMaxTopics}")
 
 
 def test_an_unknown_word_is_no_reason() -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,6 +17,7 @@ from support.registrations import write
 from support.servers import LoopbackServer
 from support.virtual_loop import VirtualLoop
 from support.waiting import eventually
+from yarl import URL
 
 from loadmanager.calling import HttpClient
 from loadmanager.errors import NoLeaderError
@@ -83,6 +85,23 @@ async def test_an_unload_asked_of_a_standby_is_done_by_the_leader_with_its_desti
     reply = await standby.put(f"/admin/v2/namespaces/{bundle}/unload?destinationBroker=b2:8080")
     assert reply.status == 204
     await cluster.known_everywhere(lambda node: node.ownership(bundle).owner == target.registration)
+
+
+async def test_the_leaders_split_is_waited_for_as_long_as_the_settings_say_by_now(
+    standby: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_s, call = [], HttpClient.call
+
+    async def noted(client: HttpClient, method: str, url: str | URL, timeout_s: float, **rest: Any) -> Any:  # noqa: ANN401
+        if str(url).endswith("/split"):
+            given_s.append(timeout_s)
+        return await call(client, method, url, timeout_s, **rest)
+
+    monkeypatch.setattr(HttpClient, "call", noted)
+    standby.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "120000"})
+    bundle = standby.bundle_of("persistent://t/ns/x")
+    assert (await standby.put(f"/admin/v2/namespaces/{bundle}/split")).status == 204
+    assert given_s == [125.0]
 
 
 async def test_decisions_are_the_leaders_whoever_is_asked(cluster: Cluster, standby: RunningNode) -> None:
@@ -183,7 +202,7 @@ def test_a_clock_that_stands_still_at_the_deadline_keeps_nobody_busy() -> None:
     async def look() -> None:
         node = SimpleNamespace(leader_changed=loop.create_future(), leader_url=None, service_url="http://n1:8080")
         async with HttpClient() as http:
-            await _look_while_nobody_leads(Forwarder(node, http, PATIENCE_S))  # type: ignore[arg-type] # all it looks at
+            await _look_while_nobody_leads(Forwarder(node, http, PATIENCE_S))  # all it looks at
 
     loop.run(look())
     loop.end()

@@ -26,6 +26,7 @@ from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
+from loadmanager.wire.broker_data import AGENT_PROTOCOL
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
@@ -177,13 +178,25 @@ async def test_an_address_that_cannot_be_called_is_a_failed_unload_and_nothing_w
     async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
         broker, bundle = await _owned(cluster, leader)
         url = f"http://127.0.0.1:{closed_port()}" if url == "closed" else url
-        await broker.report({**broker.record, "protocols": {}, "webServiceUrl": url})
+        protocols = {AGENT_PROTOCOL: url}
+        await broker.report({**broker.record, "protocols": protocols})
         await eventually(
-            lambda: leader.node.view.brokers[broker.registration.broker].record.get("webServiceUrl") == url
+            lambda: leader.node.view.brokers[broker.registration.broker].record.get("protocols") == protocols
         )
         with pytest.raises(UnloadFailedError, match="stays with b1:8080"):
             await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         assert not leader.node.failure.done()
+
+
+async def test_a_broker_without_an_agent_is_asked_nothing_whatever_else_it_publishes() -> None:
+    async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        url = leader.node.view.brokers[broker.registration.broker].command_url
+        await broker.report({**broker.record, "protocols": {}, "webServiceUrl": url or ""})
+        await eventually(lambda: not leader.node.view.brokers[broker.registration.broker].record.get("protocols"))
+        with pytest.raises(UnloadFailedError, match="names no URL to call"):
+            await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        assert not broker.unloads
 
 
 async def test_a_lookup_during_an_unload_waits_for_its_end() -> None:

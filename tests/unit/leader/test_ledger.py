@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
@@ -11,6 +12,7 @@ from support.registrations import read, write
 from support.waiting import eventually
 
 from loadmanager.core.bundles import BoundariesError, NamespaceBundles
+from loadmanager.core.leading.writing import Transition
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -33,7 +35,7 @@ from loadmanager.errors import (
     ZnodeTooLargeError,
 )
 from loadmanager.leader.term import ledger
-from loadmanager.leader.term.ledger import Reshape, Transition
+from loadmanager.leader.term.ledger import Reshape
 from loadmanager.store import base, paths
 from loadmanager.store.base import Check, Op, Put
 from loadmanager.store.codec import decode
@@ -249,7 +251,9 @@ async def test_a_bundle_whose_new_owner_goes_just_before_the_write_does_not_wait
     async def once_the_owner_is_gone(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         await owner.leave()
         await eventually(lambda: not leader.node.view.is_registered(owner.registration))
-        await eventually(lambda: not reconciler._wake.is_set())
+        await eventually(
+            lambda: (reconciler._machine.wake_s or 0.0) > time.monotonic(), what="it has looked, and rests"
+        )
         return await commit(ops, session_id=session_id)
 
     monkeypatch.setattr(in_memory_store(leader), "commit", once_the_owner_is_gone)

@@ -145,6 +145,16 @@ async def test_bundles_that_nobody_asks_for_are_placed_in_batches_and_lookups_go
         assert Counter(name for batch in batches for name in batch) == Counter(names)
 
 
+async def test_a_bundle_that_is_asked_for_by_topics_of_both_kinds_goes_to_a_broker_that_serves_both() -> None:
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080", {**a_record("b1:8080"), "nonPersistentTopicsEnabled": False})
+        await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=90.0))
+        for bundle in await cluster.a_namespace("t/ns", bundles={"numBundles": 4}):
+            of_both = [leader.node.assigner.request(bundle, non_persistent=each) for each in (False, True)]
+            for ownership in await asyncio.gather(*of_both):
+                assert ownership.owner == cluster.brokers["b2:8080"].registration
+
+
 async def _hot_and_cold(cluster: Cluster) -> list[str]:
     """b1 owns two bundles and is hot, b2 has nothing to do; the bundles of b1."""
     hot = await cluster.a_broker("b1:8080")

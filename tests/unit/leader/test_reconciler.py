@@ -10,6 +10,7 @@ from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import a_record, register
 from support.waiting import eventually
 
+from loadmanager.core.leading.writing import Transition
 from loadmanager.core.names import BundleName, BundleRange, TopicName
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -22,7 +23,7 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
-from loadmanager.leader.term.ledger import Outcomes, Transition
+from loadmanager.leader.term.ledger import Outcomes
 from loadmanager.store import paths
 from loadmanager.store.base import Delete
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER

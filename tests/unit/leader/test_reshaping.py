@@ -18,9 +18,9 @@ from loadmanager.core.names import BundleName, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.core.reasons import MergeReason, OwnershipReason
 from loadmanager.errors import BundleNotFoundError, NoBrokerAvailableError, OwnerSilentError, SplitRefusedError
-from loadmanager.leader.carrying_out.reshaping import HOT, LARGEST
 from loadmanager.store import paths
 from loadmanager.store.codec import decode
+from loadmanager.wire.bundles import HOT, LARGEST
 from loadmanager.wire.records import decode_bundle_data
 
 NS = NamespaceName("t", "ns")

@@ -1,0 +1,57 @@
+"""Settings of the agent beside a broker."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, Field
+
+from loadmanager.config.base import Minutes, Port
+from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings
+from loadmanager.core.names import parse_broker_id
+
+
+class AgentSettings(HttpSettings, StoreSettings, ReportSettings):
+    """Settings of the agent beside a broker."""
+
+    title: ClassVar[str] = "loadmanager agent"
+
+    broker_id: Annotated[str, AfterValidator(parse_broker_id)] = Field(
+        description="host:port under which the broker is known; what lookups and znodes name."
+    )
+    broker_url: str = Field(pattern=r"^https?://", description="URL of the broker's HTTP interface towards this agent.")
+    broker_service_url: str = Field(
+        "", description="URL that clients connect to after a lookup, such as pulsar://host:6650."
+    )
+    broker_web_service_url: str = Field("", description="HTTP URL in lookup answers; empty: http:// and the broker id.")
+    load_manager_urls: tuple[Annotated[str, Field(pattern=r"^https?://.+")], ...] = Field(
+        min_length=1,
+        description="A list of URLs of load-manager nodes, such as [http://lm-1:8080, http://lm-2:8080]; they are asked"
+        " in turn, and the first that answers is kept.",
+    )
+    bind_address: str = Field(
+        "0.0.0.0",  # noqa: S104 - load-manager nodes call it from other hosts
+        description="Address the agent's HTTP server listens on; load-manager nodes have to reach it.",
+    )
+    agent_port: Port = Field(9090, description="The agent's HTTP port; 0 lets the kernel choose a free one.")
+    agent_url: str = Field(
+        "", description="URL under which load-manager nodes reach this agent; empty: from the above."
+    )
+    broker_lease_ms: int = Field(
+        3_000, ge=100, le=60_000, description="A broker stops serving when it could not renew for this long."
+    )
+    load_balancer_host_usage_check_interval_minutes: Minutes = Field(
+        1, description="How often CPU, memory and network usage are measured; fractions are allowed."
+    )
+    stats_update_frequency_in_secs: float = Field(
+        60, gt=0, le=86_400, description="How often topic statistics are taken from the broker."
+    )
+    host_usage_scope: Literal["host", "process"] = Field(
+        "host", description="Measure the whole host (or container), or only the broker's process: several on one host."
+    )
+    cpu_limit_cores: float | None = Field(
+        None, gt=0, le=100_000, description="Cores the broker may use; empty: the container's limit, else the host's."
+    )
+    load_balancer_override_broker_nic_speed_gbps: float | None = Field(
+        None, gt=0, le=100_000, allow_inf_nan=False, description="NIC speed in Gbit/s where it cannot be detected."
+    )

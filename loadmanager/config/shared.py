@@ -1,0 +1,104 @@
+"""Settings that more than one kind of process has."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from loadmanager.config.base import Finite, KeyedSettings, Minutes, Percent, PositiveMs, of_core
+from loadmanager.core.declaring import declared_in
+from loadmanager.core.load import ResourceWeights
+
+_DECLARED = declared_in(ResourceWeights)
+
+
+def _weight(name: str) -> Any:  # noqa: ANN401 - as `of_core`
+    return of_core(_DECLARED[name])
+
+
+class StoreSettings(KeyedSettings):
+    """How to reach the metadata store."""
+
+    metadata_store_url: str = Field(
+        "zk:127.0.0.1:2181",
+        min_length=1,
+        description="ZooKeeper servers (3.6 or newer) and an optional chroot: zk:host:port,host:port/chroot.",
+    )
+    metadata_store_session_timeout_millis: int = Field(
+        10_000,
+        ge=1_000,
+        le=600_000,
+        description="Session timeout. A broker that vanished without a word keeps its bundles for this long"
+        " (Pulsar's default is 30000).",
+    )
+    metadata_store_connect_timeout_millis: PositiveMs = Field(
+        15_000, description="How long a process waits at its start for ZooKeeper before it gives up."
+    )
+
+    @property
+    def zookeeper_hosts(self) -> str:
+        return self.metadata_store_url.removeprefix("zk:").partition("/")[0]
+
+    @property
+    def zookeeper_chroot(self) -> str:
+        _, slash, chroot = self.metadata_store_url.removeprefix("zk:").partition("/")
+        return slash + chroot.rstrip("/") if chroot else ""
+
+    @property
+    def session_timeout_s(self) -> float:
+        return self.metadata_store_session_timeout_millis / 1000
+
+
+class HttpSettings(KeyedSettings):
+    """What a connection to the HTTP server may take, so that none can keep others from being answered."""
+
+    max_http_server_connections: int = Field(
+        2_048,
+        ge=1,
+        le=1_000_000,
+        description="HTTP connections that may be open at a time; for one more the one that was silent for longest is"
+        " closed. Half of the files that the process may open is the limit above it (ulimit -n).",
+    )
+    http_request_head_timeout_ms: PositiveMs = Field(
+        10_000, description="The head of an HTTP request has to arrive within this time of its first byte."
+    )
+    http_request_body_timeout_ms: PositiveMs = Field(
+        30_000, description="The body of an HTTP request has to arrive within this time of its head, or it is a 408."
+    )
+    http_idle_timeout_ms: PositiveMs = Field(
+        120_000,
+        description="An HTTP connection without a request is closed after this time; clients' is to be shorter.",
+    )
+
+
+class WeightSettings(KeyedSettings):
+    """How much each resource counts in a broker's usage, which is the maximum over its resources."""
+
+    load_balancer_cpu_resource_weight: Finite = _weight("cpu")
+    load_balancer_direct_memory_resource_weight: Finite = _weight("direct_memory")
+    load_balancer_bandwidth_in_resource_weight: Finite = _weight("bandwidth_in")
+    load_balancer_bandwidth_out_resource_weight: Finite = _weight("bandwidth_out")
+
+    @property
+    def resource_weights(self) -> ResourceWeights:
+        return ResourceWeights(
+            cpu=self.load_balancer_cpu_resource_weight,
+            direct_memory=self.load_balancer_direct_memory_resource_weight,
+            bandwidth_in=self.load_balancer_bandwidth_in_resource_weight,
+            bandwidth_out=self.load_balancer_bandwidth_out_resource_weight,
+        )
+
+
+class ReportSettings(WeightSettings):
+    """Pulsar's rules for when a broker's load report is written again."""
+
+    load_balancer_report_update_min_interval_millis: PositiveMs = Field(
+        5_000, description="How often a broker's agent checks whether its load report has to be written again."
+    )
+    load_balancer_report_update_max_interval_minutes: Minutes = Field(
+        15, description="A load report is written at least this often."
+    )
+    load_balancer_report_update_threshold_percentage: Percent = Field(
+        10, description="A load report is written when something in it changed by more than this many per cent."
+    )

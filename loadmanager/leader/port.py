@@ -1,0 +1,292 @@
+"""All that `http` knows of a node: what it may be asked and told, by purpose. Each of its classes gets what it needs.
+
+| port | what for | who keeps it |
+|---|---|---|
+| `LeadershipPort` | who leads; whether this node does | `service.Node` |
+| `HealthPort` | is it alive, can it be relied on, what does it count | `service.Node` |
+| `LookupPort` | which broker owns a topic | `service.Node` |
+| `BundlePort` | an operator's word on namespaces and bundles | `service.Node` |
+| `PicturePort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
+| `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
+| `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
+| `DeskPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
+| `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
+| `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
+
+Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from loadmanager.config import Settings
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.controls import Controls
+from loadmanager.core.leadership import Sighting, Term
+from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
+from loadmanager.core.ownership import NamespaceState, Ownership, Registration
+from loadmanager.core.reasons import Reason
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.wire.broker_data import LocalBrokerData
+from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
+from loadmanager.wire.http import OpenTopic
+from loadmanager.wire.learned import LearnedData
+from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.policies import FailureDomain, IsolationData
+
+Sample = tuple[str, str, dict[str, str], float]
+"""A metric's name and meaning, its labels, and its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scrape:
+    """What a node counts, copied on the event loop so that another thread can render it.
+
+    `decisions` by kind, reason and whether something was done; `splits` by result and reason; `drains`: the bundles
+    that a draining broker still owns; `strategy`: the figures of the shedding strategy under its own names.
+    """
+
+    snapshot: Snapshot
+    counters: Sequence[Sample]
+    gauges: Sequence[Sample]
+    decisions: Mapping[tuple[str, str, bool], int]
+    strategy: Mapping[str, float]
+    splits: Mapping[tuple[str, str], int]
+    merges: Mapping[str, int]
+    drains: Mapping[BrokerId, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnFigures:
+    """Fractions of all load: returned within the window, moved by shedding within the hour; and what is stopped.
+
+    Times are seconds that are left.
+    """
+
+    thrash: float
+    moved_within_hour: float
+    shedding_stopped_for_s: float
+    frozen_for_s: dict[str, float]
+
+
+class LeadershipPort(Protocol):
+    """Who leads. `leader_changed` is done when that changes, or this node begins to; then there is another one."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def service_url(self) -> str: ...
+    @property
+    def leader_url(self) -> str | None: ...
+    @property
+    def leader_changed(self) -> asyncio.Future[None]: ...
+
+    def get_term(self) -> Term:
+        """The term that this node has won; `NotLeaderError` when it has not."""
+
+    def must_lead(self) -> None:
+        """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
+
+
+class HealthPort(Protocol):
+    """`failure` is done when a task of the node has ended that must not."""
+
+    @property
+    def node_id(self) -> str: ...
+    @property
+    def failure(self) -> asyncio.Future[None]: ...
+    @property
+    def is_leading(self) -> bool: ...
+
+    def why_not_ready(self) -> str | None:
+        """Why this node's answers cannot be relied on at the moment; None when they can."""
+
+    def scrape(self) -> Scrape:
+        """What the node counts at this moment; called on the event loop."""
+
+
+class BrokerPort(Protocol):
+    """A registered broker, what it published, and the ready-made answer to a lookup."""
+
+    @property
+    def registration(self) -> Registration: ...
+    @property
+    def record(self) -> LocalBrokerData: ...
+    @property
+    def lookup_body(self) -> bytes: ...
+
+    def find_answer(self, listener: str) -> bytes | None:
+        """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
+
+
+class LookupPort(Protocol):
+    def find_owner(self, topic: TopicName) -> BrokerPort | None:
+        """The owner of a topic's bundle from memory; None when it has none at the moment."""
+
+    async def lookup(self, topic: TopicName) -> BrokerPort:
+        """The owner of a topic's bundle, assigned now if it had none; only the leader may."""
+
+
+class BundlePort(Protocol):
+    """All but `get_topics` only the leader may; what each raises is said in `service.Node`."""
+
+    async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None: ...
+    async def unload_namespace(self, name: NamespaceName) -> None: ...
+    async def unload_bundle(self, name: BundleName, destination: Registration | None, reason: Reason) -> None: ...
+    async def cancel_unload(self, name: BundleName) -> None: ...
+    async def split_bundle(
+        self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
+    ) -> list[BundleName]: ...
+    async def merge_bundles(self, name: BundleName, with_: BundleRange | None) -> BundleName: ...
+
+    def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
+        """The bundle that `LARGEST` or `HOT` stands for; None when no bundle of the namespace carries anything."""
+
+    async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
+        """The topics of a bundle that its owner may have open; None when nobody owns it."""
+
+
+class RecordPort(Protocol):
+    """A namespace's record."""
+
+    @property
+    def state(self) -> NamespaceState: ...
+
+
+class PoliciesPort(Protocol):
+    """What operators laid down: each kind by the name of what it is about."""
+
+    @property
+    def isolation(self) -> Mapping[str, IsolationData]: ...
+    @property
+    def failure_domains(self) -> Mapping[str, FailureDomain]: ...
+    @property
+    def anti_affinity(self) -> Mapping[str, str]: ...
+    @property
+    def controls(self) -> Controls: ...
+    @property
+    def learned(self) -> LearnedData | None: ...
+
+
+class PicturePort(Protocol):
+    """What each part means, and what is raised for what is not there, is said in `picture.view.ClusterView`."""
+
+    @property
+    def registrations(self) -> Mapping[BrokerId, Registration]: ...
+    @property
+    def brokers(self) -> Mapping[BrokerId, BrokerPort]: ...
+    @property
+    def namespaces(self) -> Mapping[str, RecordPort]: ...
+    @property
+    def nodes(self) -> Mapping[str, object]: ...
+    @property
+    def laid_down(self) -> PoliciesPort: ...
+    @property
+    def leader(self) -> Sighting | None: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def faults(self) -> dict[str, str]: ...
+
+    def get_namespace(self, name: str) -> RecordPort: ...
+    def get_registration(self, broker_id: BrokerId) -> Registration: ...
+    def get_broker(self, broker_id: BrokerId) -> BrokerPort: ...
+    def bundle(self, name: BundleName) -> tuple[RecordPort, int]: ...
+    def bundle_of_topic(self, topic: TopicName) -> tuple[RecordPort, int]: ...
+    def ownerships(self) -> Iterator[tuple[RecordPort, int, Ownership]]: ...
+
+
+class SettingsPort(Protocol):
+    """`current`: the node's settings under what operators have changed since; `overrides`: that, by key."""
+
+    @property
+    def current(self) -> Settings: ...
+    @property
+    def overrides(self) -> Mapping[str, str]: ...
+
+    def check(self, overrides: Mapping[str, str]) -> Settings:
+        """The settings under these overrides; raises as `settings_under` does."""
+
+
+class LaidDownPort(Protocol):
+    """Each stores what `change` makes of what is stored; what they raise is said in `term.operators.Operators`."""
+
+    async def update_controls(self, change: Callable[[Controls], Controls]) -> Controls: ...
+    async def update_isolation(
+        self, change: Callable[[Mapping[str, IsolationData]], Mapping[str, IsolationData]]
+    ) -> Mapping[str, IsolationData]: ...
+    async def update_failure_domains(
+        self, change: Callable[[Mapping[str, FailureDomain]], Mapping[str, FailureDomain]]
+    ) -> Mapping[str, FailureDomain]: ...
+    async def update_anti_affinity(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> Mapping[str, str]: ...
+    async def update_configuration(
+        self, change: Callable[[Mapping[str, str]], Mapping[str, str]]
+    ) -> Mapping[str, str]: ...
+    async def update_learned(self, learned: LearnedData | None) -> LearnedData | None: ...
+
+
+class BreakerPort(Protocol):
+    def figures(self) -> ChurnFigures: ...
+
+    def lift(self, bundle: str | None) -> None:
+        """Set the breaker back, of one bundle or of everything."""
+
+
+class DeskPort(Protocol):
+    @property
+    def churn(self) -> BreakerPort: ...
+
+    def snapshot(self) -> Snapshot:
+        """The cluster now, as decisions see it."""
+
+
+class DecisionPort(Protocol):
+    def recent(self, limit: int, subject: str | None) -> list[dict[str, Any]]:
+        """The newest decisions and non-decisions, newest first; with `subject` only those about it."""
+
+
+class ExplainPort(Protocol):
+    async def bundle(self, name: BundleName) -> BundleExplanation: ...
+    async def broker(self, broker: BrokerId) -> BrokerExplanation: ...
+    async def why_not(self, name: BundleName, broker: BrokerId) -> WhyNotExplanation: ...
+
+
+class DrainPort(Protocol):
+    async def start(self, broker: BrokerId) -> DrainProgress: ...
+    async def stop(self, broker: BrokerId) -> None: ...
+    def progress(self, broker: BrokerId) -> DrainProgress: ...
+
+
+class PlanPort(Protocol):
+    async def compute(self, request: PlanRequest) -> PlanAnswer: ...
+    def get(self, plan_hash: str) -> PlanAnswer: ...
+    async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
+
+
+class NodePort(LeadershipPort, HealthPort, LookupPort, BundlePort, Protocol):
+    """A node, as the one who puts the application together sees it."""
+
+    @property
+    def settings(self) -> Settings: ...
+    @property
+    def view(self) -> PicturePort: ...
+    @property
+    def live(self) -> SettingsPort: ...
+    @property
+    def operators(self) -> LaidDownPort: ...
+    @property
+    def desk(self) -> DeskPort: ...
+    @property
+    def journal(self) -> DecisionPort: ...
+    @property
+    def explainer(self) -> ExplainPort: ...
+    @property
+    def drains(self) -> DrainPort: ...
+    @property
+    def plans(self) -> PlanPort: ...

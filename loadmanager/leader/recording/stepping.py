@@ -1,0 +1,91 @@
+"""The steps of the leader's machines, for the history: each as it was made, and with a checkpoint all that a machine
+remembers. So a replay can make them again: see `wire.leading.form`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, ParamSpec, TypeVar
+
+import orjson
+
+from loadmanager.history.rows import Event, Json
+from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.wire.leading.form import Form, Image, question, step_as_json
+
+_Event = TypeVar("_Event")
+_Instruction = TypeVar("_Instruction")
+_About = ParamSpec("_About")
+_Answer = TypeVar("_Answer")
+
+
+class Answers:
+    """What one machine is answered while it is recorded: each answer that is another than the last one to the same
+    question, until it is taken down.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._last: dict[tuple[object, ...], object] = {}
+        self._new: dict[tuple[object, ...], object] = {}
+
+    def noting(self, name: str, ask: Callable[_About, _Answer]) -> Callable[_About, _Answer]:
+        """The same to ask with, by this name."""
+
+        def answered(*about: _About.args, **more: _About.kwargs) -> _Answer:
+            answer = ask(*about, **more)
+            if self._recorder.is_recording:
+                self._note((name, *about), answer)
+            return answer
+
+        return answered
+
+    def _note(self, key: tuple[object, ...], answer: object) -> None:
+        if key not in self._last or self._last[key] != answer:
+            self._last[key] = self._new[key] = answer
+
+    def take(self) -> dict[str, Any]:
+        """What is new since the last time."""
+        new, self._new = self._new, {}
+        return {question(str(name), about): answer for (name, *about), answer in new.items()}
+
+    def forget(self) -> None:
+        """From here on every answer is new."""
+        self._last, self._new = {}, {}
+
+
+class RecordedMachine(Generic[_Event, _Instruction]):
+    """Steps a machine, and records each step while this node leads. The machine asks by way of the `answers`."""
+
+    def __init__(self, name: str, form: Form[_Event, _Instruction], answers: Answers, recorder: Recorder) -> None:
+        self._name = name
+        self._form = form
+        self._answers = answers
+        self._recorder = recorder
+        recorder.machines[name] = self.image
+
+    def step(self, event: _Event, now_s: float) -> list[_Instruction]:
+        form, machine = self._form, self._form.machine
+        if not self._recorder.is_recording:
+            return machine.step(event, now_s)
+        said = form.event_as_json(event)
+        to_do = machine.step(event, now_s)
+        instructions = [form.instruction_as_json(each) for each in to_do]
+        body = step_as_json(now_s, said, self._answers.take(), instructions, machine.wake_s)
+        self._recorder.put(Event("stepped", self._name, _as_text(body)))
+        return to_do
+
+    def image(self) -> Image:
+        """All that the machine remembers, for a checkpoint: whoever begins there knows no answer of before."""
+        self._answers.forget()
+        return self._form.image()
+
+
+def _as_text(body: dict[str, Any]) -> Json:
+    """Written at once: one text in the queue is less for the collector of garbage than all that is in it. What is no
+    text, such as half a character in an error, is left to the writer, who may refuse it.
+    """
+    try:
+        return orjson.dumps(body).decode()
+    except orjson.JSONEncodeError:
+        return body

@@ -1,0 +1,68 @@
+"""The steps of a leader's machines, made again: a machine of the same kind is given each event, at the time and with
+the answers that are recorded, and has to say the same. If it asks what was not answered then, it is another machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import zip_longest
+from typing import Any
+
+from loadmanager.core.leading.moves import Moves
+from loadmanager.sim.comparing import Mismatch, compare_value
+from loadmanager.wire.leading.form import Form, Image, question
+from loadmanager.wire.leading.moves import MovesForm
+
+Ask = Callable[[str], Callable[..., Any]]
+"""By its name, what a machine asks with."""
+
+MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
+    "moves": lambda ask: MovesForm(Moves(ask("limits"), ask("deadline_s"), ask("is_registered"))),
+}
+"""By the name of each machine whose steps are recorded: a new one, in its form."""
+
+
+class SteppedAgain:
+    """One machine, from a checkpoint on."""
+
+    def __init__(self, name: str, image: Image) -> None:
+        self._name = name
+        self._answers: dict[str, Any] = {}
+        self._form = MACHINES[name](self._ask_for)
+        self._form.restore(image)
+
+    def step(self, body: Mapping[str, Any]) -> None:
+        """Make the step again; raises `Mismatch` unless the same is to be done, and it wants to be woken then."""
+        form, content = self._form, body["event"]
+        event, what = form.event_of(content), f"{self._name}.{content[0]}"
+        subject = form.about(content)
+        self._answers |= body.get("asked", {})
+        try:
+            to_do = form.machine.step(event, body["atS"])
+        except _NeverAskedError as error:
+            raise Mismatch(subject, f"{what}: asked", None, str(error)) from None
+        for recorded, instruction in zip_longest(body.get("do", ()), map(form.instruction_as_json, to_do)):
+            if recorded != instruction:
+                raise Mismatch(form.about(recorded or instruction), f"{what}: to do", recorded, instruction)
+        compare_value(subject, f"{what}: to be woken at", body.get("wakeS"), form.machine.wake_s)
+
+    def compare(self, image: Image) -> None:
+        """Raise `Mismatch` unless it remembers what is in the checkpoint."""
+        nothing: Mapping[str, Any] = {}
+        for recorded, replayed in zip_longest(image, self._form.image(), fillvalue=nothing):
+            subject = {**replayed, **recorded}.get("bundle", "")
+            for field in {**recorded, **replayed}:
+                compare_value(subject, f"{self._name}.{field}", recorded.get(field), replayed.get(field))
+
+    def _ask_for(self, name: str) -> Callable[..., Any]:
+        def answer(*about: object) -> Any:  # noqa: ANN401 - whatever was answered
+            asked = question(name, about)
+            if asked not in self._answers:
+                raise _NeverAskedError(asked)
+            return self._answers[asked]
+
+        return answer
+
+
+class _NeverAskedError(Exception):
+    """Nothing is known of what a machine asks."""

@@ -1,0 +1,185 @@
+"""Moves with their records, and a driver that does nothing until it is told to; or whatever, in whatever order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypothesis import strategies as st
+
+from loadmanager.core.leading.moves import (
+    AskOwner,
+    CalledOff,
+    CallOff,
+    Cancel,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Failed,
+    Instruction,
+    Kept,
+    Move,
+    Moved,
+    Moves,
+    NotCommitted,
+    OwnerAnswered,
+    Phase,
+    Plain,
+    Unanswered,
+    Want,
+)
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
+
+A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
+STAMP = Stamp(7, 1_000, "a test")
+DEADLINE_S = 5.0
+LOST = RuntimeError("no answer")
+
+Ask = Callable[..., Any]
+
+
+@dataclass(slots=True)
+class Leader:
+    """`noting` is given all that the machine asks with; `make_step` makes its steps, if it is there."""
+
+    limits: tuple[int, int] = (16, 8)
+    registered: set[Registration] = field(default_factory=lambda: {A, B, C})
+    records: dict[str, Ownership] = field(default_factory=dict)
+    now_s: float = 100.0
+    to_do: list[Instruction] = field(default_factory=list)
+    noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
+    make_step: Callable[[Event, float], list[Instruction]] | None = None
+    moves: Moves = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.moves = Moves(
+            self.noting("limits", lambda: self.limits),
+            self.noting("deadline_s", lambda: DEADLINE_S),
+            self.noting("is_registered", lambda each: each in self.registered),
+        )
+
+    def owned(self, bundle: str, owner: Registration = A) -> None:
+        self.records[bundle] = assign(Ownership(), owner, STAMP)
+
+    def want(self, bundle: str, destination: Registration | None = B, **more: object) -> Move:
+        if bundle not in self.records:
+            self.owned(bundle)
+        move = Move(bundle, self.records[bundle].owner, destination, "admin_unload", **more)  # type: ignore[arg-type]
+        self.step(Want(move))
+        return move
+
+    def step(self, event: Event) -> list[Instruction]:
+        """What is to be done because of this alone; it is kept to be done, too."""
+        told = (self.make_step or self.moves.step)(event, self.now_s)
+        self.to_do += told
+        return told
+
+    def take(self) -> Instruction:
+        """The next instruction, if it is the only one."""
+        assert len(self.to_do) == 1, self.to_do
+        return self.to_do.pop()
+
+    def commit(self) -> Instruction | None:
+        """Do the write that is to be done; what is to be done then, None if nothing is."""
+        instruction = self.take()
+        assert isinstance(instruction, Commit), instruction
+        bundle = instruction.move.bundle
+        event: Event
+        try:
+            self.records[bundle] = instruction.transition(self.records[bundle], STAMP)
+        except IllegalTransitionError as error:
+            event = NotCommitted(instruction.move, error)
+        else:
+            event = Committed(instruction.move, self.records[bundle])
+        self.step(event)
+        return self.to_do[0] if self.to_do else None
+
+    def asked(self, bundle: str = "t/ns/b") -> Move:
+        """A move whose owner has just been asked."""
+        move = self.want(bundle)
+        assert isinstance(self.commit(), AskOwner)
+        self.to_do.clear()
+        return move
+
+    def ended(self) -> Moved | Kept | CalledOff | Failed:
+        instruction = self.take()
+        assert isinstance(instruction, Ended), instruction
+        assert instruction.move.phase is Phase.ENDED
+        return instruction.outcome
+
+
+@dataclass(slots=True)
+class Whatever:
+    """A driver that does what it is told in any order, writes that fail or are not answered, owners that go, and
+    operators that cancel. `wanted` are all moves, `outcomes` those that have ended.
+    """
+
+    leader: Leader
+    data: st.DataObject
+    wanted: list[Move] = field(default_factory=list)
+    outcomes: dict[Move, object] = field(default_factory=dict)
+
+    def happens(self) -> None:
+        """One thing."""
+        leader, draw = self.leader, self.data.draw
+        leader.now_s += draw(st.sampled_from([0.0, 0.1, 1.0]))
+        match draw(st.sampled_from(["want", "do", "do", "do", "go", "cancel", "call off", "time"])):
+            case "want":
+                destination = draw(st.sampled_from([B, C, None]))
+                self.wanted.append(leader.want(f"t/ns/{len(self.wanted)}", destination))
+            case "do" if leader.to_do:
+                self._do()
+            case "go" if len(leader.registered) > 1:
+                leader.registered.discard(draw(st.sampled_from(sorted(leader.registered, key=str))))
+                leader.step(Plain.MEMBERSHIP)
+            case "cancel" if self.wanted:
+                leader.step(Cancel(draw(st.sampled_from(self.wanted))))
+            case "call off":
+                leader.step(CallOff(lambda _: True, "all of them"))
+            case _:
+                leader.step(Plain.TIME)
+
+    def ends(self) -> None:
+        """Everything is done, and time goes on, until nothing is left to do."""
+        leader = self.leader
+        for _ in range(400):
+            if leader.to_do:
+                self._do()
+            elif leader.moves.wake_s is not None:
+                leader.now_s = leader.moves.wake_s
+                leader.step(Plain.TIME)
+            else:
+                break
+
+    def _do(self) -> None:
+        """One of the instructions, whichever."""
+        leader, draw = self.leader, self.data.draw
+        instruction = leader.to_do.pop(draw(st.integers(0, len(leader.to_do) - 1)))
+        move = instruction.move
+        match instruction:
+            case Commit():
+                leader.step(self._write(instruction))
+            case AskOwner():
+                leader.step(OwnerAnswered(move, draw(st.sampled_from([None, "no"]))))
+            case Ended():
+                assert move not in self.outcomes, "once"
+                self.outcomes[move] = instruction.outcome
+
+    def _write(self, instruction: Commit) -> Event:
+        """What came of a write."""
+        move, records, draw = instruction.move, self.leader.records, self.data.draw
+        before = records[move.bundle]
+        how = draw(st.sampled_from(["written", "written", "written", "refused", "not answered"]))
+        if how == "refused":
+            return NotCommitted(move, IllegalTransitionError("another hand"))
+        if how == "written" or draw(st.booleans()):
+            try:
+                records[move.bundle] = instruction.transition(before, STAMP)
+            except IllegalTransitionError as error:
+                return NotCommitted(move, error)
+            assert records[move.bundle].version == before.version + 1
+        stored = records[move.bundle]
+        return Committed(move, stored) if how == "written" else Unanswered(move, stored, LOST)
