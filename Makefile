@@ -39,9 +39,12 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 	report=$$($(BIN)/loadmanager pipeline run "$$history" --out '$(OUT)' $(ARGS)); \
 	echo "the report: $$report"
 
-test: $(VENV)/.for-development ## All tests but those on Spark, and every branch of the core covered
+# What decides and does nothing else.
+PASSIVE := core agent.grants agent.lease agent.presence store.session
+
+test: $(VENV)/.for-development ## All tests but those on Spark, and every branch of what decides covered
 	$(BIN)/python -m pytest -m 'not spark' -n $(WORKERS) \
-		--cov=loadmanager.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
+		$(PASSIVE:%=--cov=loadmanager.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
 # So many schedules (1000), one of them (=17) or some (1000-2000); ARGS=--guards takes out each guard in turn.
 protocol: SEEDS = 1000

@@ -22,14 +22,12 @@ from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.bundle_stats import TopicLoad, topic_loads
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.metrics import AgentMetrics
+from loadmanager.agent.presence import BrokerProcess
 from loadmanager.calling import PeerUnavailableError
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import BrokerStats
 
 log = structlog.get_logger(__name__)
-
-BrokerProcess = tuple[int, int]
-"""One life of the broker: its pid and when it says it was started."""
 
 
 class BrokerWatch:

@@ -6,7 +6,7 @@ broker was stopped is out of date by the broker's own clock, and no clock is eve
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
 
 _CLOCK_DRIFT_RATIO = 0.01
 """How much slower than ours the broker's clock may run; time daemons slew a clock by 0.05 % at most."""
@@ -22,17 +22,19 @@ def lease_ms(now_s: float, session_valid_until_s: float, broker_lease_ms: int) -
 
 
 class Leases:
-    """Grants leases, and knows when the last of them has lapsed at the broker, whatever became of the broker."""
+    """Grants leases, and knows when the last of them has lapsed at the broker, whatever became of the broker.
 
-    def __init__(self, broker_lease_ms: int, clock: Callable[[], float]) -> None:
+    All times are seconds on the agent's monotonic clock.
+    """
+
+    def __init__(self, broker_lease_ms: int) -> None:
         self._broker_lease_ms = broker_lease_ms
-        self._clock = clock
-        self._lapsed_at_s = clock()
+        self._lapsed_at_s = -math.inf
         self._last_granted_at_s: float | None = None
 
     @property
     def lapsed_at_s(self) -> float:
-        """When, on the agent's clock, no lease granted so far is valid any more."""
+        """When no lease granted so far is valid any more."""
         return self._lapsed_at_s
 
     @property
@@ -40,18 +42,17 @@ class Leases:
         """When the broker last was granted a lease: a sign of life."""
         return self._last_granted_at_s
 
-    def grant(self, session_valid_until_s: float) -> int:
+    def grant(self, now_s: float, session_valid_until_s: float) -> int:
         """The lease in milliseconds from the moment the broker asked; 0 refuses it."""
-        now_s = self._clock()
         granted_ms = lease_ms(now_s, session_valid_until_s, self._broker_lease_ms)
         if granted_ms > 0:
             self._note(now_s, granted_ms)
             self._last_granted_at_s = now_s
         return granted_ms
 
-    def assume_granted_by_predecessor(self, longest_lease_ms: int) -> None:
+    def assume_granted_by_predecessor(self, now_s: float, longest_lease_ms: int) -> None:
         """A former life of this agent may have granted its longest lease a moment ago."""
-        self._note(self._clock(), longest_lease_ms)
+        self._note(now_s, longest_lease_ms)
 
     def _note(self, granted_at_s: float, granted_ms: int) -> None:
         lapses_at_s = granted_at_s + granted_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)

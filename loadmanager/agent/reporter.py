@@ -186,7 +186,7 @@ class Reporter:
             or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
             or self._other_bundles(report)
             or self._other_limits(report)
-            or (ReportDue(ReportReason.RECORD_OVERWRITTEN, "", 0.0) if registration.overwritten else None)
+            or (ReportDue(ReportReason.RECORD_OVERWRITTEN, "", 0.0) if registration.is_overwritten else None)
         )
         if due is not None:
             await self._write(registration, report, due)

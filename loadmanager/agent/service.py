@@ -20,7 +20,8 @@ from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import OwnershipQuestions
-from loadmanager.agent.registration import Phase, Registration
+from loadmanager.agent.presence import Phase
+from loadmanager.agent.registration import Registration
 from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.server import AgentServer
 from loadmanager.agent.set_back import SetBack
@@ -35,7 +36,6 @@ from loadmanager.wire.http import LeaseAnswer
 log = structlog.get_logger(__name__)
 
 _PROBES_PER_LEASE = 3
-_LAST_WORDS_S = 5.0
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
@@ -74,7 +74,7 @@ class Agent:
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)
-        self.leases = Leases(settings.broker_lease_ms, clock)
+        self.leases = Leases(settings.broker_lease_ms)
         timeouts = {} if unload_timeout_s is None else {"unload_timeout_s": unload_timeout_s}
         self._broker = BrokerClient(self._http, settings.broker_url, **timeouts)
         nodes = LoadManagerNodes(self._http, settings.load_manager_urls, self.metrics)
@@ -221,9 +221,7 @@ class Agent:
         topics_by_bundle = self.unloads.everything_open()
         if self.registration.withdraw(reason) and await self.unloads.close(topics_by_bundle):
             self.registration.broker_closed_everything()
-        deadline_s = max(self._clock(), self.leases.lapsed_at_s) + _LAST_WORDS_S
-        while self.registration.phase is not Phase.ABSENT and self._clock() < deadline_s:
-            await self.registration.step_and_wait(lambda: None)
+        await self.registration.leave()
 
     def _show_state(self) -> None:
         self.metrics.show(

@@ -18,7 +18,6 @@ import contextlib
 import socket
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kazoo.client import KazooClient
@@ -29,6 +28,7 @@ from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
+from loadmanager.store import session
 from loadmanager.store._kazoo_requests import Request
 from loadmanager.store.probe import session_works
 
@@ -43,29 +43,12 @@ _RETRY_BACKOFF = 2
 _TRIES_WITHOUT_END = -1
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
-    """What a server granted when the connection was made, and when (on the injected clock) it was asked."""
-
-    session_id: int
-    session_timeout_s: float
-    asked_at_s: float
-
-
 class Listener(Protocol):
     """Called in kazoo's connection thread, which waits for it: to do nothing but pass the word on."""
 
-    def on_connected(self, handshake: Handshake) -> None: ...
+    def on_session(self, event: session.Event) -> None: ...
 
-    def on_disconnected(self, *, session_is_lost: bool) -> None: ...
-
-    def on_hung_up(self, address: str) -> None:
-        """The server at `address` ended the connection instead of granting or refusing the session."""
-
-    def on_given_up(self, address: str) -> None:
-        """The server at `address` grants sessions, but does not take back ours, which was over long ago."""
-
-    def on_event(self, full_path: str) -> None:
+    def on_change(self, full_path: str) -> None:
         """Something changed at `full_path`, which lies below a watch."""
 
 
@@ -130,10 +113,10 @@ class PromptClient(KazooClient):
 
     def _report(self, state: str) -> None:
         if state == KazooState.CONNECTED:
-            timeout_s, asked_at_s = self._wire.granted
-            self._listener.on_connected(Handshake(self._session_id or 0, timeout_s, asked_at_s))
+            self._listener.on_session(session.Connected(self._session_id or 0, *self._wire.granted))
         else:
-            self._listener.on_disconnected(session_is_lost=state == KazooState.LOST)
+            is_lost = state == KazooState.LOST
+            self._listener.on_session(session.Plain.EXPIRED if is_lost else session.Plain.DISCONNECTED)
 
 
 class _Connection(ConnectionHandler):
@@ -168,14 +151,14 @@ class _Connection(ConnectionHandler):
             return super()._connect(host, hostip, port)
         except _HungUpError:
             address = f"[{hostip}]:{port}" if ":" in hostip else f"{hostip}:{port}"
-            self._listener.on_hung_up(address)
+            self._listener.on_session(session.HungUp(address))
             if self.client.has_no_session or not self._is_over() or not session_works(address, self._patience_s):
                 raise
             self._close_socket()
         try:
             return super()._connect(host, hostip, port)  # perhaps it serves only now, and goes on with all sessions
         except _HungUpError as error:
-            self._listener.on_given_up(address)
+            self._listener.on_session(session.GivenUp(address))
             raise SessionExpiredError(f"given up: {address} does not take it back") from error
 
     def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object:
@@ -198,7 +181,7 @@ class _Connection(ConnectionHandler):
 
     def _read_watch_event(self, buffer: bytes, offset: int) -> None:
         event, _ = Watch.deserialize(buffer, offset)
-        self._listener.on_event(event.path)
+        self._listener.on_change(event.path)
 
     def _close_socket(self) -> None:
         if self._socket is not None:

@@ -22,9 +22,6 @@ connection, so it is enforced on our side, with room for the path and the rest o
 MAX_TRANSACTION_BYTES = 1_040_000
 """Largest transaction accepted, all its data, paths and framing together: it travels as one packet too."""
 
-LEASE_RATIO = 2 / 3
-"""How much of the session timeout the own session is trusted for, counted from an answered heartbeat's sending."""
-
 _FRAMING_BYTES_PER_OP = 64
 """More than the header, the lengths, the version and the access list of any operation take on the wire."""
 

@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
-import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,6 @@ from loadmanager.errors import OutcomeUnknownError, StoreError, StoreUnavailable
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.base import (
     ANY_VERSION,
-    LEASE_RATIO,
     Check,
     Create,
     Op,
@@ -40,6 +38,7 @@ from loadmanager.store.base import (
     check_path,
     check_sizes,
 )
+from loadmanager.store.session import Announce, Answered, Arm, Connected, Event, GivenUp, OfSession, Plain, Session
 
 T = TypeVar("T")
 
@@ -166,7 +165,7 @@ class MemoryCluster:
             session.store.changed(paths)
 
 
-class MemoryStore:
+class MemoryStore(OfSession):
     """A `MetadataStore` on a `MemoryCluster`.
 
     Differs from the one on ZooKeeper in time only: what is under way when the connection dies fails at once (a write
@@ -174,19 +173,15 @@ class MemoryStore:
     """
 
     def __init__(self, cluster: MemoryCluster, *, session_timeout_s: float = 10.0) -> None:
+        super().__init__(Session(session_timeout_s))
         self._cluster = cluster
-        self._session_timeout_s = session_timeout_s
         self._subscriptions = Subscriptions()
         self._requests = _Line(cluster.turns)
         self._answers = _Line(cluster.turns)
         self._unanswered: dict[asyncio.Future[Any], StoreError] = {}
         self._link = Link.UP
-        self._cut_at_s = -math.inf
-        self._session_id = 0
-        self._state = SessionState.LOST
         self._is_running = False
         self._was_started = False
-        self._sessions_given_up = 0
 
     @property
     def link(self) -> Link:
@@ -202,31 +197,9 @@ class MemoryStore:
         return self._link in {Link.UP, Link.ANSWERS_LOST}
 
     @property
-    def session_id(self) -> int:
-        return self._session_id
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session_timeout_s
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
     def lease_valid_until_s(self) -> float:
-        if not self._session_id:
-            return -math.inf
-        answered_at_s = self._cluster.clock() if self.is_heard else self._cut_at_s
-        return answered_at_s + LEASE_RATIO * self._session_timeout_s
-
-    @property
-    def obstacle(self) -> str | None:
-        return None
-
-    @property
-    def sessions_given_up(self) -> int:
-        return self._sessions_given_up
+        self._beat()
+        return self._session.lease_valid_until_s
 
     async def start(self) -> None:
         if self._was_started:
@@ -236,15 +209,16 @@ class MemoryStore:
         self._subscriptions.bind(asyncio.get_running_loop())
         self._was_started = self._is_running = True
         self._cluster.join(self)
+        self._step(Plain.OPEN)
         self.heard_from_cluster()
 
     async def close(self) -> None:
         if not self._is_running:
             return
         self._cluster.tick()
-        session_id, self._session_id = self._session_id, 0
+        session_id = self.session_id
         self._hang_up()
-        self._set_state(SessionState.LOST)
+        self._step(Plain.CLOSE)
         self._is_running = False
         with contextlib.suppress(StoreUnavailableError):
             await self._send(partial(self._cluster.end_session, session_id), StoreUnavailableError("cut off"))
@@ -280,7 +254,7 @@ class MemoryStore:
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         unsubscribe = self._subscriptions.watch(check_path(path), on_change)
-        if self._state is SessionState.CONNECTED:
+        if self.state is SessionState.CONNECTED:
             self._arm(path)
         return unsubscribe
 
@@ -290,14 +264,13 @@ class MemoryStore:
     # What the cluster tells its clients
 
     def link_changed(self, link: Link) -> None:
-        if self.is_heard:
-            self._cut_at_s = self._cluster.clock()
+        self._beat()
         self._link = link
         if not self._is_linked:
             self._hang_up()
         self.heard_from_cluster()
-        if link is Link.DOWN and self._state is SessionState.CONNECTED:
-            self._set_state(SessionState.SUSPENDED)
+        if link is Link.DOWN:
+            self._step(Plain.DISCONNECTED)
 
     def heard_from_cluster(self) -> None:
         """Learn the fate of the own session, and go on with it or with a new one; nothing without a connection.
@@ -306,27 +279,25 @@ class MemoryStore:
         """
         if not self._is_running or self._link is not Link.UP:
             return
-        if not self._cluster.has_session(self._session_id):
-            if self._session_id:
-                self._session_id = 0
+        session_id = self.session_id
+        if not self._cluster.has_session(session_id):
+            if session_id:
                 self._hang_up()
-                self._set_state(SessionState.LOST)
-            self._session_id = self._cluster.begin_session(self)
-        if self._state is not SessionState.CONNECTED:
-            self._set_state(SessionState.CONNECTED)
-        self._subscriptions.disarmed()
-        for path in self._subscriptions.paths:
-            self._arm(path)
+                self._step(Plain.EXPIRED)
+            session_id = self._cluster.begin_session(self)
+        self._step(Connected(session_id, self.session_timeout_s, self._cluster.clock()))
 
     def set_back(self) -> None:
         """The cluster has gone back in time: the own session is none of its sessions."""
-        self._sessions_given_up += 1
-        self.heard_from_cluster()
+        if self._link is Link.UP:
+            self._hang_up()
+            self._step(GivenUp("the cluster in memory"))
+            self.heard_from_cluster()
 
     def time_passed(self) -> None:
         """Notice that the lease lapsed."""
-        if self._state is SessionState.CONNECTED and self._cluster.clock() >= self.lease_valid_until_s:
-            self._set_state(SessionState.SUSPENDED)
+        self._beat()
+        self._step(Plain.TIME)
 
     def changed(self, paths: Sequence[str]) -> None:
         if self.is_heard:
@@ -364,7 +335,7 @@ class MemoryStore:
         self._answers.put(lambda: None if answer.done() else settle())
 
     def _apply(self, ops: Sequence[Op]) -> list[int]:
-        versions = self._cluster.apply(ops, self._session_id)
+        versions = self._cluster.apply(ops, self.session_id)
         if self._link is Link.ANSWERS_LOST:
             self.link_changed(Link.SILENT)
         return versions
@@ -390,14 +361,26 @@ class MemoryStore:
 
     def _check_connected(self, session_id: int | None) -> None:
         self._cluster.tick()
-        if session_id is not None and session_id != self._session_id:
-            raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
-        if self._state is not SessionState.CONNECTED:
-            raise StoreUnavailableError(f"no connection to the cluster in memory: {self._state}")
+        why_not = self._session.why_not(self._cluster.clock(), session_id)
+        if why_not is not None:
+            raise StoreUnavailableError(f"the cluster in memory: {why_not}")
 
-    def _set_state(self, state: SessionState) -> None:
-        self._state = state
-        self._subscriptions.state_changed(state)
+    # The session
+
+    def _step(self, event: Event) -> None:
+        for instruction in self._session.step(event, self._cluster.clock()):
+            match instruction:
+                case Announce(state):
+                    self._subscriptions.state_changed(state)
+                case Arm():
+                    self._subscriptions.disarmed()
+                    for path in self._subscriptions.paths:
+                        self._arm(path)
+
+    def _beat(self) -> None:
+        """Each moment is one at which a heartbeat was sent and answered, as long as the cluster hears it."""
+        if self.is_heard:
+            self._step(Answered(self.session_id, self._cluster.clock()))
 
 
 class _Line:

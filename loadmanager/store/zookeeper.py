@@ -3,33 +3,14 @@
 kazoo's threads carry bytes and nothing else: an answer, an event or a change of state that arrives there only wakes the
 event loop, and everything is decided there.
 
-The lease
-    A kazoo client that is busy takes a dead connection for a live one, and learns that a session expired only from the
-    next server it reaches. So the store keeps its own time: about six times per session timeout it sends a `sync`,
-    which writes nothing and has to be answered by the leader of the ensemble, and each answer extends the lease to two
-    thirds of the session timeout after that request was *sent*. When the lease lapses, the store is `SUSPENDED`
-    whatever kazoo believes, refuses requests and drops the connection. The bound holds even when the server
-    that we are connected to dies with what it has not yet told the leader about our session, provided that the session
-    timeout is at least three of the servers' ticks.
-
-States of the session::
-
-    LOST --connected--> CONNECTED --connection gone, or lease lapsed--> SUSPENDED
-     ^                      ^                                              |
-     |                      +---------connected, same session--------------+
-     +------------session expired, given up, or closed----(from any state)-+
-
-A session is given up when a server serves and yet hangs up on it: its data were lost, or set back to an older state,
-and it refuses whoever has seen more. That is not done before twice the session timeout has passed since the newest
-answered heartbeat was sent, long after the lease lapsed: until then it may be a server that lags behind the others.
-While no server grants any session nothing is given up: ZooKeeper that comes back goes on with the sessions it knew.
+When the session may be trusted, and when it is over, is decided by `loadmanager.store.session`, of which this is the
+driver: it sends the heartbeats, about six per session timeout, each a `sync`, which writes nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -51,6 +32,7 @@ from kazoo.exceptions import (
 )
 from kazoo.hosts import collect_hosts
 
+from loadmanager.core.saying import Say
 from loadmanager.errors import (
     ConfigurationError,
     OutcomeUnknownError,
@@ -59,11 +41,10 @@ from loadmanager.errors import (
     TransactionFailedError,
 )
 from loadmanager.store import _kazoo_requests as requests
-from loadmanager.store._kazoo_client import Handshake, PromptClient
+from loadmanager.store._kazoo_client import PromptClient
 from loadmanager.store._kazoo_requests import Request
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.base import (
-    LEASE_RATIO,
     Check,
     Create,
     Delete,
@@ -74,16 +55,24 @@ from loadmanager.store.base import (
     check_path,
     check_sizes,
 )
+from loadmanager.store.session import (
+    Announce,
+    Answered,
+    Arm,
+    Drop,
+    Event,
+    Heartbeat,
+    Instruction,
+    OfSession,
+    Plain,
+    Session,
+    Unanswered,
+)
 
 log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
-
-HEARTBEATS_PER_SESSION_TIMEOUT = 6
-
-GIVEN_UP_AFTER_TIMEOUTS = 2
-"""After how many session timeouts without an answer a session may be given up."""
 
 _MAX_REQUESTS_UNDER_WAY = 64
 """kazoo wakes its thread by one byte per request through a socket that holds some 270 of them, and then blocks."""
@@ -107,7 +96,7 @@ class _UnansweredError(Exception):
     """A request was sent, or may have been, and no answer came."""
 
 
-class ZooKeeperStore:
+class ZooKeeperStore(OfSession):
     """A `MetadataStore` on the ZooKeeper at `hosts` (`host:port,host:port`), with all paths below `chroot`.
 
     The chroot is created at start where it is missing, unless `create_chroot` is off: then it is an error. `clock` is
@@ -124,6 +113,7 @@ class ZooKeeperStore:
         clock: Callable[[], float] = time.monotonic,
         create_chroot: bool = True,
     ) -> None:
+        super().__init__(Session(session_timeout_s))
         _check_address(hosts, chroot)
         self._hosts = hosts
         self._chroot = chroot
@@ -137,40 +127,8 @@ class ZooKeeperStore:
         self._serving = asyncio.Event()
         self._prepared = False
         self._closed = False
-        self._state = SessionState.LOST
-        self._session_id = 0
-        self._session_timeout_s = session_timeout_s
-        self._lease_valid_until_s = -math.inf
-        self._hung_up_by: str | None = None
-        self._sessions_given_up = 0
-        self._heartbeats: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-
-    @property
-    def session_id(self) -> int:
-        return self._session_id
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session_timeout_s
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
-    def lease_valid_until_s(self) -> float:
-        return self._lease_valid_until_s
-
-    @property
-    def obstacle(self) -> str | None:
-        if self._hung_up_by is None:
-            return None
-        return f"{self._hung_up_by} hangs up: it does not serve, or its data were lost or set back"
-
-    @property
-    def sessions_given_up(self) -> int:
-        return self._sessions_given_up
 
     async def start(self) -> None:
         """As the port says; `StoreError` when the server is older than 3.6. May be tried again after a failure."""
@@ -178,9 +136,8 @@ class ZooKeeperStore:
             raise RuntimeError("a store is started once")
         loop = asyncio.get_running_loop()
         self._subscriptions.bind(loop)
-        listener = _LoopListener(
-            loop, self._on_connected, self._on_disconnected, self._on_events, self._on_hung_up, self._on_given_up
-        )
+        listener = _LoopListener(loop, self._step, self._changed)
+        self._step(Plain.OPEN)
         self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, self._is_over, listener)
         try:
             self._client.start_async()
@@ -242,99 +199,73 @@ class ZooKeeperStore:
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         """As the port says. Events of a path nobody watches any more are dropped here until the connection ends."""
         unsubscribe = self._subscriptions.watch(check_path(path), on_change)
-        if self._prepared and self._state is SessionState.CONNECTED:
+        if self._prepared and self.state is SessionState.CONNECTED:
             self._spawn(self._arm(path))
         return unsubscribe
 
     def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
         return self._subscriptions.on_session(callback)
 
-    # What kazoo reports, on the event loop
-
-    def _on_connected(self, handshake: Handshake) -> None:
-        if self._client is None:
-            return
-        self._session_id = handshake.session_id
-        self._session_timeout_s = handshake.session_timeout_s
-        self._hung_up_by = None
-        self._lease_valid_until_s = handshake.asked_at_s + LEASE_RATIO * handshake.session_timeout_s
-        log.info("session_connected", session_id=hex(handshake.session_id), timeout_s=handshake.session_timeout_s)
-        self._subscriptions.disarmed()
-        self._set_state(SessionState.CONNECTED)
-        self._serving.set()
-        self._stop_heartbeats()
-        self._heartbeats = asyncio.get_running_loop().create_task(self._beat())
-        if self._prepared:
-            self._arm_all()
-
-    def _on_disconnected(self, session_is_lost: bool) -> None:  # noqa: FBT001 - called by position, through the loop
-        if self._client is None:
-            return
-        self._serving.clear()
-        self._stop_heartbeats()
-        if session_is_lost:
-            self._forget_session()
-        elif self._state is SessionState.CONNECTED:
-            self._set_state(SessionState.SUSPENDED)
-
-    def _on_hung_up(self, address: str) -> None:
-        if self._hung_up_by is None:
-            log.warning("zookeeper_hangs_up", address=address, session_id=hex(self._session_id))
-        self._hung_up_by = address
-
-    def _on_given_up(self, address: str) -> None:
-        self._sessions_given_up += 1
-        why = "it grants sessions but does not take this one back: its data were lost or set back"
-        log.warning("session_given_up", address=address, session_id=hex(self._session_id), why=why)
-
-    def _on_events(self, full_paths: Sequence[str]) -> None:
-        if self._client is None:
-            return
-        for full_path in full_paths:
-            self._subscriptions.changed(full_path[len(self._chroot) :] or "/")
-
     # The session
 
-    async def _beat(self) -> None:
-        """Extend the lease by answered heartbeats, one at a time, until the connection ends or the lease lapses."""
-        while (sent_at_s := self._clock()) < self._lease_valid_until_s:
-            try:
-                async with asyncio.timeout(self._lease_valid_until_s - sent_at_s):
-                    await self._submit(requests.sync(self._full("/")))
-            except TimeoutError:
-                break
-            except (StoreUnavailableError, ZookeeperError) as error:
-                log.debug("heartbeat_failed", error=repr(error))
-            else:
-                self._lease_valid_until_s = sent_at_s + LEASE_RATIO * self._session_timeout_s
-            await asyncio.sleep(self._session_timeout_s / HEARTBEATS_PER_SESSION_TIMEOUT)
-        self._lapse()
+    def _step(self, event: Event) -> None:
+        """On the event loop, whatever thread the event comes from."""
+        for instruction in self._session.step(event, self._clock()):
+            self._do(instruction)
+        self._set_timer()
+
+    def _do(self, instruction: Instruction) -> None:
+        match instruction:
+            case Say(said, fields, is_warning):
+                (log.warning if is_warning else log.info)(said, **fields)
+            case Announce(state):
+                self._announce(state)
+            case Arm():
+                self._subscriptions.disarmed()
+                if self._prepared:
+                    self._arm_all()
+            case Heartbeat():
+                self._spawn(self._beat(instruction))
+            case Drop():
+                if self._client is not None:
+                    self._client.drop()
+
+    def _announce(self, state: SessionState) -> None:
+        self._subscriptions.state_changed(state)
+        if state is SessionState.CONNECTED:
+            self._serving.set()
+        else:
+            self._serving.clear()
+
+    def _set_timer(self) -> None:
+        """Have the session looked at when it wants to be."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        wake_s = self._session.wake_s
+        if wake_s is not None:
+            pause_s = max(0.0, wake_s - self._clock())
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Plain.TIME)
+
+    async def _beat(self, beat: Heartbeat) -> None:
+        try:
+            await self._submit(requests.sync(self._full("/")))
+        except (StoreUnavailableError, ZookeeperError) as error:
+            log.debug("heartbeat_failed", error=repr(error))
+            self._step(Unanswered(beat.session_id, beat.sent_at_s))
+        else:
+            self._step(Answered(beat.session_id, beat.sent_at_s))
 
     def _is_over(self) -> bool:
-        """Whether the session is over by our own clock, with a margin of a whole timeout; called in kazoo's thread."""
-        unanswered_timeouts = GIVEN_UP_AFTER_TIMEOUTS - LEASE_RATIO
-        return self._clock() >= self._lease_valid_until_s + unanswered_timeouts * self._session_timeout_s
+        """Called in kazoo's thread."""
+        return self._session.is_over(self._clock())
 
-    def _lapse(self) -> None:
-        log.warning("session_lease_lapsed", session_id=hex(self._session_id))
-        self._set_state(SessionState.SUSPENDED)
+    def _changed(self, full_paths: Sequence[str]) -> None:
         if self._client is not None:
-            self._client.drop()
+            for full_path in full_paths:
+                self._subscriptions.changed(full_path[len(self._chroot) :] or "/")
 
-    def _set_state(self, state: SessionState) -> None:
-        if state is not self._state:
-            self._state = state
-            self._subscriptions.state_changed(state)
-
-    def _forget_session(self) -> None:
-        self._session_id = 0
-        self._lease_valid_until_s = -math.inf
-        self._set_state(SessionState.LOST)
-
-    def _stop_heartbeats(self) -> None:
-        if self._heartbeats is not None:
-            self._heartbeats.cancel()
-            self._heartbeats = None
+    # The connection
 
     async def _prepare_patiently(self) -> None:
         """Prepare on the first connection that lasts long enough."""
@@ -367,15 +298,13 @@ class ZooKeeperStore:
     async def _disconnect(self) -> None:
         """End the session and kazoo's threads; whoever holds something by the session hears of it first."""
         client, self._client = self._client, None
-        connected = self._state is SessionState.CONNECTED
-        self._stop_heartbeats()
-        self._forget_session()
-        self._serving.clear()
+        connected = self.state is SessionState.CONNECTED
+        self._step(Plain.CLOSE)
         self._prepared = False
         for task in self._tasks:
             task.cancel()
         if client is not None:
-            await _shut_down(client, self._session_timeout_s / 3 if connected else 0.0)
+            await _shut_down(client, self.session_timeout_s / 3 if connected else 0.0)
 
     # Watches
 
@@ -449,27 +378,24 @@ class ZooKeeperStore:
         """
         is_sent = False
         try:
-            async with asyncio.timeout(self._session_timeout_s), self._window:
+            async with asyncio.timeout(self.session_timeout_s), self._window:
                 answer = self._submit(request, session_id)
                 is_sent = True
                 return await answer
         except TimeoutError as error:
             if is_sent:
-                raise _UnansweredError(f"none within {self._session_timeout_s:g} s") from error
+                raise _UnansweredError(f"none within {self.session_timeout_s:g} s") from error
             raise StoreUnavailableError("too many requests wait for answers; this one was not sent") from error
         except (ConnectionLoss, SessionExpiredError, SessionMovedError) as error:
             raise _UnansweredError(f"the connection ended: {error!r}") from error
 
     def _submit(self, request: Request[T], session_id: int | None = None) -> asyncio.Future[T]:
         """Hand a request to kazoo's thread, meant for the session this loop knows of; nothing else gets there."""
-        if session_id is not None and session_id != self._session_id:
-            raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
-        if self._client is None or self._state is not SessionState.CONNECTED:
-            raise StoreUnavailableError(f"no connection to ZooKeeper at {self._hosts}: {self._state}")
-        if self._clock() >= self._lease_valid_until_s:
-            raise StoreUnavailableError(f"no answer from ZooKeeper at {self._hosts} for too long: the lease lapsed")
+        why_not = self._session.why_not(self._clock(), session_id)
+        if self._client is None or why_not is not None:
+            raise StoreUnavailableError(f"ZooKeeper at {self._hosts}: {why_not}")
         reply = _Reply[T](asyncio.get_running_loop())
-        if not self._client.submit(request, reply, self._session_id):
+        if not self._client.submit(request, reply, self.session_id):
             raise StoreUnavailableError(f"the connection to ZooKeeper at {self._hosts} has just ended")
         return reply.future
 
@@ -505,34 +431,19 @@ class _LoopListener:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        on_connected: Callable[[Handshake], None],
-        on_disconnected: Callable[[bool], None],
-        on_events: Callable[[Sequence[str]], None],
-        on_hung_up: Callable[[str], None],
-        on_given_up: Callable[[str], None],
+        step: Callable[[Event], None],
+        changed: Callable[[Sequence[str]], None],
     ) -> None:
         self._loop = loop
-        self._on_connected = on_connected
-        self._on_disconnected = on_disconnected
-        self._on_events = on_events
-        self._on_hung_up = on_hung_up
-        self._on_given_up = on_given_up
+        self._step = step
+        self._changed = changed
         self._events: deque[str] = deque()
         self._is_woken = False
 
-    def on_connected(self, handshake: Handshake) -> None:
-        _call_soon(self._loop, self._on_connected, handshake)
+    def on_session(self, event: Event) -> None:
+        _call_soon(self._loop, self._step, event)
 
-    def on_disconnected(self, *, session_is_lost: bool) -> None:
-        _call_soon(self._loop, self._on_disconnected, session_is_lost)
-
-    def on_hung_up(self, address: str) -> None:
-        _call_soon(self._loop, self._on_hung_up, address)
-
-    def on_given_up(self, address: str) -> None:
-        _call_soon(self._loop, self._on_given_up, address)
-
-    def on_event(self, full_path: str) -> None:
+    def on_change(self, full_path: str) -> None:
         self._events.append(full_path)
         if not self._is_woken:
             self._is_woken = True
@@ -545,7 +456,7 @@ class _LoopListener:
         with contextlib.suppress(IndexError):
             while True:
                 paths[self._events.popleft()] = None
-        self._on_events(list(paths))
+        self._changed(list(paths))
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[[*Ts], None], *args: *Ts) -> None:

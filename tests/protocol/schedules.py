@@ -21,7 +21,7 @@ from aiohttp import web_app
 from protocol.parties import StuckError, VirtualLoop
 from protocol.world import BROKER_PORT, DRIFT, NAMESPACE, SESSION_S, Shape, World, in_virtual_time
 
-from loadmanager.store.base import LEASE_RATIO
+from loadmanager.store.session import LEASE_RATIO
 
 _SETTLE_S = 60.0
 _ANSWER_S = 25.0

@@ -7,18 +7,17 @@ What is kept of ZooKeeper: a client is answered in the order of its requests, an
 it; it never sees time go back, but it may see the past; its write is answered once its follower has it, `sync` once
 the follower has what the leader had. A session lives on while its client is heard from in time, and ends once it was
 not. A connection that breaks leaves open what became of the writes under way. The tree itself and its transactions
-are those of `loadmanager.store.memory`. The client keeps to `MetadataStore`, as the one on ZooKeeper does: it sends a
-heartbeat six times in a session's timeout, and trusts its session for two thirds of that from the last one answered.
+are those of `loadmanager.store.memory`. The client keeps to `MetadataStore`, and trusts its session as the one on
+ZooKeeper does: by `loadmanager.store.session`.
 
 The servers may come back with what they had when they were last saved, with nothing at first: tree, sessions and
-transaction ids go back. They hang up on whoever has seen more, who gives its session up in time, as the client on
-ZooKeeper does. They are down for longer than any lease lasts: with less, what was served before may be served by two.
+transaction ids go back. They hang up on whoever has seen more. They are down for longer than any lease lasts: with
+less, what was served before may be served by two.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -31,7 +30,6 @@ from protocol.parties import Party, current_party
 from loadmanager.errors import OutcomeUnknownError, StoreUnavailableError, TransactionFailedError
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.base import (
-    LEASE_RATIO,
     Create,
     Op,
     SessionState,
@@ -41,8 +39,22 @@ from loadmanager.store.base import (
     check_sizes,
 )
 from loadmanager.store.memory import _Staged
+from loadmanager.store.session import (
+    Announce,
+    Answered,
+    Arm,
+    Connected,
+    Drop,
+    Event,
+    GivenUp,
+    Heartbeat,
+    HungUp,
+    OfSession,
+    Plain,
+    Session,
+    Unanswered,
+)
 
-_HEARTBEATS = 6
 _LATENCY_S = (0.0001, 0.002)
 _SLOW_SHARES = (0.0, 0.0, 0.05, 0.2)
 _SLOW_S = 1.5
@@ -51,7 +63,7 @@ _RECONNECT_S = (0.02, 0.3)
 _CONNECT_TIMEOUT_S = 1.0
 _TICK_S = 0.2
 _FOLLOWERS = 3
-_GIVEN_UP_AFTER_TIMEOUTS = 2
+_SERVERS = "zookeeper"
 
 
 class Clockwork(Protocol):
@@ -435,7 +447,7 @@ def _resolve(answer: asyncio.Future[Any], result: Any) -> None:  # noqa: ANN401 
         answer.set_result(result)
 
 
-class ModelStore:
+class ModelStore(OfSession):
     """A `MetadataStore` of the party that makes it; `written` is what it writes in place of what it is given."""
 
     def __init__(
@@ -446,51 +458,25 @@ class ModelStore:
         connect_timeout_s: float = 15.0,
         written: Callable[[Sequence[Op]], Sequence[Op]] = lambda ops: ops,
     ) -> None:
+        super().__init__(Session(session_timeout_s))
         self._ensemble = ensemble
         self._written = written
         self._party = current_party() or ensemble.party
-        self._session_timeout_s = session_timeout_s
+        self._timer: asyncio.TimerHandle | None = None
         self._connect_timeout_s = connect_timeout_s
         self._subscriptions = Subscriptions()
         self._connection: _Connection | None = None
-        self._session_id = 0
         self._seen_zxid = 0
-        self._sessions_given_up = 0
-        self._state = SessionState.LOST
-        self._lease_valid_until_s = -math.inf
         self._under_way: dict[_Request, None] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._serving = asyncio.Event()
         self._is_closed = False
         self._party.on_death.append(self._killed)
 
-    @property
-    def session_id(self) -> int:
-        return self._session_id
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self._session_timeout_s
-
-    @property
-    def state(self) -> SessionState:
-        return self._state
-
-    @property
-    def lease_valid_until_s(self) -> float:
-        return self._lease_valid_until_s
-
-    @property
-    def obstacle(self) -> str | None:
-        return None
-
-    @property
-    def sessions_given_up(self) -> int:
-        return self._sessions_given_up
-
     async def start(self) -> None:
         self._subscriptions.bind(asyncio.get_running_loop())
-        self._tasks = [asyncio.create_task(self._keep_connected()), asyncio.create_task(self._keep_alive())]
+        self._step(Plain.OPEN)
+        self._tasks = [asyncio.create_task(self._keep_connected())]
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 await self._serving.wait()
@@ -505,7 +491,7 @@ class ModelStore:
         self._is_closed = True
         for task in self._tasks:
             task.cancel()
-        connection, number = self._connection, self._session_id
+        connection, number = self._connection, self.session_id
         if connection is not None and number:
             ended = self._request(lambda _: self._ensemble.expire(number), is_write=False)
             try:
@@ -513,8 +499,7 @@ class ModelStore:
                     await ended
             except (TimeoutError, StoreUnavailableError):
                 pass
-        self._session_id, self._lease_valid_until_s = 0, -math.inf
-        self._set_state(SessionState.LOST)
+        self._step(Plain.CLOSE)
         self._drop()
 
     async def get(self, path: str) -> Znode | None:
@@ -548,9 +533,8 @@ class ModelStore:
         if not ops:
             return []
         ops = self._written(ops)
-        if session_id is not None and session_id != self._session_id:
-            raise StoreUnavailableError(f"session {session_id:#x} is not the current one any more")
-        number, follower, era = self._session_id, self._follower(), self._ensemble.era
+        self._check_usable(session_id)
+        number, follower, era = self.session_id, self._follower(), self._ensemble.era
 
         def serve(done: Callable[[Any], None]) -> None:
             self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), write, done)
@@ -595,7 +579,7 @@ class ModelStore:
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         unsubscribe = self._subscriptions.watch(check_path(path), on_change)
-        if self._state is SessionState.CONNECTED:
+        if self.state is SessionState.CONNECTED:
             self._subscriptions.armed(path)
         return unsubscribe
 
@@ -627,16 +611,21 @@ class ModelStore:
 
     def _follower(self) -> Follower:
         if self._connection is None:
-            raise StoreUnavailableError(f"no connection to ZooKeeper: {self._state}")
+            raise StoreUnavailableError("ZooKeeper: no connection")
         return self._connection.follower
+
+    def _check_usable(self, session_id: int | None = None) -> None:
+        why_not = self._session.why_not(asyncio.get_running_loop().time(), session_id)
+        if why_not is not None:
+            raise StoreUnavailableError(f"ZooKeeper: {why_not}")
 
     async def _ask(self, read: Callable[[Follower], Any]) -> Any:  # noqa: ANN401 - what is read
         follower = self._follower()
         return await self._request(lambda done: done(read(follower)), is_write=False)
 
     async def _request(self, serve: Callable[[Callable[[Any], None]], None], *, is_write: bool) -> Any:  # noqa: ANN401 - the answer
-        if self._connection is None or self._state is not SessionState.CONNECTED:
-            raise StoreUnavailableError(f"no connection to ZooKeeper: {self._state}")
+        self._check_usable()
+        assert self._connection is not None, "a session is connected by a connection"
         request = _Request(serve, asyncio.get_running_loop().create_future(), is_write)
         self._under_way[request] = None
         self._connection.send(request)
@@ -650,18 +639,15 @@ class ModelStore:
         while True:
             if self._connection is None:
                 await self._connect()
-            lapses_s = self._lease_valid_until_s
-            if self._connection is not None and loop.time() >= lapses_s:
-                self._drop()
-            pause_s = rng.uniform(*_RECONNECT_S) if self._connection is None else max(0.001, lapses_s - loop.time())
-            await asyncio.sleep(pause_s)
+            lapses_in_s = self.lease_valid_until_s - loop.time()
+            await asyncio.sleep(rng.uniform(*_RECONNECT_S) if self._connection is None else max(0.001, lapses_in_s))
 
     async def _connect(self) -> None:
         """One attempt: to be heard by a follower that has seen all that this client has."""
         loop = asyncio.get_running_loop()
         asked_at_s = loop.time()
         greeted: asyncio.Future[_Greeting] = loop.create_future()
-        self._ensemble.greet(self._party, self._session_id, self._seen_zxid, self._session_timeout_s, greeted)
+        self._ensemble.greet(self._party, self.session_id, self._seen_zxid, self.session_timeout_s, greeted)
         try:
             async with asyncio.timeout(_CONNECT_TIMEOUT_S):
                 answer = await greeted
@@ -669,46 +655,45 @@ class ModelStore:
             return
         if answer is not None:
             self._connected(*answer, asked_at_s)
-        elif self._session_id and self._is_over(loop.time()):
-            self._sessions_given_up += 1
-            self._lose_session()
-
-    def _is_over(self, now_s: float) -> bool:
-        """Nobody has answered for so long that whoever hangs up is not just behind."""
-        answered_s = self._lease_valid_until_s - LEASE_RATIO * self._session_timeout_s
-        return now_s > answered_s + _GIVEN_UP_AFTER_TIMEOUTS * self._session_timeout_s
-
-    def _lose_session(self) -> None:
-        self._session_id, self._seen_zxid = 0, 0
-        self._lease_valid_until_s = -math.inf
-        self._set_state(SessionState.LOST)
+        elif self.session_id:
+            self._step(HungUp(_SERVERS))
+            if self._session.is_over(loop.time()):
+                self._seen_zxid = 0
+                self._step(GivenUp(_SERVERS))
 
     def _connected(self, follower: Follower, number: int, asked_at_s: float) -> None:
-        if self._session_id and number != self._session_id:
-            self._lose_session()
+        if self.session_id and number != self.session_id:
+            self._seen_zxid = 0
+            self._step(Plain.EXPIRED)
             return
-        self._session_id = number
         self._connection = _Connection(self._ensemble, follower, self, self._party, number)
-        self._lease_valid_until_s = max(self._lease_valid_until_s, asked_at_s + LEASE_RATIO * self._session_timeout_s)
-        self._set_state(SessionState.CONNECTED)
+        self._step(Connected(number, self.session_timeout_s, asked_at_s))
         self._serving.set()
-        self._subscriptions.disarmed()
-        for path in self._subscriptions.paths:
-            self._subscriptions.armed(path)
 
-    async def _keep_alive(self) -> None:
+    def _step(self, event: Event) -> None:
         loop = asyncio.get_running_loop()
-        while True:
-            await asyncio.sleep(self._session_timeout_s / _HEARTBEATS)
-            if self._connection is not None:
-                sent_at_s, number = loop.time(), self._session_id
-                asking = asyncio.ensure_future(self.sync())
-                asking.add_done_callback(partial(self._heard, sent_at_s, number))
+        for instruction in self._session.step(event, loop.time()):
+            match instruction:
+                case Announce(state):
+                    self._subscriptions.state_changed(state)
+                case Arm():
+                    self._subscriptions.disarmed()
+                    for path in self._subscriptions.paths:
+                        self._subscriptions.armed(path)
+                case Heartbeat():
+                    asking = asyncio.ensure_future(self.sync())
+                    asking.add_done_callback(partial(self._beaten, instruction))
+                case Drop():
+                    self._drop()
+        if self._timer is not None:
+            self._timer.cancel()
+        wake_s = self._session.wake_s
+        self._timer = None if wake_s is None else loop.call_at(wake_s, self._step, Plain.TIME)
 
-    def _heard(self, sent_at_s: float, number: int, done: asyncio.Future[None]) -> None:
-        if not done.cancelled() and done.exception() is None and number == self._session_id:
-            lease_s = sent_at_s + LEASE_RATIO * self._session_timeout_s
-            self._lease_valid_until_s = max(self._lease_valid_until_s, lease_s)
+    def _beaten(self, beat: Heartbeat, done: asyncio.Future[None]) -> None:
+        if not done.cancelled():
+            come = Answered if done.exception() is None else Unanswered
+            self._step(come(beat.session_id, beat.sent_at_s))
 
     def _drop(self) -> None:
         connection, self._connection = self._connection, None
@@ -717,14 +702,9 @@ class ModelStore:
         for request in list(self._under_way):
             error = OutcomeUnknownError if request.is_write else StoreUnavailableError
             _resolve(request.answer, error("the connection to ZooKeeper broke"))
-        if self._state is SessionState.CONNECTED and not self._is_closed:
-            self._set_state(SessionState.SUSPENDED)
+        if not self._is_closed:
+            self._step(Plain.DISCONNECTED)
 
     def _killed(self) -> None:
         if self._connection is not None:
             self._connection.left()
-
-    def _set_state(self, state: SessionState) -> None:
-        if state is not self._state:
-            self._state = state
-            self._subscriptions.state_changed(state)

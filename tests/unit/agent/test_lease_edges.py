@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
-from support.clock import ManualClock
 
 from loadmanager.agent.lease import Leases
 
 
-def test_without_a_lease_there_was_no_sign_of_life() -> None:
-    clock = ManualClock()
-    leases = Leases(3000, clock)
+def test_without_a_lease_there_was_no_sign_of_life_and_none_to_lapse() -> None:
+    leases = Leases(3000)
     assert leases.last_granted_at_s is None
-    assert leases.grant(clock()) == 0
+    assert leases.grant(100.0, 100.0) == 0
     assert leases.last_granted_at_s is None
-    assert leases.lapsed_at_s == clock()
+    assert leases.lapsed_at_s == -math.inf
 
 
 @pytest.mark.parametrize("lease_length_ms", [1, 3000])
 def test_every_lease_is_a_sign_of_life_and_lapses_a_hundredth_late(lease_length_ms: int) -> None:
-    clock = ManualClock()
-    leases = Leases(lease_length_ms, clock)
-    clock.advance(5)
-    assert leases.grant(clock() + 10) == lease_length_ms
-    assert leases.last_granted_at_s == clock()
-    assert leases.lapsed_at_s - clock() == pytest.approx(lease_length_ms / 1000 * 1.01)
+    leases = Leases(lease_length_ms)
+    assert leases.grant(105.0, 115.0) == lease_length_ms
+    assert leases.last_granted_at_s == 105.0
+    assert leases.lapsed_at_s - 105.0 == pytest.approx(lease_length_ms / 1000 * 1.01)
 
 
 def test_the_lease_of_a_former_life_lapses_a_hundredth_late() -> None:
-    clock = ManualClock()
-    leases = Leases(3000, clock)
-    leases.assume_granted_by_predecessor(3000)
-    assert leases.lapsed_at_s - clock() == pytest.approx(3.03)
+    leases = Leases(3000)
+    leases.assume_granted_by_predecessor(100.0, 3000)
+    assert leases.lapsed_at_s - 100.0 == pytest.approx(3.03)

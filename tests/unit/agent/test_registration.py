@@ -12,7 +12,8 @@ from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.registration import Phase, Registration
+from loadmanager.agent.presence import Phase
+from loadmanager.agent.registration import Registration
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import StoreError
 from loadmanager.store import paths
@@ -45,7 +46,7 @@ class Beside:
         self.cluster = a_memory_cluster(self.clock)
         self.store = MemoryStore(self.cluster)
         self.grants = Grants(BROKER)
-        self.leases = Leases(LEASE_MS, self.clock)
+        self.leases = Leases(LEASE_MS)
         self.metrics = AgentMetrics(BROKER)
         self.registration = Registration(
             self.store, BROKER, self.life, self.grants, self.leases, self.metrics, self.clock, lambda: b"{}"
@@ -152,6 +153,42 @@ async def test_the_znode_of_a_broker_that_is_gone_stays_until_its_last_lease_has
     await beside.registration.step(None)
     assert beside.phase() is Phase.ABSENT
     assert await beside.znode() is None
+
+
+async def test_a_broker_that_is_gone_is_granted_nothing_while_the_store_does_not_answer_either(beside: Beside) -> None:
+    await beside.registered()
+    beside.cluster.partition(beside.store, noticed=True)
+    await beside.registration.step(None)
+    assert beside.phase() is Phase.WITHDRAWING
+    assert beside.registration.grant_lease() == 0
+    beside.cluster.heal(beside.store)
+    await beside.registration.step(None)
+    assert await beside.znode() is None
+
+
+async def test_the_znode_of_another_that_took_the_place_while_ours_was_taken_back_stays(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await beside.registered()
+    await beside.registration.publish(b"at a later version than a new one")
+    beside.registration.withdraw("stopped")
+    get = beside.store.get
+
+    async def get_what_is_gone_by_then(path: str) -> Znode | None:
+        znode = await get(path)
+        monkeypatch.undo()
+        other = await beside.another_store()
+        await other.commit([Delete(PATH)])
+        await other.commit([Create(PATH, b"theirs", ephemeral=True)])
+        return znode
+
+    monkeypatch.setattr(beside.store, "get", get_what_is_gone_by_then)
+    for _ in range(2):
+        await beside.registration.step(None)
+    assert beside.phase() is Phase.ABSENT
+    znode = await beside.znode()
+    assert znode is not None
+    assert znode.data == b"theirs"
 
 
 async def test_the_znode_goes_at_once_when_no_lease_was_ever_granted(beside: Beside) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import pytest
 from support.waiting import eventually
 
-from loadmanager.store._kazoo_client import Handshake, PromptClient
+from loadmanager.store._kazoo_client import PromptClient
+from loadmanager.store.session import Connected, Event, GivenUp, HungUp, Plain
 
 TIMEOUT_S = 3.0
 OURS = 7
@@ -24,20 +25,19 @@ class Heard:
 
     words: list[str] = field(default_factory=list)
 
-    def on_connected(self, handshake: Handshake) -> None:
-        self.words.append(f"session {handshake.session_id}")
+    def on_session(self, event: Event) -> None:
+        match event:
+            case Connected(session_id):
+                self.words.append(f"session {session_id}")
+            case HungUp(address):
+                assert address.startswith("127.0.0.1:")
+                self.words.append("hung up")
+            case GivenUp():
+                self.words.append("given up")
+            case _:
+                self.words.append("lost" if event is Plain.EXPIRED else "suspended")
 
-    def on_disconnected(self, *, session_is_lost: bool) -> None:
-        self.words.append("lost" if session_is_lost else "suspended")
-
-    def on_hung_up(self, address: str) -> None:
-        assert address.startswith("127.0.0.1:")
-        self.words.append("hung up")
-
-    def on_given_up(self, _: str) -> None:
-        self.words.append("given up")
-
-    def on_event(self, full_path: str) -> None: ...
+    def on_change(self, full_path: str) -> None: ...
 
 
 @dataclass

@@ -1,0 +1,396 @@
+"""Whether the broker's znode is to be there, so that it never says more than is true.
+
+A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done, at most one piece of work
+at a time, whose outcome is the next event; `wake_s` is when it wants to `Look` again at the latest.
+
+    phase         event                      if                                     then
+    -----         -----                      --                                     ----
+    ABSENT        Look                       a broker serves, the store answers     Read
+    REGISTERED    Look                       the session is another                 Forget            ─▶ ABSENT
+                                             the broker is gone, or another         Forget, Read      ─▶ WITHDRAWING
+                                             else                                   Read
+    WITHDRAWING   Look                       the session is another                 Forget            ─▶ ABSENT
+                                             else                                   Read
+    ABSENT        Found nothing                                                     Create
+                  Created                                                           Read
+                  Found, of this session                                            Register          ─▶ REGISTERED
+                  Found, of another          it is not known as left over           Identify
+                  Made by a former life      a lease of that may be valid           (until it has lapsed)
+                                             else                                   Delete
+                  Made by another                                                   (said once)
+    REGISTERED    Found as it was made       at a later version than we wrote       (it is overwritten)
+                  Found nothing, or another                                         Forget            ─▶ ABSENT
+                  Withdraw                                                          Forget            ─▶ WITHDRAWING
+    WITHDRAWING   Found as it was made       a lease may be valid, and the broker   (until it has lapsed)
+                                             has not closed everything
+                                             else                                   Delete
+                  Found nothing, or another                                         (it is gone)      ─▶ ABSENT
+                  Deleted                                                           (it is gone)      ─▶ ABSENT
+    any           Failed                                                            (again soon)
+
+The incarnation is the znode's `czxid`. The znode is deleted only when no lease can be valid any more, because its
+absence tells the leader that this broker serves nothing.
+
+A znode left over from a former life of this agent is deleted as soon as no lease of that life can be valid: its longest
+one may have been granted the moment before the znode was found. Any other is left to the session that holds it: an
+agent that lives may stand behind it, wherever its address leads from here.
+
+At the end nothing more is granted (END). Once the broker was asked to close everything (and said that it has:
+CLOSED_EVERYTHING) the session may go (`may_go`) when the registration has been taken back, or, where that does not
+succeed, a while after the last lease has lapsed (LEAVE).
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass, field
+
+from loadmanager.agent.lease import Leases
+from loadmanager.core.saying import Say
+from loadmanager.store.base import Znode
+
+_RETRY_S = 0.5
+_LOOK_AGAIN_S = 5.0
+_LAST_WORDS_S = 5.0
+"""How long a registration is tried to be taken back for when no lease is valid any more; it goes with the session."""
+
+BrokerProcess = tuple[int, int]
+"""One life of the broker: its pid and when it says it was started."""
+
+
+class Phase(enum.StrEnum):
+    ABSENT = "absent"
+    REGISTERED = "registered"
+    WITHDRAWING = "withdrawing"
+
+
+@dataclass(slots=True)
+class Held:
+    """The znode of one registration, and for which broker process and in which session it was created."""
+
+    process: BrokerProcess
+    session_id: int
+    incarnation: int
+    version: int
+    is_withdrawn: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """What a znode says of the agent that made it; `is_over`: that life of an agent has ended for certain."""
+
+    life: str
+    is_over: bool
+    longest_lease_ms: int | None
+    url: str | None
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """See what there is to do for the broker process there is, in the session there is (0: none)."""
+
+    process: BrokerProcess | None
+    session_id: int
+    is_connected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The znode as it was read, in this session."""
+
+    znode: Znode | None
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """Who made the znode; None: it cannot be read."""
+
+    znode: Znode
+    by: Maker | None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The work was not done, or nobody knows."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """Our record was replaced by another of ours."""
+
+    incarnation: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Grant nothing more, and take the registration back."""
+
+    reason: str
+
+
+class Plain(enum.Enum):
+    """Events that say nothing but that they happened."""
+
+    CREATED = enum.auto()
+    DELETED = enum.auto()
+    END = enum.auto()
+    """The agent is about to end."""
+    CLOSED_EVERYTHING = enum.auto()
+    """The broker that is being withdrawn serves nothing."""
+    LEAVE = enum.auto()
+    """Nothing is left to do but to take the registration back."""
+
+
+Event = Look | Found | Made | Failed | Wrote | Withdraw | Plain
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """From here on what is granted is granted to this incarnation."""
+
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Whatever was granted is no more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """Come back with Found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identify:
+    """Find out who made the znode, and come back with Made."""
+
+    znode: Znode
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """Make the znode, in this session and no other."""
+
+    session_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the znode if it is at this version, in this session and no other; come back with DELETED if it is gone."""
+
+    version: int
+    session_id: int
+
+
+Work = Read | Identify | Create | Delete
+"""One at a time; it may come back with Failed instead."""
+
+Instruction = Work | Register | Forget | Say
+
+
+@dataclass(slots=True)
+class Presence:
+    """The registration of one broker by this life of its agent."""
+
+    life: str
+    leases: Leases
+    is_overwritten: bool = False
+    """Whether another has written our record, so that it has to be written again."""
+    wake_s: float = -math.inf
+    _held: Held | None = None
+    _wanted: BrokerProcess | None = None
+    _session_id: int = 0
+    _leftover: int | None = None
+    _foreign: int | None = None
+    _has_nothing_open: bool = False
+    _is_ending: bool = False
+    _is_delayed: bool = False
+    _gone_s: float = math.inf
+    _to_do: list[Instruction] = field(default_factory=list)
+
+    @property
+    def phase(self) -> Phase:
+        if self._held is None:
+            return Phase.ABSENT
+        return Phase.WITHDRAWING if self._held.is_withdrawn else Phase.REGISTERED
+
+    @property
+    def registered(self) -> Held | None:
+        """What is registered, and not being withdrawn."""
+        return self._held if self.phase is Phase.REGISTERED else None
+
+    def incarnation(self, session_id: int) -> int | None:
+        """The incarnation under which the broker may be told anything: None unless registered in this very session."""
+        held = self.registered
+        if held is None or self._is_ending or held.session_id != session_id:
+            return None
+        return held.incarnation
+
+    def grant(self, now_s: float, session_id: int, session_valid_until_s: float) -> int:
+        """Milliseconds for which the broker may serve, counted from when it asked; 0: not at all."""
+        return 0 if self.incarnation(session_id) is None else self.leases.grant(now_s, session_valid_until_s)
+
+    def may_go(self, now_s: float) -> bool:
+        """Whether the session may be closed."""
+        return self._held is None or now_s >= self._gone_s
+
+    def step(self, event: Event, now_s: float) -> list[Instruction]:
+        """What there is to do now that this has happened."""
+        match event:
+            case Look():
+                self._look(event, now_s)
+            case Found(znode, session_id):
+                self._found(znode, session_id, now_s)
+            case Made(znode, maker):
+                self._made(znode, maker, now_s)
+            case Failed(error):
+                self._failed(error, now_s)
+            case Wrote(incarnation, version):
+                self._wrote(incarnation, version)
+            case Withdraw(reason):
+                self._withdraw(reason)
+            case _:
+                self._happened(event, now_s)
+        to_do, self._to_do = self._to_do, []
+        return to_do
+
+    def _happened(self, event: Plain, now_s: float) -> None:
+        match event:
+            case Plain.CREATED:
+                self._to_do.append(Read())
+            case Plain.DELETED:
+                self._gone()
+                self._wait(now_s)
+            case Plain.END:
+                self._is_ending = True
+            case Plain.CLOSED_EVERYTHING:
+                self._has_nothing_open = self.phase is Phase.WITHDRAWING
+            case _:
+                self._gone_s = max(now_s, self.leases.lapsed_at_s) + _LAST_WORDS_S
+
+    def _look(self, look: Look, now_s: float) -> None:
+        self._wanted, self._session_id = look.process, look.session_id
+        held = self._held
+        if held is not None and held.session_id != look.session_id:
+            self._lose(held, "session_lost")
+        elif held is not None and held.process != look.process:
+            self._withdraw("broker_gone" if look.process is None else "broker_restarted")
+        if self._held is not None or (look.process is not None and look.is_connected):
+            self._to_do.append(Read())
+        else:
+            self._wait(now_s + _LOOK_AGAIN_S)
+
+    def _found(self, znode: Znode | None, session_id: int, now_s: float) -> None:
+        held = self._held
+        if session_id != self._session_id:
+            self._wait(now_s)
+        elif held is None:
+            self._found_while_absent(znode, now_s)
+        elif znode is not None and znode.czxid == held.incarnation:
+            self._found_as_made(held, znode, now_s)
+        elif held.is_withdrawn:
+            self._gone()  # by a delete whose outcome was not known
+            self._found_while_absent(znode, now_s)
+        else:
+            self._lose(held, "znode_vanished")
+            self._found_while_absent(znode, now_s)
+
+    def _found_as_made(self, held: Held, znode: Znode, now_s: float) -> None:
+        if znode.version > held.version:
+            self._say("record_written_by_another", version=znode.version)
+            self.is_overwritten = True
+        held.version = znode.version
+        if held.is_withdrawn:
+            self._delete_when_lapsed(znode, now_s)
+        else:
+            self._wait(now_s + _LOOK_AGAIN_S)
+
+    def _found_while_absent(self, znode: Znode | None, now_s: float) -> None:
+        if self._wanted is None:
+            self._wait(now_s + _LOOK_AGAIN_S)
+        elif znode is None:
+            self._to_do.append(Create(self._session_id))
+        elif znode.ephemeral_owner == self._session_id:
+            self._register(self._wanted, znode, now_s)
+        elif znode.czxid == self._leftover:
+            self._delete_when_lapsed(znode, now_s)
+        else:
+            self._to_do.append(Identify(znode))
+
+    def _register(self, process: BrokerProcess, znode: Znode, now_s: float) -> None:
+        self._held = Held(process, self._session_id, znode.czxid, znode.version)
+        self._leftover = None
+        self._say("registered", is_warning=False, incarnation=znode.czxid, pid=process[0])
+        self._to_do.append(Register(znode.czxid))
+        self._wait(now_s + _LOOK_AGAIN_S)
+
+    def _made(self, znode: Znode, maker: Maker | None, now_s: float) -> None:
+        if maker is not None and self._is_former_life(maker) and maker.longest_lease_ms is not None:
+            lease_ms = maker.longest_lease_ms
+            self._say("leftover_znode", is_warning=False, incarnation=znode.czxid, longest_lease_ms=lease_ms)
+            self._leftover, self._has_nothing_open = znode.czxid, False
+            self.leases.assume_granted_by_predecessor(now_s, lease_ms)
+            self._delete_when_lapsed(znode, now_s)
+            return
+        if maker is not None and not self._is_former_life(maker) and znode.czxid != self._foreign:
+            self._foreign = znode.czxid
+            self._say("broker_id_in_use", agent_url=maker.url, life=maker.life, incarnation=znode.czxid)
+        self._wait(now_s + _RETRY_S)
+
+    def _is_former_life(self, maker: Maker) -> bool:
+        """Of this agent; in a session that was given up, this very one."""
+        return maker.is_over or maker.life == self.life
+
+    def _delete_when_lapsed(self, znode: Znode, now_s: float) -> None:
+        if self.leases.lapsed_at_s > now_s and not self._has_nothing_open:
+            self._wait(self.leases.lapsed_at_s)
+        else:
+            self._to_do.append(Delete(znode.version, self._session_id))
+
+    def _failed(self, error: Exception, now_s: float) -> None:
+        was_delayed = self._is_delayed
+        self._wait(now_s + _RETRY_S)
+        self._is_delayed = True
+        if not was_delayed:
+            self._say("registration_delayed", phase=self.phase, error=str(error))
+
+    def _wrote(self, incarnation: int, version: int) -> None:
+        if self._held is not None and self._held.incarnation == incarnation:
+            self._held.version, self.is_overwritten = version, False
+
+    def _withdraw(self, reason: str) -> None:
+        held = self.registered
+        if held is not None:
+            held.is_withdrawn, self._has_nothing_open = True, False
+            self._say("withdrawing", reason=reason, incarnation=held.incarnation)
+            self._to_do.append(Forget(reason))
+
+    def _lose(self, held: Held, reason: str) -> None:
+        """The registration has ended without our doing."""
+        self._say("registration_lost", reason=reason, incarnation=held.incarnation)
+        self._held = None
+        self._to_do.append(Forget(reason))
+
+    def _gone(self) -> None:
+        if self._held is not None:
+            self._say("deregistered", is_warning=False, incarnation=self._held.incarnation)
+            self._held = None
+
+    def _wait(self, until_s: float) -> None:
+        self.wake_s, self._is_delayed = until_s, False
+
+    def _say(self, event: str, *, is_warning: bool = True, **fields: object) -> None:
+        self._to_do.append(Say(event, fields, is_warning))

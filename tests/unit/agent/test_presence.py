@@ -1,0 +1,459 @@
+"""Presence: each line of the table, and what holds whatever happens in whatever order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.agent.lease import Leases
+from loadmanager.agent.presence import (
+    Create,
+    Delete,
+    Event,
+    Failed,
+    Forget,
+    Found,
+    Held,
+    Identify,
+    Instruction,
+    Look,
+    Made,
+    Maker,
+    Phase,
+    Plain,
+    Presence,
+    Read,
+    Register,
+    Withdraw,
+    Work,
+    Wrote,
+)
+from loadmanager.core.saying import Say
+from loadmanager.store.base import ANY_VERSION, Znode
+
+OURS, THEIRS = 7, 8
+PROCESS, RESTARTED = (100, 1), (101, 2)
+LEASE_MS = 3000
+LEASE_S = 3.03
+NOW_S = 1000.0
+LOOK = Look(PROCESS, OURS, is_connected=True)
+FORMER = Maker("former", is_over=True, longest_lease_ms=LEASE_MS, url=None)
+OTHER = Maker("other", is_over=False, longest_lease_ms=LEASE_MS, url="http://other:1")
+
+
+def a_znode(session_id: int = OURS, czxid: int = 50, version: int = 0) -> Znode:
+    return Znode("/z", b"", version, czxid, czxid, session_id)
+
+
+def without_words(to_do: list[Instruction]) -> list[Instruction]:
+    return [each for each in to_do if not isinstance(each, Say)]
+
+
+def words(to_do: list[Instruction]) -> list[str]:
+    return [each.event for each in to_do if isinstance(each, Say)]
+
+
+@pytest.fixture
+def absent() -> Presence:
+    return Presence("own", Leases(LEASE_MS))
+
+
+@pytest.fixture
+def registered(absent: Presence) -> Presence:
+    absent.step(LOOK, NOW_S)
+    absent.step(Found(a_znode(), OURS), NOW_S)
+    return absent
+
+
+@pytest.fixture
+def withdrawing(registered: Presence) -> Presence:
+    """Its last lease lapses `LEASE_S` after now."""
+    registered.grant(NOW_S, OURS, NOW_S + 60)
+    registered.step(Withdraw("stopped"), NOW_S)
+    return registered
+
+
+def test_a_broker_that_serves_is_registered_by_a_znode_of_this_session(absent: Presence) -> None:
+    assert absent.step(LOOK, NOW_S) == [Read()]
+    assert absent.step(Found(None, OURS), NOW_S) == [Create(OURS)]
+    assert absent.step(Plain.CREATED, NOW_S) == [Read()]
+    assert absent.registered is None
+    said = Say("registered", {"incarnation": 50, "pid": 100}, is_warning=False)
+    assert absent.step(Found(a_znode(), OURS), NOW_S) == [said, Register(50)]
+    assert absent.phase is Phase.REGISTERED
+    assert absent.registered == Held(PROCESS, OURS, 50, 0)
+    assert absent.wake_s == NOW_S + 5
+
+
+@pytest.mark.parametrize("look", [Look(None, OURS, is_connected=True), Look(PROCESS, OURS, is_connected=False)])
+def test_nothing_is_asked_for_while_no_broker_serves_or_the_store_does_not(absent: Presence, look: Look) -> None:
+    assert absent.step(look, NOW_S) == []
+    assert absent.wake_s == NOW_S + 5
+
+
+def test_what_was_read_in_another_session_is_read_again_at_once(absent: Presence) -> None:
+    absent.step(LOOK, NOW_S)
+    assert absent.step(Found(a_znode(THEIRS), THEIRS), NOW_S) == []
+    assert (absent.phase, absent.wake_s) == (Phase.ABSENT, NOW_S)
+
+
+def test_told_of_nothing_but_its_own_session_the_broker_has_an_incarnation(registered: Presence) -> None:
+    assert registered.incarnation(OURS) == 50
+    assert registered.incarnation(THEIRS) is None
+    assert registered.incarnation(0) is None
+    assert registered.grant(NOW_S, OURS, NOW_S + 1) == 1000
+    assert registered.grant(NOW_S, THEIRS, NOW_S + 1) == 0
+    assert registered.step(Plain.END, NOW_S) == []
+    assert registered.incarnation(OURS) is None
+    assert registered.grant(NOW_S, OURS, NOW_S + 1) == 0
+    assert registered.phase is Phase.REGISTERED
+
+
+def test_a_registration_is_looked_at_every_five_seconds(registered: Presence) -> None:
+    assert registered.step(LOOK, NOW_S + 5) == [Read()]
+    assert registered.step(Found(a_znode(), OURS), NOW_S + 5) == []
+    assert registered.wake_s == NOW_S + 10
+    assert not registered.is_overwritten
+
+
+def test_a_record_that_another_wrote_is_to_be_written_again(registered: Presence) -> None:
+    registered.step(Wrote(50, 1), NOW_S)
+    registered.step(LOOK, NOW_S)
+    assert registered.step(Found(a_znode(version=1), OURS), NOW_S) == []
+    registered.step(LOOK, NOW_S)
+    assert registered.step(Found(a_znode(version=2), OURS), NOW_S) == [Say("record_written_by_another", {"version": 2})]
+    assert registered.is_overwritten
+    assert registered.registered == Held(PROCESS, OURS, 50, 2)
+    registered.step(Wrote(49, 9), NOW_S)
+    assert registered.is_overwritten, "that was another registration"
+    registered.step(Wrote(50, 3), NOW_S)
+    assert not registered.is_overwritten
+    assert registered.registered == Held(PROCESS, OURS, 50, 3)
+
+
+def test_with_its_session_the_registration_is_lost_and_made_anew(registered: Presence) -> None:
+    to_do = registered.step(Look(PROCESS, THEIRS, is_connected=True), NOW_S)
+    lost = Say("registration_lost", {"reason": "session_lost", "incarnation": 50})
+    assert to_do == [lost, Forget("session_lost"), Read()]
+    assert registered.phase is Phase.ABSENT
+    assert registered.step(Found(None, THEIRS), NOW_S) == [Create(THEIRS)]
+
+
+def test_while_there_is_no_session_nothing_is_asked_for(registered: Presence) -> None:
+    to_do = registered.step(Look(PROCESS, 0, is_connected=False), NOW_S)
+    assert without_words(to_do) == [Forget("session_lost")]
+
+
+@pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
+def test_a_registration_that_vanished_is_lost_and_what_is_there_instead_dealt_with(
+    registered: Presence, instead: Znode | None
+) -> None:
+    registered.step(LOOK, NOW_S)
+    to_do = registered.step(Found(instead, OURS), NOW_S)
+    assert to_do[:2] == [
+        Say("registration_lost", {"reason": "znode_vanished", "incarnation": 50}),
+        Forget("znode_vanished"),
+    ]
+    assert to_do[2:] == [Create(OURS) if instead is None else Identify(instead)]
+
+
+@pytest.mark.parametrize(("process", "reason"), [(None, "broker_gone"), (RESTARTED, "broker_restarted")])
+def test_a_broker_that_is_gone_or_another_is_withdrawn_before_the_store_is_asked_anything(
+    registered: Presence, process: tuple[int, int] | None, reason: str
+) -> None:
+    to_do = registered.step(Look(process, OURS, is_connected=False), NOW_S)
+    assert to_do == [Say("withdrawing", {"reason": reason, "incarnation": 50}), Forget(reason), Read()]
+    assert registered.phase is Phase.WITHDRAWING
+    assert registered.registered is None
+    assert registered.incarnation(OURS) is None
+
+
+def test_a_registration_is_withdrawn_once(registered: Presence) -> None:
+    assert without_words(registered.step(Withdraw("stopped"), NOW_S)) == [Forget("stopped")]
+    assert registered.step(Withdraw("stopped"), NOW_S) == []
+    assert without_words(registered.step(Look(None, OURS, is_connected=True), NOW_S)) == [Read()]
+
+
+def test_it_is_deleted_as_it_was_found_once_the_last_lease_has_lapsed(withdrawing: Presence) -> None:
+    withdrawing.step(LOOK, NOW_S + 1)
+    assert withdrawing.step(Found(a_znode(), OURS), NOW_S + 1) == []
+    assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
+    withdrawing.step(LOOK, NOW_S + LEASE_S)
+    assert without_words(withdrawing.step(Found(a_znode(version=3), OURS), NOW_S + LEASE_S)) == [Delete(3, OURS)]
+    gone = Say("deregistered", {"incarnation": 50}, is_warning=False)
+    assert withdrawing.step(Plain.DELETED, NOW_S + LEASE_S) == [gone]
+    assert (withdrawing.phase, withdrawing.wake_s) == (Phase.ABSENT, NOW_S + LEASE_S)
+
+
+def test_its_lease_is_not_waited_for_when_the_broker_has_closed_everything(withdrawing: Presence) -> None:
+    withdrawing.step(Plain.CLOSED_EVERYTHING, NOW_S)
+    withdrawing.step(LOOK, NOW_S)
+    assert withdrawing.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
+
+
+def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_other(registered: Presence) -> None:
+    registered.step(Plain.CLOSED_EVERYTHING, NOW_S)
+    registered.grant(NOW_S, OURS, NOW_S + 60)
+    registered.step(Withdraw("stopped"), NOW_S)
+    registered.step(LOOK, NOW_S)
+    assert registered.step(Found(a_znode(), OURS), NOW_S) == []
+
+
+@pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
+def test_a_deletion_whose_outcome_was_unknown_is_found_to_have_happened(
+    withdrawing: Presence, instead: Znode | None
+) -> None:
+    withdrawing.step(Look(None, OURS, is_connected=True), NOW_S)
+    assert words(withdrawing.step(Found(instead, OURS), NOW_S)) == ["deregistered"]
+    assert (withdrawing.phase, withdrawing.wake_s) == (Phase.ABSENT, NOW_S + 5), "nobody is to be registered"
+
+
+def found(presence: Presence, znode: Znode, maker: Maker | None, now_s: float = NOW_S) -> list[Instruction]:
+    presence.step(LOOK, now_s)
+    assert presence.step(Found(znode, OURS), now_s) == [Identify(znode)]
+    return presence.step(Made(znode, maker), now_s)
+
+
+@pytest.mark.parametrize("maker", [FORMER, replace(FORMER, life="own", is_over=False)], ids=["former", "given up"])
+def test_a_leftover_stands_until_the_longest_lease_of_that_life_has_lapsed(absent: Presence, maker: Maker) -> None:
+    leftover = a_znode(THEIRS, version=4)
+    said = Say("leftover_znode", {"incarnation": 50, "longest_lease_ms": LEASE_MS}, is_warning=False)
+    assert found(absent, leftover, maker) == [said]
+    assert absent.wake_s == pytest.approx(NOW_S + LEASE_S)
+    absent.step(LOOK, NOW_S + 1)
+    assert absent.step(Found(leftover, OURS), NOW_S + 1) == [], "it is known"
+    absent.step(LOOK, NOW_S + LEASE_S)
+    assert absent.step(Found(leftover, OURS), NOW_S + LEASE_S) == [Delete(4, OURS)]
+    assert absent.step(Plain.DELETED, NOW_S + LEASE_S) == []
+    assert absent.wake_s == NOW_S + LEASE_S
+
+
+def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(withdrawing: Presence) -> None:
+    withdrawing.step(Plain.CLOSED_EVERYTHING, NOW_S)
+    withdrawing.step(Look(PROCESS, THEIRS, is_connected=True), NOW_S)
+    withdrawing.step(Found(a_znode(), THEIRS), NOW_S)
+    assert without_words(withdrawing.step(Made(a_znode(), FORMER), NOW_S)) == []
+    assert withdrawing.wake_s == pytest.approx(NOW_S + LEASE_S)
+
+
+def test_the_record_of_another_that_lives_is_left_alone_and_said_once(absent: Presence) -> None:
+    theirs = a_znode(THEIRS)
+    in_use = Say("broker_id_in_use", {"agent_url": "http://other:1", "life": "other", "incarnation": 50})
+    assert found(absent, theirs, OTHER) == [in_use]
+    assert absent.wake_s == NOW_S + 0.5
+    assert found(absent, theirs, OTHER, NOW_S + 100) == []
+    assert words(found(absent, a_znode(THEIRS, czxid=51), OTHER)) == ["broker_id_in_use"]
+
+
+@pytest.mark.parametrize("maker", [None, replace(FORMER, longest_lease_ms=None)], ids=["unreadable", "no lease"])
+def test_a_record_that_does_not_say_what_has_to_be_known_is_left_to_its_session(
+    absent: Presence, maker: Maker | None
+) -> None:
+    assert found(absent, a_znode(THEIRS), maker) == []
+    assert absent.wake_s == NOW_S + 0.5
+    assert found(absent, a_znode(THEIRS), maker, NOW_S + 100) == []
+
+
+def test_what_fails_is_tried_again_soon_and_said_once_until_it_succeeds(absent: Presence) -> None:
+    delayed = Say("registration_delayed", {"phase": Phase.ABSENT, "error": "no"})
+    for said in ([delayed], []):
+        absent.step(LOOK, NOW_S)
+        assert absent.step(Failed(OSError("no")), NOW_S) == said
+        assert absent.wake_s == NOW_S + 0.5
+    absent.step(LOOK, NOW_S)
+    absent.step(Found(a_znode(), OURS), NOW_S)
+    absent.step(LOOK, NOW_S)
+    assert words(absent.step(Failed(OSError("no")), NOW_S)) == ["registration_delayed"]
+
+
+def test_the_session_may_go_with_the_registration_or_a_while_after_the_last_lease(withdrawing: Presence) -> None:
+    assert Presence("own", Leases(LEASE_MS)).may_go(NOW_S)
+    assert not withdrawing.may_go(NOW_S + 1000)
+    withdrawing.step(Plain.LEAVE, NOW_S)
+    assert not withdrawing.may_go(NOW_S + LEASE_S + 4.9)
+    assert withdrawing.may_go(NOW_S + LEASE_S + 5.1)
+    withdrawing.step(Plain.LEAVE, NOW_S + 100)
+    assert not withdrawing.may_go(NOW_S + 104.9)
+    withdrawing.step(LOOK, NOW_S + 100)
+    withdrawing.step(Plain.DELETED, NOW_S + 100)
+    assert withdrawing.may_go(NOW_S + 100)
+
+
+Happening = tuple[Any, ...]
+"""A method of `Place`, and how it is called."""
+
+
+@dataclass
+class Place:
+    """A store with one znode, and the agents that make it: ours, its former life, and another that lives."""
+
+    presence: Presence = field(default_factory=lambda: Presence("own", Leases(LEASE_MS)))
+    now_s: float = NOW_S
+    zxid: int = 50
+    session_id: int = 1
+    process: tuple[int, int] | None = PROCESS
+    znode: Znode | None = None
+    maker: Maker = OTHER
+    work: Work | None = None
+    granted: int | None = None
+    """The incarnation that grants are for."""
+    served_until_s: dict[str, float] = field(default_factory=dict)
+    """When the last lease of each life lapses, at a broker whose clock is slow."""
+    has_closed: bool = False
+    is_ending: bool = False
+
+    def tell(self, event: Event) -> None:
+        self.work = None if isinstance(event, Look) else self.work
+        for instruction in self.presence.step(event, self.now_s):
+            match instruction:
+                case Register(incarnation):
+                    assert self.granted is None
+                    self.granted = incarnation
+                case Forget():
+                    assert self.granted is not None or self.presence.phase is Phase.ABSENT
+                    self.granted = None
+                case Read() | Identify() | Create() | Delete():
+                    assert self.work is None, "one at a time"
+                    self.work = instruction
+
+    def look(self) -> None:
+        self.tell(Look(self.process, self.session_id, is_connected=True))
+
+    def go_round(self, unanswered: int, at: int, meanwhile: Happening) -> None:
+        """A look, and the work that comes of it; one may go without an answer, and something happen before another."""
+        self.look()
+        for number in range(9):
+            if number == at:
+                self.happen(*meanwhile)
+            self.do(is_answered=number != unanswered)
+
+    def happen(self, to: Callable[..., None], *how: object) -> None:
+        to(self, *how)
+        self.check()
+
+    def pass_time(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def do(self, *, is_answered: bool) -> None:
+        """The work there is is done; the answer may get lost."""
+        work, self.work = self.work, None
+        match work:
+            case None:
+                return
+            case Read():
+                event: Event = Found(self.znode, self.session_id)
+            case Identify(znode):
+                event = Made(znode, self.maker if self.znode == znode else None)
+            case Create(session_id):
+                event = Plain.CREATED
+                if self.znode is not None or session_id != self.session_id:
+                    event = Failed(OSError("refused"))
+                else:
+                    self.make(Maker("own", is_over=False, longest_lease_ms=LEASE_MS, url=None), session_id)
+            case Delete(version, session_id):
+                event = self.delete(version, session_id)
+        self.tell(event if is_answered else Failed(OSError("no answer")))
+
+    def delete(self, version: int, session_id: int) -> Event:
+        if self.znode is None:
+            return Plain.DELETED
+        if session_id != self.session_id or version not in {ANY_VERSION, self.znode.version}:
+            return Failed(OSError("refused"))
+        assert self.maker is not OTHER, "a living other's record is never deleted"
+        is_served = self.now_s < self.served_until_s.get(self.maker.life, 0.0)
+        assert not is_served or self.has_closed, "never while a lease may be valid"
+        self.znode = None
+        return Plain.DELETED
+
+    def make(self, maker: Maker, session_id: int) -> None:
+        self.zxid += 1
+        # Versions are unlike each other's, as those of long-lived records are: a new one may be at any.
+        self.znode, self.maker = Znode("/z", b"", self.zxid * 10, self.zxid, self.zxid, session_id), maker
+
+    def happen_to_the_znode(self, what: str) -> None:
+        znode = self.znode
+        match what:
+            case "another took the place":
+                self.make(OTHER, 1000)
+            case "a former life was here":
+                self.make(FORMER, 1001)
+                self.served_until_s["former"] = self.now_s + LEASE_MS / 1000
+            case "it went with its session" if znode is not None and znode.ephemeral_owner >= 1000:
+                self.znode = None
+            case "an operator deleted it":
+                self.znode = None
+            case "an operator wrote it" if znode is not None:
+                self.znode = replace(znode, version=znode.version + 1)
+
+    def happen_to_the_session(self, what: str) -> None:
+        if what == "it is over" and self.znode is not None and self.znode.ephemeral_owner == self.session_id:
+            self.znode = None
+        self.session_id += 1
+
+    def happen_to_the_broker(self, what: str) -> None:
+        match what:
+            case "it asks":
+                self.ask()
+            case "it closed everything" if self.presence.phase is Phase.WITHDRAWING:
+                self.has_closed = True
+                self.tell(Plain.CLOSED_EVERYTHING)
+            case "it is withdrawn":
+                self.tell(Withdraw("stopped"))
+            case "it restarts":
+                self.process = RESTARTED if self.process == PROCESS else PROCESS
+            case "it goes":
+                self.process = None
+            case "its agent is about to end":
+                self.is_ending = True
+                self.tell(Plain.END)
+
+    def ask(self) -> None:
+        lease_s = self.presence.grant(self.now_s, self.session_id, self.now_s + 60) / 1000
+        if lease_s:
+            assert self.presence.registered is not None
+            assert self.presence.registered.session_id == self.session_id
+            assert not self.is_ending
+            self.served_until_s["own"], self.has_closed = self.now_s + lease_s, False
+
+    def check(self) -> None:
+        incarnation = self.presence.incarnation(self.session_id)
+        assert incarnation is None or incarnation == self.granted
+        assert (self.granted is not None) == (self.presence.phase is Phase.REGISTERED)
+
+
+TO_THE_ZNODE = st.sampled_from(
+    [
+        "another took the place",
+        "a former life was here",
+        "it went with its session",
+        "an operator deleted it",
+        "an operator wrote it",
+    ]
+)
+TO_THE_SESSION = st.sampled_from(["it is over", "it is given up"])
+TO_THE_BROKER = st.sampled_from(["it closed everything", "it is withdrawn", "it restarts", "it goes"])
+HAPPENINGS = st.one_of(
+    st.tuples(st.just(Place.pass_time), st.sampled_from([0.1, 1.0, 2.9, 3.1])),
+    st.tuples(st.just(Place.happen_to_the_broker), st.just("it asks")),
+    st.tuples(st.just(Place.happen_to_the_broker), TO_THE_BROKER),
+    st.tuples(st.just(Place.happen_to_the_znode), TO_THE_ZNODE),
+    st.tuples(st.just(Place.happen_to_the_session), TO_THE_SESSION),
+)
+ROUNDS = st.tuples(st.integers(0, 12), st.integers(0, 12), HAPPENINGS, HAPPENINGS)
+
+
+@given(rounds=st.lists(ROUNDS, min_size=8, max_size=30), ends_after=st.integers(0, 40))
+def test_whatever_happens_nothing_is_deleted_that_somebody_may_serve_by(
+    rounds: list[tuple[int, int, Happening, Happening]], ends_after: int
+) -> None:
+    place = Place()
+    for number, (unanswered, at, meanwhile, afterwards) in enumerate(rounds):
+        if number == ends_after:
+            place.happen_to_the_broker("its agent is about to end")
+        place.go_round(unanswered, at, meanwhile)
+        place.happen(*afterwards)
