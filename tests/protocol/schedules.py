@@ -21,6 +21,8 @@ from aiohttp import web_app
 from protocol.parties import StuckError, VirtualLoop
 from protocol.world import BROKER_PORT, DRIFT, NAMESPACE, SESSION_S, Shape, World, in_virtual_time
 
+from loadmanager.core.ownership import Ownership
+from loadmanager.core.reasons.ownership import OwnershipReason
 from loadmanager.store.session import LEASE_RATIO
 
 _SETTLE_S = 60.0
@@ -350,6 +352,7 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
     await _expect_answers(world)
     await _lift_controls(world)
     await _expect_health(world)
+    await _expect_owners_let_go(world)
     await _expect_answers(world)
 
 
@@ -451,6 +454,24 @@ async def _expect_health(world: World) -> None:
             f"{_SETTLE_S:g} s after everything was mended: not served {missing},"
             f" on their way {sorted(world.records.released_at_s)}"
         )
+
+
+async def _expect_owners_let_go(world: World) -> None:
+    """Whoever owns a bundle by now confirms an unload: nothing from before stands against it."""
+    owned = {name: ownership.version for name, ownership in world.records.bundles() if ownership.owner is not None}
+    for name in owned:
+        world.ask("PUT", f"{world.node_url(0)}/admin/v2/namespaces/{name}/unload")
+
+    def stuck() -> list[str]:
+        return [str(name) for name, now in world.records.bundles() if name in owned and not _was_left(owned[name], now)]
+
+    if not await world.wait_until(lambda: not stuck(), _SETTLE_S) and not world.violations:
+        world.failures.append(f"{_SETTLE_S:g} s after an operator asked for it not unloaded: {stuck()}")
+
+
+def _was_left(version: int, now: Ownership) -> bool:
+    """A release and its end are two versions on; by then the owner has confirmed it, or is gone."""
+    return now.version >= version + 2 and now.reason != OwnershipReason.UNLOAD_FAILED
 
 
 def _restart_ended(world: World) -> bool:
