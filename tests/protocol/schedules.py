@@ -18,8 +18,9 @@ from unittest.mock import patch
 
 import orjson
 from aiohttp import web_app
+from protocol.manners import Manner
 from protocol.parties import StuckError, VirtualLoop
-from protocol.world import BROKER_PORT, DRIFT, NAMESPACE, SESSION_S, Shape, World, in_virtual_time
+from protocol.world import AGENT_PORT, BROKER_PORT, DRIFT, NAMESPACE, SESSION_S, Shape, World, in_virtual_time
 
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.reasons.ownership import OwnershipReason
@@ -125,6 +126,13 @@ def _break_connections(world: World, step: Step) -> None:
 def _set_back(world: World, step: Step) -> None:
     """Whoever does that has every lease of before lapse first: see `zookeeper`."""
     world.zookeeper.set_back((LEASE_RATIO * (1 + DRIFT) + step.number % 7 / 4) * SESSION_S)
+
+
+def _behave(world: World, step: Step) -> None:
+    """The agent on a host answers unloads in another manner, every third time as it should."""
+    agent = world.network.servers.get(f"{step.target}:{AGENT_PORT}")
+    if agent is not None:
+        agent.manner = Manner.OBEYS if step.number % 3 == 0 else list(Manner)[step.number // 3 % len(Manner)]
 
 
 def _use(world: World, step: Step) -> None:
@@ -245,6 +253,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "set ZooKeeper back": _set_back,
     "let a follower lag": _lag,
     "break connections to ZooKeeper": _break_connections,
+    "behave": _behave,
     "use a topic": _use,
     "unload": _on_bundle("unload"),
     "transfer": _on_bundle("unload", _destination),
@@ -281,6 +290,7 @@ _WEIGHTS = {
     "cut network": 3,
     "mend network": 3,
     "break connections": 2,
+    "behave": 2,
     "cut off from ZooKeeper": 3,
     "mend ZooKeeper's network": 4,
     "stop ZooKeeper": 1,
@@ -291,7 +301,9 @@ _WEIGHTS = {
     "break connections to ZooKeeper": 2,
 }
 _OF_PROCESSES = frozenset({"kill", "stop", "start", "pause", "resume"})
-_OF_HOSTS = frozenset({"cut network", "break connections", "cut off from ZooKeeper", "mend ZooKeeper's network"})
+_OF_HOSTS = frozenset(
+    {"behave", "cut network", "break connections", "cut off from ZooKeeper", "mend ZooKeeper's network"}
+)
 
 
 def draw(seed: int, steps: int = 40) -> Schedule:
@@ -370,6 +382,7 @@ async def _create_namespace(world: World) -> None:
     until_s = world.loop.now_s + _SETTLE_S
     await world.wait(_CREATE_AGAIN_S)
     while NAMESPACE not in world.records.namespaces and world.loop.now_s < until_s and not world.violations:
+        _restart_ended(world)
         world.ask("PUT", url, made)
         await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _CREATE_AGAIN_S)
 
@@ -384,6 +397,8 @@ def _mend(world: World) -> None:
     _calm(world)
     world.tell("— everything is mended")
     world.network.cuts.clear()
+    for server in world.network.servers.values():
+        server.manner = Manner.OBEYS
     for host in list(world.zookeeper.cut_hosts):
         world.zookeeper.heal(host)
     world.zookeeper.go_on()
