@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-UNLOADS = "/loadmanager/v1/unload"
+UNLOADS = "/unload"
+"""What their paths end with."""
 _CREEPS_S = 3.0
 _WHO_SAYS_YES = "http://yes:1/"
 

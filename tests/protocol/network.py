@@ -175,7 +175,7 @@ class _Delivery:
 
     async def _handle(self) -> None:
         obey = partial(respond, self.server.app, self.method, self.url, self.headers, self.body)
-        response = await (answer(self.server.manner, obey) if self.url.path == UNLOADS else obey())
+        response = await (answer(self.server.manner, obey) if self.url.path.endswith(UNLOADS) else obey())
         self._send(self.server.party.host, self.client, lambda: self._answered(response))
 
     def _answered(self, response: web.Response | None) -> None:

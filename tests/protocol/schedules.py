@@ -129,10 +129,10 @@ def _set_back(world: World, step: Step) -> None:
 
 
 def _behave(world: World, step: Step) -> None:
-    """The agent on a host answers unloads in another manner, every third time as it should."""
-    agent = world.network.servers.get(f"{step.target}:{AGENT_PORT}")
+    """Some agent answers unloads in another manner, until it is started again."""
+    agent = world.network.servers.get(f"b{step.number % world.shape.brokers}:{AGENT_PORT}")
     if agent is not None:
-        agent.manner = Manner.OBEYS if step.number % 3 == 0 else list(Manner)[step.number // 3 % len(Manner)]
+        agent.manner = list(Manner)[step.number // 3 % len(Manner)]
 
 
 def _use(world: World, step: Step) -> None:
@@ -301,9 +301,7 @@ _WEIGHTS = {
     "break connections to ZooKeeper": 2,
 }
 _OF_PROCESSES = frozenset({"kill", "stop", "start", "pause", "resume"})
-_OF_HOSTS = frozenset(
-    {"behave", "cut network", "break connections", "cut off from ZooKeeper", "mend ZooKeeper's network"}
-)
+_OF_HOSTS = frozenset({"cut network", "break connections", "cut off from ZooKeeper", "mend ZooKeeper's network"})
 
 
 def draw(seed: int, steps: int = 40) -> Schedule:
