@@ -6,7 +6,7 @@ Controls hold until they are taken back; they are kept in the metadata store, so
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from loadmanager.core.names import BrokerId
 
@@ -34,8 +34,22 @@ class Controls:
         """Whether the broker may be given bundles."""
         return broker not in self.draining and broker not in self.excluded
 
+    def without_drain(self, broker: BrokerId, since_s: float | None = None) -> Controls:
+        """The broker is drained no more; with `since_s` only if that is the drain."""
+        if since_s not in (None, self.draining.get(broker)):
+            return self
+        return replace(self, draining={each: at_s for each, at_s in self.draining.items() if each != broker})
+
     def may_be_shed(self, bundle: str) -> bool:
         return bundle not in self.pinned and bundle not in self.frozen_bundles
+
+    def find_hand(self, bundle: str) -> str | None:
+        """What an operator did that keeps a bundle as it is, in words; None when nothing does."""
+        if bundle in self.pinned:
+            return f"pinned it to {self.pinned[bundle]}"
+        if bundle in self.frozen_bundles:
+            return f"froze it: {self.frozen_bundles[bundle]}"
+        return None
 
     def holds(self, now_s: float) -> dict[BrokerId, float]:
         """The brokers for which the bundles that they had still wait, and for how many seconds; no draining one."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.load import FloatArray, IntArray
+from loadmanager.core.load import METRICS, FloatArray, IntArray
 from loadmanager.core.names import BundleRange
+from loadmanager.core.splitting.base import TopicLoad
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,6 +49,15 @@ class PartLoad:
 
     load: FloatArray
     topics: int
+
+
+def loads_by_part(parts: Mapping[str, BundleRange], topics: Sequence[TopicLoad]) -> dict[str, PartLoad]:
+    """What the topics of each part carry, by its name."""
+    found = {}
+    for name, own in parts.items():
+        loads = [each.load for each in topics if each.hash in own]
+        found[name] = PartLoad(np.array(loads, dtype=np.float64).reshape(-1, METRICS).sum(axis=0), len(loads))
+    return found
 
 
 def divide_by_topics(parts: Sequence[PartLoad]) -> FloatArray | None:

@@ -12,11 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from loadmanager.core.ownership import Registration
+from loadmanager.core.controls import Controls
+from loadmanager.core.load import BrokerReport
+from loadmanager.core.ownership import NamespaceState, OwnershipState, Registration
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import MergeReason
 from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.base import MIB
+from loadmanager.core.splitting.candidates import long_term
 
 _MINUTE_S = 60.0
 
@@ -73,6 +77,38 @@ class _Limits:
             and lower.msg_rate + upper.msg_rate <= self.msg_rate
             and lower.throughput + upper.throughput <= self.throughput
         )
+
+
+def find_candidates(
+    reports: Mapping[Registration, BrokerReport],
+    namespaces: Mapping[str, NamespaceState],
+    snapshot: Snapshot,
+    controls: Controls,
+    now_s: float,
+) -> dict[str, list[MergeCandidate]]:
+    """All bundles of all namespaces; `reports` are those of registered brokers that are believed.
+
+    A bundle that its owner's report does not name carries nothing. `now_s` is in seconds since 1970.
+    """
+    counted = {owner: _counts_in(report) for owner, report in reports.items()}
+    found = {}
+    for namespace, state in namespaces.items():
+        candidates = found[namespace] = list[MergeCandidate]()
+        for name, ownership in zip(state.bundle_names(), state.ownerships, strict=True):
+            keeps = ownership.state is OwnershipState.OWNED and ownership.owner in counted
+            owner = ownership.owner if keeps else None
+            counts = None if owner is None else counted[owner].get(name)
+            topics, sessions = counts or (0, 0)
+            msg_rate, throughput = (0.0, 0.0) if counts is None else long_term(snapshot, name)
+            age_s, is_held = now_s - ownership.since_ms / 1000, controls.find_hand(name) is not None
+            candidates.append(MergeCandidate(name, owner, topics, sessions, msg_rate, throughput, age_s, is_held))
+    return found
+
+
+def _counts_in(report: BrokerReport) -> dict[str, tuple[int, int]]:
+    """Topics and sessions by bundle."""
+    counts = zip(report.bundle_topics.tolist(), report.bundle_sessions.tolist(), strict=True)
+    return dict(zip(report.bundle_names, counts, strict=True))
 
 
 def find_merges(

@@ -8,7 +8,6 @@ from functools import partial
 
 from loadmanager.config import Settings
 from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.names import BrokerId, BundleRange, namespace_of
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import SplitReason
@@ -16,6 +15,7 @@ from loadmanager.core.settings import KEYS, PlannerSettings, get_by_name
 from loadmanager.core.snapshot import NOBODY, Snapshot
 from loadmanager.core.splitting import PULSAR_REASONS, SPECIFIED_POSITIONS, SPLIT_ALGORITHMS, split_algorithm
 from loadmanager.core.splitting.base import SplitAlgorithm, TopicLoad
+from loadmanager.core.splitting.candidates import rates_of
 from loadmanager.core.splitting.finder import (
     Divide,
     Split,
@@ -132,15 +132,13 @@ def _reported(snapshot: Snapshot, broker: int, *, latest: bool) -> list[SplitCan
     for index, name in sorted(enumerate(report.bundle_names), key=lambda each: each[1]):
         row = bundles.find_row(name)
         assert row is not None, "each reported bundle has a row"
-        load = (report.bundle_load[index] if latest else bundles.long[row]).tolist()
         found.append(
             SplitCandidate(
                 name,
                 parse_bundle(name, "")[1],
                 int(report.bundle_topics[index]),
                 int(report.bundle_sessions[index]),
-                load[MSG_RATE_IN] + load[MSG_RATE_OUT],
-                load[THROUGHPUT_IN] + load[THROUGHPUT_OUT],
+                *rates_of(report.bundle_load[index] if latest else bundles.long[row]),
                 is_owned=int(bundles.broker[row]) == broker,
             )
         )

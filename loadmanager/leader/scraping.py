@@ -11,11 +11,10 @@ from typing import Protocol
 
 from loadmanager.core.reasons import MergeReason, SplitReason
 from loadmanager.core.splitting import PULSAR_REASONS
-from loadmanager.leader.balancing.draining import Drains
-from loadmanager.leader.balancing.plans import Plans
+from loadmanager.leader.balancing.draining import Drainer
+from loadmanager.leader.balancing.plans import PlanKeeper
 from loadmanager.leader.balancing.rounds import ReshapingLoop
 from loadmanager.leader.balancing.shedding import SheddingLoop
-from loadmanager.leader.balancing.splitting import Splitter
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.carrying_out.reshaping import Reshaper
@@ -39,19 +38,18 @@ class Counting(Protocol):
 
     assigner: Assigner
     desk: Desk
-    drains: Drains
+    drains: Drainer
     election: Election
     executor: Executor
     intake: Intake
     journal: Journal
     ledger: Ledger
     persistence: Persistence
-    plans: Plans
+    plans: PlanKeeper
     recorder: Recorder
     reshaper: Reshaper
     reshaping: ReshapingLoop
     shedding: SheddingLoop
-    splitter: Splitter
     store: MetadataStore
     view: ClusterView
 
@@ -89,7 +87,7 @@ def _counters(node: Counting) -> list[Sample]:
             "pulsar_lb_bundles_split",
             "Bundles that the leader has split by itself.",
             {"metric": "bundlesSplit"},
-            node.splitter.automatic_splits,
+            node.reshaper.automatic_splits,
         ),
         (
             "loadmanager_bundles_ignored",

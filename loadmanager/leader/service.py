@@ -31,12 +31,10 @@ from loadmanager.errors import (
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
 from loadmanager.history.writer import HistoryWriter, WriterLimits
-from loadmanager.leader.balancing.draining import Drains
-from loadmanager.leader.balancing.merging import Merger
-from loadmanager.leader.balancing.plans import Plans
+from loadmanager.leader.balancing.draining import Drainer
+from loadmanager.leader.balancing.plans import PlanKeeper
 from loadmanager.leader.balancing.rounds import ReshapingLoop
 from loadmanager.leader.balancing.shedding import SheddingLoop
-from loadmanager.leader.balancing.splitting import Splitter
 from loadmanager.leader.carrying_out.agents import Agents
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
@@ -95,16 +93,12 @@ class Node:
         self.reconciler = Reconciler(
             self.view, self.ledger, self.executor, self.journal, self.live, self.assigner.place_soon
         )
-        self.drains = Drains(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
-        self.plans = Plans(self.view, self.desk, self.executor, self.live)
+        self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
+        self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view)
         self.reshaper = self._make_reshaper()
-        self.splitter = Splitter(self.desk, self.view, self.reshaper, self.executor, self.journal, self.live)
-        merger = Merger(self.desk, self.view, self.reshaper, self.journal)
-        self.reshaping = ReshapingLoop(
-            self.view, self.reshaper, self.splitter, merger, self.election, self.journal, self.live
-        )
+        self.reshaping = ReshapingLoop(self.view, self.desk, self.reshaper, self.election, self.journal, self.live)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""

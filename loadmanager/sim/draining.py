@@ -1,77 +1,88 @@
-"""Gives away what draining brokers own, and brings pinned bundles to their brokers, as the controls say."""
+"""Carries out what `loadmanager.core.leading.drains` says, in a world: a decision and a write are done at once."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
+from loadmanager.core.leading.drains import (
+    BeginMove,
+    BringHome,
+    Drains,
+    EndDrain,
+    Event,
+    GiveAway,
+    MoveEnded,
+    Plain,
+    Planned,
+    TriedToEnd,
+    WithdrawMove,
+)
+from loadmanager.core.leading.moves import Outcome
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Plan, Unload
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Plan
 from loadmanager.sim.executing import Executor
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.scene import Scene
 
-_PAUSE_S = 1.0
-_REST_S = 5.0
-"""How long a bundle is left alone that did not leave its broker, or that no other broker may own."""
 
-
-class Drains:
-    """Rounds go on for as long as there is something to give away; `on_empty` is told of each drained broker."""
+class Drainer:
+    """`on_empty` is told of each broker that is drained and owns nothing, at each look."""
 
     def __init__(self, scene: Scene, leader: Leader, executor: Executor, on_empty: Callable[[BrokerId], None]) -> None:
         self._scene = scene
         self._leader = leader
         self._executor = executor
         self._on_empty = on_empty
-        self._moving: set[str] = set()
-        self._resting: dict[str, float] = {}
-        self._is_due = False
+        self._drains = Drains(
+            lambda: scene.controls, scene.registrations, self._owner_of, lambda: scene.rules.max_concurrent_unloads
+        )
+        self._alarm_s: float | None = None
 
-    def wake(self) -> None:
-        """The controls are others, or a broker is: look at them now, and from then on."""
-        if not self._is_due:
-            self._is_due = True
-            self._scene.agenda.after(0.0, self._round)
+    def changed(self) -> None:
+        """The controls are others, or a registration has ended."""
+        self._step(Plain.CHANGED)
 
-    def _round(self) -> None:
-        scene = self._scene
-        self._is_due = False
-        draining = sorted(broker for broker in scene.controls.draining if broker in scene.registrations)
-        for broker in [each for each in draining if not scene.table.rows_owned_by(scene.registrations[each])]:
-            self._on_empty(broker)
-        draining = [broker for broker in draining if broker in scene.registrations]
-        window = 2 * scene.rules.max_concurrent_unloads
-        if len(self._moving) <= window // 2:
-            now_s = scene.agenda.now_s
-            self._resting = {bundle: until_s for bundle, until_s in self._resting.items() if until_s > now_s}
-            if draining:
-                leave = self._moving | self._resting.keys()
-                self._begin(self._leader.drain(draining, window - len(self._moving), leave))
-            leave = self._moving | self._resting.keys()
-            if any(
-                bundle not in leave and self._is_astray(bundle, home) for bundle, home in scene.controls.pinned.items()
-            ):
-                self._begin(self._leader.bring_home(leave))
-        if draining or scene.controls.pinned:
-            self._is_due = True
-            scene.agenda.after(_PAUSE_S, self._round)
-
-    def _is_astray(self, bundle: str, home: BrokerId) -> bool:
-        """Whether a pinned bundle could be brought home: another broker owns it."""
+    def _owner_of(self, bundle: str) -> Registration | None:
         row = self._scene.table.row_of(bundle)
-        owner = None if row is None else self._scene.table.ownership(row).owner
-        return owner is not None and owner.broker != home and home in self._scene.registrations
+        return None if row is None else self._scene.table.ownership(row).owner
 
-    def _begin(self, plan: Plan) -> None:
+    def _look(self, alarm_s: float) -> None:
+        if alarm_s != self._alarm_s:
+            return  # another look was wanted since
+        self._alarm_s = None
+        scene = self._scene
+        for broker in sorted(scene.controls.draining.keys() & scene.registrations.keys()):
+            if not scene.table.rows_owned_by(scene.registrations[broker]):
+                self._on_empty(broker)
+        self._step(Plain.TIME)
+
+    def _step(self, event: Event) -> None:
+        for instruction in self._drains.step(event, self._scene.agenda.now_s):
+            match instruction:
+                case GiveAway(brokers, most, leave):
+                    self._decided(self._leader.drain(brokers, most, leave))
+                case BringHome(_, leave):
+                    self._decided(self._leader.bring_home(leave))
+                case BeginMove(step):
+                    self._executor.execute(step, partial(self._move_ended, step.bundle))
+                case WithdrawMove(bundle):
+                    self._executor.withdraw(bundle)
+                case EndDrain(broker, since_s):
+                    self._scene.set_controls(self._scene.controls.without_drain(broker, since_s))
+                    self._step(TriedToEnd(broker))
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        wake_s = self._drains.wake_s
+        if wake_s is not None and wake_s != self._alarm_s:
+            self._alarm_s = wake_s
+            self._scene.agenda.put(wake_s, partial(self._look, wake_s))
+
+    def _decided(self, plan: Plan) -> None:
         self._scene.judged("drain", plan.verdicts)
-        for verdict in plan.verdicts:
-            if not verdict.acted:
-                self._resting[verdict.subject] = self._scene.agenda.now_s + _REST_S
-        for step in plan.steps:
-            if isinstance(step, Unload):
-                self._moving.add(step.bundle)
-                self._executor.execute_all([step], partial(self._ended, step.bundle))
+        self._step(Planned(plan))
 
-    def _ended(self, bundle: str) -> None:
-        self._moving.discard(bundle)
+    def _move_ended(self, bundle: str, outcome: Outcome) -> None:
+        self._step(MoveEnded(bundle, outcome))

@@ -11,6 +11,7 @@ from loadmanager.core.leading.assignments import Answer, Ask, Assignments, Decid
 from loadmanager.core.leading.assignments import Event as Asked
 from loadmanager.core.leading.moves import (
     AskOwner,
+    CallOff,
     Commit,
     Committed,
     Ended,
@@ -104,7 +105,7 @@ class Executor:
         self._leader = leader
         self._lookups = lookups
         self._under_way = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
-        self._on_end: dict[UnderWay, Callable[[], None]] = {}
+        self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
         self._wake_s: float | None = None
         self.moves: list[Move] = []
 
@@ -115,17 +116,25 @@ class Executor:
             on_end()
             return
 
-        def ended() -> None:
+        def ended(_: Outcome) -> None:
             nonlocal left
             left -= 1
             if not left:
                 on_end()
 
         for step in steps:
-            check = Expected(step.source).check
-            move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
-            self._on_end[move] = ended
-            self._step(Want(move))
+            self.execute(step, ended)
+
+    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> None:
+        """Carry out one step; `on_end` is told what became of it."""
+        check = Expected(step.source).check
+        move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
+        self._on_end[move] = on_end
+        self._step(Want(move))
+
+    def withdraw(self, bundle: str) -> None:
+        """Call the unload of a bundle off if it still waits for its turn."""
+        self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
 
     def membership_changed(self) -> None:
         """A registration has ended: whoever waits for that broker to let go need not."""
@@ -172,7 +181,7 @@ class Executor:
             self._completed(move, outcome.done)
         elif isinstance(outcome, Kept):
             self._scene.judged("shed", [Verdict(move.bundle, outcome.reason, acted=True)])
-        self._on_end.pop(move)()
+        self._on_end.pop(move)(outcome)
 
     def _completed(self, move: UnderWay, done: Ownership) -> None:
         scene, owner = self._scene, move.get_released().owner

@@ -59,6 +59,10 @@ class Leader:
         )
         return chosen, verdict
 
+    def find_excess(self, step: Unload) -> Verdict | None:
+        """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
+        return churn.find_excess(step, self.snapshot(), self._scene.settings, self.churn_state)
+
     def moved(self, step: Unload, destination: Registration | None) -> tuple[bool, bool]:
         """Note a completed unload: whether the balancer did it by itself, and whether the bundle has returned."""
         scene = self._scene

@@ -135,10 +135,6 @@ class Membership:
         broker = scene.fleet.find(registration.broker)
         if broker is not None:
             broker.registration = None
-        if registration.broker in scene.controls.draining:
-            scene.set_draining(
-                {each: at_s for each, at_s in scene.controls.draining.items() if each != registration.broker}
-            )
         self._gone.append(registration)
         self._on_end()
         self.sweep()

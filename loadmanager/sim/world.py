@@ -33,7 +33,7 @@ from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.splitting import SPECIFIED_POSITIONS, split_algorithm
 from loadmanager.sim.brokers import Broker
 from loadmanager.sim.cost import CostModel
-from loadmanager.sim.draining import Drains
+from loadmanager.sim.draining import Drainer
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
@@ -105,7 +105,7 @@ class World:
         self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._scene, self._leader)
         self._executor = Executor(self._scene, self._leader, self._lookups)
-        self._drains = Drains(self._scene, self._leader, self._executor, self._drained)
+        self._drains = Drainer(self._scene, self._leader, self._executor, self._drained)
         self._splitter = Splitter(self._scene, self._leader, self._executor, self._lookups)
         self._recorder = Recorder(self._scene)
         self._membership = Membership(
@@ -113,7 +113,7 @@ class World:
             self._lookups,
             generator(seed, Purpose.REPORTS),
             self._send,
-            self._executor.membership_changed,
+            self._registration_ended,
         )
         self._stopping: set[Registration] = set()
         self._first_reports: list[FirstReport] = []
@@ -173,7 +173,7 @@ class World:
             self._membership.add(spec)
         for namespace in namespaces:
             self._create(namespace)
-        self._drains.wake()
+        self._drains.changed()
 
     def _step(self, *, is_first: bool) -> None:
         """The load is another; some brokers measure it, and report it if it is due."""
@@ -240,7 +240,7 @@ class World:
             case OperatorControls(controls=controls):
                 scene.set_controls(in_world_time(controls))
                 members.sweep()
-                self._drains.wake()
+                self._drains.changed()
 
     def _stop(self, broker: BrokerId, *, drain: bool) -> None:
         """An operator stops a broker, if it is there."""
@@ -248,9 +248,13 @@ class World:
         if drain and registration is not None:
             self._stopping.add(registration)
             self._scene.set_draining({broker: self._scene.now_s, **self._scene.controls.draining})
-            self._drains.wake()
+            self._drains.changed()
         else:
             self._membership.leave(broker)
+
+    def _registration_ended(self) -> None:
+        self._executor.membership_changed()
+        self._drains.changed()
 
     def _drained(self, broker: BrokerId) -> None:
         """A draining broker has nothing left: one that is to be stopped is."""

@@ -6,6 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from loadmanager.core.effect import Effect
+from loadmanager.core.leading.plans import KeptPlan, Step
+from loadmanager.core.plan import Verdict
 from loadmanager.wire.controls import Broker, Bundle
 from loadmanager.wire.validation import WireModel
 
@@ -55,6 +58,18 @@ class PlanStep(WireModel):
     outcome: str
     error: str | None = None
 
+    @classmethod
+    def of(cls, step: Step) -> PlanStep:
+        return cls(
+            bundle=step.bundle,
+            version=step.version,
+            source=step.source.broker,
+            destination=step.destination.broker,
+            reason=step.reason.value,
+            outcome=step.state,
+            error=step.error,
+        )
+
 
 class PlanVerdict(WireModel):
     """Why something is in the plan, or is not."""
@@ -63,6 +78,12 @@ class PlanVerdict(WireModel):
     reason: str
     acted: bool
     sentence: str
+
+    @classmethod
+    def of(cls, verdict: Verdict) -> PlanVerdict:
+        return cls(
+            subject=verdict.subject, reason=verdict.verdict.value, acted=verdict.acted, sentence=verdict.sentence()
+        )
 
 
 class PlanEffect(WireModel):
@@ -78,6 +99,18 @@ class PlanEffect(WireModel):
     bundles_moved: int
     clients_disturbed: int
 
+    @classmethod
+    def of(cls, effect: Effect) -> PlanEffect:
+        return cls(
+            imbalance_before=effect.imbalance_before,
+            imbalance_after=effect.imbalance_after,
+            imbalance_lower_bound=effect.lower_bound,
+            load_moved_bytes_per_s=effect.load_moved,
+            load_moved_percent=100 * effect.share_moved,
+            bundles_moved=effect.bundles_moved,
+            clients_disturbed=effect.clients_disturbed,
+        )
+
 
 class PlanAnswer(WireModel):
     """A plan as it is kept. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
@@ -91,6 +124,19 @@ class PlanAnswer(WireModel):
     verdicts: list[PlanVerdict]
     effect: PlanEffect
 
+    @classmethod
+    def of(cls, plan: KeptPlan) -> PlanAnswer:
+        return cls(
+            hash=plan.hash,
+            kind=plan.kind,
+            state=plan.state,
+            at=plan.at_ms,
+            epoch=plan.epoch,
+            steps=[PlanStep.of(step) for step in plan.steps],
+            verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
+            effect=PlanEffect.of(plan.effect),
+        )
+
 
 class ExecutionAnswer(WireModel):
     """What became of a plan that was executed; `reason` says why it was stopped, if it was."""
@@ -99,6 +145,11 @@ class ExecutionAnswer(WireModel):
     executed: int
     steps: list[PlanStep]
     reason: str | None = None
+
+    @classmethod
+    def of(cls, plan: KeptPlan) -> ExecutionAnswer:
+        steps = [PlanStep.of(step) for step in plan.steps]
+        return cls(hash=plan.hash, executed=plan.done, steps=steps, reason=plan.stopped_by)
 
 
 class BlockedBundle(WireModel):

@@ -15,12 +15,15 @@ MIN_TOPICS = 2
 
 
 class TopicLoad(NamedTuple):
-    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together. The name is for explanations."""
+    """A topic of the bundle: its hash, messages/s and bytes/s, in and out together. The name is for explanations, and
+    `load` (4,) for dividing the bundle's history; empty where nobody divides it by this.
+    """
 
     hash: int
     msg_rate: float = 0.0
     throughput: float = 0.0
     name: str = ""
+    load: tuple[float, ...] = ()
 
 
 class PositionsRequiredError(ValueError):

@@ -1,46 +1,76 @@
-"""When bundles are split and merged by themselves: in rounds, and never while an operator has frozen the balancer."""
+"""When bundles are split and merged by themselves: does what `loadmanager.core.leading.reshaping_rounds` says.
+
+Reports are looked at in a worker thread. Each decision is recorded with what it was taken on.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+
 import structlog
 
-from loadmanager.core.plan import Verdict
-from loadmanager.core.reasons import SplitReason
-from loadmanager.core.settings import is_extensible
-from loadmanager.errors import NotLeaderError
-from loadmanager.leader.balancing.merging import Merger
-from loadmanager.leader.balancing.splitting import Splitter
-from loadmanager.leader.carrying_out.reshaping import CLUSTER, Reshaper
-from loadmanager.leader.deciding.desk import MINUTE_S
+from loadmanager.core import merging
+from loadmanager.core.leading.reshaping import AskTopics, Ended, Judge, Reshaping
+from loadmanager.core.leading.reshaping_rounds import (
+    CarryOut,
+    Decide,
+    Decided,
+    Due,
+    Event,
+    FindCandidates,
+    FindMerges,
+    Found,
+    Instruction,
+    MergesFound,
+    Refrain,
+    Request,
+    Rounds,
+)
+from loadmanager.core.load import BrokerReport
+from loadmanager.core.names import InvalidNameError, namespace_of
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Registration
+from loadmanager.core.placement.base import State
+from loadmanager.core.splitting.candidates import find_candidates
+from loadmanager.core.splitting.round import Question, find_splits
+from loadmanager.errors import LoadManagerError, NotLeaderError
+from loadmanager.leader.carrying_out.reshaping import Reshaper
+from loadmanager.leader.deciding.desk import MINUTE_S, SPLIT_STRATEGY, Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.election import Election
+from loadmanager.wire.checkpoint import Later
+from loadmanager.wire.reshaping import merging_as_json, question_as_json
+from loadmanager.wire.steps import merge_as_json, split_as_json
 
 log = structlog.get_logger(__name__)
 
+_QUESTIONS_AT_A_TIME = 8
+
 
 class ReshapingLoop:
-    """A round every `loadBalancerSplitIntervalMinutes`, if anything has changed since the last one."""
+    """A round every `loadBalancerSplitIntervalMinutes`; what the rule of splitting remembers is on the desk."""
 
     def __init__(
         self,
         view: ClusterView,
+        desk: Desk,
         reshaper: Reshaper,
-        splitter: Splitter,
-        merger: Merger,
         election: Election,
         journal: Journal,
         live: LiveSettings,
     ) -> None:
         self._view = view
+        self._desk = desk
         self._reshaper = reshaper
-        self._splitter = splitter
-        self._merger = merger
         self._election = election
         self._journal = journal
         self._live = live
-        self._looked_at = 0
+        self._machine = Rounds()
+        self._one_at_a_time = asyncio.Lock()
+        self._questions = asyncio.Semaphore(_QUESTIONS_AT_A_TIME)
         self.rounds = 0
         self.rounds_failed = 0
 
@@ -57,23 +87,133 @@ class ReshapingLoop:
                 log.exception("reshaping_round_failed", round=self.rounds)
 
     async def round(self) -> None:
-        """Splits, then merges. Under the modular rule nothing is done when nothing has changed since the last round;
-        the extensible one counts rounds.
-        """
+        """Splits, then merges."""
         self._election.get_term()
-        self._remind_agents()
-        self.rounds += 1
-        settings, controls = self._live.planner, self._view.laid_down.controls
-        if controls.frozen:
-            why = {"frozen": controls.frozen}
-            frozen = Verdict(CLUSTER, SplitReason.RESHAPING_FROZEN, acted=False, why=why)
-            self._journal.judged("split", frozen, epoch=self._view.epoch)
+        async with self._one_at_a_time:
+            self._remind_agents()
+            self.rounds += 1
+            try:
+                to_do = self._machine.step(self._due())
+                while to_do:
+                    for each in to_do:
+                        self._say(each)
+                    events = await self._ask_all([each for each in to_do if isinstance(each, Request)])
+                    to_do = [told for event in events for told in self._machine.step(event)]
+            except NotLeaderError:
+                raise
+            except Exception:
+                self._desk.split_state = {}  # what was remembered may be the cause; the next round starts without it
+                raise
+            finally:
+                self._machine.forget()
+
+    def _due(self) -> Due:
+        view, find_doubt = self._view, self._view.gate.find_doubt
+        return Due(
+            self._live.planner,
+            view.laid_down.controls,
+            view.model.revision,
+            {view.brokers[broker].registration: find_doubt(broker) for broker in sorted(view.brokers)},
+            self._live.current.load_balancer_auto_unload_split_bundles_enabled,
+        )
+
+    def _say(self, instruction: Instruction) -> None:
+        match instruction:
+            case Judge(asked, verdict):
+                self._journal.judged(asked, verdict, epoch=self._view.epoch)
+            case Refrain(reshaping):
+                self._refrain(reshaping)
+
+    async def _ask_all(self, requests: Sequence[Request]) -> Sequence[Event]:
+        if len(requests) == 1:
+            return [await self._ask(requests[0])]  # now, as it is recorded with the settings of now
+        return await asyncio.gather(*map(self._ask, requests))
+
+    async def _ask(self, request: Request) -> Event:
+        match request:
+            case FindCandidates():
+                return await self._find_candidates(request)
+            case AskTopics(reshaping, owner):
+                async with self._questions:
+                    return await self._reshaper.ask_topics(reshaping, owner)
+            case Decide():
+                return self._decide(request)
+            case CarryOut(reshaping):
+                return await self._carry_out(reshaping)
+            case _:
+                return await self._find_merges(request)
+
+    async def _find_candidates(self, look: FindCandidates) -> Found:
+        snapshot, reports = self._desk.snapshot(), self._reports(look.brokers)
+        self._asked = self._desk.recorder.ask("split")
+        found = await asyncio.to_thread(
+            find_candidates, reports.items(), self._namespaces(), snapshot, look.settings, self._remembered()
+        )
+        return Found(found)
+
+    def _decide(self, decide: Decide) -> Decided:
+        namespaces = {namespace_of(candidate.name) for each in decide.looked_at for candidate in each.candidates}
+        question = Question(
+            looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
+            counts={name: len(state.bundles) for name, state in self._namespaces().items() if name in namespaces},
+            topics=decide.topics,
+            under_way=self._reshaper.under_way,
+            before=self._remembered(),
+        )
+        found, remembered = find_splits(question, decide.settings)
+        if remembered is not None:
+            self._desk.split_state = remembered
+        steps, state = [split_as_json(split) for split in found.splits], {SPLIT_STRATEGY: self._desk.split_state}
+        content = Later(lambda: question_as_json(question))
+        self._desk.recorder.decided(self._asked, steps, found.verdicts, state, question=content)
+        return Decided(found)
+
+    async def _find_merges(self, look: FindMerges) -> MergesFound:
+        given = self._reports(look.brokers), self._namespaces(), self._desk.snapshot(), look.controls, time.time()
+        asked, settings = self._desk.recorder.ask("merge"), self._live.planner
+        candidates = await asyncio.to_thread(merging.find_candidates, *given)
+        merges, verdicts = await asyncio.to_thread(merging.find_merges, candidates, settings)
+        steps, said = [merge_as_json(each) for each in merges], [*verdicts, *(each.why for each in merges)]
+        self._desk.recorder.decided(asked, steps, said, candidates=Later(lambda: merging_as_json(candidates)))
+        return MergesFound(merges, verdicts)
+
+    async def _carry_out(self, reshaping: Reshaping) -> Ended:
+        try:
+            await self._reshaper.carry_out(reshaping)
+        except NotLeaderError:
+            raise
+        except (LoadManagerError, IllegalTransitionError, InvalidNameError) as error:
+            self._reshaper.splits_failed += reshaping.is_split
+            return Ended(reshaping, error)
+        return Ended(reshaping)
+
+    def _refrain(self, reshaping: Reshaping) -> None:
+        entry, index = self._view.bundle(reshaping.bundle)
+        owner = entry.state.ownerships[index].owner
+        if owner is None or reshaping.because is None:
             return
-        revision = self._view.model.revision
-        if revision != self._looked_at or is_extensible(settings):
-            await self._splitter.round(settings, controls)
-            await self._merger.round(self._live.planner, controls)
-            self._looked_at = revision
+        self._journal.would_move(
+            "would_split" if reshaping.is_split else "would_merge",
+            str(reshaping.bundle),
+            reshaping.reason,
+            epoch=self._view.epoch,
+            source=owner,
+            destination=owner,
+            because=[reshaping.because],
+        )
+
+    def _reports(self, brokers: Iterable[Registration]) -> dict[Registration, BrokerReport]:
+        """Those of the brokers that are still registered."""
+        entries = {entry.registration: entry for entry in self._view.brokers.values()}
+        return {each: entries[each].report for each in brokers if each in entries}
+
+    def _namespaces(self) -> dict[str, NamespaceState]:
+        return {name: entry.state for name, entry in self._view.namespaces.items()}
+
+    def _remembered(self) -> State:
+        """By broker: its incarnation, and how often each of its bundles was above a limit in succession."""
+        found: State = self._desk.split_state.get("hits", {})
+        return found
 
     def _remind_agents(self) -> None:
         """Tell those agents of new boundaries that report bundles which are no more: nobody may have told them."""

@@ -1,41 +1,50 @@
-"""Splits and merges bundles: where to cut is asked, one write of the namespace's record does it, and all who are
-concerned are told.
-
-    owner found ──▶ its topics asked ──▶ boundaries ──▶ record committed ──▶ history divided, owner told,
-    (or assigned)   (if needed)          (or none:      (compare-and-set)    parts unloaded if that is wanted
-                                          why not)
-
-Nothing but the record counts: who dies before the write has changed nothing, and after it nothing is missing that does
-not come by itself. An agent that was not told of new boundaries is told when it reports bundles that are no more.
+"""Splits and merges of the leader: does what `loadmanager.core.leading.reshaping` says, with the ledger, the agents of
+owners and the executor. Here is waiting, and telling all whom it concerns.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import numpy as np
 import structlog
 
 from loadmanager.core.bundles import BoundariesError
-from loadmanager.core.controls import Controls
-from loadmanager.core.inheritance import PartLoad
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT
+from loadmanager.core.leading.reshaping import (
+    AskTopics,
+    BundleGoneError,
+    Choose,
+    Chosen,
+    Commit,
+    Committed,
+    Ended,
+    Event,
+    Instruction,
+    Judge,
+    Over,
+    OwnerSilent,
+    Parts,
+    Refused,
+    Release,
+    Reshaped,
+    Reshaping,
+    Reshapings,
+    Settle,
+    TopicsNamed,
+    Transfer,
+    Want,
+)
+from loadmanager.core.load import THROUGHPUT_IN, THROUGHPUT_OUT
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration, Stamp
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason, SplitReason
-from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
-from loadmanager.core.snapshot import Snapshot
-from loadmanager.core.splitting import SPECIFIED_POSITIONS, split_algorithm
-from loadmanager.core.splitting.base import SplitAlgorithm, TopicLoad, is_splittable
-from loadmanager.core.splitting.finder import Split, SplitCandidate, divide_bundle
-from loadmanager.core.splitting.specified_positions_divide import divide_at
+from loadmanager.core.settings import UnknownStrategyError
+from loadmanager.core.splitting.base import TopicLoad, is_splittable
+from loadmanager.core.splitting.divider import Divider
 from loadmanager.errors import (
     BundleNotFoundError,
     LoadManagerError,
@@ -57,52 +66,9 @@ from loadmanager.wire.http import OpenTopic
 
 log = structlog.get_logger(__name__)
 
-CLUSTER = "cluster"
-"""The subject of a verdict about a whole round."""
-
-_WITHOUT_TOPICS = frozenset({"range_equally_divide", SPECIFIED_POSITIONS})
-"""Algorithms that cut whatever topics there are; the others cannot be asked without."""
-_LOOKS = 5
-"""How often an owner is looked for before it is said that the bundle does not come to rest."""
-
-Topics = Sequence[OpenTopic] | None
-"""None: nobody knows."""
-
-
-@dataclass(frozen=True, slots=True)
-class Divider:
-    """The algorithm that was asked for, or is configured, with what it is asked besides the bundle."""
-
-    name: str
-    algorithm: SplitAlgorithm
-    positions: tuple[int, ...]
-    settings: PlannerSettings
-
-    @classmethod
-    def of(cls, settings: PlannerSettings, asked: str = "", positions: Sequence[int] = ()) -> Divider:
-        """Raises `SplitRefusedError` for an algorithm that is not supported, or lacks what it needs."""
-        try:
-            name, algorithm = split_algorithm(settings, asked, "splitAlgorithmName")
-        except UnknownStrategyError as error:
-            raise SplitRefusedError(str(error)) from None
-        if name == SPECIFIED_POSITIONS and not positions:
-            raise SplitRefusedError(f"{SPECIFIED_POSITIONS} needs positions: a list of hashes as the body")
-        if name != SPECIFIED_POSITIONS and positions:
-            raise SplitRefusedError(f"{name} takes no positions: they go with {SPECIFIED_POSITIONS}")
-        return cls(name, algorithm, tuple(positions), settings)
-
-    @property
-    def needs_topics(self) -> bool:
-        return self.name not in _WITHOUT_TOPICS
-
-    def divide(self, own: BundleRange, topics: Topics) -> list[int] | None:
-        if self.name == SPECIFIED_POSITIONS:
-            return divide_at(own, self.positions)
-        return self.algorithm(own, loads_of(topics), (), self.settings)
-
 
 class Reshaper:
-    """Splits and merges of the current leader. `under_way` are the bundles that are being split."""
+    """Splits and merges of the current leader, at an operator's word or as a round has decided."""
 
     def __init__(
         self,
@@ -125,11 +91,20 @@ class Reshaper:
         self._journal = journal
         self._live = live
         self._on_reshaped = on_reshaped
+        self._machine = Reshapings(view.is_registered, self._find_ownership, desk.find_excess)
         self._tasks: set[asyncio.Task[None]] = set()
-        self.under_way: set[tuple[str, BundleRange]] = set()
         self.splits: Counter[Reason] = Counter()
         self.splits_failed = 0
         self.merges: Counter[Reason] = Counter()
+
+    @property
+    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+        """The bundles that are being split, by namespace and range."""
+        return self._machine.being_split
+
+    @property
+    def automatic_splits(self) -> int:
+        return self.splits.total() - self.splits[SplitReason.ADMIN_SPLIT]
 
     async def abort(self) -> None:
         """The term is over: what remains to be done after a commit is left to the next leader, or to nobody."""
@@ -142,78 +117,58 @@ class Reshaper:
     ) -> list[BundleName]:
         """Split a bundle at an operator's word; its parts, none when the algorithm finds no place to cut.
 
-        A bundle without an owner gets one first, and an unload under way is waited for. Raises `BundleNotFoundError`,
-        `SplitRefusedError`, `OwnerSilentError` when the algorithm needs topics that nobody names, what an assignment
-        raises, or what `Ledger.reshape` does.
+        A bundle without an owner gets one first, and an unload under way is waited for. Raises `SplitRefusedError`, and
+        as `carry_out`.
         """
         self._view.bundle(name)
-        divider = Divider.of(self._live.planner, algorithm, positions)
+        try:
+            divider = Divider.of(self._live.planner, algorithm, positions)
+        except UnknownStrategyError as error:
+            raise SplitRefusedError(str(error)) from None
         if not is_splittable(name.range):
             raise SplitRefusedError(f"{name.range} cannot be split: there is no hash between its ends")
-        with self.splitting(name):
-            owner = await self._settled_owner(name)
-            topics = await self.topics_for(divider, owner, name)
-            split, verdict = divide_bundle(
-                candidate_of(name, topics),
-                SplitReason.ADMIN_SPLIT,
-                lambda _, own: divider.divide(own, topics),
-                self._live.planner,
-            )
-            if split is None:
-                self._journal.judged("split", verdict, epoch=self._view.epoch)
-                return []
-            parts = await self.carry_out(split, verdict, topics)
-        if unload:
-            self._later(self._unload(parts))
-        return parts
+        split = Reshaping.asked_for(name, divider, Parts.FREE if unload else Parts.STAY)
+        await self.carry_out(split)
+        return split.made
 
-    async def carry_out(self, split: Split, verdict: Verdict, topics: Topics) -> list[BundleName]:
-        """Commit a split; its parts. Raises `BundleNotFoundError` and what `Ledger.reshape` does."""
-        name = BundleName.parse(split.bundle)
-
-        def cut(state: NamespaceState, stamp: Stamp) -> NamespaceState:
-            return state.split(_index(state, name.range), split.boundaries, stamp)
-
-        after = await self._ledger.reshape(str(name.namespace), cut, split.reason.value)
-        ends = (name.range.lower, *split.boundaries, name.range.upper)
-        parts = [BundleName(name.namespace, BundleRange(*pair)) for pair in pairwise(ends)]
-        if topics:
-            self._view.model.redistribute(_loads_by_part(parts, topics))
-        self.splits[split.reason] += 1
-        owner = self._reshaped(after, parts[0])
-        boundaries = ", ".join(f"0x{boundary:08x}" for boundary in split.boundaries)
-        because = replace(verdict, why={**verdict.why, "boundaries": boundaries})
-        self._journal.moved(
-            "split", str(name), split.reason, epoch=self._view.epoch, source=owner, destination=owner, because=[because]
-        )
-        log.info("bundle_split", bundle=str(name), boundaries=boundaries, reason=split.reason, owner=str(owner))
-        return parts
-
-    async def merge(
-        self, name: BundleName, with_: BundleRange | None, reason: Reason, because: Verdict | None = None
-    ) -> BundleName:
+    async def merge(self, name: BundleName, with_: BundleRange | None, reason: Reason) -> BundleName:
         """Make one bundle of two neighbours of one owner: of this one and `with_`, by default the one above it.
 
-        Raises `BundleNotFoundError`, `BoundariesError` for bundles that are no neighbours, and what `Ledger.reshape`
-        does.
+        Raises `BoundariesError` for bundles that are no neighbours, and as `carry_out`.
         """
-        lower, upper = self._neighbours(name, with_)
+        other = BundleName(name.namespace, self._neighbour(name, with_))
+        merge = Reshaping.merge(name, other, Verdict(str(name), reason, acted=True, why={"with": str(other)}))
+        await self.carry_out(merge)
+        return merge.made[0]
 
-        def join(state: NamespaceState, stamp: Stamp) -> NamespaceState:
-            _index(state, upper)
-            return state.merge(_index(state, lower), stamp)
+    async def carry_out(self, it: Reshaping) -> None:
+        """See a split or merge through; what nobody waits for any more is given up, unless it is written already.
 
-        after = await self._ledger.reshape(str(name.namespace), join, reason.value)
-        merged = BundleName(name.namespace, BundleRange(lower.lower, upper.upper))
-        self.merges[reason] += 1
-        owner = self._reshaped(after, merged)
-        other = f"{name.namespace}/{upper if name.range == lower else lower}"
-        verdict = because or Verdict(str(name), reason, acted=True, why={"with": other})
-        self._journal.moved(
-            "merge", str(name), reason, epoch=self._view.epoch, source=owner, destination=owner, because=[verdict]
-        )
-        log.info("bundles_merged", bundle=str(merged), reason=reason, owner=str(owner))
-        return merged
+        Raises `BundleNotFoundError`, `OwnerSilentError` when the algorithm needs topics that nobody names, what an
+        assignment raises, or what `Ledger.reshape` does.
+        """
+        event: Event | None = Want(it)
+        try:
+            while event is not None:
+                told, event = self._machine.step(event), None
+                for instruction in told:
+                    event = await self._do(instruction) or event
+        except BaseException as error:
+            self._machine.step(Refused(it, error))
+            raise
+
+    async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
+        """What the owner of a bundle says of its topics, or that it says nothing."""
+        try:
+            topics = await self._agents.get_topics(owner, it.bundle)
+        except OwnerSilentError as error:
+            log.info("topics_not_known", bundle=str(it.bundle), error=str(error))
+            return OwnerSilent(it, error)
+        return TopicsNamed(it, [_load_of(topic) for topic in topics])
+
+    def tell(self, broker: Registration, namespace: str) -> None:
+        """Have the broker's agent know the bundles of the namespace as they are now, if it can be reached."""
+        self._later(self._tell(broker, namespace))
 
     def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
         """The bundle that `LARGEST` or `HOT` stands for; None when none has a topic, or any throughput."""
@@ -229,64 +184,81 @@ class Reshaper:
         best = int(np.argmax(figures))
         return BundleName.parse(bundles.names[rows][best]) if figures[best] > 0 else None
 
-    @contextmanager
-    def splitting(self, name: BundleName) -> Iterator[None]:
-        """Note meanwhile that the bundle is being split."""
-        key = (str(name.namespace), name.range)
-        self.under_way.add(key)
-        try:
-            yield
-        finally:
-            self.under_way.discard(key)
+    def _find_ownership(self, name: BundleName) -> Ownership | None:
+        entry = self._view.namespaces.get(str(name.namespace))
+        index = None if entry is None else entry.state.bundles.find_index(name.range)
+        return None if entry is None or index is None else entry.state.ownerships[index]
 
-    async def topics_for(self, divider: Divider, owner: Registration, name: BundleName) -> Topics:
-        """The topics of a bundle; `OwnerSilentError` only when the algorithm cannot be asked without them."""
-        try:
-            return await self._agents.get_topics(owner, name)
-        except OwnerSilentError as error:
-            if divider.needs_topics:
-                raise
-            log.info("topics_not_known", bundle=str(name), error=str(error))
-            return None
-
-    def tell(self, broker: Registration, namespace: str) -> None:
-        """Have the broker's agent know the bundles of the namespace as they are now, if it can be reached."""
-        self._later(self._tell(broker, namespace))
-
-    async def _settled_owner(self, name: BundleName) -> Registration:
-        """The registered owner of a bundle that is not on its way, assigned now if it has none."""
-        for _ in range(_LOOKS):
-            entry, index = self._view.bundle(name)
-            current = entry.state.ownerships[index]
-            try:
-                if current.state is OwnershipState.RELEASING:
-                    await self._executor.outcome_of(name, current)
-                elif current.owner is not None and self._view.is_registered(current.owner):
-                    return current.owner
-                else:
-                    await asyncio.shield(self._assigner.request(str(name)))
-            except (UnloadFailedError, IllegalTransitionError) as error:
-                log.info("owner_looked_for_again", bundle=str(name), error=str(error))
-        raise IllegalTransitionError(f"bundle {name} is {current.state} again and again: its owner keeps changing")
-
-    def _reshaped(self, after: NamespaceState, part: BundleName) -> Registration | None:
-        """Tell everybody whom it concerns; the owner of the part."""
-        owner = after.ownerships[_index(after, part.range)].owner
-        self._on_reshaped(str(after.name), owner)
-        if owner is not None and self._view.is_registered(owner):
-            self.tell(owner, str(after.name))
-        return owner
-
-    def _neighbours(self, name: BundleName, with_: BundleRange | None) -> tuple[BundleRange, BundleRange]:
+    def _neighbour(self, name: BundleName, with_: BundleRange | None) -> BundleRange:
         entry, index = self._view.bundle(name)
         bundles = entry.state.bundles
         if with_ is None:
             bundles.merge(index)  # says what is wrong with the last one
-            return name.range, bundles.range_at(index + 1)
+            return bundles.range_at(index + 1)
         other = self._view.bundle(BundleName(name.namespace, with_))[1]
         if abs(other - index) != 1:
             raise BoundariesError(f"with: {with_} is no neighbour of {name.range}")
-        return (name.range, with_) if index < other else (with_, name.range)
+        return with_
+
+    async def _do(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case Settle(it, current):
+                return await self._settle(it, current)
+            case AskTopics(it, owner):
+                return await self.ask_topics(it, owner)
+            case Commit(it):
+                return await self._commit(it)
+            case Reshaped():
+                self._reshaped(instruction)
+            case Release(_, part):
+                self._later(self._unload(part, None, SplitReason.ADMIN_SPLIT))
+            case Choose(it, part):
+                return Chosen(it, *await self._desk.choose(str(part)))
+            case Transfer(it, step, because):
+                await self._unload(BundleName.parse(step.bundle), step.destination, step.reason, [because])
+                return Over(it)
+            case Judge(asked, verdict):
+                self._journal.judged(asked, verdict, epoch=self._view.epoch)
+            case Ended(_, error) if error is not None:
+                raise BundleNotFoundError(str(error)) if isinstance(error, BundleGoneError) else error
+        return None
+
+    async def _settle(self, it: Reshaping, current: Ownership) -> Event:
+        try:
+            if current.state is OwnershipState.RELEASING:
+                await self._executor.outcome_of(it.bundle, current)
+            else:
+                await asyncio.shield(self._assigner.request(str(it.bundle)))
+        except (UnloadFailedError, IllegalTransitionError) as error:
+            log.info("owner_looked_for_again", bundle=str(it.bundle), error=str(error))
+        return Over(it)
+
+    async def _commit(self, it: Reshaping) -> Event:
+        try:
+            return Committed(it, await self._ledger.reshape(str(it.bundle.namespace), it.change, it.reason.value))
+        except BundleGoneError as error:
+            return Refused(it, error)
+
+    def _reshaped(self, done: Reshaped) -> None:
+        """Tell everybody whom it concerns."""
+        it, owner, namespace = done.reshaping, done.owner, str(done.reshaping.bundle.namespace)
+        self._view.model.redistribute(done.loads)
+        (self.splits if it.is_split else self.merges)[it.reason] += 1
+        self._on_reshaped(namespace, owner)
+        if owner is not None and self._view.is_registered(owner):
+            self.tell(owner, namespace)
+        assert it.because is not None, "what is done has a reason"
+        self._journal.moved(
+            "split" if it.is_split else "merge",
+            str(it.bundle),
+            it.reason,
+            epoch=self._view.epoch,
+            source=owner,
+            destination=owner,
+            because=[it.because],
+        )
+        what, made = "bundle_split" if it.is_split else "bundles_merged", ", ".join(map(str, it.after))
+        log.info(what, bundle=str(it.bundle), made=made, reason=it.reason, owner=str(owner))
 
     async def _tell(self, broker: Registration, namespace: str) -> None:
         entry = self._view.namespaces.get(namespace)
@@ -297,15 +269,16 @@ class Reshaper:
         except OwnerSilentError as error:
             log.info("boundaries_not_told", broker=str(broker), namespace=namespace, error=str(error))
 
-    async def _unload(self, parts: Sequence[BundleName]) -> None:
-        outcomes = await asyncio.gather(
-            *(self._executor.unload(part, None, SplitReason.ADMIN_SPLIT) for part in parts), return_exceptions=True
-        )
-        for part, outcome in zip(parts, outcomes, strict=True):
-            if isinstance(outcome, LoadManagerError | IllegalTransitionError):
-                log.warning("part_not_unloaded", bundle=str(part), error=str(outcome))
-            elif isinstance(outcome, BaseException):
-                raise outcome
+    async def _unload(
+        self, part: BundleName, destination: Registration | None, reason: Reason, because: Sequence[Verdict] = ()
+    ) -> None:
+        """Have a part unloaded; what it was a part of is split all the same if it stays."""
+        try:
+            await self._executor.unload(part, destination, reason, because)
+        except NotLeaderError:
+            raise
+        except (LoadManagerError, IllegalTransitionError) as error:
+            log.warning("part_not_unloaded", bundle=str(part), error=str(error))
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something that nobody waits for, unless the term ends before."""
@@ -320,63 +293,6 @@ class Reshaper:
             log.error("reshaping_task_failed", exc_info=error)
 
 
-def find_hand(controls: Controls, bundle: str) -> str | None:
-    """What an operator did that keeps a bundle in its shape; None when nothing does."""
-    if bundle in controls.pinned:
-        return f"pinned it to {controls.pinned[bundle]}"
-    if bundle in controls.frozen_bundles:
-        return f"froze it: {controls.frozen_bundles[bundle]}"
-    return None
-
-
-def long_term(snapshot: Snapshot, name: str) -> tuple[float, float]:
-    """Messages/s and bytes/s of a bundle, in and out together; 0 of one that the snapshot does not have."""
-    row = snapshot.bundles.find_row(name)
-    if row is None:
-        return 0.0, 0.0
-    load = snapshot.bundles.long[row].tolist()
-    return load[MSG_RATE_IN] + load[MSG_RATE_OUT], load[THROUGHPUT_IN] + load[THROUGHPUT_OUT]
-
-
-def candidate_of(name: BundleName, topics: Topics) -> SplitCandidate:
-    """A bundle that somebody wants to be split, by what its topics say."""
-    loads = loads_of(topics)
-    return SplitCandidate(
-        str(name),
-        name.range,
-        topics=len(loads),
-        sessions=0,
-        msg_rate=sum(each.msg_rate for each in loads),
-        throughput=sum(each.throughput for each in loads),
-    )
-
-
-def loads_of(topics: Topics) -> list[TopicLoad]:
-    """Topics as split algorithms take them."""
-    return [
-        TopicLoad(
-            each.hash,
-            each.msg_rate_in + each.msg_rate_out,
-            each.msg_throughput_in + each.msg_throughput_out,
-            each.topic,
-        )
-        for each in topics or ()
-    ]
-
-
-def _loads_by_part(parts: Sequence[BundleName], topics: Sequence[OpenTopic]) -> Mapping[str, PartLoad]:
-    found: dict[str, PartLoad] = {}
-    for part in parts:
-        inside = [each for each in topics if each.hash in part.range]
-        rows = [
-            (each.msg_rate_in, each.msg_rate_out, each.msg_throughput_in, each.msg_throughput_out) for each in inside
-        ]
-        found[str(part)] = PartLoad(np.array(rows, dtype=np.float64).reshape(-1, 4).sum(axis=0), len(inside))
-    return found
-
-
-def _index(state: NamespaceState, bundle_range: BundleRange) -> int:
-    index = state.bundles.find_index(bundle_range)
-    if index is None:
-        raise BundleNotFoundError(f"{bundle_range} is not a current bundle of namespace {state.name}")
-    return index
+def _load_of(topic: OpenTopic) -> TopicLoad:
+    load = (topic.msg_rate_in, topic.msg_rate_out, topic.msg_throughput_in, topic.msg_throughput_out)
+    return TopicLoad(topic.hash, load[0] + load[1], load[2] + load[3], topic.topic, load)

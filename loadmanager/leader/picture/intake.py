@@ -303,7 +303,7 @@ class Intake:
         where = paths.broker(name)
         decoded = self._decoded.get(where)
         record, report = decoded.result() if decoded else self._decode_report(where, znode.data)
-        self._view.put_broker(registration, znode.version, record)
+        self._view.put_broker(registration, znode.version, record, report)
         most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
         judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
         if judged.counts:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.leadership import Sighting
+from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.quality import Gate
@@ -36,12 +37,16 @@ _SHOWN_BROKERS = 10
 
 @dataclass(frozen=True, slots=True)
 class BrokerEntry:
-    """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup."""
+    """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup.
+
+    `report` is the load in its record, whether that is to be believed or not.
+    """
 
     registration: Registration
     znode_version: int
     record: LocalBrokerData
     lookup_body: bytes
+    report: BrokerReport
 
     @property
     def command_url(self) -> str | None:
@@ -197,11 +202,13 @@ class ClusterView:
         if self.namespaces.pop(name, None) is not None:
             self.model.remove_namespace(name)
 
-    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData) -> None:
+    def put_broker(
+        self, registration: Registration, znode_version: int, record: LocalBrokerData, report: BrokerReport
+    ) -> None:
         self.registrations[registration.broker] = registration
         answer = lookup_answer(registration.broker, record)
         assert answer is not None, "only an advertised listener can be missing"
-        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, record, answer.to_json())
+        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, record, answer.to_json(), report)
 
     def drop_broker(self, broker_id: BrokerId) -> None:
         if self.registrations.pop(broker_id, None) is not None:

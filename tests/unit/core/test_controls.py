@@ -238,6 +238,12 @@ def test_a_bundle_waits_for_a_broker_that_is_held_off_until_the_time_is_over_or_
     assert controls.holds(100.0) == {}
 
 
+def test_a_drain_is_taken_back_if_it_is_the_one_that_is_meant() -> None:
+    controls = Controls(draining={A: 1.0, B: 2.0}, frozen="night")
+    assert controls.without_drain(A) == controls.without_drain(A, 1.0) == Controls(draining={B: 2.0}, frozen="night")
+    assert controls.without_drain(A, 2.0) == controls == controls.without_drain(BrokerId("c:8080"))
+
+
 def test_only_what_is_neither_pinned_nor_frozen_may_be_shed() -> None:
     controls = Controls(pinned={bundle(0): A}, frozen_bundles={bundle(1): "stay"}, draining={A: 0.0})
     assert [controls.may_be_shed(bundle(i)) for i in range(3)] == [False, False, True]
@@ -267,3 +273,10 @@ def test_an_idle_excluded_broker_is_no_candidate_when_an_anti_affinity_group_is_
     plan = shed(under(Controls(excluded=frozenset({C})), given))
     assert plan.steps == ()
     assert about(plan, bundle(0))[0].verdict is SheddingReason.ANTI_AFFINITY_KEPT
+
+
+def test_what_an_operator_did_to_a_bundle_is_said_in_words() -> None:
+    controls = Controls(pinned={"t/ns/1": A}, frozen_bundles={"t/ns/2": "slow disks"})
+    assert controls.find_hand("t/ns/1") == "pinned it to a:8080"
+    assert controls.find_hand("t/ns/2") == "froze it: slow disks"
+    assert controls.find_hand("t/ns/3") is None

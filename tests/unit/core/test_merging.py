@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-from support.builders import MIB, broker
+from support.builders import MIB, broker, owned, releasing, report
 
-from loadmanager.core.merging import Merge, MergeCandidate, find_merges
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.controls import Controls
+from loadmanager.core.merging import Merge, MergeCandidate, find_candidates, find_merges
+from loadmanager.core.names import NamespaceName
+from loadmanager.core.ownership import NamespaceState
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import MergeReason
 from loadmanager.core.settings import PlannerSettings
@@ -102,3 +108,32 @@ def test_each_namespace_loses_one_bundle_in_a_round_at_most() -> None:
     merges, verdicts = find_merges({"t/b": bundles({}, {}, {}, {}, {}), "t/a": bundles({}, {}, {})}, SETTINGS)
     assert len(merges) == 2
     assert verdicts == []
+
+
+# What is looked at
+
+
+def test_a_bundle_carries_what_the_report_of_its_owner_says_and_its_long_term_rates() -> None:
+    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(4)))
+    names = state.bundle_names()
+    ownerships = (owned(A), replace(owned(A), since_ms=40_000), owned(B), releasing(A))
+    reported = report({names[0]: (1.0, 2.0, 3.0, 4.0), names[2]: (9.0,) * 4}, topics_per_bundle=7)
+    model = ClusterModel()
+    model.set_namespace("t/ns", names, ownerships)
+    model.apply_report(A, reported)
+    given = {A: replace(reported, bundle_sessions=np.array([5, 6]))}
+    found = find_candidates(
+        given,
+        {"t/ns": replace(state, ownerships=ownerships)},
+        model.snapshot(0.0, 0.0),
+        Controls(frozen_bundles={names[2]: "slow disks"}),
+        now_s=100.0,
+    )
+    assert found == {
+        "t/ns": [
+            MergeCandidate(names[0], A, 7, 5, 3.0, 7.0, 100.0),
+            MergeCandidate(names[1], A, 0, 0, 0.0, 0.0, 60.0),
+            MergeCandidate(names[2], None, 0, 0, 0.0, 0.0, 100.0, is_held=True),
+            MergeCandidate(names[3], None, 0, 0, 0.0, 0.0, 100.0),
+        ]
+    }

@@ -12,6 +12,7 @@ from loadmanager.core.reasons import Reason, SplitReason
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, split_algorithm
 from loadmanager.core.splitting.base import MIB, PositionsRequiredError, TopicLoad, is_splittable, usable
+from loadmanager.core.splitting.divider import Divider
 from loadmanager.core.splitting.finder import (
     Divide,
     SplitCandidate,
@@ -352,3 +353,35 @@ def test_an_algorithm_that_is_not_supported_is_refused_by_name() -> None:
 
 def test_pulsars_algorithms_are_supported_by_default() -> None:
     assert set(SETTINGS.supported_split_algorithms) == SPLIT_ALGORITHMS.keys()
+
+
+@pytest.mark.parametrize(
+    ("asked", "positions", "complaint"),
+    [
+        ("no_such", (), "splitAlgorithmName 'no_such': expected one of"),
+        ("specified_positions_divide", (), "needs positions"),
+        ("range_equally_divide", (7,), "takes no positions"),
+    ],
+)
+def test_an_algorithm_that_lacks_what_it_needs_cannot_be_asked(
+    asked: str, positions: tuple[int, ...], complaint: str
+) -> None:
+    with pytest.raises(UnknownStrategyError, match=complaint):
+        Divider.of(SETTINGS, asked, positions)
+
+
+@pytest.mark.parametrize(
+    ("asked", "positions", "topics", "boundaries"),
+    [
+        ("", (), (), [500]),
+        ("topic_count_equally_divide", (), (10, 20), [15]),
+        ("topic_count_equally_divide", (), (), None),
+        ("specified_positions_divide", (7,), (), [7]),
+    ],
+)
+def test_a_divider_asks_its_algorithm_without_topics_if_that_can_be(
+    asked: str, positions: tuple[int, ...], topics: tuple[int, ...], boundaries: list[int] | None
+) -> None:
+    divider = Divider.of(SETTINGS, asked, positions)
+    assert divider.divide(LEFT, [TopicLoad(each) for each in topics]) == boundaries
+    assert divider.needs_topics is asked.startswith("topic_count")

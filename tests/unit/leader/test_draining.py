@@ -13,11 +13,11 @@ from support.registrations import a_record, load_of, register, write
 from support.waiting import eventually
 
 from loadmanager.core.controls import Controls
+from loadmanager.core.leading import drains
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.core.plan import Plan
 from loadmanager.errors import BrokerNotFoundError
-from loadmanager.leader.balancing import draining
 from loadmanager.store import paths
 from loadmanager.wire.controls import encode_controls
 
@@ -89,8 +89,8 @@ async def test_the_limits_on_unloads_hold_for_drains_too() -> None:
 
 
 async def test_a_bundle_that_no_other_broker_may_own_stays_and_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "_REST_S", 0.05)
-    monkeypatch.setattr(draining, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(drains, "REST_S", 0.05)
+    monkeypatch.setattr(drains, "PAUSE_S", 0.05)
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=2)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
@@ -104,8 +104,8 @@ async def test_a_bundle_that_no_other_broker_may_own_stays_and_says_why(monkeypa
 
 
 async def test_a_bundle_that_its_broker_does_not_release_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "_REST_S", 0.05)
-    monkeypatch.setattr(draining, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(drains, "REST_S", 0.05)
+    monkeypatch.setattr(drains, "PAUSE_S", 0.05)
     async with a_leader(namespace_bundle_unloading_timeout_ms=50) as (cluster, leader):
         broker, bundles = await owned_by_b1(cluster, leader, bundles=1)
         await cluster.a_broker("b2:8080")
@@ -126,9 +126,9 @@ async def test_a_drain_that_is_stopped_begins_no_further_move() -> None:
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
         await eventually(lambda: broker.unloads)
         await leader.ask("DELETE", "/loadbalance/v1/brokers/b1:8080/drain")
-        await eventually(lambda: len(leader.node.drains._moving) == 1)
+        await eventually(lambda: len(leader.node.drains._drains._moving) == 1)
         broker.may_answer.set()
-        await eventually(lambda: not leader.node.drains._moving)
+        await eventually(lambda: not leader.node.drains._drains._moving)
         assert sorted(filter(None, owners(leader, bundles))) == ["b1:8080"] * 7 + ["b2:8080"]
         assert len(broker.unloads) == 1
 
@@ -137,7 +137,7 @@ async def test_a_drain_ends_with_the_registration_it_was_for() -> None:
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
-        await eventually(lambda: leader.node.drains._drains)
+        await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
         await broker.leave()
         await eventually(lambda: leader.node.view.laid_down.controls == Controls())
         await eventually(lambda: any(e["kind"] == "drain" and e["acted"] for e in leader.node.journal.recent(100)))
@@ -149,7 +149,7 @@ async def test_a_broker_that_comes_back_between_two_looks_is_drained_no_more() -
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
-        await eventually(lambda: leader.node.drains._drains)
+        await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
         assert broker.store is not None
         await broker.store.close()
         broker.store = await cluster.connect()
@@ -162,7 +162,7 @@ async def test_the_leader_outlives_a_drained_broker_that_leaves_while_the_contro
     async with a_leader() as (cluster, leader):
         broker, _ = await owned_by_b1(cluster, leader)
         await leader.put("/loadbalance/v1/brokers/b1:8080/drain")
-        await eventually(lambda: leader.node.drains._drains)
+        await eventually(lambda: leader.node.drains._drains.find(broker.registration.broker))
         await write(cluster.store, paths.CONTROLS, b"garbage")
         await eventually(lambda: paths.CONTROLS in leader.node.view.faults)
         with structlog.testing.capture_logs() as logs:
@@ -176,7 +176,7 @@ async def test_the_leader_outlives_a_drained_broker_that_leaves_while_the_contro
 async def test_a_mistake_in_planning_a_drain_ends_neither_the_drain_nor_the_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(draining, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(drains, "PAUSE_S", 0.02)
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=2)
         await cluster.a_broker("b2:8080")
@@ -235,7 +235,7 @@ async def test_a_pinned_bundle_is_brought_home_once_its_broker_is_there() -> Non
 
 
 async def test_a_pinned_bundle_stays_away_from_a_home_that_takes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(draining, "_PAUSE_S", 0.02)
+    monkeypatch.setattr(drains, "PAUSE_S", 0.02)
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=1)
         await cluster.a_broker("b2:8080")

@@ -299,6 +299,39 @@ async def test_steps_that_an_operator_cancels_are_said_to_be_what_they_were() ->
         first.may_answer.set()
 
 
+async def test_a_mistake_in_carrying_out_a_step_stops_the_plan_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        _, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:2]))
+
+        async def unload(*_: object, **__: object) -> Ownership:
+            raise ZeroDivisionError("a mistake")
+
+        monkeypatch.setattr(leader.node.executor, "unload", unload)
+        stopped = await execute(leader, plan)
+        assert (stopped.status, outcomes(stopped)) == (409, ["not_begun"] * 2)
+        assert stopped.json()["steps"][0]["error"] == "a mistake"
+        assert (await leader.get(f"{PLANS}/{plan['hash']}")).json()["state"] == "stopped"
+
+
+async def test_what_kept_a_step_from_being_made_is_forgotten_once_it_is() -> None:
+    async with a_leader(max_concurrent_unloads=1) as (cluster, leader):
+        first, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:1]))
+        first.may_answer.clear()
+        busy = asyncio.create_task(
+            leader.node.unload_bundle(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
+        )
+        await eventually(lambda: first.unloads)
+        executing = asyncio.create_task(execute(leader, plan))
+        await eventually(lambda: leader.node.executor.withdraw(bundles[0]))
+        assert (await executing).json()["steps"][0]["error"].endswith("cancelled before it began")
+        first.may_answer.set()
+        await busy
+        (step,) = (await execute(leader, plan)).json()["steps"]
+        assert (step["outcome"], step["error"]) == ("done", None)
+
+
 async def test_a_frozen_balancer_executes_no_plan_unless_somebody_insists() -> None:
     async with a_leader() as (cluster, leader):
         first, _, bundles = await two_brokers(cluster, leader)

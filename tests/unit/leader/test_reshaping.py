@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 from support.builders import Load
 from support.nodes import Cluster, FakeAgent, RunningNode, in_memory
 from support.registrations import a_record, load_of
@@ -16,8 +17,15 @@ from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BundleName, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
-from loadmanager.core.reasons import MergeReason, OwnershipReason
-from loadmanager.errors import BundleNotFoundError, NoBrokerAvailableError, OwnerSilentError, SplitRefusedError
+from loadmanager.core.reasons import MergeReason, OwnershipReason, SplitReason
+from loadmanager.errors import (
+    BundleNotFoundError,
+    NoBrokerAvailableError,
+    NotLeaderError,
+    OwnerSilentError,
+    SplitRefusedError,
+    UnloadFailedError,
+)
 from loadmanager.store import paths
 from loadmanager.store.codec import decode
 from loadmanager.wire.bundles import HOT, LARGEST
@@ -222,6 +230,48 @@ async def test_parts_that_their_owner_does_not_let_go_stay_with_it(cluster: Clus
     leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "1000"})
     await leader.node.reshaper.split(WHOLE, unload=True)
     await eventually(lambda: states(leader) == {(OwnershipState.OWNED, "b1:8080", 4)})
+
+
+async def test_a_part_that_is_not_unloaded_is_said_and_a_mistake_is_not_hidden(
+    cluster: Cluster, leader: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await an_owner(cluster)
+    ends = {"0x00000000_0x40000000": UnloadFailedError("it stays"), "0x40000000_0x80000000": RuntimeError("a mistake")}
+    tried = []
+
+    async def unload(part: BundleName, *given: object) -> None:
+        tried.append((str(part.range), given))
+        raise ends.get(str(part.range), NotLeaderError("the term is over"))
+
+    monkeypatch.setattr(leader.node.executor, "unload", unload)
+    with capture_logs() as logs:
+        await leader.node.reshaper.split(
+            WHOLE, algorithm="specified_positions_divide", positions=[0x40000000, 0x80000000], unload=True
+        )
+        await eventually(lambda: not leader.node.reshaper._tasks)
+    assert [part for part, _ in tried] == bundles(leader)
+    assert {given for _, given in tried} == {(None, SplitReason.ADMIN_SPLIT, ())}
+    said = [(each["event"], each.get("bundle")) for each in logs if each["log_level"] in ("warning", "error")]
+    assert sorted(said, key=str) == [
+        ("part_not_unloaded", "t/ns/0x00000000_0x40000000"),
+        ("reshaping_task_failed", None),
+    ]
+    assert [each["exc_info"] for each in logs if "exc_info" in each] == [ends["0x40000000_0x80000000"]]
+
+
+async def test_a_split_that_nobody_waits_for_any_more_is_given_up(cluster: Cluster, leader: RunningNode) -> None:
+    source = await an_owner(cluster)
+    source.may_answer.clear()
+    unloading = asyncio.create_task(leader.node.executor.unload(WHOLE, None, OwnershipReason.ADMIN_UNLOAD))
+    await eventually(lambda: source.unloads)
+    splitting = asyncio.create_task(leader.node.reshaper.split(WHOLE))
+    await eventually(lambda: leader.node.reshaper.under_way)
+    splitting.cancel()
+    await asyncio.wait({splitting})
+    assert leader.node.reshaper.under_way == frozenset()
+    source.may_answer.set()
+    await unloading
+    assert bundles(leader) == ["0x00000000_0xffffffff"]
 
 
 async def test_history_is_divided_by_what_the_topics_carry_and_written_soon(

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import pytest
-from support.builders import broker, owned, releasing
+from support.builders import broker, owned, releasing, report
 from support.registrations import a_record
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
@@ -19,7 +19,7 @@ def a_view() -> ClusterView:
     view = ClusterView()
     state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)))
     view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
-    view.put_broker(B1, 0, a_record("b1:8080"))
+    view.put_broker(B1, 0, a_record("b1:8080"), report({}))
     return view
 
 
@@ -72,8 +72,8 @@ def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() 
     assert lookup_answer(BrokerId("b1:8080"), record, "external") is None
 
 
-def test_commands_go_to_the_agent_and_without_one_to_the_broker_itself() -> None:
+def test_commands_go_to_the_agent_and_without_one_to_nobody() -> None:
     view = a_view()
-    assert view.brokers[BrokerId("b1:8080")].command_url == "http://b1:8080"
-    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
+    assert view.brokers[BrokerId("b1:8080")].command_url is None
+    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"), report({}))
     assert view.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"

@@ -17,7 +17,7 @@ from loadmanager.core.names import BrokerId, BundleRange
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Plan, Unload
 from loadmanager.core.policies import IsolationPolicy, Policies
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, SplitReason
+from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason, SplitReason
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.sim.bundles import _Order
@@ -224,6 +224,13 @@ def test_a_broker_that_is_stopped_is_drained_first_and_then_gone() -> None:
     assert result.series.brokers[-1] == 2
     assert _broker(1) not in made._scene.controls.draining
     assert list(violations(made)) == []
+
+
+def test_a_drain_that_is_lifted_begins_no_further_move() -> None:
+    draining = Controls(draining={_broker(0): 10.0})
+    events: list[Event] = [OperatorControls(10.0, draining), OperatorControls(11.0, Controls())]
+    result = world([1.0] * 90, settings=QUIET, events=events).run(100.0, 10.0)
+    assert len(result.moves) == WorldRules().max_concurrent_unloads_per_broker
 
 
 def test_a_broker_that_restarts_is_another_registration_and_known_by_its_first_report() -> None:
@@ -578,6 +585,27 @@ def test_parts_of_a_split_bundle_go_where_placement_would_put_them_or_stay() -> 
     result = _split_world(_SPLITTING).run(600.0, 10.0)
     placed = [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED]
     assert placed
+
+
+def test_parts_of_a_split_bundle_stay_where_the_limits_on_churn_let_nothing_move() -> None:
+    result = _split_world(replace(_SPLITTING, max_load_moved_per_cycle_percentage=0)).run(600.0, 10.0)
+    assert result.splits
+    assert result.verdicts["split", ChurnReason.MOVED_ENOUGH_THIS_CYCLE, False] > 0
+    assert [move for move in result.moves if move.reason is SplitReason.SPLIT_PART_PLACED] == []
+
+
+def test_nothing_is_split_by_a_report_that_is_not_believed() -> None:
+    bad = [BadReports(0.0, _broker(number), Fault.SUM_DIFFERS) for number in range(3)]
+    result = _split_world(_SPLITTING, events=bad).run(180.0, 10.0)
+    assert result.verdicts["split", SplitReason.REPORT_NOT_BELIEVED, False] > 0
+    assert result.splits == ()
+
+
+def test_where_something_is_left_alone_it_is_not_said_that_nothing_is_above_a_limit() -> None:
+    held = [OperatorControls(10.0, Controls(frozen_bundles={_split_world(EAGER)._scene.table.names[0]: "because"}))]
+    result = _split_world(_SPLITTING, events=held).run(180.0)
+    assert result.verdicts["split", SplitReason.SHAPE_HELD, False] > 0
+    assert ("split", SplitReason.NOTHING_TO_SPLIT, False) not in result.verdicts
 
 
 def test_a_bundle_on_its_way_keeps_its_shape() -> None:

@@ -1,0 +1,119 @@
+"""Makes the plans that operators ask for, and says what their execution is compared with: the cluster as it is."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Mapping, Sequence
+
+from loadmanager.core.effect import effect_of
+from loadmanager.core.leading.moves import Expected, StaleStepError
+from loadmanager.core.leading.plans import KeptPlan, Step
+from loadmanager.core.names import BrokerId, BundleName
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState
+from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.restraint import pin_of
+from loadmanager.core.snapshot import Snapshot
+from loadmanager.errors import BadRequestError, DestinationInactiveError, LoadManagerError
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.wire.plans import PlannedMove, PlanRequest
+
+
+class RequestedPlans:
+    def __init__(self, view: ClusterView, desk: Desk) -> None:
+        self._view = view
+        self._desk = desk
+
+    async def compute(self, request: PlanRequest) -> KeptPlan:
+        """Make a plan; nothing is carried out.
+
+        Raises `BrokerNotFoundError` for the broker of a drain; for moves `BundleNotFoundError`,
+        `NamespaceNotFoundError`, `IllegalTransitionError` when a bundle is not owned, `DestinationInactiveError` when
+        the destination is not registered or may not own the bundle, `BadRequestError` when it owns it already.
+        """
+        emptied: tuple[BrokerId, ...] = ()
+        if request.kind == "shed":
+            plan, snapshot = await self._desk.preview_shed()
+        elif request.kind == "drain":
+            emptied = (self._view.get_registration(BrokerId(request.broker or "")).broker,)
+            plan, snapshot = await self._desk.preview_drain(emptied[0])
+        else:
+            snapshot = self._desk.snapshot()
+            plan = self._plan_moves(request.moves or [], snapshot)
+        because: dict[str, list[Verdict]] = {}
+        for verdict in plan.verdicts:
+            because.setdefault(verdict.subject, []).append(verdict)
+        steps = tuple(step for step in (self._step(each, because) for each in plan.steps) if step is not None)
+        effect = effect_of(snapshot, plan.steps, self._clients(steps), emptied)
+        return KeptPlan(request.kind, time.time_ns() // 1_000_000, self._view.epoch, steps, plan.verdicts, effect)
+
+    def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
+        steps = []
+        for move in moves:
+            ownership = self._get_ownership(move.bundle)
+            owner, destination = ownership.owner, self._view.registrations.get(BrokerId(move.destination))
+            if ownership.state is not OwnershipState.OWNED or owner is None or not self._view.is_registered(owner):
+                raise IllegalTransitionError(f"{move.bundle} is {ownership.state}: only an owned bundle can be moved")
+            if destination is None:
+                raise DestinationInactiveError(f"destination {move.destination!r} of {move.bundle} is not registered")
+            if owner == destination:
+                raise BadRequestError(f"{move.bundle} is owned by {destination.broker} already")
+            refusal = self._find_refusal("moves", move.bundle, destination.broker)
+            if refusal is not None:
+                raise DestinationInactiveError(f"{move.bundle}: {refusal.sentence()}")
+            steps.append(Unload(move.bundle, owner, destination, OwnershipReason.PLAN_EXECUTED))
+        return Plan(snapshot.revision, snapshot.taken_at_s, tuple(steps), ())
+
+    def _step(self, step: object, because: Mapping[str, Sequence[Verdict]]) -> Step | None:
+        """The step with the version of its bundle; None when the bundle has another owner since the snapshot."""
+        if not isinstance(step, Unload) or step.destination is None:
+            return None
+        try:
+            current = self._get_ownership(step.bundle)
+            Expected(step.source).check(current)
+        except (LoadManagerError, IllegalTransitionError):
+            return None
+        why = because.get(step.bundle, ())
+        return Step(step.bundle, current.version, step.source, step.destination, step.reason, why)
+
+    def _clients(self, steps: Sequence[Step]) -> dict[str, int]:
+        """The producers and consumers of the bundles, as their owners last reported."""
+        clients = {}
+        for step in steps:
+            entry = self._view.brokers.get(step.source.broker)
+            stats = (entry.record.get("lastStats") or {}).get(step.bundle) if entry is not None else None
+            if stats is not None:
+                clients[step.bundle] = stats.get("producerCount", 0) + stats.get("consumerCount", 0)
+        return clients
+
+    def _get_ownership(self, bundle: str) -> Ownership:
+        entry, index = self._view.bundle(BundleName.parse(bundle))
+        return entry.state.ownerships[index]
+
+    def version_of(self, bundle: str) -> int | None:
+        """None if there is no such bundle any more."""
+        with contextlib.suppress(LoadManagerError):
+            return self._get_ownership(bundle).version
+        return None
+
+    def find_drift(self, plan: KeptPlan, step: Step) -> str | None:
+        """What is different from what the step was planned on."""
+        try:
+            Expected(step.source, step.version).check(self._get_ownership(step.bundle))
+        except (LoadManagerError, StaleStepError) as error:
+            return str(error)
+        if not self._view.is_registered(step.source):
+            return f"its owner {step.source} is gone"
+        if not self._view.is_registered(step.destination):
+            return f"destination {step.destination} is not registered any more"
+        refusal = self._find_refusal(plan.kind, step.bundle, step.destination.broker)
+        return None if refusal is None else refusal.sentence()
+
+    def _find_refusal(self, kind: str, bundle: str, destination: BrokerId) -> Verdict | None:
+        """Why the destination may not be given the bundle; an operator's own moves keep to the pins as well."""
+        pinned = self._view.laid_down.controls.pinned.get(bundle)
+        if kind == "moves" and pinned is not None and pinned != destination:
+            return pin_of(bundle, pinned)
+        return self._desk.find_move_refusal(bundle, destination)

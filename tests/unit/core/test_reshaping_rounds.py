@@ -1,0 +1,285 @@
+"""Rounds of automatic splits and merges: each line of the table, and what holds whatever comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from support.builders import broker
+
+from loadmanager.core.controls import Controls
+from loadmanager.core.leading.reshaping import AskTopics, Ended, Judge, OwnerSilent, Parts, TopicsNamed
+from loadmanager.core.leading.reshaping_rounds import (
+    CarryOut,
+    Decide,
+    Decided,
+    Due,
+    Event,
+    FindCandidates,
+    FindMerges,
+    Found,
+    Instruction,
+    MergesFound,
+    Refrain,
+    RoundOver,
+    Rounds,
+)
+from loadmanager.core.merging import Merge
+from loadmanager.core.names import BrokerId, BundleRange
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import MergeReason, Reason, SplitReason
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.splitting.base import TopicLoad
+from loadmanager.core.splitting.candidates import LookedAt
+from loadmanager.core.splitting.finder import Split, SplitCandidate, Splits
+
+A, B = broker("a"), broker("b")
+TOPICS = [TopicLoad(1), TopicLoad(2)]
+LOST = RuntimeError("no answer")
+BY_TOPICS = PlannerSettings(namespace_bundle_split_algorithm="topic_count_equally_divide")
+MERGES = PlannerSettings(auto_bundle_merge_enabled=True)
+
+
+def due(settings: PlannerSettings = MERGES, **changes: object) -> Due:
+    return replace(Due(settings, Controls(), 1, {A: None, B: None}, places_parts=True), **changes)  # type: ignore[arg-type]  # fields by name
+
+
+def candidate(number: int, *, topics: int = 2_000, is_owned: bool = True) -> SplitCandidate:
+    own = BundleRange(number << 24, (number + 1) << 24)
+    return SplitCandidate(f"t/ns/{own}", own, topics, 5, 1.0, 1.0, is_owned)
+
+
+def split_of(each: SplitCandidate) -> Split:
+    assert each.range is not None
+    return Split(each.name, (each.range.lower + 5,), SplitReason.TOPICS)
+
+
+def found(*candidates: SplitCandidate) -> Found:
+    return Found([LookedAt(A, candidates, 10), LookedAt(B, (), 7)])
+
+
+def decided(*candidates: SplitCandidate, refused: tuple[SplitCandidate, ...] = ()) -> Decided:
+    verdicts = [Verdict(each.name, SplitReason.TOPICS, acted=True, why={"topics": 3}) for each in candidates]
+    verdicts += [Verdict(each.name, SplitReason.NO_SPLIT_BOUNDARY, acted=False) for each in refused]
+    return Decided(Splits(tuple(split_of(each) for each in candidates), tuple(verdicts), {}))
+
+
+def reasons(told: list[Instruction]) -> list[Reason]:
+    """Of what is said, which has to come first; the rest is the one instruction after it."""
+    assert all(isinstance(each, Judge) for each in told[:-1]), told
+    return [each.verdict.verdict for each in told if isinstance(each, Judge)]
+
+
+def a_round(*events: Event, settings: PlannerSettings = MERGES, **changes: object) -> tuple[Rounds, list[Instruction]]:
+    """Rounds in which these events have come after it was due; what is to be done because of the last."""
+    rounds = Rounds()
+    told = rounds.step(due(settings, **changes))
+    for event in events:
+        told = rounds.step(event)
+    return rounds, told
+
+
+def asked_all(rounds: Rounds, told: list[Instruction]) -> list[Instruction]:
+    """Every owner names its topics; what is to be done then."""
+    waiting = list(told)
+    while waiting:
+        ask = waiting.pop(0)
+        if isinstance(ask, AskTopics):
+            told = rounds.step(TopicsNamed(ask.reshaping, TOPICS))
+            waiting += told
+    return told
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"controls": Controls(frozen="maintenance")}, [SplitReason.RESHAPING_FROZEN]),
+        ({"revision": 0}, []),
+    ],
+)
+def test_nothing_is_looked_at_while_the_balancer_is_frozen_or_nothing_is_new(
+    changes: dict[str, object], reason: list[Reason]
+) -> None:
+    rounds = Rounds()
+    told = rounds.step(due(**changes))  # type: ignore[arg-type]  # the settings are not among them
+    assert (reasons(told), told[-1]) == (reason, RoundOver())
+    assert isinstance(rounds.step(due(revision=2))[-1], FindCandidates), "the next one is not kept from it"
+
+
+def test_the_extensible_rule_counts_rounds_in_which_nothing_is_new() -> None:
+    extensible = replace(MERGES, load_manager_class_name="ExtensibleLoadManagerImpl")
+    _, told = a_round(settings=extensible, revision=0)
+    assert isinstance(told[-1], FindCandidates)
+
+
+@pytest.mark.parametrize(
+    ("settings", "brokers", "reason"),
+    [
+        (replace(MERGES, auto_bundle_split_enabled=False), {A: None, B: None}, SplitReason.SPLITTING_DISABLED),
+        (MERGES, {A: None}, SplitReason.SPLIT_NEEDS_TWO_BROKERS),
+        (
+            replace(MERGES, namespace_bundle_split_algorithm="specified_positions_divide"),
+            {A: None, B: None},
+            SplitReason.SPLIT_FAILED,
+        ),
+    ],
+)
+def test_where_nothing_may_be_split_it_is_said_why_and_merges_are_looked_for(
+    settings: PlannerSettings, brokers: dict[object, None], reason: Reason
+) -> None:
+    _, told = a_round(settings=settings, brokers=brokers)
+    assert (reasons(told), type(told[-1])) == ([reason], FindMerges)
+
+
+def test_a_broker_that_is_not_believed_is_said_and_left_out() -> None:
+    rounds, told = a_round(brokers={A: "it is old", B: None})
+    assert (reasons(told), told[-1]) == ([SplitReason.REPORT_NOT_BELIEVED], FindCandidates((B,), MERGES))
+    rounds.step(found())
+    (*_, look) = rounds.step(decided())
+    assert isinstance(look, FindMerges)
+    assert look.brokers == (B,)
+
+
+def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer() -> None:
+    hot = [candidate(number) for number in range(12)]
+    calm, foreign = candidate(20, topics=5), candidate(21, is_owned=False)
+    rounds, told = a_round(found(*hot, calm, foreign))
+    asked = [each for each in told if isinstance(each, AskTopics)]
+    assert [str(each.reshaping.bundle) for each in asked] == [each.name for each in hot]
+    assert {each.owner for each in asked} == {A}
+    assert rounds.step(Decided(Splits((), (), {}))) == [], "not before all have answered"
+    (decide,) = asked_all(rounds, told)
+    assert isinstance(decide, Decide)
+    assert decide.topics == {each.name: TOPICS for each in hot}
+    assert [len(each.candidates) for each in decide.looked_at] == [14, 0]
+
+
+def test_what_an_operator_holds_is_said_and_not_asked_about() -> None:
+    held, other = candidate(1), candidate(2)
+    _, told = a_round(found(held, other), controls=Controls(pinned={held.name: BrokerId("b:1")}))
+    assert isinstance(told[0], Judge)
+    assert told[0].verdict.sentence() == "No split because an operator pinned it to b:1"
+    assert [str(each.reshaping.bundle) for each in told if isinstance(each, AskTopics)] == [other.name]
+
+
+@pytest.mark.parametrize(("settings", "is_left_alone"), [(MERGES, False), (BY_TOPICS, True)])
+def test_an_owner_that_says_nothing_keeps_back_only_what_needs_topics(
+    settings: PlannerSettings, *, is_left_alone: bool
+) -> None:
+    rounds, (ask,) = a_round(found(candidate(1)), settings=settings)
+    assert isinstance(ask, AskTopics)
+    told = rounds.step(OwnerSilent(ask.reshaping, LOST))
+    decide = told[-1]
+    assert isinstance(decide, Decide)
+    assert reasons(told) == ([SplitReason.OWNER_SILENT] if is_left_alone else [])
+    assert len(decide.looked_at[0].candidates) == len(decide.topics) == (0 if is_left_alone else 1)
+    told = rounds.step(decided())
+    assert (SplitReason.NOTHING_TO_SPLIT in reasons(told)) is not is_left_alone, "something was looked at"
+
+
+def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for() -> None:
+    first, second, third = (candidate(number) for number in range(3))
+    rounds, told = a_round(found(first, second, third))
+    asked_all(rounds, told)
+    told = rounds.step(decided(first, second, refused=(third,)))
+    carry_out = told[-1]
+    assert reasons(told) == [SplitReason.NO_SPLIT_BOUNDARY]
+    assert isinstance(carry_out, CarryOut)
+    it = carry_out.reshaping
+    assert (str(it.bundle), it.boundaries, it.parts, it.topics) == (first.name, (5,), Parts.PLACED, TOPICS)
+    told = rounds.step(Ended(it, LOST))
+    judge, carry_out = told
+    assert isinstance(judge, Judge)
+    assert (judge.verdict.verdict, judge.verdict.why["error"]) == (SplitReason.SPLIT_FAILED, "no answer")
+    assert isinstance(carry_out, CarryOut)
+    (look,) = rounds.step(Ended(carry_out.reshaping))
+    assert isinstance(look, FindMerges)
+
+
+def test_parts_stay_unless_they_are_to_be_placed() -> None:
+    rounds, told = a_round(found(candidate(1)), places_parts=False)
+    asked_all(rounds, told)
+    (carry_out,) = rounds.step(decided(candidate(1)))
+    assert isinstance(carry_out, CarryOut)
+    assert carry_out.reshaping.parts is Parts.STAY
+
+
+def test_in_a_dry_run_it_is_said_what_would_be_done() -> None:
+    rounds, told = a_round(found(candidate(1), candidate(2)), controls=Controls(dry_run=True))
+    asked_all(rounds, told)
+    *refrains, look = rounds.step(decided(candidate(1), candidate(2)))
+    assert [type(each) for each in refrains] == [Refrain, Refrain]
+    assert isinstance(look, FindMerges)
+    *refrains, over = rounds.step(MergesFound([a_merge(1)], []))
+    assert ([type(each) for each in refrains], over) == ([Refrain], RoundOver())
+
+
+def a_merge(number: int) -> Merge:
+    lower, upper = candidate(number).name, candidate(number + 1).name
+    return Merge(lower, upper, Verdict(lower, MergeReason.COLD_NEIGHBOURS, acted=True, why={"with": upper}))
+
+
+def test_where_merges_are_off_it_is_said_and_the_round_is_over() -> None:
+    rounds, told = a_round(found(), decided(), settings=PlannerSettings())
+    assert (reasons(told), told[-1]) == ([SplitReason.NOTHING_TO_SPLIT, MergeReason.MERGING_DISABLED], RoundOver())
+    assert rounds.step(due(PlannerSettings())) == [RoundOver()], "nothing is new since"
+
+
+def test_merges_are_carried_out_one_after_the_other() -> None:
+    why = Verdict("t/other", MergeReason.NO_COLD_NEIGHBOURS, acted=False)
+    rounds, told = a_round(found(), decided(), MergesFound([a_merge(1), a_merge(5)], [why]))
+    assert reasons(told) == [MergeReason.NO_COLD_NEIGHBOURS]
+    for is_last in (False, True):
+        carry_out = told[-1]
+        assert isinstance(carry_out, CarryOut)
+        assert (carry_out.reshaping.is_split, carry_out.reshaping.reason) == (False, MergeReason.COLD_NEIGHBOURS)
+        told = rounds.step(Ended(carry_out.reshaping, LOST))
+        assert reasons(told) == [MergeReason.MERGE_FAILED]
+        assert (told[-1] == RoundOver()) is is_last
+
+
+def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew() -> None:
+    rounds, told = a_round(found(*(candidate(number) for number in range(12))))
+    rounds.forget()
+    ask = told[0]
+    assert isinstance(ask, AskTopics)
+    assert rounds.step(TopicsNamed(ask.reshaping, TOPICS)) == []
+    assert isinstance(rounds.step(due())[-1], FindCandidates), "what was reported is still new"
+    (decide,) = rounds.step(found())
+    assert isinstance(decide, Decide)
+    assert decide.topics == {}
+
+
+@given(st.data())
+def test_whatever_comes_of_it_each_split_is_carried_out_once_one_at_a_time_and_the_round_ends(
+    data: st.DataObject,
+) -> None:
+    """Owners that answer in any order or not, rules that choose any of the candidates, and splits that fail."""
+    rounds = Rounds()
+    hot = [candidate(number) for number in range(data.draw(st.integers(0, 20)))]
+    chosen = [each for each in hot if data.draw(st.booleans())]
+    to_do: list[Instruction] = rounds.step(due())
+    carried_out: list[str] = []
+    for _ in range(200):
+        instruction = to_do.pop(data.draw(st.integers(0, len(to_do) - 1)))
+        match instruction:
+            case FindCandidates():
+                to_do += rounds.step(found(*hot))
+            case AskTopics(asked):
+                silent = data.draw(st.booleans())
+                to_do += rounds.step(OwnerSilent(asked, LOST) if silent else TopicsNamed(asked, TOPICS))
+            case Decide():
+                assert set(instruction.topics) == {each.name for each in hot}, "silence is no reason not to cut"
+                to_do += rounds.step(decided(*chosen))
+            case CarryOut(it):
+                assert not [each for each in to_do if not isinstance(each, Judge)], "nothing else is under way"
+                carried_out.append(str(it.bundle))
+                to_do += rounds.step(Ended(it, data.draw(st.sampled_from([None, LOST]))))
+            case FindMerges():
+                to_do += rounds.step(MergesFound([a_merge(30)], []))
+        if isinstance(instruction, RoundOver):
+            break
+    assert carried_out == [*(each.name for each in chosen), a_merge(30).lower]
+    assert rounds.step(Ended(it)) == [], "nothing is waited for"
