@@ -149,6 +149,10 @@ class Grants:
         return self._registration.incarnation if self._registration else None
 
     @property
+    def registration(self) -> Registration | None:
+        return self._registration
+
+    @property
     def highest_epoch(self) -> int:
         return self._highest_epoch
 
@@ -167,6 +171,10 @@ class Grants:
         self._bundle_of.clear()
         self._unseen.clear()
 
+    def highest_fence(self, bundle: BundleName) -> int:
+        """The highest version at which anything of the bundle was taken away; 0: nothing was."""
+        return max((fence.version for fence in self._fences_over(bundle)), default=0)
+
     def ask(self, topic: TopicName) -> Question | None:
         """What the answer has to be handed in with; None while not registered."""
         if self._registration is None:
@@ -183,7 +191,7 @@ class Grants:
             return Verdict.VOID
         if claim.state is not OwnershipState.OWNED or claim.owner != self._registration:
             return Verdict.NOT_OWNER
-        if any(claim.version <= fence.version for fence in fences):
+        if claim.version <= self.highest_fence(claim.bundle):
             return Verdict.STALE
         self._grant(str(question.topic), claim)
         return Verdict.GRANTED

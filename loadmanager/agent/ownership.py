@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -11,7 +11,7 @@ from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.calling import PeerUnavailableError
-from loadmanager.core.names import TopicName
+from loadmanager.core.names import BundleName, TopicName
 from loadmanager.errors import LoadManagerError
 from loadmanager.wire.http import OwnerAnswer
 
@@ -25,7 +25,9 @@ class NotRegisteredError(LoadManagerError):
 
 
 class OwnershipQuestions:
-    """Asks for one topic at a time; `is_certain()` says whether the registration is beyond doubt."""
+    """Asks for one topic at a time; `is_certain()` says whether the registration is beyond doubt, and `contradicted()`
+    is called when a bundle is said to be ours at a version at which it was taken away.
+    """
 
     def __init__(
         self,
@@ -34,12 +36,14 @@ class OwnershipQuestions:
         namespaces: NamespaceCache,
         metrics: AgentMetrics,
         is_certain: Callable[[], bool],
+        contradicted: Callable[[BundleName], Awaitable[None]],
     ) -> None:
         self._grants = grants
         self._nodes = nodes
         self._namespaces = namespaces
         self._metrics = metrics
         self._is_certain = is_certain
+        self._contradicted = contradicted
 
     async def ask(self, topic: TopicName) -> OwnerAnswer:
         """The answer for the broker.
@@ -49,6 +53,8 @@ class OwnershipQuestions:
         for _ in range(_TRIES):
             verdict, claim = await self._ask_once(topic)
             self._metrics.questions.labels(verdict).inc()
+            if verdict is Verdict.STALE and claim is not None:
+                await self._contradicted(claim.bundle)
             incarnation = self._grants.incarnation
             if incarnation is None or not self._is_certain():
                 raise NotRegisteredError(

@@ -24,12 +24,12 @@ from loadmanager.agent.presence import Phase
 from loadmanager.agent.registration import Registration
 from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.server import AgentServer
+from loadmanager.agent.set_back import SetBack
 from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
 from loadmanager.calling import HttpClient
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
-from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
 from loadmanager.wire.http import LeaseAnswer
 
@@ -85,17 +85,19 @@ class Agent:
         self.registration = Registration(
             store, broker_id, self._life, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
         )
+        set_back = SetBack(store, self.grants, self._withdraw)
         self.unloads = Unloads(
             self.grants,
             self._broker,
             self.namespaces,
             self.metrics,
-            self._read_epoch,
+            set_back.read_epoch,
             lambda: self.watch.loads,
             self.reporter.bundle_unloaded,
+            set_back.look,
         )
         self._questions = OwnershipQuestions(
-            self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain
+            self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain, set_back.look
         )
         self._topics = OpenTopics(
             self.namespaces, self.unloads.topics_of, lambda: self.watch.loads, self.reporter.bundles_changed
@@ -182,11 +184,9 @@ class Agent:
             self._clock,
         )
 
-    async def _read_epoch(self) -> int:
-        """The current epoch; `StoreError` when it cannot be read."""
-        await self._store.sync()
-        znode = await self._store.get(paths.EPOCH)
-        return znode.version if znode else 0
+    def _withdraw(self, reason: str) -> None:
+        self.registration.withdraw(reason)
+        self.registration.wake()
 
     def _broker_changed(self) -> None:
         self.registration.wake()

@@ -24,7 +24,7 @@ _UNLOADS_AT_A_TIME = 8
 
 class Unloads:
     """`read_epoch()` asks the metadata store for the current epoch, `open_topics()` are the topics in the broker's last
-    statistics, and `on_unloaded()` is called after each unload.
+    statistics, and `on_unloaded()` is called after each unload; `contradicted()` when the epoch of one is too old.
     """
 
     def __init__(
@@ -36,6 +36,7 @@ class Unloads:
         read_epoch: Callable[[], Awaitable[int]],
         open_topics: Callable[[], Iterable[str]],
         on_unloaded: Callable[[], None],
+        contradicted: Callable[[BundleName], Awaitable[None]],
     ) -> None:
         self._grants = grants
         self._broker = broker
@@ -44,6 +45,7 @@ class Unloads:
         self._read_epoch = read_epoch
         self._open_topics = open_topics
         self._on_unloaded = on_unloaded
+        self._contradicted = contradicted
 
     async def unload(
         self,
@@ -66,6 +68,8 @@ class Unloads:
         if isinstance(revocation, Refusal):
             self._metrics.unloads.labels(revocation).inc()
             log.warning("unload_refused", bundle=str(bundle), epoch=epoch, version=version, reason=revocation)
+            if revocation is Refusal.STALE_EPOCH:
+                await self._contradicted(bundle)
             return revocation
         try:
             await self._broker.unload(str(bundle), self._topics(revocation, hash_function))

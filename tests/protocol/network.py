@@ -17,6 +17,7 @@ import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -28,6 +29,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.http_writer import HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
+from protocol.manners import UNLOADS, Manner, answer
 from protocol.parties import Party, VirtualLoop, current_party
 from yarl import URL
 
@@ -36,7 +38,8 @@ _SLOW_SHARES = (0.0, 0.02, 0.1, 0.3)
 _SLOW_S = (0.05, 0.5, 2.5)
 _TRY_AGAIN_S = 0.2
 _TWICE_SHARE = 0.01
-_NEVER_S = 3_600.0
+_REDIRECTS = 307
+"""Where that leads, whoever follows is told 204."""
 
 
 @dataclass(eq=False, slots=True)
@@ -45,6 +48,8 @@ class Server:
 
     party: Party
     app: web.Application
+    manner: Manner = Manner.OBEYS
+    """How it answers unloads."""
 
 
 @dataclass(slots=True)
@@ -56,6 +61,8 @@ class Network:
     servers: dict[str, Server] = field(default_factory=dict)
     cuts: set[tuple[str, str]] = field(default_factory=set)
     delivered: Counter[str] = field(default_factory=Counter)
+    waiting: dict[asyncio.Future[web.Response], Party] = field(default_factory=dict)
+    """The clients that wait for an answer."""
     tell: Callable[[str], None] = lambda _: None
     slow_share: float = 0.0
     slow_s: float = 0.0
@@ -105,6 +112,7 @@ class Network:
             if not self.is_cut(server.party.host, party.host):
                 self.loop.as_party(party, self.latency_s(), _fail, answer)
 
+        self.waiting[answer] = party
         server.party.on_death.append(broken)
         deliver = _Delivery(self, party, server, method, url, headers, body, answer)
         deliver.later()
@@ -113,8 +121,15 @@ class Network:
         try:
             return await answer
         finally:
+            self.waiting.pop(answer, None)
             if broken in server.party.on_death:
                 server.party.on_death.remove(broken)
+
+    def break_connections(self, host: str) -> None:
+        """Whoever waits there for an answer is told that none will come; what was asked for is done nevertheless."""
+        for awaited, party in self.waiting.items():
+            if party.host == host:
+                self.loop.as_party(party, 0.0, _fail, awaited)
 
     async def _connect(self, host: str, address: str) -> Server:
         await asyncio.sleep(self.latency_s())
@@ -159,12 +174,15 @@ class _Delivery:
         self.network.loop.create_task(self._handle())
 
     async def _handle(self) -> None:
-        response = await respond(self.server.app, self.method, self.url, self.headers, self.body)
+        obey = partial(respond, self.server.app, self.method, self.url, self.headers, self.body)
+        response = await (answer(self.server.manner, obey) if self.url.path.endswith(UNLOADS) else obey())
         self._send(self.server.party.host, self.client, lambda: self._answered(response))
 
-    def _answered(self, response: web.Response) -> None:
+    def _answered(self, response: web.Response | None) -> None:
         self.network.delivered["answer"] += 1
-        if not self.answer.done():
+        if response is None:
+            _fail(self.answer)
+        elif not self.answer.done():
             self.network.tell(
                 f"{self.client} ◀ {self.server.party}: {response.status} to {self.method} {self.url.path}"
             )
@@ -278,6 +296,8 @@ class _Call:
             headers["Content-Type"] = "application/json"
         async with asyncio.timeout(self._timeout.total):
             response = await self._network.exchange(self._method, self._url, headers, body, self._timeout.sock_connect)
+            if response.status == _REDIRECTS and self._options.get("allow_redirects", True):
+                response = web.Response(status=204)
             return _Answer(self._url, response)
 
     async def __aenter__(self) -> _Answer:

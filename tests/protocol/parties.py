@@ -9,6 +9,8 @@ Which party a callback belongs to is in its context, which asyncio hands on from
 run in the order in which they became ready, as in any event loop; whose turn it is among several is drawn. Each party
 has a monotonic clock of its own, which runs a little fast or slow and began at some other time. Time passes only when
 nobody has anything left to do, so a day takes as long as what happens in it.
+
+Hundreds of thousands of callbacks a second go through here: the loop has handles of its own, and no debug mode.
 """
 
 from __future__ import annotations
@@ -17,14 +19,10 @@ import asyncio
 import contextvars
 import heapq
 import random
-from asyncio import events
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextvars import Context, ContextVar
 from typing import Any
-
-_LONGEST_RUN = 3
-"""Callbacks of one party in a row, at most."""
 
 _THREAD_S = 0.02
 """How long work in a worker thread takes, at most."""
@@ -48,7 +46,7 @@ class Party:
         self.is_paused = False
         self.is_dead = False
         self.on_death: list[Callable[[], None]] = []
-        self.ready: deque[events.Handle] = deque()
+        self.ready: deque[_Handle] = deque()
         self.context = contextvars.copy_context()
         self.context.run(_PARTY.set, self)
 
@@ -72,11 +70,30 @@ def current_party() -> Party | None:
     return _PARTY.get(None)
 
 
+class _Handle:
+    """A callback that is to run, in place of asyncio's own handles."""
+
+    __slots__ = ("args", "callback", "context", "due_s", "is_cancelled")
+
+    def __init__(
+        self, due_s: float, callback: Callable[..., object], args: tuple[object, ...], context: Context
+    ) -> None:
+        self.due_s = due_s
+        self.callback = callback
+        self.args = args
+        self.context = context
+        self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+    def cancelled(self) -> bool:
+        return self.is_cancelled
+
+
 class VirtualLoop(asyncio.BaseEventLoop):
     """The loop. `now_s` is the world's time, from 0 on; `time()` what the party that runs takes it for."""
 
-    _ready: deque[events.Handle]
-    """Where `call_soon` puts what is to be run."""
     _stopping: bool
 
     def __init__(self, rng: random.Random, most_callbacks_a_second: int = 200_000) -> None:
@@ -89,37 +106,48 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.set_task_factory(self._keep)  # type: ignore[arg-type]  # a stub that wants more of a factory
         self._rng = rng
         self._world = Party("world", "")
-        self._busy: dict[Party, None] = {}
-        self._timers: list[tuple[float, int, events.TimerHandle]] = []
+        self._busy: list[Party] = []
+        """Those whose turn it may be: they have something ready, and are not paused."""
+        self._timers: list[tuple[float, int, _Handle]] = []
         self._number = 0
-        self._most_a_second = most_callbacks_a_second
-        self._second, self._in_second = 0, 0
+        self._most_a_second = self._left = most_callbacks_a_second
+        self._second = 0
 
     def time(self) -> float:
         party = _PARTY.get(None)
-        return self.now_s if party is None else party.local_s(self.now_s)
+        return self.now_s if party is None else party.offset_s + self.now_s * party.rate
 
-    def call_at(
+    def call_soon(self, callback: Callable[..., object], *args: object, context: Context | None = None) -> _Handle:  # type: ignore[override]  # as good as asyncio's
+        handle = _Handle(0.0, callback, args, contextvars.copy_context() if context is None else context)
+        self._take(handle)
+        return handle
+
+    call_soon_threadsafe = call_soon  # type: ignore[assignment]  # there are no threads
+
+    def call_later(  # type: ignore[override]  # as good as asyncio's
+        self, delay: float, callback: Callable[..., object], *args: object, context: Context | None = None
+    ) -> _Handle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]  # as good as asyncio's
         self, when: float, callback: Callable[..., object], *args: object, context: Context | None = None
-    ) -> events.TimerHandle:
+    ) -> _Handle:
         """At a time by the clock of the party that is running now."""
         party = _PARTY.get(None)
         due_s = when if party is None else party.world_s(when)
-        timer = events.TimerHandle(due_s, callback, args, self, context)
-        self._number += 1
-        heapq.heappush(self._timers, (due_s, self._number, timer))
-        return timer
+        return self._later(due_s, callback, args, contextvars.copy_context() if context is None else context)
 
     def as_party(self, party: Party, delay_s: float, callback: Callable[..., object], *args: object) -> None:
         """Have the party run this after so many seconds of the world."""
-        timer = events.TimerHandle(self.now_s + delay_s, callback, args, self, party.context)
-        self._number += 1
-        heapq.heappush(self._timers, (self.now_s + delay_s, self._number, timer))
+        self._later(self.now_s + delay_s, callback, args, party.context)
 
-    def call_soon_threadsafe(
-        self, callback: Callable[..., object], *args: object, context: Context | None = None
-    ) -> events.Handle:
-        return self.call_soon(callback, *args, context=context)
+    def _later(
+        self, due_s: float, callback: Callable[..., object], args: tuple[object, ...], context: Context
+    ) -> _Handle:
+        handle = _Handle(due_s, callback, args, context)
+        self._number += 1
+        heapq.heappush(self._timers, (due_s, self._number, handle))
+        return handle
 
     def run_in_executor(self, executor: object, func: Callable[..., Any], *args: object) -> asyncio.Future[Any]:
         """A worker thread: it is done in one go, some time later."""
@@ -146,72 +174,66 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def pause(self, party: Party) -> None:
         party.is_paused = True
+        if party in self._busy:
+            self._busy.remove(party)
 
     def resume(self, party: Party) -> None:
+        if party.is_paused and party.ready:
+            self._busy.append(party)
         party.is_paused = False
 
     def kill(self, party: Party) -> None:
         """End it in the middle of whatever it does."""
+        self.pause(party)
         party.is_dead = True
         party.ready.clear()
-        self._busy.pop(party, None)
         for told in party.on_death:
             told()
 
     def _run_once(self) -> None:
+        busy = self._busy
         while not self._stopping:
-            self._sort_ready()
-            running = [party for party in self._busy if not party.is_paused]
-            if running:
-                party = running[0] if len(running) == 1 else self._rng.choice(running)
-                self._run_some(party)
+            if busy:
+                self._run_next(busy[int(self._rng.random() * len(busy))] if len(busy) > 1 else busy[0])
             elif not self._let_time_pass():
                 raise StuckError("nobody has anything to do, or to wait for")
-        self._sort_ready()
 
-    def _run_some(self, party: Party) -> None:
-        for _ in range(self._rng.randint(1, _LONGEST_RUN)):
-            if not party.ready:
-                break
-            handle = party.ready.popleft()
-            if not handle.cancelled():
-                self._in_second += 1
-                self.now_s += _CALLBACK_S
-                handle._run()
-                if self._stopping or self._ready:
-                    break
+    def _run_next(self, party: Party) -> None:
+        handle = party.ready.popleft()
         if not party.ready:
-            self._busy.pop(party, None)
-        if int(self.now_s) != self._second:
-            self._second, self._in_second = int(self.now_s), 0
-        if self._in_second > self._most_a_second:
-            raise StuckError(f"{self._in_second} callbacks within {self._second} s, the last ones of {party}")
+            self._busy.remove(party)
+        if handle.is_cancelled:
+            return
+        self.now_s += _CALLBACK_S
+        self._left -= 1
+        if not self._left:
+            raise StuckError(f"{self._most_a_second} callbacks within {self._second} s, the last ones of {party}")
+        try:
+            handle.context.run(handle.callback, *handle.args)
+        except Exception as error:  # noqa: BLE001 - as asyncio's loops do
+            self.call_exception_handler({"message": f"in {handle.callback}", "exception": error})
 
-    def _sort_ready(self) -> None:
-        """To each party what has become ready of it."""
-        ready = self._ready
-        while ready:
-            handle = ready.popleft()
-            party: Party = handle._context.get(_PARTY, self._world)  # type: ignore[attr-defined]
-            if party.is_dead:
-                continue
-            self._busy[party] = None
+    def _take(self, handle: _Handle) -> None:
+        """It is ready: to be run once it is the turn of its party, which is not, if that is dead."""
+        party = handle.context.get(_PARTY, self._world)
+        if not party.is_dead:
+            if not party.ready and not party.is_paused:
+                self._busy.append(party)
             party.ready.append(handle)
 
     def _let_time_pass(self) -> bool:
         """Until the next timer; False when there is none."""
         while self._timers:
-            due_s, _, timer = heapq.heappop(self._timers)
-            if timer.cancelled():
+            due_s, _, handle = heapq.heappop(self._timers)
+            if handle.is_cancelled:
                 continue
             self.now_s = max(self.now_s, due_s)
-            self._ready.append(timer)
+            if int(self.now_s) != self._second:
+                self._second, self._left = int(self.now_s), self._most_a_second
+            self._take(handle)
             return True
         return False
 
     def _check_closed(self) -> None:
         if not self.is_over:
             super()._check_closed()  # type: ignore[misc]  # BaseEventLoop has it
-
-    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
-        """Found when its time comes."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from protocol.brokers import Served
@@ -27,23 +27,56 @@ class Records:
     loop: VirtualLoop
     served: Served
     tell: Callable[[str], None]
+    unloads_at_a_time: int
     violations: list[str] = field(default_factory=list)
     namespaces: dict[str, NamespaceState] = field(default_factory=dict)
-    states_seen: set[int] = field(default_factory=set)
+    registered: dict[str, int] = field(default_factory=dict)
+    """The incarnations of the brokers that are registered."""
+    has_leader: bool = False
+    on_change: Callable[[], None] = lambda: None
     transitions: int = 0
     released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each bundle is on its way that is so now, by its name and version."""
     _leading_session: int = 0
-    _registered: dict[str, int] = field(default_factory=dict)
+    _epoch: int = -1
 
     def committed(self, session: int, ops: Sequence[Op], changes: dict[str, Znode | None]) -> None:
         if any(isinstance(op, Put) and op.path == paths.EPOCH for op in ops):
             self._leading_session = session
+            self._epoch = changes[paths.EPOCH].version  # type: ignore[union-attr]  # it was written
         for path, znode in changes.items():
             if path.startswith(f"{paths.BROKERS}/"):
                 self._broker_changed(path.rpartition("/")[2], znode)
-            if path.startswith(_PREFIX) and path.count("/") == _PREFIX.count("/") + 1:
+            if _is_namespace(path):
                 self._namespace_written(path, znode, session)
+            if path == paths.LEADER:
+                self.has_leader = znode is not None
+        self.on_change()
+
+    def set_back(self, znodes: dict[str, Znode]) -> None:
+        """What was written since these were so is undone: versions, epochs and incarnations go on from here."""
+        self.tell("ZooKeeper is back, with older data")
+        leader = znodes.get(paths.LEADER)
+        self.has_leader = leader is not None
+        self._leading_session = 0 if leader is None else leader.ephemeral_owner
+        self._epoch = znodes[paths.EPOCH].version if paths.EPOCH in znodes else -1
+        self.registered = {
+            path.rpartition("/")[2]: znode.czxid
+            for path, znode in znodes.items()
+            if path.startswith(f"{paths.BROKERS}/")
+        }
+        self.namespaces = {
+            path.removeprefix(_PREFIX): _decoded(path, znode) for path, znode in znodes.items() if _is_namespace(path)
+        }
+        self.released_at_s = {}
+        for state in self.namespaces.values():
+            self._note_released(state)
+
+    def bundles(self) -> Iterator[tuple[BundleName, Ownership]]:
+        """All there are, with who owns them."""
+        for state in self.namespaces.values():
+            for bundle_range, ownership in zip(state.bundles.ranges(), state.ownerships, strict=True):
+                yield BundleName(state.name, bundle_range), ownership
 
     def is_owner(self, topic: str, host: str, incarnation: int | None) -> bool:
         """Whether this life of the broker on the host is the one that the record of the topic's bundle names."""
@@ -56,10 +89,10 @@ class Records:
 
     def _broker_changed(self, broker: str, znode: Znode | None) -> None:
         if znode is None:
-            self._registered.pop(broker, None)
+            self.registered.pop(broker, None)
             self.tell(f"registration of {broker} ended")
-        elif self._registered.get(broker) != znode.czxid:
-            self._registered[broker] = znode.czxid
+        elif self.registered.get(broker) != znode.czxid:
+            self.registered[broker] = znode.czxid
             self.tell(f"{broker} registered, incarnation {znode.czxid}")
 
     def _namespace_written(self, path: str, znode: Znode | None, session: int) -> None:
@@ -69,7 +102,7 @@ class Records:
         if znode is None:
             self.namespaces.pop(name, None)
             return
-        after = decode_namespace(NamespaceName.parse(name), decode(znode.data, path), path)
+        after = _decoded(path, znode)
         before = self.namespaces.get(name)
         self.namespaces[name] = after
         self.violations += [
@@ -78,8 +111,8 @@ class Records:
         if before is not None:
             self.violations += [f"{name}: {text}" for text in succession_violations(before, after)]
             self._compare(before, after)
+            self._count_unloads(before, after)
         self._note_released(after)
-        self.states_seen.add(hash(tuple((o.state, o.owner, o.destination) for o in after.ownerships)))
 
     def _note_released(self, state: NamespaceState) -> None:
         before = self.released_at_s
@@ -100,6 +133,13 @@ class Records:
             if old.owner is not None and now.owner != old.owner:
                 self._check_closed(name, old)
 
+    def _count_unloads(self, before: NamespaceState, after: NamespaceState) -> None:
+        """A leader begins no more at a time than it may; what former leaders have begun it only follows."""
+        released = [each for each in after.ownerships if each.state is OwnershipState.RELEASING]
+        begun = [each for each in released if each.epoch == self._epoch]
+        if len(begun) > self.unloads_at_a_time and set(begun) - set(before.ownerships):
+            self.violations.append(f"{len(begun)} unloads at a time: {[str(each) for each in begun]}")
+
     def _check_closed(self, name: str, taken: Ownership) -> None:
         """Whom a bundle was taken from must not serve anything of it."""
         bundle = BundleName.parse(name)
@@ -113,3 +153,11 @@ class Records:
                 is_theirs = taken.owner.broker.startswith(f"{party.host}:")
                 if is_theirs and lease.incarnation == taken.owner.incarnation:
                     self.violations.append(f"{name} was taken from {taken.owner}, which still serves {topic}")
+
+
+def _is_namespace(path: str) -> bool:
+    return path.startswith(_PREFIX) and path.count("/") == _PREFIX.count("/") + 1
+
+
+def _decoded(path: str, znode: Znode) -> NamespaceState:
+    return decode_namespace(NamespaceName.parse(path.removeprefix(_PREFIX)), decode(znode.data, path), path)

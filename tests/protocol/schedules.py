@@ -17,12 +17,19 @@ from dataclasses import dataclass, replace
 from unittest.mock import patch
 
 import orjson
+from aiohttp import web_app
+from protocol.manners import Manner
 from protocol.parties import StuckError, VirtualLoop
-from protocol.world import BROKER_PORT, NAMESPACE, Shape, World, in_virtual_time
+from protocol.world import AGENT_PORT, BROKER_PORT, DRIFT, NAMESPACE, SESSION_S, Shape, World, in_virtual_time
+
+from loadmanager.core.ownership import Ownership
+from loadmanager.core.reasons.ownership import OwnershipReason
+from loadmanager.store.session import LEASE_RATIO
 
 _SETTLE_S = 60.0
 _ANSWER_S = 25.0
 _TRY_EVERY = 40
+_CREATE_AGAIN_S = 0.2
 _PAUSES_S = (0.01, 0.1, 0.5, 1.5)
 _LONG_PAUSE_S = 7.0
 
@@ -52,7 +59,7 @@ class Outcome:
     """What came of a schedule: `violations` is empty if everything held."""
 
     violations: tuple[str, ...]
-    events: int
+    messages: int
     duration_s: float
     transitions: int
     states: frozenset[int]
@@ -114,6 +121,18 @@ def _lag(world: World, step: Step) -> None:
 def _break_connections(world: World, step: Step) -> None:
     for connection in list(world.zookeeper.followers[step.number % 3].connections):
         connection.end()
+
+
+def _set_back(world: World, step: Step) -> None:
+    """Whoever does that has every lease of before lapse first: see `zookeeper`."""
+    world.zookeeper.set_back((LEASE_RATIO * (1 + DRIFT) + step.number % 7 / 4) * SESSION_S)
+
+
+def _behave(world: World, step: Step) -> None:
+    """Some agent answers unloads in another manner, until it is started again."""
+    agent = world.network.servers.get(f"b{step.number % world.shape.brokers}:{AGENT_PORT}")
+    if agent is not None:
+        agent.manner = list(Manner)[step.number // 3 % len(Manner)]
 
 
 def _use(world: World, step: Step) -> None:
@@ -184,6 +203,28 @@ def _pin(world: World, step: Step) -> None:
         )
 
 
+_SETTINGS = (
+    ("maxConcurrentUnloads", "1"),
+    ("maxConcurrentUnloadsPerBroker", "1"),
+    ("namespaceBundleUnloadingTimeoutMs", "1500"),
+    ("namespaceBundleUnloadingTimeoutMs", "15000"),
+    ("unloadAttemptTimeoutMs", "300"),
+    ("unloadAttemptTimeoutMs", "6000"),
+    ("loadBalancerSheddingEnabled", "false"),
+    ("loadBalancerSheddingIntervalMinutes", "0.02"),
+    ("loadBalancerAutoBundleSplitEnabled", "false"),
+    ("maxConcurrentUnloads", "as many as there are"),
+)
+"""What operators change; the last one they mistype."""
+
+
+def _change_a_setting(world: World, step: Step) -> None:
+    """Every third time it is taken back."""
+    key, value = _SETTINGS[step.number // 3 % len(_SETTINGS)]
+    url = f"{world.node_url(step.number)}/admin/v2/brokers/configuration/{key}"
+    world.ask(*(("DELETE", url) if step.number % 3 == 0 else ("POST", f"{url}/{value}")))
+
+
 def _plan(world: World, step: Step) -> None:
     url = f"{world.node_url(step.number)}/loadbalance/v1/plans"
     broker = f"b{step.number % world.shape.brokers}:{BROKER_PORT}"
@@ -203,12 +244,16 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "start": _on_process(World.start, up=False),
     "cut network": _cut,
     "mend network": _mend_network,
+    "break connections": lambda world, step: world.network.break_connections(step.target),
     "cut off from ZooKeeper": lambda world, step: world.zookeeper.cut(step.target),
     "mend ZooKeeper's network": lambda world, step: world.zookeeper.heal(step.target),
     "stop ZooKeeper": lambda world, _: world.zookeeper.stop(),
     "let ZooKeeper go on": lambda world, _: world.zookeeper.go_on(),
+    "save ZooKeeper's data": lambda world, _: world.zookeeper.save(),
+    "set ZooKeeper back": _set_back,
     "let a follower lag": _lag,
     "break connections to ZooKeeper": _break_connections,
+    "behave": _behave,
     "use a topic": _use,
     "unload": _on_bundle("unload"),
     "transfer": _on_bundle("unload", _destination),
@@ -220,6 +265,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "drain": _drain,
     "freeze": _freeze,
     "plan": _plan,
+    "change a setting": _change_a_setting,
 }
 """What may happen, by its name."""
 
@@ -234,6 +280,7 @@ _WEIGHTS = {
     "hold off": 1,
     "drain": 2,
     "plan": 1,
+    "change a setting": 2,
     "freeze": 1,
     "kill": 3,
     "stop": 1,
@@ -242,15 +289,19 @@ _WEIGHTS = {
     "resume": 7,
     "cut network": 3,
     "mend network": 3,
+    "break connections": 2,
+    "behave": 2,
     "cut off from ZooKeeper": 3,
     "mend ZooKeeper's network": 4,
     "stop ZooKeeper": 1,
     "let ZooKeeper go on": 3,
+    "save ZooKeeper's data": 1,
+    "set ZooKeeper back": 0.3,
     "let a follower lag": 2,
     "break connections to ZooKeeper": 2,
 }
 _OF_PROCESSES = frozenset({"kill", "stop", "start", "pause", "resume"})
-_OF_HOSTS = frozenset({"cut network", "cut off from ZooKeeper", "mend ZooKeeper's network"})
+_OF_HOSTS = frozenset({"cut network", "break connections", "cut off from ZooKeeper", "mend ZooKeeper's network"})
 
 
 def draw(seed: int, steps: int = 40) -> Schedule:
@@ -284,13 +335,12 @@ def run(schedule: Schedule) -> Outcome:
                 _leave_behind(loop)
     finally:
         asyncio.set_event_loop(None)
-    records = world.records
     return Outcome(
         tuple(world.violations),
-        world.events,
+        world.messages,
         loop.now_s,
-        records.transitions,
-        frozenset(records.states_seen),
+        world.records.transitions,
+        frozenset(world.states.seen),
         tuple(world.story),
     )
 
@@ -307,34 +357,32 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
         world.tell(f"— {step}")
         DO[step.what](world, step)
     _mend(world)
+    await world.wait_until(lambda: not world.zookeeper.is_stopped, _SETTLE_S)
+    await _create_namespace(world)
     await _expect_answers(world)
     await _lift_controls(world)
     await _expect_health(world)
+    await _expect_owners_let_go(world)
     await _expect_answers(world)
 
 
 async def _begin(world: World) -> None:
     for name in world.processes:
         world.start(name)
-    made: list[int] = []
-
-    def create(status: int = 0, _: bytes = b"") -> None:
-        made.append(status)
-        if not 200 <= status < 300 and status != 409:
-            world.loop.call_later(
-                0.2,
-                lambda: world.ask(
-                    "PUT",
-                    f"{world.node_url(0)}/admin/v2/namespaces/{NAMESPACE}",
-                    {"bundles": {"numBundles": world.shape.bundles}},
-                    then=create,
-                ),
-            )
-
-    create()
-    await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _SETTLE_S)
+    await _create_namespace(world)
     for number, topic in enumerate(world.topics):
         world.use(topic, number)
+
+
+async def _create_namespace(world: World) -> None:
+    """Unless there is one: ZooKeeper may have lost it."""
+    url, made = f"{world.node_url(0)}/admin/v2/namespaces/{NAMESPACE}", {"bundles": {"numBundles": world.shape.bundles}}
+    until_s = world.loop.now_s + _SETTLE_S
+    await world.wait(_CREATE_AGAIN_S)
+    while NAMESPACE not in world.records.namespaces and world.loop.now_s < until_s and not world.violations:
+        _restart_ended(world)
+        world.ask("PUT", url, made)
+        await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _CREATE_AGAIN_S)
 
 
 def _calm(world: World) -> None:
@@ -347,6 +395,8 @@ def _mend(world: World) -> None:
     _calm(world)
     world.tell("— everything is mended")
     world.network.cuts.clear()
+    for server in world.network.servers.values():
+        server.manner = Manner.OBEYS
     for host in list(world.zookeeper.cut_hosts):
         world.zookeeper.heal(host)
     world.zookeeper.go_on()
@@ -419,6 +469,33 @@ async def _expect_health(world: World) -> None:
         )
 
 
+async def _expect_owners_let_go(world: World) -> None:
+    """Whoever owns a bundle by now confirms an unload, if not the first one: nothing from before stands against it."""
+    owned = {name: ownership for name, ownership in world.records.bundles() if ownership.owner is not None}
+    tries = 0
+
+    def all_left() -> bool:
+        nonlocal tries
+        tries += 1
+        _restart_ended(world)
+        kept = {name for name, now in world.records.bundles() if name in owned and not _was_left(owned[name], now)}
+        for name in owned.keys() - kept:
+            del owned[name]
+        if tries % _TRY_EVERY == 1:
+            for name in owned:
+                world.ask("PUT", f"{world.node_url(0)}/admin/v2/namespaces/{name}/unload")
+        return not owned
+
+    if not await world.wait_until(all_left, _SETTLE_S) and not world.violations:
+        world.failures.append(f"{_SETTLE_S:g} s of asking for it, and not unloaded: {[str(name) for name in owned]}")
+
+
+def _was_left(before: Ownership, now: Ownership) -> bool:
+    """It was free or another's meanwhile: a release and its end are two versions on."""
+    is_back = now.version >= before.version + 2 and now.reason != OwnershipReason.UNLOAD_FAILED
+    return now.owner != before.owner or is_back
+
+
 def _restart_ended(world: World) -> bool:
     """As whoever runs services does: what ended is started again."""
     for name, process in world.processes.items():
@@ -437,6 +514,7 @@ def _leave_behind(loop: VirtualLoop) -> None:
             task._log_destroy_pending = False  # type: ignore[attr-defined]  # nobody waits for it
             with contextlib.suppress(BaseException):  # whatever its end wants to do, there is no world to do it in
                 task.get_coro().close()
+    web_app._cached_build_middleware.cache_clear()  # it would keep hundreds of worlds
 
 
 def shrink(schedule: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:

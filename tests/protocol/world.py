@@ -24,6 +24,8 @@ from protocol.brokers import Broker, Served
 from protocol.network import ClientSession, Network
 from protocol.parties import Party, VirtualLoop
 from protocol.records import Records
+from protocol.states import States
+from protocol.versions import as_another_version
 from protocol.virtual_time import virtual_time
 from protocol.zookeeper import Ensemble, ModelStore
 from support.nodes import settings as node_settings
@@ -40,15 +42,22 @@ NAMESPACE = "t/ns"
 SESSION_S = 6.0
 NODE_PORT, AGENT_PORT, BROKER_PORT = 8080, 9090, 6650
 _OK, _NO_CONTENT = 200, 204
-_DRIFT = 0.01
+_ANSWERS = {_OK, 202, _NO_CONTENT, 400, 404, 409, 412, 503, 504}
+"""Whatever is asked for is answered so."""
+DRIFT = 0.01
+_ANOTHER_VERSION = 0.2
+"""So many lives of nodes and agents are of another version."""
 _PATIENCE_S = 20.0
+UNLOADS_AT_A_TIME = 2
+"""By the nodes' own settings; operators only ever allow less."""
 _STORY_LINES = 400
 
 _NODE_SETTINGS = {
     "lookup_timeout_ms": 5_000,
-    "leader_probe_interval_ms": 200,
+    "leader_probe_interval_ms": 500,
     "namespace_bundle_unloading_timeout_ms": 8_000,
     "unload_attempt_timeout_ms": 2_000,
+    "max_concurrent_unloads": UNLOADS_AT_A_TIME,
 }
 
 Then = Callable[[int, bytes], None]
@@ -81,6 +90,10 @@ class Process:
     def is_up(self) -> bool:
         return self.party is not None and not self.party.is_dead
 
+    @property
+    def is_paused(self) -> bool:
+        return self.party is not None and self.party.is_paused
+
 
 class World:
     """One cluster. `violations` are what must never be, `unanswered` the requests that wait, and since when."""
@@ -94,15 +107,18 @@ class World:
         self.network = Network(loop, random.Random(self.rng.getrandbits(64)), tell=self.tell)
         self.zookeeper = Ensemble(loop, random.Random(self.rng.getrandbits(64)))
         self.served = Served(loop)
-        self.records = Records(loop, self.served, self.tell)
+        self.records = Records(loop, self.served, self.tell, UNLOADS_AT_A_TIME)
         self.served.is_owner = self.records.is_owner
         self.zookeeper.on_commit.append(self.records.committed)
+        self.zookeeper.on_set_back.append(self.records.set_back)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
         self._asked = 0
         self.processes: dict[str, Process] = {}
+        self.states = States(self.records, self.served, self.processes.values())
+        self.records.on_change = self.served.on_change = self.states.note
         self._people = Party("people", "people")
         for number in range(shape.nodes):
             self._add(f"node-{number}", f"n{number}", self._run_node)
@@ -118,8 +134,8 @@ class World:
         return [*self.served.violations, *self.records.violations, *self.failures]
 
     @property
-    def events(self) -> int:
-        """What one party has noticed of another so far."""
+    def messages(self) -> int:
+        """So many have arrived so far, of one party at another."""
         return self.network.delivered.total() + self.zookeeper.messages
 
     @property
@@ -139,7 +155,7 @@ class World:
         process = self.processes[name]
         assert not process.is_up, f"{name} is running"
         process.life += 1
-        rate, offset_s = self.rng.uniform(1 - _DRIFT, 1 + _DRIFT), self.rng.uniform(100.0, 1_000_000.0)
+        rate, offset_s = self.rng.uniform(1 - DRIFT, 1 + DRIFT), self.rng.uniform(100.0, 1_000_000.0)
         party = process.party = Party(f"{name}.{process.life}", process.host, rate, offset_s)
         self.loop.as_party(party, 0.0, self._begin, process, party)
 
@@ -179,15 +195,15 @@ class World:
                 await agent.close()
 
     async def _run_broker(self, process: Process, party: Party) -> None:
-        broker = Broker(party.name, process.life, f"http://{process.host}:{AGENT_PORT}", self.served)
-        self.served.joined(party.name, party, broker.lease)
+        broker = Broker(party, f"http://{process.host}:{AGENT_PORT}", self.served)
         self.network.serve(f"{process.host}:{BROKER_PORT}", party, broker.app())
         await _first(_event(process.stop), asyncio.ensure_future(broker.run()))
         await broker.host.shut_down()
 
     @contextlib.asynccontextmanager
     async def _a_store(self) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
-        store = ModelStore(self.zookeeper, session_timeout_s=SESSION_S)
+        written = as_another_version if self.rng.random() < _ANOTHER_VERSION else list
+        store = ModelStore(self.zookeeper, session_timeout_s=SESSION_S, written=written)
         await store.start()
         try:
             yield store
@@ -211,6 +227,8 @@ class World:
         timeout = aiohttp.ClientTimeout(total=_PATIENCE_S)
         try:
             async with ClientSession().request(method, url, timeout=timeout, **options) as answer:
+                if answer.status not in _ANSWERS:
+                    self.failures.append(f"{name} was answered {answer.status}: {await answer.text()}")
                 if then is not None:
                     then(answer.status, await answer.read())
         except (aiohttp.ClientError, TimeoutError):

@@ -9,6 +9,10 @@ the follower has what the leader had. A session lives on while its client is hea
 not. A connection that breaks leaves open what became of the writes under way. The tree itself and its transactions
 are those of `loadmanager.store.memory`. The client keeps to `MetadataStore`, and trusts its session as the one on
 ZooKeeper does: by `loadmanager.store.session`.
+
+The servers may come back with what they had when they were last saved, with nothing at first: tree, sessions and
+transaction ids go back. They hang up on whoever has seen more. They are down for longer than any lease lasts: with
+less, what was served before may be served by two.
 """
 
 from __future__ import annotations
@@ -42,7 +46,9 @@ from loadmanager.store.session import (
     Connected,
     Drop,
     Event,
+    GivenUp,
     Heartbeat,
+    HungUp,
     OfSession,
     Plain,
     Session,
@@ -57,6 +63,7 @@ _RECONNECT_S = (0.02, 0.3)
 _CONNECT_TIMEOUT_S = 1.0
 _TICK_S = 0.2
 _FOLLOWERS = 3
+_SERVERS = "zookeeper"
 
 
 class Clockwork(Protocol):
@@ -72,6 +79,9 @@ Changes = dict[str, Znode | None]
 OnCommit = Callable[[int, Sequence[Op], Changes], None]
 """Told of each transaction: the session, its operations, and the znodes as they are then; None: deleted."""
 
+OnSetBack = Callable[[dict[str, Znode]], None]
+"""Told of the tree with which the servers have come back."""
+
 
 _Greeting = tuple["Follower", int] | None
 """Who takes a client, and its session: 0 when that has expired. None: nobody who has seen as much as the client."""
@@ -82,6 +92,16 @@ class _Session:
     number: int
     timeout_s: float
     heard_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What servers have on their disks."""
+
+    zxid: int
+    znodes: dict[str, Znode]
+    sessions: dict[int, float]
+    """Their timeouts, in seconds."""
 
 
 @dataclass(eq=False, slots=True)
@@ -115,6 +135,9 @@ class Ensemble:
         self.followers = [Follower(f"zk{number}") for number in range(_FOLLOWERS)]
         self.sessions: dict[int, _Session] = {}
         self.is_stopped = False
+        self.is_being_set_back = False
+        self.era = 0
+        """How often the servers were set back: what was under way before that is lost."""
         self.has_ended = False
         self.most_lag_s = _LAG_S
         """How late a follower that does not lag is, at most."""
@@ -122,9 +145,11 @@ class Ensemble:
         """So many messages are slow: drawn once."""
         self.cut_hosts: set[str] = set()
         self.on_commit: list[OnCommit] = []
+        self.on_set_back: list[OnSetBack] = []
         self.messages = 0
         self._numbers = 0
         self._held: list[Callable[[], None]] = []
+        self._saved = _Saved(self.zxid, dict(self.znodes), {})
         loop.as_party(self.party, _TICK_S, self._tick)
 
     def end(self) -> None:
@@ -137,11 +162,42 @@ class Ensemble:
         self.is_stopped = True
 
     def go_on(self) -> None:
+        if self.is_being_set_back:
+            return
         self.is_stopped = False
         self._expire()
         held, self._held = self._held, []
         for then in held:
             self.loop.as_party(self.party, 0.0, then)
+
+    def save(self) -> None:
+        """What there is now is what the servers may be set back to."""
+        timeouts_s = {session.number: session.timeout_s for session in self.sessions.values()}
+        self._saved = _Saved(self.zxid, dict(self.znodes), timeouts_s)
+
+    def set_back(self, down_s: float) -> None:
+        """End the servers, and start them again after so many seconds, with what was saved."""
+        if self.is_being_set_back:
+            return
+        self.is_being_set_back = self.is_stopped = True
+        self.era += 1
+        self._held.clear()
+        for follower in self.followers:
+            for connection in list(follower.connections):
+                connection.end()
+        self.loop.as_party(self.party, down_s, self._come_back)
+
+    def _come_back(self) -> None:
+        saved, now_s = self._saved, self.loop.now_s
+        self.zxid, self.znodes = saved.zxid, dict(saved.znodes)
+        self.sessions = {number: _Session(number, timeout_s, now_s) for number, timeout_s in saved.sessions.items()}
+        for follower in self.followers:
+            follower.zxid, follower.znodes, follower.last_due_s = saved.zxid, dict(saved.znodes), now_s
+            follower.waiting.clear()
+        for told in self.on_set_back:
+            told(self.znodes)
+        self.is_being_set_back = False
+        self.go_on()
 
     def cut(self, host: str) -> None:
         """Nothing gets through between this host and any server."""
@@ -240,9 +296,11 @@ class Ensemble:
         for follower in self.followers:
             due_s = max(follower.last_due_s, self.loop.now_s + follower.lag_s + self.rng.uniform(0.0, self.most_lag_s))
             follower.last_due_s = due_s
-            self.loop.as_party(self.party, due_s - self.loop.now_s, self._take, follower, zxid, changes)
+            self.loop.as_party(self.party, due_s - self.loop.now_s, self._take, self.era, follower, zxid, changes)
 
-    def _take(self, follower: Follower, zxid: int, changes: Changes) -> None:
+    def _take(self, era: int, follower: Follower, zxid: int, changes: Changes) -> None:
+        if era != self.era:
+            return
         _apply(follower.znodes, changes)
         follower.zxid = zxid
         for connection in follower.connections:
@@ -353,7 +411,8 @@ class _Connection:
         def done(result: Any) -> None:  # noqa: ANN401 - whatever is answered
             self._is_serving = False
             if self.is_open:
-                self._out(lambda: _resolve(request.answer, result))
+                zxid = self.follower.zxid
+                self._out(lambda: self._store.answered(self, request.answer, result, zxid))
             self._serve_next()
 
         request.serve(done)
@@ -389,11 +448,19 @@ def _resolve(answer: asyncio.Future[Any], result: Any) -> None:  # noqa: ANN401 
 
 
 class ModelStore(OfSession):
-    """A `MetadataStore` of the party that makes it."""
+    """A `MetadataStore` of the party that makes it; `written` is what it writes in place of what it is given."""
 
-    def __init__(self, ensemble: Ensemble, *, session_timeout_s: float = 6.0, connect_timeout_s: float = 15.0) -> None:
+    def __init__(
+        self,
+        ensemble: Ensemble,
+        *,
+        session_timeout_s: float = 6.0,
+        connect_timeout_s: float = 15.0,
+        written: Callable[[Sequence[Op]], Sequence[Op]] = lambda ops: ops,
+    ) -> None:
         super().__init__(Session(session_timeout_s))
         self._ensemble = ensemble
+        self._written = written
         self._party = current_party() or ensemble.party
         self._timer: asyncio.TimerHandle | None = None
         self._connect_timeout_s = connect_timeout_s
@@ -442,6 +509,8 @@ class ModelStore(OfSession):
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
         for path in paths:
             check_path(path)
+        if not paths:
+            return []
         found: list[Znode | None] = await self._ask(lambda follower: [follower.znodes.get(path) for path in paths])
         return found
 
@@ -463,15 +532,16 @@ class ModelStore(OfSession):
         check_sizes(ops)
         if not ops:
             return []
+        ops = self._written(ops)
         self._check_usable(session_id)
-        number, follower = self.session_id, self._follower()
+        number, follower, era = self.session_id, self._follower(), self._ensemble.era
 
         def serve(done: Callable[[Any], None]) -> None:
             self._ensemble.loop.as_party(self._ensemble.party, self._ensemble.latency_s(), write, done)
 
         def write(done: Callable[[Any], None]) -> None:
             def act() -> None:
-                if number not in self._ensemble.sessions:
+                if number not in self._ensemble.sessions or era != self._ensemble.era:
                     return
                 try:
                     versions = self._ensemble.write(ops, number)
@@ -517,6 +587,11 @@ class ModelStore(OfSession):
         return self._subscriptions.on_session(callback)
 
     # What arrives
+
+    def answered(self, connection: _Connection, answer: asyncio.Future[Any], result: Any, zxid: int) -> None:  # noqa: ANN401 - whatever is answered
+        if connection is self._connection:
+            self._seen_zxid = max(self._seen_zxid, zxid)
+        _resolve(answer, result)
 
     def changed(self, connection: _Connection, paths: Sequence[str]) -> None:
         if connection is self._connection:
@@ -580,6 +655,11 @@ class ModelStore(OfSession):
             return
         if answer is not None:
             self._connected(*answer, asked_at_s)
+        elif self.session_id:
+            self._step(HungUp(_SERVERS))
+            if self._session.is_over(loop.time()):
+                self._seen_zxid = 0
+                self._step(GivenUp(_SERVERS))
 
     def _connected(self, follower: Follower, number: int, asked_at_s: float) -> None:
         if self.session_id and number != self.session_id:

@@ -27,6 +27,8 @@ class LiveSettings:
         self.current = base
         self.planner: PlannerSettings = base.planner_settings()
         self.overrides: Mapping[str, str] = {}
+        self._applied: Mapping[str, str] = {}
+        self._faults: list[str] = []
         self._changed = asyncio.Event()
 
     def check(self, overrides: Mapping[str, str]) -> Settings:
@@ -35,14 +37,17 @@ class LiveSettings:
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:
         """Put these in force in place of those before, but for those that cannot be used; what is wrong with them."""
-        settings, usable, faults = usable_overrides(self.base, overrides)
+        if overrides == self._applied:  # it is read again more often than it is changed
+            return self._faults
+        settings, usable, self._faults = usable_overrides(self.base, overrides)
+        self._applied = overrides
         if usable != self.overrides:
             log.info("dynamic_configuration", overrides=usable)
             self.overrides = usable
             self.current, self.planner = settings, settings.planner_settings()
             self._changed.set()
             self._changed = asyncio.Event()
-        return faults
+        return self._faults
 
     async def pause(self, interval_s: Callable[[Settings], float]) -> None:
         """Sleep for an interval that may be changed meanwhile: a shorter one counts from the beginning, too."""

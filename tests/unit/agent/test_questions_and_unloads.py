@@ -43,6 +43,16 @@ class Broker:
         self.closed.append((bundle, topics))
 
 
+class Contradicted:
+    """Told of bundles of which two things were said that cannot both be true."""
+
+    def __init__(self) -> None:
+        self.bundles: list[BundleName] = []
+
+    async def __call__(self, bundle: BundleName) -> None:
+        self.bundles.append(bundle)
+
+
 async def epoch_one() -> int:
     """The epoch znode's version."""
     return 1
@@ -67,13 +77,28 @@ async def test_a_node_that_knows_nothing_is_no_answer_and_the_next_one_is_asked(
     topic = TopicName.parse(TOPICS[0])
     owned = Claim(bundle_of(TOPICS[0]), OwnershipState.OWNED, B1, 1)
     nodes = cast("LoadManagerNodes", Nodes(None, owned))
-    questions = OwnershipQuestions(grants, nodes, a_cache(grants), AgentMetrics(B1.broker), lambda: True)
+    contradicted = Contradicted()
+    metrics = AgentMetrics(B1.broker)
+    questions = OwnershipQuestions(grants, nodes, a_cache(grants), metrics, lambda: True, contradicted)
     answer = await questions.ask(topic)
     assert (answer.owned, answer.bundle, answer.owner) == (True, str(owned.bundle), B1.broker)
+    assert contradicted.bundles == []
+
+
+async def test_a_bundle_that_is_said_to_be_ours_as_it_was_before_it_was_taken_away_is_looked_into(
+    grants: Grants,
+) -> None:
+    bundle, contradicted = bundle_of(TOPICS[0]), Contradicted()
+    grants.revoke(bundle, B1, epoch=1, version=2)
+    nodes = cast("LoadManagerNodes", Nodes(Claim(bundle, OwnershipState.OWNED, B1, 1)))
+    metrics = AgentMetrics(B1.broker)
+    questions = OwnershipQuestions(grants, nodes, a_cache(grants), metrics, lambda: True, contradicted)
+    assert not (await questions.ask(TopicName.parse(TOPICS[0]))).owned
+    assert contradicted.bundles == [bundle]
 
 
 async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundaries_is_closed(grants: Grants) -> None:
-    cache, broker, unloaded = a_cache(grants), Broker(), list[None]()
+    cache, broker, unloaded, contradicted = a_cache(grants), Broker(), list[None](), Contradicted()
     cache.take(NAME, FOUR)
     metrics = AgentMetrics(B1.broker)
     unloads = Unloads(
@@ -84,13 +109,16 @@ async def test_without_a_hash_function_what_is_open_in_the_bundle_by_the_boundar
         epoch_one,
         lambda: TOPICS,
         lambda: unloaded.append(None),
+        contradicted,
     )
     bundle = bundle_of(TOPICS[0])
     assert await unloads.unload(bundle, B1, epoch=1, version=1) is None
     assert broker.closed == [(str(bundle), sorted(topic for topic in TOPICS if bundle_of(topic) == bundle))]
     assert unloaded == [None]
+    assert contradicted.bundles == []
     assert await unloads.unload(bundle, B1, epoch=0, version=2) is Refusal.STALE_EPOCH
     assert unloaded == [None]
+    assert contradicted.bundles == [bundle]
     counted = {
         str(sample.labels["outcome"]): sample.value
         for sample in next(iter(metrics.unloads.collect())).samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from unittest.mock import patch
 
 from loadmanager.config import Settings
 from loadmanager.leader.picture.live_settings import LiveSettings
@@ -30,13 +31,15 @@ def test_a_bad_override_is_named_and_the_good_ones_hold() -> None:
     (fault,) = live.apply({OVERLOADED: "70", INTERVAL: "never"})
     assert INTERVAL in fault
     assert live.overrides == {OVERLOADED: "70"}
+    assert live.apply({OVERLOADED: "70", INTERVAL: "never"}) == [fault], "it is said at every reading"
 
 
-def test_the_settings_of_the_planner_are_made_once_and_not_at_every_reading() -> None:
+def test_settings_are_made_once_and_not_at_every_reading() -> None:
     live = LiveSettings(Settings())
     live.apply({OVERLOADED: "70"})
     planner = live.planner
-    live.apply({OVERLOADED: "70"})
+    with patch("loadmanager.leader.picture.live_settings.usable_overrides", side_effect=AssertionError):
+        live.apply({OVERLOADED: "70"})
     assert live.planner is planner
 
 

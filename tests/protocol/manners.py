@@ -1,0 +1,42 @@
+"""How unloads may be answered, by an agent that fails or by what is between: none of it is a word that can be taken."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+UNLOADS = "/unload"
+"""What their paths end with."""
+_CREEPS_S = 3.0
+_WHO_SAYS_YES = "http://yes:1/"
+
+
+class Manner(enum.Enum):
+    """What is said of an unload. Whatever is not obeyed leaves the broker as it is."""
+
+    OBEYS = "does it, and says so"
+    REFUSES = "412"
+    FAILS = "503"
+    REDIRECTS = "307, to somebody who says 204"
+    CREEPS = "does it, after the call has timed out"
+    BREAKS_OFF = "ends the connection"
+    IS_SILENT = "nothing, ever"
+
+
+_STATUSES = {Manner.REFUSES: 412, Manner.FAILS: 503, Manner.REDIRECTS: 307}
+
+
+async def answer(manner: Manner, obey: Callable[[], Awaitable[web.Response]]) -> web.Response | None:
+    """What comes back; None when the connection ends instead."""
+    if manner in _STATUSES:
+        return web.Response(status=_STATUSES[manner], headers={"Location": _WHO_SAYS_YES})
+    if manner is Manner.BREAKS_OFF:
+        return None
+    if manner is Manner.IS_SILENT:
+        await asyncio.Event().wait()
+    if manner is Manner.CREEPS:
+        await asyncio.sleep(_CREEPS_S)
+    return await obey()

@@ -1,0 +1,35 @@
+"""Another version of the product beside this one: it writes fields that nobody here knows, and omits what it may."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import orjson
+
+from loadmanager.store import paths
+from loadmanager.store.base import Create, Op, Put
+from loadmanager.store.codec import decode, pack
+
+_UNKNOWN = {"ofAnotherVersion": {"is": ["not", 1, None]}}
+_ASSUMED = "hashFunction"
+"""May be missing in a namespace's record: here it is the one that is assumed then."""
+
+_WRITTEN = (paths.NAMESPACES, paths.NODES, paths.BROKERS, paths.LEADER)
+"""Where records are that grow with versions; what operators lay down is refused when it holds anything unknown."""
+
+
+def as_another_version(ops: Sequence[Op]) -> list[Op]:
+    """What it would write in place of these."""
+    return [_rewritten(op) if isinstance(op, Create | Put) and op.path.startswith(_WRITTEN) else op for op in ops]
+
+
+def _rewritten(op: Create | Put) -> Create | Put:
+    if not op.data.startswith(b"{"):
+        return op
+    record: dict[str, Any] = orjson.loads(decode(op.data, op.path))
+    record.pop(_ASSUMED, None)
+    for part in (record, *record.get("ownership", {}).values()):
+        part.update(_UNKNOWN)
+    return replace(op, data=pack(orjson.dumps(record)))
