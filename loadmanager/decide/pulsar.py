@@ -16,10 +16,10 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from loadmanager.config import Settings
+from loadmanager.decide.broker_settings import BrokerSettings, BrokerSettingsError
 from loadmanager.decide.checks import is_range
 from loadmanager.decide.collecting import Collected, Reader, as_record, walk, without_empty_averages
-from loadmanager.decide.settings import LEGACY_WEIGHTS, WITHOUT_EFFECT
+from loadmanager.decide.settings import known_settings, usable_settings
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
 from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, BrokerData, BundleStats, ResourceQuota
@@ -36,8 +36,17 @@ _EXTENSIBLE = "ExtensibleLoadManagerImpl"
 _Record = tuple[str, str, dict[str, Any]]
 
 
-async def collect_pulsar(store: Reader, taken_at_ms: int, cluster: str | None) -> Collected:
-    """The state of the Pulsar cluster in this ZooKeeper; its policies are those of `cluster`, or of the only one."""
+async def collect_pulsar(
+    store: Reader, taken_at_ms: int, cluster: str | None, told: BrokerSettings | None = None
+) -> Collected:
+    """The state of the Pulsar cluster in this ZooKeeper, with the settings that a broker told of.
+
+    Its policies are those of `cluster`, or of that broker's cluster, or of the only one. Raises `BrokerSettingsError`
+    if that broker's is none of the clusters here.
+    """
+    if told is not None:
+        await _check_cluster(store, told)
+        cluster = cluster or told.cluster
     collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}, "namespaces": {}})
     await collect_brokers(store, collected)
     await _namespaces(store, collected)
@@ -45,8 +54,17 @@ async def collect_pulsar(store: Reader, taken_at_ms: int, cluster: str | None) -
     await _averages(store, collected)
     await _quotas(store, collected)
     await _policies(store, collected, cluster)
-    await _configuration(store, collected)
+    await _configuration(store, collected, told)
     return collected
+
+
+async def _check_cluster(store: Reader, told: BrokerSettings) -> None:
+    clusters = await store.children(_CLUSTERS)
+    if clusters and told.cluster not in clusters:
+        raise BrokerSettingsError(
+            f"--admin-url {told.url}: a broker of the cluster {told.cluster!r}, and {_CLUSTERS} has"
+            f" {', '.join(sorted(clusters))}: give a broker of the cluster in this metadata store"
+        )
 
 
 async def _records(
@@ -195,10 +213,20 @@ def _isolation(data: object) -> dict[str, Any]:
     return content
 
 
-async def _configuration(store: Reader, collected: Collected) -> None:
-    """The settings that were changed while the brokers ran; those of other parts of a broker are left out."""
-    known = {Settings.key(name) for name in Settings.model_fields} | WITHOUT_EFFECT | LEGACY_WEIGHTS.keys()
-    for _, _, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
-        values = {key: value for key, value in record.items() if key in known and isinstance(value, str)}
-        if values:
-            collected.content["configuration"] = values
+async def _configuration(store: Reader, collected: Collected, told: BrokerSettings | None) -> None:
+    """The settings that are known here: those that were changed while the brokers ran, over those a broker told of.
+
+    What was changed holds for all brokers, so for the one that leads, and the one that told may not have heard of it
+    yet. Pulsar stores any text there; brokers ignore what is no value of the key, and so is done here.
+    """
+    values: dict[str, str] = {}
+    if told is not None:
+        values, faults = usable_settings(told.texts, f"--admin-url {told.url}")
+        collected.faults += faults
+    for _, path, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
+        texts = {key: value for key, value in known_settings(record).items() if isinstance(value, str)}
+        changed, faults = usable_settings(texts, path)
+        values |= changed
+        collected.faults += faults
+    if values:
+        collected.content["configuration"] = values
