@@ -225,8 +225,7 @@ async def _configuration(store: Reader, collected: Collected, told: BrokerSettin
         collected.faults += faults
     for _, path, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
         texts = {key: value for key, value in known_settings(record).items() if isinstance(value, str)}
-        changed, faults = usable_settings(texts, path)
-        values |= changed
+        values, faults = usable_settings(texts, path, values)
         collected.faults += faults
     if values:
         collected.content["configuration"] = values

@@ -22,6 +22,7 @@ from loadmanager.cli.dump import dump
 from loadmanager.decide.broker_settings import BrokerSettings, BrokerSettingsError, fetch_settings
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.pulsar import collect_pulsar
+from loadmanager.decide.settings import PLACEMENT, SHEDDING
 from loadmanager.errors import ConfigurationError
 from loadmanager.wire.dump import encode
 
@@ -166,6 +167,16 @@ async def test_a_strategy_that_has_to_be_both_is_taken_along_as_both() -> None:
     line = json.loads(encode(found.finish()))
     assert line["configuration"] == both
     assert len(answers(line, "--shed", "ThresholdShedder")) == 1
+
+
+async def test_half_of_such_a_strategy_is_usable_over_the_other_half_that_a_broker_tells() -> None:
+    own = f"{IMPL}.AvgShedder"
+    changed: dict[str, object] = {"/admin/configuration": {SHEDDING: own}}
+    found = await collected(BrokerSettings("http://b", "c1", {PLACEMENT: own, SHEDDING: own}), changed)
+    assert (found.finish()["configuration"], found.faults) == ({PLACEMENT: own, SHEDDING: own}, [])
+    alone = await collected(None, changed)
+    assert "configuration" not in alone.finish()
+    assert [fault.partition(": ")[0] for fault in alone.faults] == ["/admin/configuration"]
 
 
 CLUSTERS: dict[str, object] = {f"/admin/clusters/{name}/failureDomain/{name}": {"brokers": []} for name in ("c1", "c2")}
