@@ -1,7 +1,8 @@
 """The settings that a broker of Pulsar's goes by, asked of the broker itself: with them a decision needs no `--set`.
 
 Source: `GET /admin/v2/brokers/configuration/runtime` of Pulsar's brokers: every key of theirs and its value as text, a
-list as `[a, b]`, what is not set as an empty text; those of their file, under what dynamic configuration has changed.
+list as `[a, b]`, what is not set as an empty text or `Optional.empty`; those of their file, under what dynamic
+configuration has changed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _PATH = "/admin/v2/brokers/configuration/runtime"
 _TIMEOUT_S = 10.0
 _CLUSTER = "clusterName"
 _OF_PULSAR = (_CLUSTER, "loadManagerClassName")
-_UNSET = ("", "null")
+_UNSET = ("", "Optional.empty")
 _EXPECTED = "give the web service of a Pulsar broker, such as http://broker:8080"
 _REFUSED = (
     "the broker wants credentials, and `dump` has none to send: leave --admin-url out, and give `decide` with --set"
