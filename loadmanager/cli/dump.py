@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +15,14 @@ import typer
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import store_of, write_lines
 from loadmanager.config import Settings, load_settings
+from loadmanager.decide.broker_settings import BrokerSettingsError, fetch_settings
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.dumping import collect_cluster
 from loadmanager.decide.pulsar import collect_pulsar
 from loadmanager.errors import ConfigurationError, ForeignStoreError, InvalidRecordError, StoreError
 from loadmanager.observability import configure_logging
 from loadmanager.store.foreign import find_pulsar
+from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.dump import encode
 
 
@@ -31,6 +35,12 @@ def dump(
     cluster: Annotated[
         str | None, typer.Option(help="With --pulsar: whose isolation policies and failure domains.")
     ] = None,
+    admin_url: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="With --pulsar: the broker whose settings are taken along, http://broker:8080."
+        ),
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Add the line to this file instead of printing it.")] = None,
 ) -> None:
     """Read the state of a cluster from its metadata store, changing nothing, as a line of JSON.
@@ -38,39 +48,54 @@ def dump(
     What cannot be read is left out, and said on standard error.
     """
     configure_logging(json_lines=False, level="error")
+    if admin_url is not None and not pulsar:
+        fail("--admin-url: only with --pulsar", EXIT_CONFIGURATION)
     try:
         settings = load_settings(Settings, config)
         if metadata_store_url is not None:
             settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
-        collected = asyncio.run(_collect(settings, cluster, pulsar=pulsar))
+        collected = asyncio.run(_collect_pulsar(settings, cluster, admin_url) if pulsar else _collect(settings))
         line = encode(collected.finish())
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
-    except InvalidRecordError as error:
+    except (InvalidRecordError, BrokerSettingsError) as error:
         fail(str(error), EXIT_FAILURE)
     for fault in collected.faults:
         print(f"left out: {fault}", file=sys.stderr)
     _write(line, output)
 
 
-async def _collect(settings: Settings, cluster: str | None, *, pulsar: bool) -> Collected:
-    store = store_of(settings, create_chroot=False)
-    await store.start()
-    try:
-        taken_at_ms = time.time_ns() // 1_000_000
-        if pulsar:
-            return await collect_pulsar(store, taken_at_ms, cluster)
+async def _collect_pulsar(settings: Settings, cluster: str | None, admin_url: str | None) -> Collected:
+    told = None if admin_url is None else await fetch_settings(admin_url)
+    async with _reading(settings) as store:
+        return await collect_pulsar(store, _now_ms(), cluster, told)
+
+
+async def _collect(settings: Settings) -> Collected:
+    async with _reading(settings) as store:
         znode = await find_pulsar(store)
         if znode is not None:
             raise ForeignStoreError(
                 f"metadataStoreUrl {settings.metadata_store_url}: this is a Pulsar's metadata ({znode}):"
                 " with --pulsar it is read"
             )
-        return await collect_cluster(store, taken_at_ms, settings)
+        return await collect_cluster(store, _now_ms(), settings)
+
+
+@asynccontextmanager
+async def _reading(settings: Settings) -> AsyncIterator[ZooKeeperStore]:
+    store = store_of(settings, create_chroot=False)
+    await store.start()
+    try:
+        yield store
     finally:
         await store.close()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _write(line: str, output: Path | None) -> None:

@@ -153,7 +153,10 @@ def namespace_of(bundle: str) -> str:
 
 
 def is_self_test_namespace(namespace: str) -> bool:
-    """Whether it is one in which a broker of Pulsar tests itself: it belongs to that broker and never moves."""
+    """Whether it is one in which a broker of Pulsar tests itself: it belongs to that broker and never moves.
+
+    Those of Pulsar's first form, with a cluster before the broker, are such too.
+    """
     return _SELF_TEST_NAMESPACE.fullmatch(namespace) is not None
 
 

@@ -9,7 +9,7 @@ from itertools import chain, pairwise
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.names import BundleRange, InvalidNameError, NamespaceName, namespace_of
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.dump import DumpLine
+from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, DumpLine
 from loadmanager.wire.records import parse_boundaries
 
 _RANGE = re.compile(r"(0x[0-9a-f]{1,8})_(0x[0-9a-f]{1,8})", re.IGNORECASE)
@@ -25,19 +25,21 @@ def check(line: DumpLine, where: str) -> None:
         _check_declared(line, namespace, own, where)
     for bundle in line.get("recentlyUnloaded", {}).get("bundles", {}):
         parse_bundle(bundle, f"{where}: recentlyUnloaded.bundles")
+    for bundle in line.get("resourceQuotas", {}).keys() - {DEFAULT_QUOTA_NAME}:
+        parse_bundle(bundle, f"{where}: resourceQuotas")
     _check_brokers(line, where)
 
 
 def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
     """The namespace of a bundle, and its range; None for one with a label that ends in a number in place of a range.
 
-    Hexadecimal digits may have either case. Raises `InvalidRecordError`.
+    Hexadecimal digits may have either case, and the namespace either form of Pulsar's. Raises `InvalidRecordError`.
     """
     namespace, _, text = name.rpartition("/")
     found = _RANGE.fullmatch(text)
     try:
         if found is not None or namespace:
-            NamespaceName.parse(namespace)
+            _check_namespace(namespace)
         if found is not None:
             return namespace, BundleRange(int(found[1], 16), int(found[2], 16))
     except InvalidNameError as error:
@@ -45,6 +47,22 @@ def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
     if not _LABEL.fullmatch(text):
         raise InvalidRecordError(f"{where}: bundle {name[:80]!r}: expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
     return namespace, None
+
+
+def is_range(text: str) -> bool:
+    """Whether it is how a range is written."""
+    return _RANGE.fullmatch(text) is not None
+
+
+def _check_namespace(text: str) -> None:
+    """Raise `InvalidNameError` for what is no namespace. Pulsar's first form, `tenant/cluster/namespace`, is one in a
+    dump, where names are only compared; records and addresses of ours have no room for it.
+    """
+    tenant, *names = text.split("/")
+    if len(names) != 2:  # noqa: PLR2004 - a cluster and a name
+        NamespaceName.parse(text)
+    for name in names:
+        NamespaceName.of(tenant, name)
 
 
 def check_bundle(line: DumpLine, name: str, where: str, key: str) -> None:
@@ -126,7 +144,7 @@ def _check_brokers(line: DumpLine, where: str) -> None:
         _check_once((each["bundle"] for each in listed), f"{where}: topBundles.{broker}")
     for namespace in line.get("namespaces", {}):
         try:
-            NamespaceName.parse(namespace)
+            _check_namespace(namespace)
         except InvalidNameError as error:
             raise InvalidRecordError(f"{where}: namespaces: {error}") from None
         declared_bundles(line, namespace, where)

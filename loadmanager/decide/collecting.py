@@ -11,7 +11,7 @@ from loadmanager.decide.checks import check, declared_bundles, parse_bundle
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store.base import Znode
 from loadmanager.store.codec import decode
-from loadmanager.wire.dump import DumpLine, decode_line, encode
+from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, DumpLine, decode_line, encode
 
 THE_DUMP = "the dump"
 
@@ -53,7 +53,7 @@ class Collected:
             return None
 
     def finish(self) -> DumpLine:
-        """The dump without what brokers report, or averages tell, of bundles that are no more.
+        """The dump without what brokers report, or averages and quotas tell, of bundles that are no more.
 
         Raises `InvalidRecordError` when the records do not fit together.
         """
@@ -66,6 +66,8 @@ class Collected:
                 data["lastStats"] = {n: stats for n, stats in (data.get("lastStats") or {}).items() if n not in gone}
         for name in self._gone(line, line.get("bundleData", ()), "bundleData"):
             del line["bundleData"][name]
+        for name in self._gone(line, line.get("resourceQuotas", {}).keys() - {DEFAULT_QUOTA_NAME}, "resourceQuotas"):
+            del line["resourceQuotas"][name]
         for namespace, content in line.get("namespaces", {}).items():
             names = [f"{namespace}/{each}" for each in content.get("ownership", ())]
             for name in self._gone(line, names, f"namespaces.{namespace}.ownership"):

@@ -36,12 +36,18 @@ from loadmanager.core.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.state import as_json
 from loadmanager.decide.checks import check, check_bundle, parse_bundle
 from loadmanager.decide.moment import snapshot_of
+from loadmanager.decide.resource_quotas import quotas_model
 from loadmanager.decide.settings import settings_for
 from loadmanager.wire.dump import DumpLine
 
 _MS_PER_MINUTE = 60_000
 _LABELS: dict[Reason, str] = {TransferReason.OVERLOADED: "Overloaded", TransferReason.UNDERLOADED: "Underloaded"}
 """Reasons that Pulsar has a name for, and counts decisions under."""
+
+_GOES_BY_QUOTAS = frozenset(
+    {"SimpleLoadManagerImpl", "leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"}
+)
+"""The strategies of Pulsar's simple load manager."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,6 +108,12 @@ class Decider(ABC):
     @abstractmethod
     def _ask(self, snapshot: Snapshot, settings: PlannerSettings, line: DumpLine, where: str) -> DecidedLine: ...
 
+    def _remembered(self, name: str, line: DumpLine) -> State:
+        """What the strategy of this name remembers; one that goes by quotas, and knows none yet, those of the line."""
+        state = self._state.get(name, {})
+        begins = name in _GOES_BY_QUOTAS and "model" not in state and "resourceQuotas" in line
+        return {**state, "model": quotas_model(line["resourceQuotas"])} if begins else state
+
     def _with_state(self, name: str, state: State) -> State:
         return {**self._state, name: state}
 
@@ -123,7 +135,7 @@ class ShedDecider(Decider):
         if refusal is not None:
             return DecidedLine(line.get("takenAt", 0), [], [refusal], self._state)
         whole, snapshot = snapshot, restrain(snapshot)
-        shed = factory(settings).find_bundles_for_unloading(snapshot, self._state.get(name, {}))
+        shed = factory(settings).find_bundles_for_unloading(snapshot, self._remembered(name, line))
         decisions = [_unload(snapshot, pick, bundle) for pick in shed.bundles for bundle in pick.bundles]
         state = self._with_state(name, shed.state)
         verdicts = [*shed.verdicts, *restrained(whole, shed)]
@@ -175,7 +187,7 @@ class PlaceDecider(Decider):
         allowed, dropped = apply((*CONTROLS, *rules.policies, *rules.limits), asked, question)
         pin, not_kept = find_pin(snapshot, self._bundle, allowed)
         dropped |= not_kept
-        state = self._state.get(name, {})
+        state = self._remembered(name, line)
         if pin is not None:
             return Placement(pin, np.array([pin]), PlacementReason.PINNED_TO_BROKER, {}, state), dropped
         overloaded = _overloaded(snapshot, settings)

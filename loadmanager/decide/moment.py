@@ -6,7 +6,7 @@ A broker's incarnation is its `startTimestamp`. A bundle belongs to the broker t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import cast
 
@@ -19,6 +19,7 @@ from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.core.policies import InvalidPolicyError, Policies
 from loadmanager.core.snapshot import NOBODY, Snapshot, snapshot_of_reports
+from loadmanager.decide.resource_quotas import after_sample, ample_history
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, report_of
 from loadmanager.wire.controls import controls_of
@@ -43,6 +44,7 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
     taken_at_ms = line.get("takenAt", 0)
     unloaded = line.get("recentlyUnloaded", {})
     owned = dict(_ownership(line))
+    given = dict(_given(line, owned))
     learned = learned_of(line.get("learned"))
     snapshot = snapshot_of_reports(
         taken_at_ms / 1000,
@@ -50,10 +52,10 @@ def snapshot_of(line: DumpLine, grace_period_ms: float, where: str) -> Snapshot:
             registration_of(broker, data): _report(data, taken_at_ms, where)
             for broker, data in line.get("brokers", {}).items()
         },
-        _averages(line, learned),
+        {**_quotas(line, given), **_averages(line, learned)},
         frozenset(name for name, ms in unloaded.get("bundles", {}).items() if ms >= taken_at_ms - grace_period_ms),
         _policies(line, where),
-        dict(_given(line, owned)),
+        given,
         Published(
             broker_load=_broker_load(line),
             top_bundles=_top_bundles(line),
@@ -92,8 +94,22 @@ def _averages(line: DumpLine, learned: Learned) -> dict[str, BundleAverages]:
     for data in line.get("brokers", {}).values():
         stats = data.get("lastStats") or {}
         for name in data.get("bundles") or ():
-            if name not in stats:
+            if name not in stats and name not in line.get("resourceQuotas", {}):
                 averages.setdefault(name, learned.no_history(namespace_of(name)))
+    return averages
+
+
+def _quotas(line: DumpLine, given: Iterable[str]) -> dict[str, BundleAverages]:
+    """What the bundles with a quota that are reported, or given to somebody, carry as long as they have no history: the
+    quota, and the latest figures as one sample more.
+    """
+    quotas, brokers = line.get("resourceQuotas", {}), line.get("brokers", {}).values()
+    reported = [entry for data in brokers for entry in (data.get("lastStats") or {}).items()]
+    named = {*given, *(name for name, _ in reported), *(name for data in brokers for name in data.get("bundles") or ())}
+    averages = {name: ample_history(quotas[name]) for name in quotas.keys() & named}
+    for name, stats in reported:
+        if name in averages:
+            averages[name] = after_sample(averages[name], load_of(stats), min(stats.get("topics", 0), MAX_TOPICS))
     return averages
 
 

@@ -2,6 +2,10 @@
 
 Source: the znodes of Pulsar's brokers. Of brokers that run ExtensibleLoadManagerImpl only who they are is in ZooKeeper,
 not their load. What shedders remember is in the memory of Pulsar's leader alone, so a dump of Pulsar has no `state`.
+
+A namespace is `tenant/namespace` or, in Pulsar's first form, `tenant/cluster/namespace`, in the same trees. So it is
+with those by which brokers test themselves: `pulsar/<broker>` and `pulsar/<cluster>/<broker>`. A znode above those of
+others is empty, and stays when they go.
 """
 
 from __future__ import annotations
@@ -12,41 +16,71 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from loadmanager.config import Settings
+from loadmanager.decide.broker_settings import BrokerSettings, BrokerSettingsError
+from loadmanager.decide.checks import is_range
 from loadmanager.decide.collecting import Collected, Reader, as_record, walk, without_empty_averages
-from loadmanager.decide.settings import LEGACY_WEIGHTS, WITHOUT_EFFECT
+from loadmanager.decide.settings import known_settings, usable_settings
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
+from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, ResourceQuota
 from loadmanager.wire.load_report import find_load_report, local_broker_data_of
 from loadmanager.wire.policies import FailoverPolicy, IsolationData
 
+_QUOTAS = f"{paths.ROOT}/resource-quota"
 _LOCAL_POLICIES = "/admin/local-policies"
 _OWNERSHIP = "/namespace"
 _CLUSTERS = "/admin/clusters"
 _DYNAMIC_CONFIGURATION = "/admin/configuration"
 _EXTENSIBLE = "ExtensibleLoadManagerImpl"
 
+_Record = tuple[str, str, dict[str, Any]]
 
-async def collect_pulsar(store: Reader, taken_at_ms: int, cluster: str | None) -> Collected:
-    """The state of the Pulsar cluster in this ZooKeeper; its policies are those of `cluster`, or of the only one."""
+
+async def collect_pulsar(
+    store: Reader, taken_at_ms: int, cluster: str | None, told: BrokerSettings | None = None
+) -> Collected:
+    """The state of the Pulsar cluster in this ZooKeeper, with the settings that a broker told of.
+
+    Its policies are those of `cluster`, or of that broker's cluster, or of the only one. Raises `BrokerSettingsError`
+    if that broker's is none of the clusters here.
+    """
+    if told is not None:
+        await _check_cluster(store, told)
+        cluster = cluster or told.cluster
     collected = Collected({"takenAt": taken_at_ms, "brokers": {}, "bundleData": {}, "namespaces": {}})
     await collect_brokers(store, collected)
     await _namespaces(store, collected)
     await _ownership(store, collected)
     await _averages(store, collected)
+    await _quotas(store, collected)
     await _policies(store, collected, cluster)
-    await _configuration(store, collected)
+    await _configuration(store, collected, told)
     return collected
 
 
+async def _check_cluster(store: Reader, told: BrokerSettings) -> None:
+    clusters = await store.children(_CLUSTERS)
+    if clusters and told.cluster not in clusters:
+        raise BrokerSettingsError(
+            f"--admin-url {told.url}: a broker of the cluster {told.cluster!r}, and {_CLUSTERS} has"
+            f" {', '.join(sorted(clusters))}: give a broker of the cluster in this metadata store"
+        )
+
+
 async def _records(
-    store: Reader, collected: Collected, named: Mapping[str, str]
-) -> list[tuple[str, str, dict[str, Any]]]:
-    """The JSON objects in the znodes at these paths (by name) that can be read: name, path, object."""
+    store: Reader, collected: Collected, named: Mapping[str, str], places: list[str] | None = None
+) -> list[_Record]:
+    """The JSON objects in the znodes at these paths (by name) that can be read: name, path, object.
+
+    Where znodes may be places for others, and no records, the names of the empty ones are added to `places`.
+    """
     found = []
     znodes = await store.get_many(list(named.values()))
     for (name, path), znode in zip(named.items(), znodes, strict=True):
+        if places is not None and znode is not None and not znode.data:
+            places.append(name)
+            continue
         text = collected.find_text(znode, path)
         if text is None:
             continue
@@ -57,6 +91,24 @@ async def _records(
         except InvalidRecordError as error:
             collected.faults.append(str(error))
     return found
+
+
+async def _records_of_namespaces(store: Reader, collected: Collected, root: str) -> list[_Record]:
+    """What is kept for each namespace below `root`: what has nothing in it is a cluster of the first form."""
+    clusters: list[str] = []
+    names = await walk(store, root, 2)
+    found = await _records(store, collected, {name: f"{root}/{name}" for name in names}, clusters)
+    names = [f"{cluster}/{child}" for cluster in clusters for child in await store.children(f"{root}/{cluster}")]
+    return found + await _records(store, collected, {name: f"{root}/{name}" for name in names}, [])
+
+
+async def _records_of_bundles(store: Reader, collected: Collected, root: str) -> list[_Record]:
+    """What is kept for each bundle below `root`: where a range is expected may be a namespace of the first form."""
+    named: dict[str, str] = {}
+    for name in await walk(store, root, 3):
+        children = [] if is_range(name.rpartition("/")[2]) else await store.children(f"{root}/{name}")
+        named |= {each: f"{root}/{each}" for each in ([f"{name}/{child}" for child in children] or [name])}
+    return await _records(store, collected, named, [])
 
 
 async def collect_brokers(store: Reader, collected: Collected) -> None:
@@ -93,9 +145,7 @@ def _only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 async def _namespaces(store: Reader, collected: Collected) -> None:
-    names = await walk(store, _LOCAL_POLICIES, 2)
-    named = {name: f"{_LOCAL_POLICIES}/{name}" for name in names}
-    for name, path, record in await _records(store, collected, named):
+    for name, path, record in await _records_of_namespaces(store, collected, _LOCAL_POLICIES):
         namespace: dict[str, Any] = {"hashFunction": "crc32"}
         bundles = record.get("bundles")
         if isinstance(bundles, dict) and bundles.get("boundaries"):
@@ -106,10 +156,8 @@ async def _namespaces(store: Reader, collected: Collected) -> None:
 
 
 async def _ownership(store: Reader, collected: Collected) -> None:
-    names = await walk(store, _OWNERSHIP, 3)
-    named = {name: f"{_OWNERSHIP}/{name}" for name in names}
     namespaces = collected.content["namespaces"]
-    for name, path, record in await _records(store, collected, named):
+    for name, path, record in await _records_of_bundles(store, collected, _OWNERSHIP):
         owner = record.get("brokerId") or _address(record.get("httpUrl") or record.get("httpUrlTls") or "")
         if owner not in collected.content["brokers"]:
             collected.faults.append(f"{path}: owner {owner!r} is not registered")
@@ -125,8 +173,7 @@ def _address(url: object) -> str:
 
 
 async def _averages(store: Reader, collected: Collected) -> None:
-    names = await walk(store, paths.BUNDLE_DATA, 3)
-    for name, path, record in await _records(store, collected, {name: paths.bundle_data(name) for name in names}):
+    for name, path, record in await _records_of_bundles(store, collected, paths.BUNDLE_DATA):
         collected.add("bundleData", name, _only(record, ("shortTermData", "longTermData", "topics")), path)
     brokers = collected.content["brokers"]
     named = {name: paths.broker_time_average(name) for name in brokers}
@@ -134,6 +181,12 @@ async def _averages(store: Reader, collected: Collected) -> None:
         averages = without_empty_averages(record, brokers[name])
         if averages is not None:
             collected.add("timeAverages", name, averages, path)
+
+
+async def _quotas(store: Reader, collected: Collected) -> None:
+    default = await _records(store, collected, {DEFAULT_QUOTA_NAME: f"{_QUOTAS}/{DEFAULT_QUOTA_NAME}"})
+    for name, path, record in default + await _records_of_bundles(store, collected, _QUOTAS):
+        collected.add("resourceQuotas", name, _only(record, ResourceQuota.__annotations__), path)
 
 
 async def _policies(store: Reader, collected: Collected, cluster: str | None) -> None:
@@ -161,10 +214,19 @@ def _isolation(data: object) -> dict[str, Any]:
     return content
 
 
-async def _configuration(store: Reader, collected: Collected) -> None:
-    """The settings that were changed while the brokers ran; those of other parts of a broker are left out."""
-    known = {Settings.key(name) for name in Settings.model_fields} | WITHOUT_EFFECT | LEGACY_WEIGHTS.keys()
-    for _, _, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
-        values = {key: value for key, value in record.items() if key in known and isinstance(value, str)}
-        if values:
-            collected.content["configuration"] = values
+async def _configuration(store: Reader, collected: Collected, told: BrokerSettings | None) -> None:
+    """The settings that are known here: those that were changed while the brokers ran, over those a broker told of.
+
+    What was changed holds for all brokers, so for the one that leads, and the one that told may not have heard of it
+    yet. Pulsar stores any text there; brokers ignore what is no value of the key, and so is done here.
+    """
+    values: dict[str, str] = {}
+    if told is not None:
+        values, faults = usable_settings(told.texts, f"--admin-url {told.url}")
+        collected.faults += faults
+    for _, path, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
+        texts = {key: value for key, value in known_settings(record).items() if isinstance(value, str)}
+        values, faults = usable_settings(texts, path, values)
+        collected.faults += faults
+    if values:
+        collected.content["configuration"] = values

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
 
 from loadmanager.config import Settings, settings_of
 from loadmanager.core.binding import BOUND_STRATEGIES
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.settings import KEYS, get_by_name, short_class_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
+from loadmanager.errors import ConfigurationError
+from loadmanager.overrides import OF_THE_NODE
 
 PLACEMENT = KEYS["placement_strategy"]
 SHEDDING = KEYS["shedding_strategy"]
@@ -20,7 +24,7 @@ LEGACY_WEIGHTS = {
 }
 """Keys that Pulsar once misspelt, and still reads where the right one is not set."""
 
-_LISTS = frozenset({KEYS["shedding_excluded_namespaces"], KEYS["supported_split_algorithms"]})
+LISTS = frozenset({KEYS["shedding_excluded_namespaces"], KEYS["supported_split_algorithms"]})
 """Keys whose text is a list with commas."""
 
 _EVENLY = KEYS["distribute_bundles_evenly_enabled"]
@@ -43,6 +47,35 @@ WITHOUT_EFFECT = frozenset(
 """Keys of Pulsar's balancer that decide nothing which a dump could show."""
 
 
+_KNOWN = ({*map(Settings.key, Settings.model_fields)} - OF_THE_NODE) | WITHOUT_EFFECT | LEGACY_WEIGHTS.keys()
+_STRATEGIES = (PLACEMENT, SHEDDING)
+
+
+def known_settings(configuration: Mapping[str, Any]) -> dict[str, Any]:
+    """Of the keys of a Pulsar broker those that are known here, and say more than where the broker is."""
+    return {key: value for key, value in configuration.items() if key in _KNOWN}
+
+
+def usable_settings(
+    configuration: Mapping[str, str], where: str, base: Mapping[str, str] = MappingProxyType({})
+) -> tuple[dict[str, str], list[str]]:
+    """`base` under those of the settings that `settings_for` takes, and what is wrong with the others.
+
+    The two strategies are one thing, as Pulsar wants some of them to be the same.
+    """
+    usable, faults = dict(base), []
+    wanted = {**base, **configuration}
+    for key, text in configuration.items():
+        keys = _STRATEGIES if key in _STRATEGIES else (key,)
+        try:
+            settings_for({each: wanted[each] for each in keys if each in wanted}, where)
+        except ConfigurationError as error:
+            faults.append(str(error))
+        else:
+            usable[key] = text
+    return usable, list(dict.fromkeys(faults))
+
+
 def settings_for(
     configuration: Mapping[str, str], where: str, *, shedding: str | None = None, placement: str | None = None
 ) -> Settings:
@@ -60,7 +93,7 @@ def settings_for(
     if placement is not None:
         _name(values, PLACEMENT, get_by_name("--place", placement, PLACEMENT_STRATEGIES)[0], SHEDDING)
         values.setdefault(_EVENLY, "false")
-    lists = {key: [part.strip() for part in values[key].split(",") if part.strip()] for key in _LISTS & values.keys()}
+    lists = {key: [part.strip() for part in values[key].split(",") if part.strip()] for key in LISTS & values.keys()}
     return settings_of({**values, **lists}, where)
 
 

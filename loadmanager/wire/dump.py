@@ -43,6 +43,9 @@ _MAX_DIGITS = 309
 _SHOWN_FAULTS = 3
 _SHOWN_CHARACTERS = 60
 
+DEFAULT_QUOTA_NAME = "default"
+"""Under this name, which no bundle has, stands the quota of bundles that have none of their own."""
+
 
 class _NotJson:
     """A number that no record has room for: `NaN` without quotes, which JSON has not, or one beyond all bounds."""
@@ -135,6 +138,18 @@ class BundleHistory(TypedDict, total=False):
     shortTermData: MessageAverages
     longTermData: MessageAverages
     topics: Count
+
+
+@with_config(_STRICT)
+class ResourceQuota(TypedDict, total=False):
+    """Pulsar's: what a bundle is expected to need, messages/s, bytes/s and MB; only a `dynamic` one ever changes."""
+
+    msgRateIn: Amount
+    msgRateOut: Amount
+    bandwidthIn: Amount
+    bandwidthOut: Amount
+    memory: Amount
+    dynamic: bool
 
 
 @with_config(_STRICT)
@@ -301,6 +316,7 @@ class DumpLine(TypedDict, total=False):
     brokers: dict[Name, DumpedBroker]
     bundleData: dict[Name, BundleHistory]
     timeAverages: dict[Name, BrokerAverages]
+    resourceQuotas: dict[Name, ResourceQuota]
     preallocated: dict[Name, list[Name]]
     recentlyUnloaded: RecentlyUnloaded
     brokerLoad: dict[Name, PublishedBrokerLoad]
@@ -325,6 +341,7 @@ _KEYS = frozenset(
         NamespaceBundleStats,
         BundleHistory,
         MessageAverages,
+        ResourceQuota,
         PublishedBrokerLoad,
         Namespace,
     )

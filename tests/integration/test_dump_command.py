@@ -7,10 +7,13 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 from support.registrations import a_record, load_of, register, write
+from support.servers import LoopbackServer
 from support.stores import ZooKeeperWorld
 from support.zookeeper import a_session
 
@@ -67,6 +70,36 @@ def test_a_pulsar_is_read_only_as_one(zookeeper: EmbeddedZooKeeper, chroot: str)
     )
     assert done.stderr.strip() == said
     assert run("dump", "--pulsar", "--metadata-store-url", url).returncode == 0
+
+
+async def test_a_dump_takes_the_settings_of_a_broker_along(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
+    url, key = f"zk:{zookeeper.connect_string}{chroot}", "loadBalancerBrokerThresholdShedderPercentage"
+    with a_session(zookeeper.connect_string) as client:
+        client.ensure_path(f"{chroot}/admin/clusters/c1")
+    async with _Broker() as broker:
+        wanted = "dump", "--pulsar", "--metadata-store-url", url, "--admin-url", broker.url
+        done = await asyncio.to_thread(run, *wanted)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert json.loads(done.stdout)["configuration"] == {"loadManagerClassName": "x.Modular", key: "20"}
+        broker.cluster = "c2"
+        done = await asyncio.to_thread(run, *wanted)
+    assert (done.returncode, done.stdout) == (1, "")
+    said = (
+        "a broker of the cluster 'c2', and /admin/clusters has c1: give a broker of the cluster in this metadata store"
+    )
+    assert done.stderr == f"loadmanager: --admin-url {broker.url}: {said}\n"
+
+
+@dataclass(slots=True)
+class _Broker(LoopbackServer):
+    cluster: str = "c1"
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.get("/admin/v2/brokers/configuration/runtime", self._settings)]
+
+    async def _settings(self, _: web.Request) -> web.Response:
+        known = {"loadBalancerBrokerThresholdShedderPercentage": "20", "loadManagerClassName": "x.Modular"}
+        return web.json_response({"clusterName": self.cluster, "webServicePort": "Optional[8080]", **known})
 
 
 def test_a_cluster_that_is_not_there_is_an_error_and_is_not_created(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:

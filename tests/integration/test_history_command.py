@@ -167,6 +167,32 @@ def test_recorded_traffic_becomes_bundles_and_its_gaps_are_refused_unless_filled
 
 
 @pytest.mark.zookeeper
+async def test_a_report_with_namespaces_of_pulsars_first_form_is_recorded_without_them(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    world = ZooKeeperWorld(zookeeper, chroot)
+    root = tmp_path / "history"
+    heartbeat, old = (f"{namespace}/{BUNDLE.rpartition('/')[2]}" for namespace in ("pulsar/c1/b1:8080", "t/c1/old"))
+    record_ = a_record("b1:8080", {name: load_of(50) for name in (BUNDLE, heartbeat, old)}, cpu=95)
+    try:
+        store = await world.connect()
+        await store.ensure_path(paths.BROKERS)
+        await register(store, "b1:8080", record_)
+        await register(store, "b2:8080", a_record("b2:8080", {"nonsense": load_of(50)}, cpu=5))
+        url = f"zk:{zookeeper.connect_string}{chroot}"
+        done = await asyncio.to_thread(run, "import", "pulsar", root, url, "--for", "0")
+    finally:
+        await world.close()
+    assert done.returncode == 0
+    assert f"left out: b1:8080: {old}: a history has no room for a cluster in a name\n" in done.stderr
+    assert "left out: b2:8080: lastStats: bundle 'nonsense'" in done.stderr
+    assert heartbeat not in done.stderr
+    (recorded,) = History(str(root)).reports()
+    assert (recorded.report.bundle_names, recorded.report.usage[0, 0]) == ((BUNDLE,), 95)
+    assert recorded.report.load[0] == record_["msgRateIn"]
+
+
+@pytest.mark.zookeeper
 async def test_a_cluster_of_pulsars_is_sampled_over_time_and_not_changed(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:

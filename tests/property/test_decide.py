@@ -18,7 +18,7 @@ from loadmanager.wire.dump import DumpLine, decode_line, encode
 
 NEW = bundle(99)
 BROKERS = ("a:1", "b:1", "c:1")
-BUNDLES = tuple(bundle(i) for i in range(6))
+BUNDLES = (*(bundle(i) for i in range(5)), "tenant/cluster/ns/0x00000000_0xffffffff")
 
 amounts = st.sampled_from([0.0, 1.0, 1e4, 3e8, 1.7e308, math.nan, math.inf])
 usages = st.fixed_dictionaries(
@@ -46,6 +46,7 @@ brokers = st.fixed_dictionaries(
     },
 )
 history = st.fixed_dictionaries({}, optional={"shortTermData": st.fixed_dictionaries({}, optional=rates)})
+quotas = dict.fromkeys(("msgRateIn", "bandwidthOut", "memory"), amounts) | {"dynamic": st.booleans()}
 tops = st.lists(
     st.fixed_dictionaries({"bundle": st.sampled_from(BUNDLES), "stats": stats}),
     unique_by=lambda each: str(each["bundle"]),
@@ -60,6 +61,9 @@ lines = st.fixed_dictionaries(
         "brokers": st.dictionaries(ids, brokers),
         "bundleData": st.dictionaries(st.sampled_from(BUNDLES), history),
         "timeAverages": st.dictionaries(ids, st.fixed_dictionaries({}, optional={"longTermMsgRateIn": amounts})),
+        "resourceQuotas": st.dictionaries(
+            st.sampled_from((*BUNDLES, NEW, "default")), st.fixed_dictionaries({}, optional=quotas)
+        ),
         "preallocated": st.dictionaries(ids, st.just([NEW]), max_size=1),
         "recentlyUnloaded": st.fixed_dictionaries(
             {}, optional={"bundles": st.dictionaries(st.sampled_from(BUNDLES), moments)}

@@ -11,6 +11,7 @@ from loadmanager.core.names import (
     NamespaceName,
     TopicName,
     broker_host,
+    is_self_test_namespace,
     parse_broker_id,
 )
 
@@ -87,3 +88,9 @@ def test_a_broker_id_is_split_at_its_last_colon() -> None:
 def test_a_bad_broker_id_is_refused(text: str) -> None:
     with pytest.raises(InvalidNameError, match="expected 'host:port'"):
         parse_broker_id(text)
+
+
+def test_a_broker_tests_itself_in_a_namespace_of_either_form() -> None:
+    own = ["pulsar/b1.example.com:8080", "pulsar/c1/b1.example.com:8080", "sla-monitor/c1/b1:8080"]
+    others = ["pulsar/system", "pulsar/c1/functions", "t/b1:8080", "t/c1/b1:8080"]
+    assert [name for name in own + others if is_self_test_namespace(name)] == own

@@ -1,0 +1,104 @@
+"""The settings that a broker of Pulsar's goes by, asked of the broker itself: with them a decision needs no `--set`.
+
+Source: `GET /admin/v2/brokers/configuration/runtime` of Pulsar's brokers: every key of theirs and its value as text, a
+list as `[a, b]`, what is not set as an empty text or `Optional.empty`; those of their file, under what dynamic
+configuration has changed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import orjson
+from yarl import URL
+
+from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.decide.settings import LISTS, known_settings
+from loadmanager.errors import ConfigurationError, InvalidRecordError, LoadManagerError
+
+_PATH = "/admin/v2/brokers/configuration/runtime"
+_TIMEOUT_S = 10.0
+_CLUSTER = "clusterName"
+_OF_PULSAR = (_CLUSTER, "loadManagerClassName")
+_UNSET = ("", "Optional.empty")
+_EXPECTED = "give the web service of a Pulsar broker, such as http://broker:8080"
+_REFUSED = (
+    "the broker wants credentials, and `dump` has none to send: leave --admin-url out, and give `decide` with --set"
+    " what differs from the defaults"
+)
+
+
+class BrokerSettingsError(LoadManagerError):
+    """No settings could be had from a broker; the message names the address, what came, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What the broker at `url`, of `cluster`, goes by: the keys that are known here, as a `broker.conf` has them."""
+
+    url: str
+    cluster: str
+    texts: dict[str, str]
+
+
+async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S) -> BrokerSettings:
+    """Ask the broker whose web service is at `url`.
+
+    Raises `ConfigurationError` for what is no such URL, and `BrokerSettingsError`.
+    """
+    asked = _address(url)
+    try:
+        async with HttpClient(1) as http:
+            answer = await http.call("GET", asked, timeout_s)
+    except PeerUnavailableError as error:
+        raise BrokerSettingsError(f"--admin-url: {error}: {_EXPECTED}, that is running") from None
+    except InvalidRecordError as error:
+        raise BrokerSettingsError(f"--admin-url: {error}: {_EXPECTED}") from None
+    remedy = _find_remedy(answer)
+    if remedy is not None:
+        raise BrokerSettingsError(f"--admin-url: {answer.shown()}: {remedy}")
+    return _settings_in(answer, url)
+
+
+def _address(url: str) -> URL:
+    try:
+        parsed = URL(url)
+        usable = parsed.scheme in ("http", "https") and parsed.host and parsed == parsed.origin() / ""
+    except ValueError:
+        usable = False
+    if not usable:
+        raise ConfigurationError(
+            f"--admin-url {url!r}: expected the web service of a broker, such as http://broker:8080"
+        )
+    return parsed.with_path(_PATH)
+
+
+def _find_remedy(answer: HttpAnswer) -> str | None:
+    """What to do about an answer that is none, None for one that is."""
+    if answer.status == 200:  # noqa: PLR2004
+        return None
+    if answer.status in (401, 403):
+        return _REFUSED
+    if 300 <= answer.status < 400:  # noqa: PLR2004
+        return f"it sends elsewhere, to {answer.headers.get('Location', '')[:200]!r}, and nobody follows: {_EXPECTED}"
+    if answer.status >= 500:  # noqa: PLR2004
+        return "it cannot answer now: try again, or another broker"
+    return _EXPECTED
+
+
+def _settings_in(answer: HttpAnswer, url: str) -> BrokerSettings:
+    try:
+        content = orjson.loads(answer.body)
+    except orjson.JSONDecodeError:
+        content = None
+    told = known_settings(content) if isinstance(content, dict) else {}
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in (*_OF_PULSAR, *told)):
+        raise BrokerSettingsError(f"--admin-url: {answer.shown()}: no settings of a Pulsar broker: {_EXPECTED}")
+    texts = {key: _as_written(key, text) for key, text in told.items() if text not in _UNSET}
+    return BrokerSettings(url, content[_CLUSTER], texts)
+
+
+def _as_written(key: str, text: str) -> str:
+    if key not in LISTS:
+        return text
+    return ",".join(part.strip() for part in text.removeprefix("[").removesuffix("]").split(","))
