@@ -49,7 +49,7 @@ from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceN
 from loadmanager.core.ownership import OwnershipState, Registration
 
 
-class Verdict(enum.StrEnum):
+class GrantVerdict(enum.StrEnum):
     """What an answer about ownership came to."""
 
     GRANTED = "granted"
@@ -70,7 +70,7 @@ class Refusal(enum.StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class TopicQuestion:
     """Asked for one topic, by one registration; `asked_after` counts the unloads that had arrived by then."""
 
     topic: TopicName
@@ -175,26 +175,26 @@ class Grants:
         """The highest version at which anything of the bundle was taken away; 0: nothing was."""
         return max((fence.version for fence in self._fences_over(bundle)), default=0)
 
-    def ask(self, topic: TopicName) -> Question | None:
+    def ask(self, topic: TopicName) -> TopicQuestion | None:
         """What the answer has to be handed in with; None while not registered."""
         if self._registration is None:
             return None
-        return Question(topic, self._registration.incarnation, self._unloads)
+        return TopicQuestion(topic, self._registration.incarnation, self._unloads)
 
-    def answer(self, question: Question, claim: Claim) -> Verdict:
+    def answer(self, question: TopicQuestion, claim: Claim) -> GrantVerdict:
         if question.incarnation != self.incarnation:
-            return Verdict.VOID
+            return GrantVerdict.VOID
         if claim.bundle.namespace != question.topic.namespace:
-            return Verdict.FOREIGN_BUNDLE
+            return GrantVerdict.FOREIGN_BUNDLE
         fences = self._fences_over(claim.bundle)
         if any(fence.number > question.asked_after for fence in fences):
-            return Verdict.VOID
+            return GrantVerdict.VOID
         if claim.state is not OwnershipState.OWNED or claim.owner != self._registration:
-            return Verdict.NOT_OWNER
+            return GrantVerdict.NOT_OWNER
         if claim.version <= self.highest_fence(claim.bundle):
-            return Verdict.STALE
+            return GrantVerdict.STALE
         self._grant(str(question.topic), claim)
-        return Verdict.GRANTED
+        return GrantVerdict.GRANTED
 
     def revoke(
         self,

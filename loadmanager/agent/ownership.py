@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from loadmanager.agent.grants import Claim, Grants, Verdict
+from loadmanager.agent.grants import Claim, Grants, GrantVerdict
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
@@ -53,28 +53,28 @@ class OwnershipQuestions:
         for _ in range(_TRIES):
             verdict, claim = await self._ask_once(topic)
             self._metrics.questions.labels(verdict).inc()
-            if verdict is Verdict.STALE and claim is not None:
+            if verdict is GrantVerdict.STALE and claim is not None:
                 await self._contradicted(claim.bundle)
             incarnation = self._grants.incarnation
             if incarnation is None or not self._is_certain():
                 raise NotRegisteredError(
                     "the broker is not registered, or the session with the metadata store is in doubt"
                 )
-            if verdict is not Verdict.VOID:
+            if verdict is not GrantVerdict.VOID:
                 log.debug("topic_asked", topic=str(topic), verdict=verdict)
                 return OwnerAnswer(
-                    owned=verdict is Verdict.GRANTED,
+                    owned=verdict is GrantVerdict.GRANTED,
                     bundle=str(claim.bundle) if claim else None,
                     owner=claim.owner.broker if claim and claim.owner else None,
                     incarnation=incarnation,
                 )
         raise PeerUnavailableError("the bundle of the topic is being unloaded")
 
-    async def _ask_once(self, topic: TopicName) -> tuple[Verdict, Claim | None]:
+    async def _ask_once(self, topic: TopicName) -> tuple[GrantVerdict, Claim | None]:
         question = self._grants.ask(topic)
         if question is None:
             raise NotRegisteredError("the broker is not registered")
-        outcome: tuple[Verdict, Claim | None] = (Verdict.NOT_OWNER, None)
+        outcome: tuple[GrantVerdict, Claim | None] = (GrantVerdict.NOT_OWNER, None)
 
         def settles(claim: Claim | None) -> bool:
             nonlocal outcome
@@ -82,13 +82,13 @@ class OwnershipQuestions:
                 return False
             outcome = (self._grants.answer(question, claim), claim)
             self._note(topic, *outcome)
-            return outcome[0] in (Verdict.GRANTED, Verdict.VOID)
+            return outcome[0] in (GrantVerdict.GRANTED, GrantVerdict.VOID)
 
         await self._nodes.ask_ownership(topic, settles)
         return outcome
 
-    def _note(self, topic: TopicName, verdict: Verdict, claim: Claim) -> None:
-        if verdict is Verdict.FOREIGN_BUNDLE:
+    def _note(self, topic: TopicName, verdict: GrantVerdict, claim: Claim) -> None:
+        if verdict is GrantVerdict.FOREIGN_BUNDLE:
             self._metrics.garbage.labels("node").inc()
             log.warning("garbage_from_node", error=f"{claim.bundle} cannot hold {topic}")
         else:

@@ -59,7 +59,7 @@ BrokerProcess = tuple[int, int]
 """One life of the broker: its pid and when it says it was started."""
 
 
-class Phase(enum.StrEnum):
+class PresencePhase(enum.StrEnum):
     ABSENT = "absent"
     REGISTERED = "registered"
     WITHDRAWING = "withdrawing"
@@ -136,7 +136,7 @@ class Withdraw:
     reason: str
 
 
-class Plain(enum.Enum):
+class PresenceSignal(enum.Enum):
     """Events that say nothing but that they happened."""
 
     CREATED = enum.auto()
@@ -149,7 +149,7 @@ class Plain(enum.Enum):
     """Nothing is left to do but to take the registration back."""
 
 
-Event = Look | Found | Made | Failed | Wrote | Withdraw | Plain
+Event = Look | Found | Made | Failed | Wrote | Withdraw | PresenceSignal
 
 # Instructions
 
@@ -222,15 +222,15 @@ class Presence:
     _to_do: list[Instruction] = field(default_factory=list)
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PresencePhase:
         if self._held is None:
-            return Phase.ABSENT
-        return Phase.WITHDRAWING if self._held.is_withdrawn else Phase.REGISTERED
+            return PresencePhase.ABSENT
+        return PresencePhase.WITHDRAWING if self._held.is_withdrawn else PresencePhase.REGISTERED
 
     @property
     def registered(self) -> Held | None:
         """What is registered, and not being withdrawn."""
-        return self._held if self.phase is Phase.REGISTERED else None
+        return self._held if self.phase is PresencePhase.REGISTERED else None
 
     def incarnation(self, session_id: int) -> int | None:
         """The incarnation under which the broker may be told anything: None unless registered in this very session."""
@@ -267,17 +267,17 @@ class Presence:
         to_do, self._to_do = self._to_do, []
         return to_do
 
-    def _happened(self, event: Plain, now_s: float) -> None:
+    def _happened(self, event: PresenceSignal, now_s: float) -> None:
         match event:
-            case Plain.CREATED:
+            case PresenceSignal.CREATED:
                 self._to_do.append(Read())
-            case Plain.DELETED:
+            case PresenceSignal.DELETED:
                 self._gone()
                 self._wait(now_s)
-            case Plain.END:
+            case PresenceSignal.END:
                 self._is_ending = True
-            case Plain.CLOSED_EVERYTHING:
-                self._has_nothing_open = self.phase is Phase.WITHDRAWING
+            case PresenceSignal.CLOSED_EVERYTHING:
+                self._has_nothing_open = self.phase is PresencePhase.WITHDRAWING
             case _:
                 self._may_go_s = max(now_s, self.leases.lapsed_at_s) + _LAST_WORDS_S
 

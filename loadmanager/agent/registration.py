@@ -27,9 +27,9 @@ from loadmanager.agent.presence import (
     Look,
     Made,
     Maker,
-    Phase,
-    Plain,
     Presence,
+    PresencePhase,
+    PresenceSignal,
     Read,
     Register,
     Withdraw,
@@ -45,7 +45,7 @@ from loadmanager.wire.broker_data import AGENT_PROTOCOL, decode_local_broker_dat
 log = structlog.get_logger(__name__)
 
 
-class Registration:
+class Registrar:
     """Keeps `/loadbalance/brokers/<broker>` as it should be. `first_record()` is what a new znode says."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Registration:
         self._wake = asyncio.Event()
 
     @property
-    def phase(self) -> Phase:
+    def phase(self) -> PresencePhase:
         return self._presence.phase
 
     @property
@@ -98,22 +98,22 @@ class Registration:
 
     def end(self) -> None:
         """Grant nothing from here on: the agent is about to end."""
-        self._tell(Plain.END)
+        self._tell(PresenceSignal.END)
 
     def withdraw(self, reason: str) -> bool:
         """Grant nothing more; the znode goes once no lease is valid. False when there was nothing to withdraw."""
-        is_registered = self.phase is Phase.REGISTERED
+        is_registered = self.phase is PresencePhase.REGISTERED
         self._tell(Withdraw(reason))
         return is_registered
 
     def broker_closed_everything(self) -> None:
         """The broker said that it serves nothing: its lease need not be waited for."""
-        self._tell(Plain.CLOSED_EVERYTHING)
+        self._tell(PresenceSignal.CLOSED_EVERYTHING)
         self.wake()
 
     async def leave(self) -> None:
         """Take the registration back, or try to for as long as that is worth it."""
-        self._tell(Plain.LEAVE)
+        self._tell(PresenceSignal.LEAVE)
         while not self._presence.may_go(self._clock()):
             await self.step_and_wait(lambda: None)
 
@@ -185,7 +185,7 @@ class Registration:
         try:
             return await self._do(work)
         except TransactionFailedError as error:
-            return Plain.DELETED if isinstance(work, Delete) and error.cause == "no_node" else Failed(error)
+            return PresenceSignal.DELETED if isinstance(work, Delete) and error.cause == "no_node" else Failed(error)
         except StoreError as error:
             return Failed(error)
 
@@ -200,10 +200,10 @@ class Registration:
                 await self._store.ensure_path(paths.BROKERS)  # a store that was wiped has lost it
                 create = base.Create(self._path, self._first_record(), ephemeral=True)
                 await self._store.commit([create], session_id=session_id)
-                return Plain.CREATED
+                return PresenceSignal.CREATED
             case Delete(version, session_id):
                 await self._store.commit([base.Delete(self._path, version)], session_id=session_id)
-                return Plain.DELETED
+                return PresenceSignal.DELETED
 
     def _maker_of(self, znode: Znode) -> Maker | None:
         try:

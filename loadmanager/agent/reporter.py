@@ -15,7 +15,7 @@ from loadmanager.agent.bundle_stats import bundle_loads
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
-from loadmanager.agent.registration import Registration
+from loadmanager.agent.registration import Registrar
 from loadmanager.config import AgentSettings
 from loadmanager.core.load import max_resource_usage, percent_usage
 from loadmanager.core.reasons import ReportReason
@@ -164,7 +164,7 @@ class Reporter:
         """The broker's topics lie in other bundles than before: what it reported is of bundles that are no more."""
         self._wake.set()
 
-    async def run(self, registration: Registration) -> None:
+    async def run(self, registration: Registrar) -> None:
         while True:
             # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
             with contextlib.suppress(TimeoutError):
@@ -173,7 +173,7 @@ class Reporter:
             self._wake.clear()
             await self.tick(registration)
 
-    async def tick(self, registration: Registration) -> None:
+    async def tick(self, registration: Registrar) -> None:
         """Write the report if it is due."""
         await self._namespaces.refresh(self._watch.loads)
         incarnation = registration.incarnation
@@ -211,7 +211,7 @@ class Reporter:
             return None
         return ReportDue(ReportReason.LOAD_CHANGED, "limits", 0.0)
 
-    async def _write(self, registration: Registration, report: _Report, due: ReportDue) -> None:
+    async def _write(self, registration: Registrar, report: _Report, due: ReportDue) -> None:
         try:
             await registration.publish(codec.pack(encode_local_broker_data(report.record)))
         except StoreError as error:

@@ -20,8 +20,8 @@ from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import OwnershipQuestions
-from loadmanager.agent.presence import Phase
-from loadmanager.agent.registration import Registration
+from loadmanager.agent.presence import PresencePhase
+from loadmanager.agent.registration import Registrar
 from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.server import AgentServer
 from loadmanager.agent.set_back import SetBack
@@ -82,7 +82,7 @@ class Agent:
         self.watch = self._make_watch()
         self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots())
         self.reporter = self._make_reporter(agent_url)
-        self.registration = Registration(
+        self.registration = Registrar(
             store, broker_id, self._life, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
         )
         set_back = SetBack(store, self.grants, self._withdraw)
@@ -212,7 +212,7 @@ class Agent:
         except Exception:
             log.exception("withdrawal_failed")
         finally:
-            if self.registration.phase is not Phase.ABSENT:
+            if self.registration.phase is not PresencePhase.ABSENT:
                 await asyncio.sleep(max(0.0, self.leases.lapsed_at_s - self._clock()))
         log.info("agent_stopped", phase=self.registration.phase)
 

@@ -52,7 +52,7 @@ _ROUNDING = 1e-9
 """Shares add up to a whole but for this."""
 
 
-class Move(NamedTuple):
+class PastMove(NamedTuple):
     """A completed move of a bundle from one life of a broker. `is_own`: by shedding, not at an operator's word."""
 
     at_s: float
@@ -68,7 +68,7 @@ class Move(NamedTuple):
 class Memory:
     """Moves in the order of their ends, until when bundles are frozen, and until when shedding is stopped."""
 
-    moves: tuple[Move, ...] = ()
+    moves: tuple[PastMove, ...] = ()
     frozen_until_s: Mapping[str, float] = field(default_factory=dict)
     stopped_until_s: float = 0.0
 
@@ -81,7 +81,7 @@ class Memory:
         try:
             return cls(
                 tuple(
-                    Move(float(at_s), str(bundle), str(source), int(life), float(share), bool(own), bool(back))
+                    PastMove(float(at_s), str(bundle), str(source), int(life), float(share), bool(own), bool(back))
                     for at_s, bundle, source, life, share, own, back in content.get("moves", ())
                 ),
                 {str(bundle): float(until_s) for bundle, until_s in content.get("frozenUntilS", {}).items()},
@@ -145,7 +145,7 @@ class Memory:
     def returns_of(self, bundle: str, now_s: float, settings: PlannerSettings) -> int:
         return sum(move.bundle == bundle for move in self._returns(now_s, settings))
 
-    def _returns(self, now_s: float, settings: PlannerSettings) -> list[Move]:
+    def _returns(self, now_s: float, settings: PlannerSettings) -> list[PastMove]:
         since_s = now_s - settings.thrash_window_minutes * _MINUTE_S
         return [move for move in self.moves if move.is_return and move.is_own and move.at_s > since_s]
 
@@ -174,7 +174,7 @@ def noted(
     memory = Memory.of(state).at(at_s, settings)
     since_s = at_s - settings.thrash_window_minutes * _MINUTE_S
     is_return = destination is not None and memory.find_departure(bundle, destination, since_s) is not None
-    move = Move(at_s, bundle, source.broker, source.incarnation, share, is_own, is_return)
+    move = PastMove(at_s, bundle, source.broker, source.incarnation, share, is_own, is_return)
     memory = replace(memory, moves=(*memory.moves, move))
     verdicts: list[Verdict] = []
     if is_own and is_return:

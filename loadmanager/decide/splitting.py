@@ -22,7 +22,7 @@ from loadmanager.core.splitting.finder import (
     SplitCandidate,
     divide_bundle,
 )
-from loadmanager.core.splitting.round import Question, find_splits_by, goes_by_latest_rates
+from loadmanager.core.splitting.round import SplitQuestion, find_splits_by, goes_by_latest_rates
 from loadmanager.decide.checks import check_bundle, declared_bundles, parse_bundle
 from loadmanager.decide.deciding import DecidedLine, Decider
 from loadmanager.decide.settings import settings_for
@@ -68,7 +68,7 @@ class SplitDecider(Decider):
             verdict = Verdict("cluster", SplitReason.SPLITTING_DISABLED, acted=False, why=why)
             return DecidedLine(taken_at_ms, [], [verdict], self._state)
         latest = goes_by_latest_rates(settings)
-        question = Question(
+        question = SplitQuestion(
             looked_at=tuple(
                 (registration, tuple(_reported(snapshot, row, latest=latest)))
                 for row, registration in enumerate(snapshot.brokers.registrations)

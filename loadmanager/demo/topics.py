@@ -38,7 +38,7 @@ class Channel:
 
 
 @dataclass(eq=False, slots=True)
-class _Batch:
+class _TopicBatch:
     first: int
     count: int
     body: bytes
@@ -62,7 +62,7 @@ class Topic:
         self.opened_at_s = self.last_served_s = clock()
         self._publishers: set[Channel] = set()
         self._subscribers: set[Channel] = set()
-        self._retained: deque[_Batch] = deque()
+        self._retained: deque[_TopicBatch] = deque()
         self._retained_bytes = 0
         self._messages_in = self._messages_out = self._bytes_in = self._bytes_out = 0
 
@@ -92,7 +92,7 @@ class Topic:
         congested = any(subscriber.link.is_congested() for subscriber in self._subscribers)
         if self.closing is not None or full or congested:
             return False
-        batch = _Batch(first, count, body)
+        batch = _TopicBatch(first, count, body)
         self._retained.append(batch)
         self._retained_bytes += len(body)
         self.drained.clear()
@@ -133,7 +133,7 @@ class Topic:
             consumers=len(self._subscribers),
         )
 
-    def _deliver(self, batch: _Batch, channel: Channel) -> None:
+    def _deliver(self, batch: _TopicBatch, channel: Channel) -> None:
         batch.unconfirmed.add(channel)
         channel.send(Kind.MESSAGES, batch.first, batch.count, batch.body)
         self._messages_out += batch.count

@@ -93,7 +93,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class MoveRow:
     """One thing that is known of a move: that it is planned, how it ended, what it was measured to bring.
 
     `move` is the sequence of the row it is about, `load` (4,) what the bundle carried; what is not known is None.
@@ -155,7 +155,7 @@ class StrategyState:
         return _BYTES_PER_ENTRY + (len(self.state) if isinstance(self.state, str) else 0)
 
 
-Entry = Report | Decision | Move | Event | StrategyState
+Entry = Report | Decision | MoveRow | Event | StrategyState
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +317,7 @@ def _step_row(step: Assign | Unload | Mapping[str, Any]) -> dict[str, Any]:
     return step_as_json(step)
 
 
-def _move_row(entry: Move) -> dict[str, Any]:
+def _move_row(entry: MoveRow) -> dict[str, Any]:
     row = _row(entry, "detail")
     load = row.pop("load")
     return row if load is None else row | dict(zip(LOAD_COLUMNS, map(float, load), strict=True))
@@ -331,7 +331,7 @@ def _row(entry: Entry, *json_fields: str) -> dict[str, Any]:
 _TABLES_OF: dict[type, tuple[str, ...]] = {
     Report: (BUNDLE_REPORTS, BROKER_REPORTS),
     Decision: (DECISIONS,),
-    Move: (MOVES,),
+    MoveRow: (MOVES,),
     Event: (EVENTS,),
     StrategyState: (STRATEGY_STATES,),
 }

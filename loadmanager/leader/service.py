@@ -48,7 +48,7 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import BrokerEntry, ClusterView, LaidDown
 from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
-from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.moving import MoveRecorder
 from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.leader.scraping import scrape_of
@@ -459,12 +459,12 @@ class Node:
             self.failure.set_exception(error)
 
 
-def _recorded(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, Moves]:
+def _recorded(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, MoveRecorder]:
     """The view of a node, and what records what happens to it: nothing does without a history."""
     settings, rules, laid_down = live.base, ReportRules.of(live.planner), LaidDown()
     if not settings.history_url:
         recorder = Recorder()
-        return ClusterView(ClusterModel(rules), laid_down=laid_down), recorder, Moves(recorder)
+        return ClusterView(ClusterModel(rules), laid_down=laid_down), recorder, MoveRecorder(recorder)
     limits = WriterLimits(
         queue_rows=settings.history_queue_rows,
         rows_per_file=settings.history_rows_per_file,
@@ -473,7 +473,7 @@ def _recorded(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, 
     retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
     writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention)
     recorder = Recorder(live, laid_down, writer)
-    moves = Moves(recorder)
+    moves = MoveRecorder(recorder)
     return ClusterView(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.sim.result import Move, Result
+from loadmanager.sim.result import CompletedMove, Result
 from loadmanager.sim.scenario import BrokerMoves, Expect, Filled, Levelled, Relieved, Said
 
 
@@ -42,7 +42,7 @@ def check(expect: Expect, result: Result) -> tuple[BoundCheck, ...]:
     return tuple(found)
 
 
-def own_moves(result: Result) -> list[Move]:
+def own_moves(result: Result) -> list[CompletedMove]:
     """Those by the balancer, not at an operator's word."""
     return [move for move in result.moves if move.is_own]
 
@@ -157,7 +157,7 @@ def _filled(wanted: Filled, result: Result) -> BoundCheck:
     return BoundCheck("filled", measured >= wanted.share, measured, wanted.share, sentence)
 
 
-def _moves_of(key: str, wanted: BrokerMoves, result: Result, broker_of: Callable[[Move], str]) -> BoundCheck:
+def _moves_of(key: str, wanted: BrokerMoves, result: Result, broker_of: Callable[[CompletedMove], str]) -> BoundCheck:
     until_s = math.inf if wanted.until_s is None else wanted.until_s
     count = sum(
         broker_of(move) == wanted.broker and wanted.from_s <= move.at_s <= until_s for move in own_moves(result)

@@ -13,24 +13,26 @@ from loadmanager.core.leading.drains import (
     Event,
     GiveAway,
     MoveEnded,
-    Plain,
     Planned,
     TriedToEnd,
     WithdrawMove,
 )
 from loadmanager.core.leading.moves import Outcome
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Plan
-from loadmanager.sim.executing import Executor
+from loadmanager.sim.executing import SimExecutor
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.scene import Scene
 
 
-class Drainer:
+class SimDrainer:
     """`on_empty` is told of each broker that is drained and owns nothing, at each look."""
 
-    def __init__(self, scene: Scene, leader: Leader, executor: Executor, on_empty: Callable[[BrokerId], None]) -> None:
+    def __init__(
+        self, scene: Scene, leader: Leader, executor: SimExecutor, on_empty: Callable[[BrokerId], None]
+    ) -> None:
         self._scene = scene
         self._leader = leader
         self._executor = executor
@@ -42,7 +44,7 @@ class Drainer:
 
     def changed(self) -> None:
         """The controls are others, or a registration has ended."""
-        self._step(Plain.CHANGED)
+        self._step(Signal.CHANGED)
 
     def _owner_of(self, bundle: str) -> Registration | None:
         row = self._scene.table.row_of(bundle)
@@ -56,7 +58,7 @@ class Drainer:
         for broker in sorted(scene.controls.draining.keys() & scene.registrations.keys()):
             if not scene.table.rows_owned_by(scene.registrations[broker]):
                 self._on_empty(broker)
-        self._step(Plain.TIME)
+        self._step(Signal.TIME)
 
     def _step(self, event: Event) -> None:
         for instruction in self._drains.step(event, self._scene.agenda.now_s):

@@ -23,10 +23,10 @@ from loadmanager.core.leading.moves import (
     NotCommitted,
     Outcome,
     OwnerAnswered,
-    Plain,
     Want,
 )
 from loadmanager.core.leading.moves import Move as UnderWay
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -36,7 +36,7 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.sim.leading import Leader
-from loadmanager.sim.result import Move
+from loadmanager.sim.result import CompletedMove
 from loadmanager.sim.scene import Scene
 
 _PAUSE_S = 2.0
@@ -79,7 +79,7 @@ class Lookups:
         """Here everything is done as soon as it is said."""
         happened: deque[Asked] = deque(events)
         while happened or self._assignments.wake_s is not None:
-            event = happened.popleft() if happened else Plain.TIME
+            event = happened.popleft() if happened else Signal.TIME
             for instruction in self._assignments.step(event, self._scene.agenda.now_s):
                 match instruction:
                     case Decide(bundles):
@@ -92,7 +92,7 @@ class Lookups:
                         self.placements += isinstance(outcome, Given)
 
 
-class Executor:
+class SimExecutor:
     """Carries out unloads by the leader's own machine; `moves` are those that were completed.
 
     A write is done at once. An owner lets go in `unload_s`; one that has crashed, and is registered still, does not.
@@ -107,7 +107,7 @@ class Executor:
         self._under_way = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
         self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
         self._wake_s: float | None = None
-        self.moves: list[Move] = []
+        self.moves: list[CompletedMove] = []
 
     def execute_all(self, steps: Sequence[Unload], on_end: Callable[[], None]) -> None:
         """Carry out the steps in their order as far as the limits allow; `on_end` is called after the last one."""
@@ -138,7 +138,7 @@ class Executor:
 
     def membership_changed(self) -> None:
         """A registration has ended: whoever waits for that broker to let go need not."""
-        self._step(Plain.MEMBERSHIP)
+        self._step(Signal.MEMBERSHIP)
 
     def _step(self, event: Event) -> None:
         for instruction in self._under_way.step(event, self._scene.agenda.now_s):
@@ -155,7 +155,7 @@ class Executor:
         wake_s = self._under_way.wake_s
         if wake_s is not None and wake_s != self._wake_s:
             self._wake_s = wake_s
-            self._scene.agenda.put(wake_s, partial(self._step, Plain.TIME))
+            self._scene.agenda.put(wake_s, partial(self._step, Signal.TIME))
 
     def _commit(self, instruction: Commit) -> Event:
         scene, move = self._scene, instruction.move
@@ -202,10 +202,10 @@ class Executor:
 
     def _move(
         self, move: UnderWay, source: Registration, row: int, done: Ownership, *, is_own: bool, is_return: bool
-    ) -> Move:
+    ) -> CompletedMove:
         scene, loads = self._scene, self._scene.loads
         load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
-        return Move(
+        return CompletedMove(
             scene.agenda.now_s,
             move.bundle,
             source.broker,

@@ -8,8 +8,8 @@ from functools import partial
 
 import numpy as np
 
-from loadmanager.core.leading.moves import Plain
 from loadmanager.core.leading.reconciling import Event, Look, Looked, Place, Reconciling
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
@@ -85,8 +85,8 @@ class Membership:
 
     def sweep(self) -> None:
         """Finish what is unfinished since registrations have ended, or since others are held off."""
-        self._step(Plain.MEMBERSHIP)
-        self._step(Plain.TIME)
+        self._step(Signal.MEMBERSHIP)
+        self._step(Signal.TIME)
 
     def _step(self, event: Event) -> None:
         """Here everything is done as soon as it is said, and then clients come back for what is free."""
@@ -112,7 +112,7 @@ class Membership:
         wake_s = self._reconciling.wake_s
         if wake_s is not None and wake_s != self._wake_s:
             self._wake_s = wake_s
-            self._scene.agenda.put(wake_s, partial(self._step, Plain.TIME))
+            self._scene.agenda.put(wake_s, partial(self._step, Signal.TIME))
 
     def _register(self, broker: Broker) -> None:
         self._incarnations += 1

@@ -9,7 +9,7 @@ from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMOR
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.brokers import Carried
 from loadmanager.sim.cost import CostModel
-from loadmanager.sim.result import Move, StepSeries
+from loadmanager.sim.result import CompletedMove, StepSeries
 from loadmanager.sim.scene import Scene
 
 
@@ -22,7 +22,7 @@ class StepRecorder:
         self._rows: list[dict[str, float]] = []
         self._moves = 0
 
-    def step(self, carried: Carried, moves: list[Move], reports: int) -> None:
+    def step(self, carried: Carried, moves: list[CompletedMove], reports: int) -> None:
         """`reports` have come in since the last step."""
         scene, loads = self._scene, self._scene.loads
         new, self._moves = moves[self._moves :], len(moves)

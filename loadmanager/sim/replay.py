@@ -33,7 +33,7 @@ from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.sim.comparing import Difference, Mismatch, compare_decision, compare_images, compare_value, content_of
 from loadmanager.sim.restepping import MACHINES, SteppedAgain
-from loadmanager.sim.retaking import BESIDE_OTHERS, RETAKE, Beginning, Memory, Retaken
+from loadmanager.sim.retaking import BESIDE_OTHERS, RETAKE, Beginning, Retaken, RetakenMemory
 from loadmanager.wire.checkpoint import Record, doubts_of, image_of, owned_of, record_of
 from loadmanager.wire.controls import decode_controls
 from loadmanager.wire.learned import decode_learned, learned_of
@@ -104,7 +104,7 @@ class Replay:
         self._place = (-1, -1)
         self._model: ClusterModel | None = None
         rng = np.random.Generator(np.random.PCG64(0))
-        self._memory = Memory({}, {}, {}, rng, rng)
+        self._memory = RetakenMemory({}, {}, {}, rng, rng)
         self._records: dict[str, Record] = {}
         self._settings: dict[str, PlannerSettings] = {}
         self._snapshots: dict[int, Snapshot] = {}
@@ -279,7 +279,7 @@ class Replay:
         if len(self._parts) < head["parts"]:
             return
         image, records = image_of(head, self._parts)
-        memory = Memory.of(head)
+        memory = RetakenMemory.of(head)
         machines = head.get("machines", {})
         if self._model is not None:
             compare_images(image, self._model.image())
@@ -411,6 +411,6 @@ def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
     return json.dumps(content).encode()
 
 
-def _digest(name: str, memory: Memory) -> str:
+def _digest(name: str, memory: RetakenMemory) -> str:
     state: State = getattr(memory, name)
     return digest_of({name: state} if name == "split_state" else state)

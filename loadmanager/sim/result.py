@@ -14,7 +14,7 @@ from loadmanager.core.reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class CompletedMove:
     """A bundle that has left `source` for `destination` (None: for nobody in particular), done at `at_s`.
 
     `share` is what it carried of all load (bytes/s, in and out) at that moment, a fraction; `clients` its producers and
@@ -95,7 +95,7 @@ class Result:
     step_s: float
     duration_s: float
     series: StepSeries
-    moves: tuple[Move, ...]
+    moves: tuple[CompletedMove, ...]
     splits: tuple[SplitDone, ...]
     first_reports: tuple[FirstReport, ...]
     placements: int

@@ -27,7 +27,7 @@ SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
 
 
 @dataclass(slots=True)
-class Memory:
+class RetakenMemory:
     """What a leader goes by besides the model: what is remembered, and its random generators, that of small decisions
     and that of rounds; in a history from before there were two they are the same.
     """
@@ -39,7 +39,7 @@ class Memory:
     round_rng: np.random.Generator
 
     @classmethod
-    def of(cls, head: Mapping[str, Any]) -> Memory:
+    def of(cls, head: Mapping[str, Any]) -> RetakenMemory:
         """As the head of a checkpoint has it."""
         rng = _generator(head["rng"])
         memory = cls({}, {}, {}, rng, _generator(head["roundRng"]) if "roundRng" in head else rng)
@@ -62,7 +62,7 @@ class Beginning:
     rng: np.random.Generator
 
     @classmethod
-    def of(cls, snapshot: Snapshot, memory: Memory) -> Beginning:
+    def of(cls, snapshot: Snapshot, memory: RetakenMemory) -> Beginning:
         """As it is now."""
         return cls(snapshot, memory.states, deepcopy(memory.round_rng))
 
@@ -80,11 +80,11 @@ class Retaken:
 
 
 Detail = Mapping[str, Any]
-Retake = Callable[[Beginning | None, PlannerSettings, Memory, Detail], Retaken | None]
+Retake = Callable[[Beginning | None, PlannerSettings, RetakenMemory, Detail], Retaken | None]
 """From its beginning, settings, what is remembered, which it changes, and what was asked; None without the snapshot."""
 
 
-def _shed(began: Beginning | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+def _shed(began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
     if began is None:
         return None
     under_way = detail.get("underWay", 0.0)
@@ -94,7 +94,9 @@ def _shed(began: Beginning | None, settings: PlannerSettings, memory: Memory, de
     return Retaken(done.plan.steps, done.plan.verdicts, memory.states, memory.round_rng)
 
 
-def _preview_shed(began: Beginning | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+def _preview_shed(
+    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+) -> Retaken | None:
     if began is None:
         return None
     under_way = detail.get("underWay", 0.0)
@@ -102,7 +104,7 @@ def _preview_shed(began: Beginning | None, settings: PlannerSettings, memory: Me
     return Retaken(plan.steps, plan.verdicts)
 
 
-def _place(began: Beginning | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+def _place(began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
     if began is None:
         return None
     plan, memory.states = planner.plan_assignments(
@@ -111,7 +113,7 @@ def _place(began: Beginning | None, settings: PlannerSettings, memory: Memory, d
     return Retaken(plan.steps, plan.verdicts, memory.states, memory.rng)
 
 
-def _drain(began: Beginning | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+def _drain(began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
     if began is None:
         return None
     brokers, leave = [BrokerId(each) for each in detail["brokers"]], frozenset(detail["leave"])
@@ -121,7 +123,9 @@ def _drain(began: Beginning | None, settings: PlannerSettings, memory: Memory, d
     return Retaken(plan.steps, plan.verdicts, memory.states, memory.rng)
 
 
-def _preview_drain(began: Beginning | None, settings: PlannerSettings, _: Memory, detail: Detail) -> Retaken | None:
+def _preview_drain(
+    began: Beginning | None, settings: PlannerSettings, _: RetakenMemory, detail: Detail
+) -> Retaken | None:
     if began is None:
         return None
     brokers = [BrokerId(each) for each in detail["brokers"]]
@@ -129,7 +133,9 @@ def _preview_drain(began: Beginning | None, settings: PlannerSettings, _: Memory
     return Retaken(plan.steps, plan.verdicts)
 
 
-def _choose(began: Beginning | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+def _choose(
+    began: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail
+) -> Retaken | None:
     if began is None:
         return None
     bundle = detail["bundle"]
@@ -140,14 +146,14 @@ def _choose(began: Beginning | None, settings: PlannerSettings, memory: Memory, 
     return Retaken(steps, [verdict], memory.states, memory.rng)
 
 
-def _bring_home(began: Beginning | None, settings: PlannerSettings, _: Memory, detail: Detail) -> Retaken | None:
+def _bring_home(began: Beginning | None, settings: PlannerSettings, _: RetakenMemory, detail: Detail) -> Retaken | None:
     if began is None:
         return None
     plan = planner.plan_pins(began.snapshot, settings, frozenset(detail["leave"]))
     return Retaken(plan.steps, plan.verdicts)
 
 
-def _split(_: Beginning | None, settings: PlannerSettings, memory: Memory, detail: Detail) -> Retaken | None:
+def _split(_: Beginning | None, settings: PlannerSettings, memory: RetakenMemory, detail: Detail) -> Retaken | None:
     """Of what was looked at, which is recorded with it: topics are asked of brokers."""
     found, remembered = find_splits(question_of(detail["question"]), settings)
     if remembered is not None:
@@ -156,7 +162,7 @@ def _split(_: Beginning | None, settings: PlannerSettings, memory: Memory, detai
     return Retaken(steps, found.verdicts, {SPLIT_STRATEGY: memory.split_state})
 
 
-def _merge(_: Beginning | None, settings: PlannerSettings, __: Memory, detail: Detail) -> Retaken | None:
+def _merge(_: Beginning | None, settings: PlannerSettings, __: RetakenMemory, detail: Detail) -> Retaken | None:
     merges, verdicts = find_merges(merging_of(detail["candidates"]), settings)
     steps = [merge_as_json(each) for each in merges]
     return Retaken(steps, [*verdicts, *(each.why for each in merges)])

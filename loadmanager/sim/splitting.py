@@ -39,8 +39,8 @@ from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState
 from loadmanager.core.reasons import SplitReason
 from loadmanager.core.splitting.candidates import find_candidates
-from loadmanager.core.splitting.round import Question, find_splits
-from loadmanager.sim.executing import Executor, Lookups
+from loadmanager.core.splitting.round import SplitQuestion, find_splits
+from loadmanager.sim.executing import Lookups, SimExecutor
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import SplitDone
 from loadmanager.sim.scene import Scene
@@ -48,13 +48,13 @@ from loadmanager.sim.scene import Scene
 _Event = reshaping.Event | reshaping_rounds.Event
 
 
-class Splitter:
+class SimSplitter:
     """One round after another, the next one `split_interval_s` after the last part of the one before is placed.
 
     `splits` are those that were done. Everything is answered at once, but for the unload of a part.
     """
 
-    def __init__(self, scene: Scene, leader: Leader, executor: Executor, lookups: Lookups) -> None:
+    def __init__(self, scene: Scene, leader: Leader, executor: SimExecutor, lookups: Lookups) -> None:
         self.splits: list[SplitDone] = []
         self._scene = scene
         self._leader = leader
@@ -133,7 +133,7 @@ class Splitter:
         return TopicsNamed(asked, topics)
 
     def _decide(self, decide: Decide) -> Decided:
-        question = Question(
+        question = SplitQuestion(
             looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
             counts=self._scene.table.namespace_sizes(),
             topics=decide.topics,

@@ -33,7 +33,7 @@ from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.splitting import SPECIFIED_POSITIONS, split_algorithm
 from loadmanager.sim.brokers import Broker
 from loadmanager.sim.cost import CostModel
-from loadmanager.sim.draining import Drainer
+from loadmanager.sim.draining import SimDrainer
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
@@ -46,7 +46,7 @@ from loadmanager.sim.events import (
     NewNamespace,
     OperatorControls,
 )
-from loadmanager.sim.executing import Executor, Lookups
+from loadmanager.sim.executing import Lookups, SimExecutor
 from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.membership import Membership
@@ -55,7 +55,7 @@ from loadmanager.sim.result import FirstReport, Result
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.scene import Scene, in_world_time
 from loadmanager.sim.seeds import Purpose, generator
-from loadmanager.sim.splitting import Splitter
+from loadmanager.sim.splitting import SimSplitter
 from loadmanager.sim.workload import Workload
 
 _DEFAULT_RULES = WorldRules()
@@ -104,9 +104,9 @@ class World:
         self._scene = Scene(workload, settings, rules, cost)
         self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._scene, self._leader)
-        self._executor = Executor(self._scene, self._leader, self._lookups)
-        self._drains = Drainer(self._scene, self._leader, self._executor, self._drained)
-        self._splitter = Splitter(self._scene, self._leader, self._executor, self._lookups)
+        self._executor = SimExecutor(self._scene, self._leader, self._lookups)
+        self._drains = SimDrainer(self._scene, self._leader, self._executor, self._drained)
+        self._splitter = SimSplitter(self._scene, self._leader, self._executor, self._lookups)
         self._recorder = StepRecorder(self._scene)
         self._membership = Membership(
             self._scene,

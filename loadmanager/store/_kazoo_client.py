@@ -118,7 +118,7 @@ class PromptClient(KazooClient):
             self._listener.on_session(session.Connected(self._session_id or 0, *self._wire.granted))
         else:
             is_lost = state == KazooState.LOST
-            self._listener.on_session(session.Plain.EXPIRED if is_lost else session.Plain.DISCONNECTED)
+            self._listener.on_session(session.SessionSignal.EXPIRED if is_lost else session.SessionSignal.DISCONNECTED)
 
 
 class _Connection(ConnectionHandler):

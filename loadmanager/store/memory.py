@@ -38,7 +38,17 @@ from loadmanager.store.base import (
     check_path,
     check_sizes,
 )
-from loadmanager.store.session import Announce, Answered, Arm, Connected, Event, GivenUp, OfSession, Plain, Session
+from loadmanager.store.session import (
+    Announce,
+    Answered,
+    Arm,
+    Connected,
+    Event,
+    GivenUp,
+    OfSession,
+    Session,
+    SessionSignal,
+)
 
 T = TypeVar("T")
 
@@ -209,7 +219,7 @@ class MemoryStore(OfSession):
         self._subscriptions.bind(asyncio.get_running_loop())
         self._was_started = self._is_running = True
         self._cluster.join(self)
-        self._step(Plain.OPEN)
+        self._step(SessionSignal.OPEN)
         self.heard_from_cluster()
 
     async def close(self) -> None:
@@ -218,7 +228,7 @@ class MemoryStore(OfSession):
         self._cluster.tick()
         session_id = self.session_id
         self._hang_up()
-        self._step(Plain.CLOSE)
+        self._step(SessionSignal.CLOSE)
         self._is_running = False
         with contextlib.suppress(StoreUnavailableError):
             await self._send(partial(self._cluster.end_session, session_id), StoreUnavailableError("cut off"))
@@ -270,7 +280,7 @@ class MemoryStore(OfSession):
             self._hang_up()
         self.heard_from_cluster()
         if link is Link.DOWN:
-            self._step(Plain.DISCONNECTED)
+            self._step(SessionSignal.DISCONNECTED)
 
     def heard_from_cluster(self) -> None:
         """Learn the fate of the own session, and go on with it or with a new one; nothing without a connection.
@@ -283,7 +293,7 @@ class MemoryStore(OfSession):
         if not self._cluster.has_session(session_id):
             if session_id:
                 self._hang_up()
-                self._step(Plain.EXPIRED)
+                self._step(SessionSignal.EXPIRED)
             session_id = self._cluster.begin_session(self)
         self._step(Connected(session_id, self.session_timeout_s, self._cluster.clock()))
 
@@ -297,7 +307,7 @@ class MemoryStore(OfSession):
     def time_passed(self) -> None:
         """Notice that the lease lapsed."""
         self._beat()
-        self._step(Plain.TIME)
+        self._step(SessionSignal.TIME)
 
     def changed(self, paths: Sequence[str]) -> None:
         if self.is_heard:

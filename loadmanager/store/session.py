@@ -57,7 +57,7 @@ OVER_AFTER_TIMEOUTS = 2
 """After how many timeouts without an answer a session is certainly over."""
 
 
-class Phase(enum.Enum):
+class SessionPhase(enum.Enum):
     CLOSED = enum.auto()
     SEEKING = enum.auto()
     """Open, and without a session: none was begun yet, or the last one is over."""
@@ -108,7 +108,7 @@ class GivenUp:
     address: str
 
 
-class Plain(enum.Enum):
+class SessionSignal(enum.Enum):
     """Events that say nothing but that they happened."""
 
     TIME = enum.auto()
@@ -120,7 +120,7 @@ class Plain(enum.Enum):
     CLOSE = enum.auto()
 
 
-Event = Connected | Answered | Unanswered | HungUp | GivenUp | Plain
+Event = Connected | Answered | Unanswered | HungUp | GivenUp | SessionSignal
 
 # Instructions
 
@@ -170,7 +170,7 @@ class Session:
 
     timeout_s: float
     session_id: int = 0
-    phase: Phase = Phase.CLOSED
+    phase: SessionPhase = SessionPhase.CLOSED
     lease_valid_until_s: float = -math.inf
     given_up: int = 0
     """How many sessions were."""
@@ -184,9 +184,9 @@ class Session:
     def state(self) -> SessionState:
         """What is said of the session."""
         match self.phase:
-            case Phase.CONNECTED:
+            case SessionPhase.CONNECTED:
                 return SessionState.CONNECTED
-            case Phase.SUSPENDED:
+            case SessionPhase.SUSPENDED:
                 return SessionState.SUSPENDED
             case _:
                 return SessionState.LOST
@@ -201,7 +201,7 @@ class Session:
     @property
     def wake_s(self) -> float | None:
         """When the next heartbeat is due, or the lease lapses without one."""
-        if self.phase is not Phase.CONNECTED:
+        if self.phase is not SessionPhase.CONNECTED:
             return None
         return min(self._due_s, self.lease_valid_until_s)
 
@@ -214,7 +214,7 @@ class Session:
         """Why no request may be sent now, on the session of that id if it has to be that one; None if one may."""
         if session_id is not None and session_id != self.session_id:
             return f"session {session_id:#x} is not the current one any more"
-        if self.phase is not Phase.CONNECTED:
+        if self.phase is not SessionPhase.CONNECTED:
             return f"no connection: {self.state}"
         if now_s >= self.lease_valid_until_s:
             return "no answer for too long: the lease lapsed"
@@ -222,12 +222,12 @@ class Session:
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened."""
-        if event is Plain.CLOSE:
-            self._end(Phase.CLOSED)
-        elif self.phase is not Phase.CLOSED:
+        if event is SessionSignal.CLOSE:
+            self._end(SessionPhase.CLOSED)
+        elif self.phase is not SessionPhase.CLOSED:
             self._heard(event, now_s)
-        elif event is Plain.OPEN:
-            self._go(Phase.SEEKING)
+        elif event is SessionSignal.OPEN:
+            self._go(SessionPhase.SEEKING)
         to_do, self._to_do = self._to_do, []
         return to_do
 
@@ -241,26 +241,26 @@ class Session:
                 self._hung_up(address, now_s)
             case GivenUp(address):
                 self._give_up(address)
-            case Plain.EXPIRED:
-                self._end(Phase.SEEKING)
-            case Plain.DISCONNECTED:
+            case SessionSignal.EXPIRED:
+                self._end(SessionPhase.SEEKING)
+            case SessionSignal.DISCONNECTED:
                 self._disconnected()
             case _:
                 self._look(now_s)
 
     def _connected(self, granted: Connected, now_s: float) -> None:
         if self.session_id not in {0, granted.session_id}:
-            self._end(Phase.SEEKING)
+            self._end(SessionPhase.SEEKING)
         self.session_id, self.timeout_s, self._hung_up_by = granted.session_id, granted.timeout_s, None
         self._asked_at_s = granted.asked_at_s
         self._trust(granted.asked_at_s)
         self._say("session_connected", is_warning=False, timeout_s=granted.timeout_s)
-        self._go(Phase.CONNECTED)
+        self._go(SessionPhase.CONNECTED)
         self._to_do.append(Arm())
         self._rest(now_s)
 
     def _answered(self, event: Answered | Unanswered, now_s: float) -> None:
-        if self.phase is not Phase.CONNECTED or event.session_id != self.session_id:
+        if self.phase is not SessionPhase.CONNECTED or event.session_id != self.session_id:
             return
         if isinstance(event, Answered):
             self._trust(event.sent_at_s)
@@ -276,7 +276,7 @@ class Session:
         self._sent_at_s, self._due_s = None, now_s + self.timeout_s / HEARTBEATS_PER_TIMEOUT
 
     def _look(self, now_s: float) -> None:
-        if self.phase is not Phase.CONNECTED:
+        if self.phase is not SessionPhase.CONNECTED:
             return
         if now_s >= self.lease_valid_until_s:
             self._say("session_lease_lapsed")
@@ -287,16 +287,16 @@ class Session:
             self._to_do.append(Heartbeat(self.session_id, now_s))
 
     def _disconnected(self) -> None:
-        if self.phase is Phase.CONNECTED:
-            self._go(Phase.SUSPENDED)
+        if self.phase is SessionPhase.CONNECTED:
+            self._go(SessionPhase.SUSPENDED)
 
     def _hung_up(self, address: str, now_s: float) -> None:
-        if self.phase is Phase.CONNECTED:
+        if self.phase is SessionPhase.CONNECTED:
             return
         if self._hung_up_by is None:
             self._say("zookeeper_hangs_up", address=address)
         self._hung_up_by = address
-        if self.phase is Phase.SUSPENDED and self.is_over(now_s):
+        if self.phase is SessionPhase.SUSPENDED and self.is_over(now_s):
             self._to_do.append(GiveUp(self._asked_at_s))
 
     def _give_up(self, address: str) -> None:
@@ -304,13 +304,13 @@ class Session:
             self.given_up += 1
             why = "it grants sessions but does not take this one back: its data were lost or set back"
             self._say("session_given_up", address=address, why=why)
-        self._end(Phase.SEEKING)
+        self._end(SessionPhase.SEEKING)
 
-    def _end(self, phase: Phase) -> None:
+    def _end(self, phase: SessionPhase) -> None:
         self.session_id, self.lease_valid_until_s = 0, -math.inf
         self._go(phase)
 
-    def _go(self, phase: Phase) -> None:
+    def _go(self, phase: SessionPhase) -> None:
         before, self.phase = self.state, phase
         if self.state is not before:
             self._to_do.append(Announce(self.state))

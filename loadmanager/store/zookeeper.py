@@ -65,8 +65,8 @@ from loadmanager.store.session import (
     Heartbeat,
     Instruction,
     OfSession,
-    Plain,
     Session,
+    SessionSignal,
     Unanswered,
 )
 
@@ -138,7 +138,7 @@ class ZooKeeperStore(OfSession):
         loop = asyncio.get_running_loop()
         self._subscriptions.bind(loop)
         listener = _LoopListener(loop, self._step, self._changed)
-        self._step(Plain.OPEN)
+        self._step(SessionSignal.OPEN)
         self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, listener)
         try:
             self._client.start_async()
@@ -251,7 +251,7 @@ class ZooKeeperStore(OfSession):
         wake_s = self._session.wake_s
         if wake_s is not None:
             pause_s = max(0.0, wake_s - self._clock())
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Plain.TIME)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, SessionSignal.TIME)
 
     async def _beat(self, beat: Heartbeat) -> None:
         try:
@@ -301,7 +301,7 @@ class ZooKeeperStore(OfSession):
         """End the session and kazoo's threads; whoever holds something by the session hears of it first."""
         client, self._client = self._client, None
         connected = self.state is SessionState.CONNECTED
-        self._step(Plain.CLOSE)
+        self._step(SessionSignal.CLOSE)
         self._prepared = False
         for task in self._tasks:
             task.cancel()

@@ -11,10 +11,10 @@ from loadmanager.core.names import BrokerId, BundleRange
 from loadmanager.core.ownership import Registration
 from loadmanager.core.splitting.base import TopicLoad
 from loadmanager.core.splitting.finder import SplitCandidate
-from loadmanager.core.splitting.round import Question
+from loadmanager.core.splitting.round import SplitQuestion
 
 
-def question_as_json(question: Question) -> dict[str, Any]:
+def question_as_json(question: SplitQuestion) -> dict[str, Any]:
     return {
         "lookedAt": [
             [each.broker, each.incarnation, [_split_candidate(candidate) for candidate in own]]
@@ -30,8 +30,8 @@ def question_as_json(question: Question) -> dict[str, Any]:
     }
 
 
-def question_of(content: Mapping[str, Any]) -> Question:
-    return Question(
+def question_of(content: Mapping[str, Any]) -> SplitQuestion:
+    return SplitQuestion(
         looked_at=tuple(
             (Registration(BrokerId(broker), life), tuple(_split_candidate_of(each) for each in own))
             for broker, life, own in content["lookedAt"]

@@ -12,7 +12,7 @@ from support.frames import MINUTE_MS, START_MS, Timed, history_of, reported, row
 
 from loadmanager.core import churn
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.history.rows import Event, Move
+from loadmanager.history.rows import Event, MoveRow
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, MOVES
 from loadmanager.pipeline.averages import broker_windows, bundle_windows
 from loadmanager.pipeline.balance import (
@@ -99,7 +99,7 @@ def test_the_skew_of_a_namespace_is_that_of_its_bundles(spark: SparkSession, tmp
 
 def done(at_s: float, number: int, source: str, destination: str | None, share: float, *, own: bool = True) -> Timed:
     ends = {"source": [f"{source}:8080", 1], "destination": destination and [f"{destination}:8080", 1]}
-    move = Move(
+    move = MoveRow(
         kind="done",
         bundle=bundle(number),
         source=f"{source}:8080",
@@ -143,8 +143,8 @@ def test_returns_and_thrash_are_those_that_the_leader_counts(spark: SparkSession
 
 def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
     there = done(0, 1, "a", "b", 0.1)
-    assert isinstance(there[1], Move)
-    back = Move(
+    assert isinstance(there[1], MoveRow)
+    back = MoveRow(
         kind="done", bundle=bundle(1), source="b:8080", destination="a:8080", reason="broker_overloaded",
         detail={"atS": 60, "isOwn": True, "share": 0.1, "source": ["b:8080", 1], "destination": ["a:8080", 2]},
     )  # fmt: skip
@@ -156,8 +156,8 @@ def test_a_broker_that_has_restarted_is_another_one(spark: SparkSession, tmp_pat
 def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    def began(number: int) -> Move:
-        return Move(
+    def began(number: int) -> MoveRow:
+        return MoveRow(
             "began", bundle(number), "a:8080", None, "broker_overloaded", load=mib(3), imbalance_before=2.0,
             imbalance_after=1.5, started_ms=START_MS + 310_000,
         )  # fmt: skip
@@ -165,8 +165,8 @@ def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(
     entries: list[Timed] = [*UNEVEN[:3], (310_000, began(2)), (310_001, began(3)), (310_002, began(4))]
     first = len(UNEVEN[:3])
 
-    def later(kind: str, number: int, move: int, **more: Any) -> Move:  # noqa: ANN401 - the other fields
-        return Move(kind, bundle(number), "a:8080", "b:8080", "broker_overloaded", move=first + move, **more)
+    def later(kind: str, number: int, move: int, **more: Any) -> MoveRow:  # noqa: ANN401 - the other fields
+        return MoveRow(kind, bundle(number), "a:8080", "b:8080", "broker_overloaded", move=first + move, **more)
 
     entries += [
         (311_000, later("done", 2, 0, ended_ms=START_MS + 311_000, outcome="Owned")),

@@ -16,7 +16,7 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.agent.grants import Claim, Grants, Question, Revocation
+from loadmanager.agent.grants import Claim, Grants, Revocation, TopicQuestion
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.invariants import ownership_violations, succession_violations
@@ -76,7 +76,7 @@ class World:
         self.brokers = {broker: a_life(broker, 1) for broker in BROKERS}
         self.calls: list[tuple[BundleName, Registration, int]] = []
         self.acknowledged: set[tuple[Registration, BundleName, int]] = set()
-        self.answers: list[tuple[BrokerId, Question, Claim]] = []
+        self.answers: list[tuple[BrokerId, TopicQuestion, Claim]] = []
 
     def walk(self, steps: int) -> None:
         often = [

@@ -15,7 +15,7 @@ from unittest.mock import patch
 from protocol.zookeeper import ModelStore
 
 from loadmanager.agent import grants, lease
-from loadmanager.agent.grants import Claim, Grants, Question, Verdict
+from loadmanager.agent.grants import Claim, Grants, GrantVerdict, TopicQuestion
 from loadmanager.core.ownership import Registration as Life
 from loadmanager.demo.hosting import TopicHost
 from loadmanager.demo.lease import Lease
@@ -46,7 +46,7 @@ def _no_fence() -> contextlib.AbstractContextManager[object]:
 def _no_void_at_agent() -> contextlib.AbstractContextManager[object]:
     answer = Grants.answer
 
-    def as_if_just_asked(self: Grants, question: Question, claim: Claim) -> Verdict:
+    def as_if_just_asked(self: Grants, question: TopicQuestion, claim: Claim) -> GrantVerdict:
         return answer(self, replace(question, asked_after=self._unloads), claim)
 
     return patch.object(Grants, "answer", as_if_just_asked)

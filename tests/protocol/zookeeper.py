@@ -50,8 +50,8 @@ from loadmanager.store.session import (
     Heartbeat,
     HungUp,
     OfSession,
-    Plain,
     Session,
+    SessionSignal,
     Unanswered,
 )
 
@@ -475,7 +475,7 @@ class ModelStore(OfSession):
 
     async def start(self) -> None:
         self._subscriptions.bind(asyncio.get_running_loop())
-        self._step(Plain.OPEN)
+        self._step(SessionSignal.OPEN)
         self._tasks = [asyncio.create_task(self._keep_connected())]
         try:
             async with asyncio.timeout(self._connect_timeout_s):
@@ -499,7 +499,7 @@ class ModelStore(OfSession):
                     await ended
             except (TimeoutError, StoreUnavailableError):
                 pass
-        self._step(Plain.CLOSE)
+        self._step(SessionSignal.CLOSE)
         self._drop()
 
     async def get(self, path: str) -> Znode | None:
@@ -664,7 +664,7 @@ class ModelStore(OfSession):
     def _connected(self, follower: Follower, number: int, asked_at_s: float) -> None:
         if self.session_id and number != self.session_id:
             self._seen_zxid = 0
-            self._step(Plain.EXPIRED)
+            self._step(SessionSignal.EXPIRED)
             return
         self._connection = _Connection(self._ensemble, follower, self, self._party, number)
         self._step(Connected(number, self.session_timeout_s, asked_at_s))
@@ -688,7 +688,7 @@ class ModelStore(OfSession):
         if self._timer is not None:
             self._timer.cancel()
         wake_s = self._session.wake_s
-        self._timer = None if wake_s is None else loop.call_at(wake_s, self._step, Plain.TIME)
+        self._timer = None if wake_s is None else loop.call_at(wake_s, self._step, SessionSignal.TIME)
 
     def _beaten(self, beat: Heartbeat, done: asyncio.Future[None]) -> None:
         if not done.cancelled():
@@ -703,7 +703,7 @@ class ModelStore(OfSession):
             error = OutcomeUnknownError if request.is_write else StoreUnavailableError
             _resolve(request.answer, error("the connection to ZooKeeper broke"))
         if not self._is_closed:
-            self._step(Plain.DISCONNECTED)
+            self._step(SessionSignal.DISCONNECTED)
 
     def _killed(self) -> None:
         if self._connection is not None:

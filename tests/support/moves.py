@@ -26,10 +26,10 @@ from loadmanager.core.leading.moves import (
     NotCommitted,
     OwnerAnswered,
     Phase,
-    Plain,
     Unanswered,
     Want,
 )
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, Registration, Stamp, assign
 
@@ -134,13 +134,13 @@ class Whatever:
                 self._do()
             case "go" if len(leader.registered) > 1:
                 leader.registered.discard(draw(st.sampled_from(sorted(leader.registered, key=str))))
-                leader.step(Plain.MEMBERSHIP)
+                leader.step(Signal.MEMBERSHIP)
             case "cancel" if self.wanted:
                 leader.step(Cancel(draw(st.sampled_from(self.wanted))))
             case "call off":
                 leader.step(CallOff(lambda _: True, "all of them"))
             case _:
-                leader.step(Plain.TIME)
+                leader.step(Signal.TIME)
 
     def ends(self) -> None:
         """Everything is done, and time goes on, until nothing is left to do."""
@@ -150,7 +150,7 @@ class Whatever:
                 self._do()
             elif leader.moves.wake_s is not None:
                 leader.now_s = leader.moves.wake_s
-                leader.step(Plain.TIME)
+                leader.step(Signal.TIME)
             else:
                 break
 

@@ -12,7 +12,7 @@ import numpy as np
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import Reason
 from loadmanager.core.shedding.threshold import ThresholdReason
-from loadmanager.sim.result import FirstReport, Move, Result, StepSeries
+from loadmanager.sim.result import CompletedMove, FirstReport, Result, StepSeries
 from loadmanager.sim.scenario import Scenario, parse_scenario
 
 PROJECT = Path(__file__).parents[2]
@@ -43,8 +43,8 @@ def a_move(
     *,
     is_return: bool = False,
     share: float = 0.1,
-) -> Move:
-    return Move(
+) -> CompletedMove:
+    return CompletedMove(
         at_s,
         f"t/ns#{bundle}",
         BrokerId(f"{source}:8080"),
@@ -64,7 +64,7 @@ def a_result(
     worst: list[float] | None = None,
     reports: list[int] | None = None,
     unowned: list[int] | None = None,
-    moves: tuple[Move, ...] = (),
+    moves: tuple[CompletedMove, ...] = (),
     first_reports: Mapping[str, float] | None = None,
     verdicts: Mapping[tuple[str, Reason, bool], int] | None = None,
 ) -> Result:

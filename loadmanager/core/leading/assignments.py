@@ -34,8 +34,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
-from loadmanager.core.leading.moves import Plain
 from loadmanager.core.leading.picture import Picture, find_gone_owner
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Transition, Write, WriteEnded, writes_of
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import (
@@ -104,7 +104,7 @@ class NotDecided:
     error: Exception
 
 
-Event = Ask | PlaceSoon | Decided | NotDecided | WriteEnded | Plain
+Event = Ask | PlaceSoon | Decided | NotDecided | WriteEnded | Signal
 
 # Instructions
 
@@ -168,7 +168,7 @@ class Assignments:
                     self._answer(bundle, error)
             case WriteEnded(write, made) if write in self._writes:
                 self._written(write, made)
-            case Plain.TIME:
+            case Signal.TIME:
                 self._go_on()
         to_do, self._to_do = self._to_do, []
         return to_do

@@ -33,13 +33,13 @@ all others, and pinned ones come back to it when it is drained no more.
 
 from __future__ import annotations
 
-import enum
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.leading.moves import CalledOff, Failed, Kept, Outcome, StaleStepError
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Plan, Unload, Verdict
@@ -87,13 +87,6 @@ class _Rest:
 # Events
 
 
-class Plain(enum.Enum):
-    """Events that say nothing but that they happened. CHANGED: the controls are others, or a broker has gone."""
-
-    TIME = enum.auto()
-    CHANGED = enum.auto()
-
-
 @dataclass(frozen=True, slots=True)
 class Planned:
     """What was asked for last; None if it could not be decided."""
@@ -114,7 +107,7 @@ class TriedToEnd:
     broker: BrokerId
 
 
-Event = Plain | Planned | MoveEnded | TriedToEnd
+Event = Signal | Planned | MoveEnded | TriedToEnd
 
 # Instructions
 
@@ -212,7 +205,7 @@ class Drains:
                 self._move_ended(bundle, outcome)
             case TriedToEnd(broker):
                 self._ending.discard(broker)
-            case Plain.CHANGED:
+            case Signal.CHANGED:
                 self._look_s = now_s
             case _:
                 self._look()

@@ -40,6 +40,7 @@ import enum
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.turns import Turns
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import (
@@ -224,14 +225,7 @@ class OwnerAnswered:
     refusal: str | None
 
 
-class Plain(enum.Enum):
-    """Events that say nothing but that they happened."""
-
-    TIME = enum.auto()
-    MEMBERSHIP = enum.auto()
-
-
-Event = Want | Resume | CallOff | Cancel | Committed | NotCommitted | Unanswered | OwnerAnswered | Plain
+Event = Want | Resume | CallOff | Cancel | Committed | NotCommitted | Unanswered | OwnerAnswered | Signal
 
 # Instructions
 

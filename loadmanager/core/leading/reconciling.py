@@ -32,8 +32,8 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from loadmanager.core.leading.moves import Plain
 from loadmanager.core.leading.picture import Picture, find_gone_owner
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Transition, Write, WriteEnded, writes_of
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -58,7 +58,7 @@ class Looked:
     found: Sequence[tuple[str, Ownership]]
 
 
-Event = Looked | WriteEnded | Plain
+Event = Looked | WriteEnded | Signal
 
 # Instructions
 
@@ -130,9 +130,9 @@ class Reconciling:
             case WriteEnded() if event.write in self._writes:
                 self._written(event)
                 self._rest(now_s)
-            case Plain.MEMBERSHIP:
+            case Signal.MEMBERSHIP:
                 self._due_s = min(self._due_s, now_s)
-            case Plain.TIME if self.wake_s is not None and self.wake_s <= now_s:
+            case Signal.TIME if self.wake_s is not None and self.wake_s <= now_s:
                 self._is_looking, self._due_s = True, math.inf
                 self._to_do.append(Look())
         to_do, self._to_do = self._to_do, []

@@ -27,7 +27,7 @@ State = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class SplitQuestion:
     """All that a round goes by besides the settings.
 
     `looked_at` are the candidates that each broker reports, `counts` how many bundles their namespaces have, `topics`
@@ -42,7 +42,7 @@ class Question:
     before: State
 
 
-def find_splits(question: Question, settings: PlannerSettings) -> tuple[Splits, State | None]:
+def find_splits(question: SplitQuestion, settings: PlannerSettings) -> tuple[Splits, State | None]:
     """What to split, and what to remember; None: nothing is. Raises `UnknownStrategyError`."""
     _, algorithm = split_algorithm(settings)
 
@@ -56,7 +56,7 @@ def find_splits(question: Question, settings: PlannerSettings) -> tuple[Splits, 
 
 
 def find_splits_by(
-    divide: Divide, find_topics: FindTopics, question: Question, settings: PlannerSettings
+    divide: Divide, find_topics: FindTopics, question: SplitQuestion, settings: PlannerSettings
 ) -> tuple[Splits, State | None]:
     """As `find_splits`, cutting by any algorithm; `find_topics` stands for the topics of the question.
 

@@ -22,12 +22,12 @@ from loadmanager.core.leading.drains import (
     Event,
     GiveAway,
     MoveEnded,
-    Plain,
     Planned,
     TriedToEnd,
     WithdrawMove,
 )
 from loadmanager.core.leading.moves import Expected, Failed, Moved, Outcome, StaleStepError
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Registration
 from loadmanager.core.plan import Unload, Verdict
@@ -95,14 +95,14 @@ class Drainer:
             lambda controls: replace(controls, draining={broker: since_s, **controls.draining})
         )
         log.info("drain_begun", broker=broker)
-        self._tell(Plain.CHANGED)
+        self._tell(Signal.CHANGED)
         return self.progress(broker)
 
     async def stop(self, broker: BrokerId) -> None:
         """Drain the broker no more, if it was; what was not begun stays. `NotLeaderError` or a `StoreError`."""
         await self._operators.update_controls(lambda controls: controls.without_drain(broker))
         log.info("drain_stopped", broker=broker)
-        self._tell(Plain.CHANGED)
+        self._tell(Signal.CHANGED)
 
     def progress(self, broker: BrokerId) -> DrainProgress:
         """How far the drain of a broker is; `BrokerNotFoundError` when there is none."""
@@ -139,7 +139,7 @@ class Drainer:
         async with asyncio.TaskGroup() as self._work:
             while True:
                 if self._view.is_fresh:
-                    self._tell(Plain.TIME)
+                    self._tell(Signal.TIME)
                 # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drains.PAUSE_S):

@@ -33,7 +33,7 @@ from loadmanager.core.names import InvalidNameError, namespace_of
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Registration
 from loadmanager.core.placement.base import State
 from loadmanager.core.splitting.candidates import find_candidates
-from loadmanager.core.splitting.round import Question, find_splits
+from loadmanager.core.splitting.round import SplitQuestion, find_splits
 from loadmanager.errors import LoadManagerError, NotLeaderError
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.deciding.desk import MINUTE_S, SPLIT_STRATEGY, Desk
@@ -153,7 +153,7 @@ class ReshapingLoop:
 
     def _decide(self, decide: Decide) -> Decided:
         namespaces = {namespace_of(candidate.name) for each in decide.looked_at for candidate in each.candidates}
-        question = Question(
+        question = SplitQuestion(
             looked_at=tuple((each.registration, each.candidates) for each in decide.looked_at),
             counts={name: len(state.bundles) for name, state in self._namespaces().items() if name in namespaces},
             topics=decide.topics,

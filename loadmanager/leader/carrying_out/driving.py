@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from loadmanager.core.leading.moves import Plain
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.names import BundleRange
 from loadmanager.core.ownership import IllegalTransitionError, Ownership
@@ -15,10 +15,10 @@ from loadmanager.errors import LoadManagerError
 from loadmanager.leader.term.ledger import Ledger
 
 
-async def keep_time(step: Callable[[Plain], None], wake_s: Callable[[], float | None], stepped: asyncio.Event) -> None:
+async def keep_time(step: Callable[[Signal], None], wake_s: Callable[[], float | None], stepped: asyncio.Event) -> None:
     """Step a machine with TIME when it wants to be; `stepped` is set whenever it was, and may want something else."""
     while True:
-        step(Plain.TIME)
+        step(Signal.TIME)
         stepped.clear()  # by whatever it was stepped before, it has just had its turn
         due_s = wake_s()
         # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.

@@ -39,13 +39,13 @@ from loadmanager.core.leading.moves import (
     Outcome,
     OwnerAnswered,
     Phase,
-    Plain,
     Resume,
     StaleStepError,
     StopAsking,
     Unanswered,
     Want,
 )
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
@@ -267,7 +267,7 @@ class Executor:
 
     def membership_changed(self) -> None:
         """A broker has come or gone: owners that are gone need not be waited for."""
-        self._step(Plain.MEMBERSHIP)
+        self._step(Signal.MEMBERSHIP)
 
     # The driver
 
@@ -307,7 +307,7 @@ class Executor:
         wake_s = self._moves.wake_s
         if wake_s is not None:
             pause_s = max(0.0, wake_s - time.monotonic())
-            self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Plain.TIME)
+            self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Signal.TIME)
 
     async def _commit(self, instruction: Commit) -> None:
         move = instruction.move

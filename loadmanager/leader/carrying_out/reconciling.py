@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from loadmanager.core.leading.moves import Plain
 from loadmanager.core.leading.reconciling import (
     Event,
     Freed,
@@ -22,6 +21,7 @@ from loadmanager.core.leading.reconciling import (
     Reconciling,
     SeeThrough,
 )
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
@@ -62,7 +62,7 @@ class Reconciler:
 
     def wake(self) -> None:
         """Something has changed by which a bundle may have come to be unfinished."""
-        self._step(Plain.MEMBERSHIP)
+        self._step(Signal.MEMBERSHIP)
 
     async def run(self) -> None:
         """Look at every bundle at the start of the term, and then when it is due, for as long as the term lasts."""

@@ -22,7 +22,7 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import ChurnFigures
 from loadmanager.leader.recording.journal import Journal
-from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.moving import MoveRecorder
 from loadmanager.leader.recording.recorder import Recorder
 
 log = structlog.get_logger(__name__)
@@ -41,7 +41,7 @@ class Churn:
         journal: Journal,
         snapshot: Callable[[], Snapshot],
         recorder: Recorder,
-        moves: Moves,
+        moves: MoveRecorder,
     ) -> None:
         self.state: State = {}
         self.memory_changed = asyncio.Event()

@@ -29,9 +29,9 @@ from loadmanager.leader.deciding.working import Previews, Worker
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
-from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.moving import MoveRecorder
 from loadmanager.leader.recording.recorded_model import RecordedModel
-from loadmanager.leader.recording.recorder import Asked, Memory, Recorder
+from loadmanager.leader.recording.recorder import Asked, DeskMemory, Recorder
 
 log = structlog.get_logger(__name__)
 
@@ -60,13 +60,15 @@ class Desk:
         journal: Journal,
         seed: int,
         recorder: Recorder | None = None,
-        moves: Moves | None = None,
+        moves: MoveRecorder | None = None,
     ) -> None:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
         """What the extensible rule of splitting remembers: it is asked apart from all the others."""
         self.recorder = recorder or Recorder()
-        self.churn = Churn(view, live, journal, self._recent_snapshot, self.recorder, moves or Moves(self.recorder))
+        self.churn = Churn(
+            view, live, journal, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
+        )
         self._view = view
         self._live = live
         self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
@@ -80,10 +82,10 @@ class Desk:
         """What is remembered for the next leader, of strategies, of splitting and of churn."""
         return {**self.state, **self.churn.state, **({SPLIT_STRATEGY: self.split_state} if self.split_state else {})}
 
-    def memory_now(self) -> Memory:
+    def memory_now(self) -> DeskMemory:
         """What is remembered, for a checkpoint; the next decision is made on a new snapshot."""
         self._snapshot = None
-        return Memory(
+        return DeskMemory(
             self.state,
             self.split_state,
             self.churn.state,

@@ -17,7 +17,7 @@ from loadmanager.core.load import THROUGHPUT_IN, THROUGHPUT_OUT, BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.snapshot import Snapshot
-from loadmanager.history.rows import Move
+from loadmanager.history.rows import MoveRow
 from loadmanager.leader.recording.recorder import Recorder, now_ms
 
 
@@ -43,7 +43,7 @@ class _Awaited:
     silent: set[BrokerId]
 
 
-class Moves:
+class MoveRecorder:
     """Puts moves into the history of the node that leads. It knows what each broker has reported last."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -66,7 +66,7 @@ class Moves:
         row = snapshot.bundles.find_row(bundle)
         started_ms = now_ms()
         sequence = self._recorder.put(
-            Move(
+            MoveRow(
                 kind="began",
                 bundle=bundle,
                 source=source,
@@ -88,7 +88,7 @@ class Moves:
         ended_ms = now_ms()
         source, destination = released.owner, done.owner
         self._recorder.put(
-            Move(
+            MoveRow(
                 kind="done",
                 bundle=bundle,
                 source=source.broker if source else None,
@@ -111,7 +111,7 @@ class Moves:
         """The owner keeps the bundle."""
         begun = self._find(bundle, released)
         self._recorder.put(
-            Move(
+            MoveRow(
                 kind="kept",
                 bundle=bundle,
                 source=released.owner.broker if released.owner else None,
@@ -150,7 +150,7 @@ class Moves:
             broker: [before, self._throughput.get(broker, 0.0)] for broker, before in begun.throughput.items()
         }
         self._recorder.put(
-            Move(
+            MoveRow(
                 kind="measured",
                 bundle=awaited.bundle,
                 source=awaited.source,

@@ -18,7 +18,7 @@ from loadmanager.core.policies import Policies
 from loadmanager.core.quality import Doubts
 from loadmanager.history.rows import Event, Report
 from loadmanager.leader.picture.view import LaidDown
-from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.moving import MoveRecorder
 from loadmanager.leader.recording.recorder import Recorder, controls_later, learned_later, policies_later
 from loadmanager.wire.checkpoint import (
     Later,
@@ -30,7 +30,7 @@ from loadmanager.wire.checkpoint import (
 
 
 @dataclass(frozen=True, slots=True)
-class _Change:
+class _RecordChange:
     """The record of a namespace in place of the one before: written down as what is different."""
 
     before: Record | None
@@ -52,7 +52,7 @@ class _Change:
 class RecordedModel(ClusterModel):
     """As any other, with a `recorder` that is told of each input; none of them is made of others."""
 
-    def __init__(self, rules: ReportRules, laid_down: LaidDown, recorder: Recorder, moves: Moves) -> None:
+    def __init__(self, rules: ReportRules, laid_down: LaidDown, recorder: Recorder, moves: MoveRecorder) -> None:
         super().__init__(rules)
         self._laid_down = laid_down
         self._recorder = recorder
@@ -87,7 +87,7 @@ class RecordedModel(ClusterModel):
         super().set_namespace(namespace, bundle_names, ownerships)
         before, after = self._records.get(namespace), (bundle_names, ownerships)
         self._records[namespace] = after
-        self._recorder.put(Event("namespace", namespace, _Change(before, after)))
+        self._recorder.put(Event("namespace", namespace, _RecordChange(before, after)))
 
     def remove_namespace(self, namespace: str) -> None:
         super().remove_namespace(namespace)

@@ -44,7 +44,7 @@ _MOST_HASHED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class DeskMemory:
     """What the desk goes by besides the model: what is remembered, and where its random generators stand, that of
     small decisions and that of rounds.
     """
@@ -56,10 +56,10 @@ class Memory:
     round_rng: Mapping[str, Any]
 
 
-class Desk(Protocol):
+class RecordedDesk(Protocol):
     """Who decides, as a checkpoint needs to know it."""
 
-    def memory_now(self) -> Memory: ...
+    def memory_now(self) -> DeskMemory: ...
 
 
 class Model(Protocol):
@@ -137,7 +137,7 @@ class Recorder:
             return NOT_RECORDED
         return self._writer.put(now_ms(), entry)
 
-    def begin_term(self, epoch: int, node_id: str, model: Model, desk: Desk) -> None:
+    def begin_term(self, epoch: int, node_id: str, model: Model, desk: RecordedDesk) -> None:
         """From here on everything is recorded; what was known and remembered until now is in the checkpoint."""
         if self._writer is None:
             return
@@ -154,7 +154,7 @@ class Recorder:
         self._is_recording = False
         self._writer.end_term(now_ms())
 
-    def checkpoint(self, model: Model, desk: Desk) -> None:
+    def checkpoint(self, model: Model, desk: RecordedDesk) -> None:
         """All that decisions depend on, as it is now. The snapshot that was taken last is not part of it."""
         if not self._is_recording:
             return

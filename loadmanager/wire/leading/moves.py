@@ -25,12 +25,12 @@ from loadmanager.core.leading.moves import (
     Outcome,
     OwnerAnswered,
     Phase,
-    Plain,
     Resume,
     StopAsking,
     Unanswered,
     Want,
 )
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.ownership import OwnershipState, Registration, Stamp
 from loadmanager.wire.checkpoint import owned_as_json, owned_of
 from loadmanager.wire.leading.form import Image, registration_as_json, registration_of
@@ -52,7 +52,7 @@ class MovesForm:
         return self._machine
 
     def event_as_json(self, event: Event) -> list[Any]:
-        if isinstance(event, Plain):
+        if isinstance(event, Signal):
             return [event.name]
         return [type(event).__name__, *self._said_by(event)]
 
@@ -76,7 +76,7 @@ class MovesForm:
             case ["OwnerAnswered", number, refusal]:
                 event = OwnerAnswered(self._find(number), refusal)
             case ["TIME" | "MEMBERSHIP" as name]:
-                event = Plain[name]
+                event = Signal[name]
             case _:
                 raise ValueError(f"an event of moves that is not known: {content}")
         return event

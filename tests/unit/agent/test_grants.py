@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.agent.grants import Claim, Grants, Question, Refusal, Revocation, Verdict
+from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Refusal, Revocation, TopicQuestion
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import OwnershipState, Registration
@@ -29,14 +29,14 @@ def a_claim(bundle: BundleName = WHOLE, version: int = 4, incarnation: int = INC
     return Claim(bundle, OwnershipState.OWNED, Registration(ME, incarnation), version)
 
 
-def asked(grants: Grants, topic: TopicName = TOPIC) -> Question:
+def asked(grants: Grants, topic: TopicName = TOPIC) -> TopicQuestion:
     question = grants.ask(topic)
     assert question is not None
     return question
 
 
 def grant(grants: Grants, bundle: BundleName = WHOLE, version: int = 4, topic: TopicName = TOPIC) -> None:
-    assert grants.answer(asked(grants, topic), a_claim(bundle, version)) is Verdict.GRANTED
+    assert grants.answer(asked(grants, topic), a_claim(bundle, version)) is GrantVerdict.GRANTED
 
 
 def revoked(grants: Grants, bundle: BundleName = WHOLE, version: int = 5, epoch: int = 1) -> Revocation:
@@ -66,7 +66,7 @@ def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration()
 )
 def test_a_bundle_that_is_not_settled_on_this_registration_grants_nothing(claim: Claim) -> None:
     grants = a_broker()
-    assert grants.answer(asked(grants), claim) is Verdict.NOT_OWNER
+    assert grants.answer(asked(grants), claim) is GrantVerdict.NOT_OWNER
     assert len(grants) == 0
 
 
@@ -78,7 +78,7 @@ def test_nothing_can_be_asked_while_not_registered() -> None:
 
 def test_a_claim_about_a_bundle_of_another_namespace_is_garbage() -> None:
     grants = a_broker()
-    assert grants.answer(asked(grants), a_claim(ELSEWHERE)) is Verdict.FOREIGN_BUNDLE
+    assert grants.answer(asked(grants), a_claim(ELSEWHERE)) is GrantVerdict.FOREIGN_BUNDLE
 
 
 def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other() -> None:
@@ -100,14 +100,14 @@ def test_a_repeated_unload_names_the_topics_again_until_the_broker_has_closed_th
 def test_an_answer_at_or_below_the_revoked_version_grants_nothing(version: int) -> None:
     grants = a_broker()
     grants.closed(revoked(grants, version=5))
-    assert grants.answer(asked(grants), a_claim(version=version)) is Verdict.STALE
+    assert grants.answer(asked(grants), a_claim(version=version)) is GrantVerdict.STALE
 
 
 def test_a_late_repeat_of_an_earlier_unload_takes_nothing_back_from_a_later_one() -> None:
     grants = a_broker()
     revoked(grants, version=9)
     revoked(grants, version=5)
-    assert grants.answer(asked(grants), a_claim(version=8)) is Verdict.STALE
+    assert grants.answer(asked(grants), a_claim(version=8)) is GrantVerdict.STALE
 
 
 def test_the_bundle_is_granted_again_at_a_version_above_the_revoked_one() -> None:
@@ -120,8 +120,8 @@ def test_what_was_asked_before_an_unload_arrived_grants_nothing_after_it_at_any_
     grants = a_broker()
     question = asked(grants)
     revoked(grants, version=5)
-    assert grants.answer(question, a_claim(version=6)) is Verdict.VOID
-    assert grants.answer(asked(grants), a_claim(version=6)) is Verdict.GRANTED
+    assert grants.answer(question, a_claim(version=6)) is GrantVerdict.VOID
+    assert grants.answer(asked(grants), a_claim(version=6)) is GrantVerdict.GRANTED
 
 
 def test_an_unload_of_another_bundle_does_not_void_a_question() -> None:
@@ -129,14 +129,14 @@ def test_an_unload_of_another_bundle_does_not_void_a_question() -> None:
     question = asked(grants)
     revoked(grants, RIGHT)
     revoked(grants, ELSEWHERE)
-    assert grants.answer(question, a_claim(LEFT)) is Verdict.GRANTED
+    assert grants.answer(question, a_claim(LEFT)) is GrantVerdict.GRANTED
 
 
 def test_a_question_of_a_former_registration_is_void() -> None:
     grants = a_broker()
     question = asked(grants)
     grants.register(INCARNATION + 1)
-    assert grants.answer(question, a_claim()) is Verdict.VOID
+    assert grants.answer(question, a_claim()) is GrantVerdict.VOID
 
 
 def test_a_new_registration_knows_nothing_of_the_former_one() -> None:
@@ -146,7 +146,7 @@ def test_a_new_registration_knows_nothing_of_the_former_one() -> None:
     grants.register(INCARNATION + 1)
     assert len(grants) == 0
     assert grants.highest_epoch == 0
-    assert grants.answer(asked(grants), a_claim(version=3, incarnation=INCARNATION + 1)) is Verdict.GRANTED
+    assert grants.answer(asked(grants), a_claim(version=3, incarnation=INCARNATION + 1)) is GrantVerdict.GRANTED
 
 
 @pytest.mark.parametrize("owner", [Registration(BrokerId("b:8080"), INCARNATION), Registration(ME, INCARNATION - 1)])
@@ -202,13 +202,13 @@ def test_an_outdated_answer_does_not_change_what_is_known_of_a_granted_topics_bu
 def test_an_answer_about_the_bundle_before_it_was_split_grants_nothing_once_a_part_was_revoked() -> None:
     grants = a_broker()
     grants.closed(revoked(grants, LEFT, version=6))
-    assert grants.answer(asked(grants), a_claim(WHOLE, version=4)) is Verdict.STALE
+    assert grants.answer(asked(grants), a_claim(WHOLE, version=4)) is GrantVerdict.STALE
 
 
 def test_an_answer_about_a_part_before_the_merge_grants_nothing_once_the_whole_was_revoked() -> None:
     grants = a_broker()
     grants.closed(revoked(grants, WHOLE, version=6))
-    assert grants.answer(asked(grants), a_claim(LEFT, version=3)) is Verdict.STALE
+    assert grants.answer(asked(grants), a_claim(LEFT, version=3)) is GrantVerdict.STALE
 
 
 def test_an_unload_of_a_part_names_what_was_granted_in_the_bundle_before_it_was_split() -> None:
@@ -252,7 +252,7 @@ def test_a_part_of_a_split_bundle_is_revoked_without_the_topics_of_the_other_par
     grants.closed(revocation)
     assert grants.topics_by_bundle() == {WHOLE: sorted(str(each) for each in right)}
     for topic in left:
-        assert grants.answer(asked(grants, topic), a_claim(WHOLE, 4)) is Verdict.STALE
+        assert grants.answer(asked(grants, topic), a_claim(WHOLE, 4)) is GrantVerdict.STALE
 
 
 def test_a_topic_granted_in_a_bundle_that_cannot_hold_it_is_revoked_too() -> None:
@@ -306,7 +306,7 @@ def test_a_new_registration_is_looked_at_anew() -> None:
     grant(grants)
     seen(grants)
     grants.register(INCARNATION + 1)
-    assert grants.answer(asked(grants), a_claim(incarnation=INCARNATION + 1)) is Verdict.GRANTED
+    assert grants.answer(asked(grants), a_claim(incarnation=INCARNATION + 1)) is GrantVerdict.GRANTED
     seen(grants)
     assert len(grants) == 1
 
@@ -318,4 +318,4 @@ def test_a_topic_that_was_forgotten_stays_fenced() -> None:
     seen(grants)
     seen(grants)
     grants.closed(revocation)
-    assert grants.answer(asked(grants), a_claim(version=5)) is Verdict.STALE
+    assert grants.answer(asked(grants), a_claim(version=5)) is GrantVerdict.STALE

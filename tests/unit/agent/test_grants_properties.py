@@ -15,7 +15,7 @@ from typing import TypeVar
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.agent.grants import Claim, Grants, Question, Revocation, Verdict
+from loadmanager.agent.grants import Claim, Grants, GrantVerdict, Revocation, TopicQuestion
 from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import HASH_SPACE_END, BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import OwnershipState, Registration
@@ -71,7 +71,7 @@ class World:
         self.grants.register(1)
         self.open: set[str] = set()
         self.unload_calls: list[tuple[BundleName, int]] = []
-        self.claims: list[tuple[Question, Claim]] = []
+        self.claims: list[tuple[TopicQuestion, Claim]] = []
         self.answers: list[BrokerAnswer] = []
         self.broker_unloads: list[tuple[int, Revocation]] = []
         self.acknowledgements: list[tuple[int, Revocation]] = []
@@ -187,7 +187,7 @@ class World:
                 self.claims.remove((question, claim))
             verdict = self.grants.answer(question, claim)
             self.tell(f"{verdict}: {question.topic} in {claim.bundle.range} {claim.version}")
-            if verdict is Verdict.GRANTED:
+            if verdict is GrantVerdict.GRANTED:
                 self.answers.append(BrokerAnswer(str(question.topic), question.incarnation))
 
     def statistics_arrive(self) -> None:

@@ -24,9 +24,9 @@ from loadmanager.agent.presence import (
     Look,
     Made,
     Maker,
-    Phase,
-    Plain,
     Presence,
+    PresencePhase,
+    PresenceSignal,
     Read,
     Register,
     Withdraw,
@@ -81,11 +81,11 @@ def withdrawing(registered: Presence) -> Presence:
 def test_a_broker_that_serves_is_registered_by_a_znode_of_this_session(absent: Presence) -> None:
     assert absent.step(LOOK, NOW_S) == [Read()]
     assert absent.step(Found(None, OURS), NOW_S) == [Create(OURS)]
-    assert absent.step(Plain.CREATED, NOW_S) == [Read()]
+    assert absent.step(PresenceSignal.CREATED, NOW_S) == [Read()]
     assert absent.registered is None
     said = Say("registered", {"incarnation": 50, "pid": 100}, is_warning=False)
     assert absent.step(Found(a_znode(), OURS), NOW_S) == [said, Register(50)]
-    assert absent.phase is Phase.REGISTERED
+    assert absent.phase is PresencePhase.REGISTERED
     assert absent.registered == Held(PROCESS, OURS, 50, 0)
     assert absent.wake_s == NOW_S + 5
 
@@ -99,7 +99,7 @@ def test_nothing_is_asked_for_while_no_broker_serves_or_the_store_does_not(absen
 def test_what_was_read_in_another_session_is_read_again_at_once(absent: Presence) -> None:
     absent.step(LOOK, NOW_S)
     assert absent.step(Found(a_znode(THEIRS), THEIRS), NOW_S) == []
-    assert (absent.phase, absent.wake_s) == (Phase.ABSENT, NOW_S)
+    assert (absent.phase, absent.wake_s) == (PresencePhase.ABSENT, NOW_S)
 
 
 def test_told_of_nothing_but_its_own_session_the_broker_has_an_incarnation(registered: Presence) -> None:
@@ -108,10 +108,10 @@ def test_told_of_nothing_but_its_own_session_the_broker_has_an_incarnation(regis
     assert registered.incarnation(0) is None
     assert registered.grant(NOW_S, OURS, NOW_S + 1) == 1000
     assert registered.grant(NOW_S, THEIRS, NOW_S + 1) == 0
-    assert registered.step(Plain.END, NOW_S) == []
+    assert registered.step(PresenceSignal.END, NOW_S) == []
     assert registered.incarnation(OURS) is None
     assert registered.grant(NOW_S, OURS, NOW_S + 1) == 0
-    assert registered.phase is Phase.REGISTERED
+    assert registered.phase is PresencePhase.REGISTERED
 
 
 def test_a_registration_is_looked_at_every_five_seconds(registered: Presence) -> None:
@@ -140,7 +140,7 @@ def test_with_its_session_the_registration_is_lost_and_made_anew(registered: Pre
     to_do = registered.step(Look(PROCESS, THEIRS, is_connected=True), NOW_S)
     lost = Say("registration_lost", {"reason": "session_lost", "incarnation": 50})
     assert to_do == [lost, Forget("session_lost"), Read()]
-    assert registered.phase is Phase.ABSENT
+    assert registered.phase is PresencePhase.ABSENT
     assert registered.step(Found(None, THEIRS), NOW_S) == [Create(THEIRS)]
 
 
@@ -168,7 +168,7 @@ def test_a_broker_that_is_gone_or_another_is_withdrawn_before_the_store_is_asked
 ) -> None:
     to_do = registered.step(Look(process, OURS, is_connected=False), NOW_S)
     assert to_do == [Say("withdrawing", {"reason": reason, "incarnation": 50}), Forget(reason), Read()]
-    assert registered.phase is Phase.WITHDRAWING
+    assert registered.phase is PresencePhase.WITHDRAWING
     assert registered.registered is None
     assert registered.incarnation(OURS) is None
 
@@ -186,18 +186,18 @@ def test_it_is_deleted_as_it_was_found_once_the_last_lease_has_lapsed(withdrawin
     withdrawing.step(LOOK, NOW_S + LEASE_S)
     assert without_words(withdrawing.step(Found(a_znode(version=3), OURS), NOW_S + LEASE_S)) == [Delete(3, OURS)]
     gone = Say("deregistered", {"incarnation": 50}, is_warning=False)
-    assert withdrawing.step(Plain.DELETED, NOW_S + LEASE_S) == [gone]
-    assert (withdrawing.phase, withdrawing.wake_s) == (Phase.ABSENT, NOW_S + LEASE_S)
+    assert withdrawing.step(PresenceSignal.DELETED, NOW_S + LEASE_S) == [gone]
+    assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + LEASE_S)
 
 
 def test_its_lease_is_not_waited_for_when_the_broker_has_closed_everything(withdrawing: Presence) -> None:
-    withdrawing.step(Plain.CLOSED_EVERYTHING, NOW_S)
+    withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     withdrawing.step(LOOK, NOW_S)
     assert withdrawing.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
 
 
 def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_other(registered: Presence) -> None:
-    registered.step(Plain.CLOSED_EVERYTHING, NOW_S)
+    registered.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     registered.grant(NOW_S, OURS, NOW_S + 60)
     registered.step(Withdraw("stopped"), NOW_S)
     registered.step(LOOK, NOW_S)
@@ -210,7 +210,7 @@ def test_a_deletion_whose_outcome_was_unknown_is_found_to_have_happened(
 ) -> None:
     withdrawing.step(Look(None, OURS, is_connected=True), NOW_S)
     assert words(withdrawing.step(Found(instead, OURS), NOW_S)) == ["deregistered"]
-    assert (withdrawing.phase, withdrawing.wake_s) == (Phase.ABSENT, NOW_S + 5), "nobody is to be registered"
+    assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 5), "nobody is to be registered"
 
 
 def found(presence: Presence, znode: Znode, maker: Maker | None, now_s: float = NOW_S) -> list[Instruction]:
@@ -229,12 +229,12 @@ def test_a_leftover_stands_until_the_longest_lease_of_that_life_has_lapsed(absen
     assert absent.step(Found(leftover, OURS), NOW_S + 1) == [], "it is known"
     absent.step(LOOK, NOW_S + LEASE_S)
     assert absent.step(Found(leftover, OURS), NOW_S + LEASE_S) == [Delete(4, OURS)]
-    assert absent.step(Plain.DELETED, NOW_S + LEASE_S) == []
+    assert absent.step(PresenceSignal.DELETED, NOW_S + LEASE_S) == []
     assert absent.wake_s == NOW_S + LEASE_S
 
 
 def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(withdrawing: Presence) -> None:
-    withdrawing.step(Plain.CLOSED_EVERYTHING, NOW_S)
+    withdrawing.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     withdrawing.step(Look(PROCESS, THEIRS, is_connected=True), NOW_S)
     withdrawing.step(Found(a_znode(), THEIRS), NOW_S)
     assert without_words(withdrawing.step(Made(a_znode(), FORMER), NOW_S)) == []
@@ -260,7 +260,7 @@ def test_a_record_that_does_not_say_what_has_to_be_known_is_left_to_its_session(
 
 
 def test_what_fails_is_tried_again_soon_and_said_once_until_it_succeeds(absent: Presence) -> None:
-    delayed = Say("registration_delayed", {"phase": Phase.ABSENT, "error": "no"})
+    delayed = Say("registration_delayed", {"phase": PresencePhase.ABSENT, "error": "no"})
     for said in ([delayed], []):
         absent.step(LOOK, NOW_S)
         assert absent.step(Failed(OSError("no")), NOW_S) == said
@@ -274,13 +274,13 @@ def test_what_fails_is_tried_again_soon_and_said_once_until_it_succeeds(absent: 
 def test_the_session_may_go_with_the_registration_or_a_while_after_the_last_lease(withdrawing: Presence) -> None:
     assert Presence("own", Leases(LEASE_MS)).may_go(NOW_S)
     assert not withdrawing.may_go(NOW_S + 1000)
-    withdrawing.step(Plain.LEAVE, NOW_S)
+    withdrawing.step(PresenceSignal.LEAVE, NOW_S)
     assert not withdrawing.may_go(NOW_S + LEASE_S + 4.9)
     assert withdrawing.may_go(NOW_S + LEASE_S + 5.1)
-    withdrawing.step(Plain.LEAVE, NOW_S + 100)
+    withdrawing.step(PresenceSignal.LEAVE, NOW_S + 100)
     assert not withdrawing.may_go(NOW_S + 104.9)
     withdrawing.step(LOOK, NOW_S + 100)
-    withdrawing.step(Plain.DELETED, NOW_S + 100)
+    withdrawing.step(PresenceSignal.DELETED, NOW_S + 100)
     assert withdrawing.may_go(NOW_S + 100)
 
 
@@ -315,7 +315,7 @@ class Place:
                     assert self.granted is None
                     self.granted = incarnation
                 case Forget():
-                    assert self.granted is not None or self.presence.phase is Phase.ABSENT
+                    assert self.granted is not None or self.presence.phase is PresencePhase.ABSENT
                     self.granted = None
                 case Read() | Identify() | Create() | Delete():
                     assert self.work is None, "one at a time"
@@ -350,7 +350,7 @@ class Place:
             case Identify(znode):
                 event = Made(znode, self.maker if self.znode == znode else None)
             case Create(session_id):
-                event = Plain.CREATED
+                event = PresenceSignal.CREATED
                 if self.znode is not None or session_id != self.session_id:
                     event = Failed(OSError("refused"))
                 else:
@@ -361,14 +361,14 @@ class Place:
 
     def delete(self, version: int, session_id: int) -> Event:
         if self.znode is None:
-            return Plain.DELETED
+            return PresenceSignal.DELETED
         if session_id != self.session_id or version not in {ANY_VERSION, self.znode.version}:
             return Failed(OSError("refused"))
         assert self.maker is not OTHER, "a living other's record is never deleted"
         is_served = self.now_s < self.served_until_s.get(self.maker.life, 0.0)
         assert not is_served or self.has_closed, "never while a lease may be valid"
         self.znode = None
-        return Plain.DELETED
+        return PresenceSignal.DELETED
 
     def make(self, maker: Maker, session_id: int) -> None:
         self.zxid += 1
@@ -399,9 +399,9 @@ class Place:
         match what:
             case "it asks":
                 self.ask()
-            case "it closed everything" if self.presence.phase is Phase.WITHDRAWING:
+            case "it closed everything" if self.presence.phase is PresencePhase.WITHDRAWING:
                 self.has_closed = True
-                self.tell(Plain.CLOSED_EVERYTHING)
+                self.tell(PresenceSignal.CLOSED_EVERYTHING)
             case "it is withdrawn":
                 self.tell(Withdraw("stopped"))
             case "it restarts":
@@ -410,7 +410,7 @@ class Place:
                 self.process = None
             case "its agent is about to end":
                 self.is_ending = True
-                self.tell(Plain.END)
+                self.tell(PresenceSignal.END)
 
     def ask(self) -> None:
         lease_s = self.presence.grant(self.now_s, self.session_id, self.now_s + 60) / 1000
@@ -423,7 +423,7 @@ class Place:
     def check(self) -> None:
         incarnation = self.presence.incarnation(self.session_id)
         assert incarnation is None or incarnation == self.granted
-        assert (self.granted is not None) == (self.presence.phase is Phase.REGISTERED)
+        assert (self.granted is not None) == (self.presence.phase is PresencePhase.REGISTERED)
 
 
 TO_THE_ZNODE = st.sampled_from(

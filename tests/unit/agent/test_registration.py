@@ -12,8 +12,8 @@ from loadmanager.agent.grants import Grants
 from loadmanager.agent.lease import Leases
 from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
-from loadmanager.agent.presence import Phase
-from loadmanager.agent.registration import Registration
+from loadmanager.agent.presence import PresencePhase
+from loadmanager.agent.registration import Registrar
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import StoreError
 from loadmanager.store import paths
@@ -40,7 +40,7 @@ class Beside:
     leases: Leases = field(init=False)
     metrics: AgentMetrics = field(init=False)
     life: Life = field(default_factory=Life)
-    registration: Registration = field(init=False)
+    registration: Registrar = field(init=False)
 
     def __post_init__(self) -> None:
         self.cluster = a_memory_cluster(self.clock)
@@ -48,7 +48,7 @@ class Beside:
         self.grants = Grants(BROKER)
         self.leases = Leases(LEASE_MS)
         self.metrics = AgentMetrics(BROKER)
-        self.registration = Registration(
+        self.registration = Registrar(
             self.store, BROKER, self.life, self.grants, self.leases, self.metrics, self.clock, lambda: b"{}"
         )
 
@@ -58,7 +58,7 @@ class Beside:
         assert incarnation is not None
         return incarnation
 
-    def phase(self) -> Phase:
+    def phase(self) -> PresencePhase:
         return self.registration.phase
 
     async def znode(self) -> Znode | None:
@@ -112,7 +112,7 @@ async def test_the_znodes_czxid_is_the_incarnation_and_the_grants_are_for_it(bes
 
 async def test_nothing_is_registered_and_no_lease_granted_while_there_is_no_broker(beside: Beside) -> None:
     await beside.registration.step(None)
-    assert beside.phase() is Phase.ABSENT
+    assert beside.phase() is PresencePhase.ABSENT
     assert beside.registration.grant_lease() == 0
     assert await beside.znode() is None
 
@@ -145,13 +145,13 @@ async def test_the_znode_of_a_broker_that_is_gone_stays_until_its_last_lease_has
     assert beside.registration.grant_lease() == LEASE_MS
     beside.clock.advance(1)
     wait_s = await beside.registration.step(None)
-    assert beside.phase() is Phase.WITHDRAWING
+    assert beside.phase() is PresencePhase.WITHDRAWING
     assert beside.registration.grant_lease() == 0
     assert beside.grants.incarnation is None
     assert await beside.znode() is not None
     beside.clock.advance(wait_s)
     await beside.registration.step(None)
-    assert beside.phase() is Phase.ABSENT
+    assert beside.phase() is PresencePhase.ABSENT
     assert await beside.znode() is None
 
 
@@ -159,7 +159,7 @@ async def test_a_broker_that_is_gone_is_granted_nothing_while_the_store_does_not
     await beside.registered()
     beside.cluster.partition(beside.store, noticed=True)
     await beside.registration.step(None)
-    assert beside.phase() is Phase.WITHDRAWING
+    assert beside.phase() is PresencePhase.WITHDRAWING
     assert beside.registration.grant_lease() == 0
     beside.cluster.heal(beside.store)
     await beside.registration.step(None)
@@ -185,7 +185,7 @@ async def test_the_znode_of_another_that_took_the_place_while_ours_was_taken_bac
     monkeypatch.setattr(beside.store, "get", get_what_is_gone_by_then)
     for _ in range(2):
         await beside.registration.step(None)
-    assert beside.phase() is Phase.ABSENT
+    assert beside.phase() is PresencePhase.ABSENT
     znode = await beside.znode()
     assert znode is not None
     assert znode.data == b"theirs"
@@ -292,7 +292,7 @@ async def test_the_znode_of_another_living_agent_is_left_alone_whatever_its_url(
             await beside.registration.step(PROCESS)
             beside.clock.advance(LEASE_S)
     other.close()
-    assert beside.phase() is Phase.ABSENT
+    assert beside.phase() is PresencePhase.ABSENT
     assert await beside.znode() == znode
     assert [entry["event"] for entry in logs] == ["broker_id_in_use"], "said once"
 
@@ -325,7 +325,7 @@ async def test_no_lease_is_granted_once_the_agent_is_about_to_end(beside: Beside
     beside.registration.end()
     assert beside.registration.grant_lease() == 0
     assert not beside.registration.is_certain
-    assert beside.phase() is Phase.REGISTERED
+    assert beside.phase() is PresencePhase.REGISTERED
 
 
 async def test_a_leftover_that_cannot_be_read_is_left_to_expire_and_counted(beside: Beside) -> None:
@@ -355,7 +355,7 @@ async def test_a_deletion_whose_answer_was_lost_is_found_to_have_happened(beside
     await beside.registration.step(None)
     beside.cluster.heal(beside.store)
     await beside.registration.step(None)
-    assert beside.phase() is Phase.ABSENT
+    assert beside.phase() is PresencePhase.ABSENT
     assert await beside.registered() > first
 
 

@@ -25,7 +25,7 @@ from loadmanager.core.leading.assignments import (
     Outcome,
     PlaceSoon,
 )
-from loadmanager.core.leading.moves import Plain
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import (
@@ -106,14 +106,14 @@ def leader() -> Leader:
 
 def asked(leader: Leader) -> None:
     """A bundle is asked for, and about to be decided."""
-    leader.step(Ask(BUNDLE), Plain.TIME)
+    leader.step(Ask(BUNDLE), Signal.TIME)
 
 
 def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Leader) -> None:
     assert leader.machine.wake_s is None
     assert leader.step(Ask(BUNDLE)) == []
     assert leader.machine.wake_s == 100.0, "at once"
-    leader.step(Plain.TIME)
+    leader.step(Signal.TIME)
     assert leader.machine.wake_s is None, "until the answer comes"
     leader.decide({BUNDLE: A})
     leader.do_write()
@@ -128,7 +128,7 @@ def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_fo
     leader: Leader,
 ) -> None:
     leader.step(Ask("t/1/a"), Ask("t/1/b", non_persistent=True), Ask("t/2/a"), Ask("t/1/a", non_persistent=True))
-    decide = leader.step(Plain.TIME)[0]
+    decide = leader.step(Signal.TIME)[0]
     assert isinstance(decide, Decide)
     assert decide.bundles == ["t/1/a", "t/1/b", "t/2/a"]
     assert decide.non_persistent == {"t/1/a", "t/1/b"}, "also if only the second one asked for it"
@@ -142,15 +142,15 @@ def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_fo
 
 def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: Leader) -> None:
     asked(leader)
-    assert leader.step(Ask(BUNDLE), PlaceSoon([BUNDLE]), Ask("t/ns/c"), Plain.TIME) == []
+    assert leader.step(Ask(BUNDLE), PlaceSoon([BUNDLE]), Ask("t/ns/c"), Signal.TIME) == []
     assert leader.machine.wake_s is None
     leader.decide({BUNDLE: A})
     assert [type(each) for each in leader.to_do] == [Write]
-    assert leader.step(Plain.TIME) == [], "not before it is written"
+    assert leader.step(Signal.TIME) == [], "not before it is written"
     leader.do_write()
     assert isinstance(leader.answer(), Given)
     assert leader.machine.wake_s is not None
-    (decide,) = leader.step(Plain.TIME)
+    (decide,) = leader.step(Signal.TIME)
     assert isinstance(decide, Decide)
     assert decide.bundles == ["t/ns/c"]
 
@@ -162,7 +162,7 @@ def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_
     leader.step(PlaceSoon(["t/ns/1", "t/ns/2", "t/ns/3"]), Ask("t/ns/3"), Ask("t/ns/4"), PlaceSoon(["t/ns/4"]))
     batches = []
     while leader.machine.wake_s is not None:
-        (decide,) = leader.step(Plain.TIME)
+        (decide,) = leader.step(Signal.TIME)
         assert isinstance(decide, Decide)
         batches.append(decide.bundles)
         leader.decide({})
@@ -194,13 +194,13 @@ def test_a_bundle_that_was_not_given_away_because_it_has_an_owner_by_now_is_that
 
 
 def test_a_decision_that_fails_is_told_to_all_of_its_batch_and_the_next_one_is_made(leader: Leader) -> None:
-    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Plain.TIME, Ask("t/ns/3"))
+    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Signal.TIME, Ask("t/ns/3"))
     decide = leader.take()
     assert isinstance(decide, Decide)
     assert leader.step(NotDecided(decide, LOST)) == [Answer("t/ns/1", LOST), Answer("t/ns/2", LOST)]
     assert leader.step(NotDecided(decide, LOST)) == [], "once"
     leader.to_do.clear()
-    leader.step(Plain.TIME)
+    leader.step(Signal.TIME)
     leader.decide({"t/ns/3": A})
 
 
@@ -217,7 +217,7 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     for bundle, owner in (("t/ns/1", A), ("t/ns/2", B)):
         leader.records[bundle] = assign(FREE, owner, STAMP)
     leader.goes(A)
-    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Plain.TIME)
+    leader.step(Ask("t/ns/1"), Ask("t/ns/2"), Signal.TIME)
     leader.decide({"t/ns/1": B, "t/ns/2": B})
     leader.do_write()
     given, refused = (each.outcome for each in leader.to_do if isinstance(each, Answer))
@@ -244,17 +244,17 @@ def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_bef
         leader.records[bundle] = assign(FREE, owner, STAMP)
     leader.registrations = {A.broker: A_BACK, B.broker: B}
     leader.held = {A.broker: 60.0, away.broker: 30.0, B.broker: 90.0}
-    answer, write = leader.step(*(Ask(f"t/ns/{number}") for number in (1, 2, 3, 4)), Plain.TIME)
+    answer, write = leader.step(*(Ask(f"t/ns/{number}") for number in (1, 2, 3, 4)), Signal.TIME)
     assert answer == Answer("t/ns/2", Held(away.broker, 30.0))
     assert isinstance(write, Write)
-    assert leader.step(Plain.TIME) == [], "the others are decided by what is then"
+    assert leader.step(Signal.TIME) == [], "the others are decided by what is then"
     leader.to_do = [write]
     leader.do_write()
     outcome = leader.answer("t/ns/1")
     assert isinstance(outcome, Given)
     assert (outcome.stored.owner, outcome.stored.version) == (A_BACK, 2)
     assert outcome.because.sentence() == "Placed on a:1 because it was kept for it while that one was away"
-    leader.step(Plain.TIME)
+    leader.step(Signal.TIME)
     decide = leader.to_do[0]
     assert isinstance(decide, Decide)
     assert decide.bundles == ["t/ns/3", "t/ns/4"], "one that serves is not waited for"
@@ -267,13 +267,13 @@ def test_if_a_whole_batch_waits_for_a_broker_the_next_one_comes(
     leader.records[BUNDLE] = assign(FREE, A, STAMP)
     leader.goes(A)
     leader.held = {A.broker: 60.0}
-    answer, decide = leader.step(Ask(BUNDLE), Ask("t/ns/c"), Plain.TIME)
+    answer, decide = leader.step(Ask(BUNDLE), Ask("t/ns/c"), Signal.TIME)
     assert answer == Answer(BUNDLE, Held(A.broker, 60.0))
     assert isinstance(decide, Decide)
 
 
 def test_after_a_term_nobody_waits_and_nothing_of_it_is_taken_for_the_next_ones(leader: Leader) -> None:
-    leader.step(Ask(BUNDLE), Plain.TIME, Ask("t/ns/c"), PlaceSoon(["t/ns/d"]))
+    leader.step(Ask(BUNDLE), Signal.TIME, Ask("t/ns/c"), PlaceSoon(["t/ns/d"]))
     former = leader.take()
     assert isinstance(former, Decide)
     leader.machine.forget()
@@ -312,14 +312,14 @@ def test_whatever_happens_everybody_is_answered_once_and_nobody_loses_what_it_se
                 waited_for.clear()
                 leader.to_do.clear()
             case _:
-                leader.step(Plain.TIME)
+                leader.step(Signal.TIME)
         _hear(leader, waited_for)
         assert sum(isinstance(each, Decide) for each in leader.to_do) <= 1, "one batch at a time"
     while leader.to_do or leader.machine.wake_s is not None:
         if leader.to_do:
             _do(leader, data)
         else:
-            leader.step(Plain.TIME)
+            leader.step(Signal.TIME)
         _hear(leader, waited_for)
     assert waited_for == set()
 

@@ -251,7 +251,9 @@ def test_a_memory_that_cannot_be_read_is_empty(content: object) -> None:
 
 def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
     memory = Memory(
-        tuple(churn.Move(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True, is_return=False) for i in range(MOST_MOVES))
+        tuple(
+            churn.PastMove(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True, is_return=False) for i in range(MOST_MOVES)
+        )
     )
     state = moved(memory.into({}), MOST_MOVES, A, B)
     kept = Memory.of(state).at(NOW_S, SETTINGS).moves
@@ -288,7 +290,7 @@ def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_i
 
 
 def test_a_departure_is_of_one_bundle_from_one_life_of_a_broker_and_not_longer_ago_than_is_asked() -> None:
-    memory = Memory((churn.Move(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True, is_return=False),))
+    memory = Memory((churn.PastMove(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True, is_return=False),))
     assert memory.find_departure(bundle(0), A, NOW_S - 1.0) == NOW_S
     assert memory.find_departure(bundle(0), A, NOW_S) is None
     assert memory.find_departure(bundle(1), A, NOW_S - 1.0) is None

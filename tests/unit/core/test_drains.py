@@ -22,12 +22,12 @@ from loadmanager.core.leading.drains import (
     GiveAway,
     Instruction,
     MoveEnded,
-    Plain,
     Planned,
     TriedToEnd,
     WithdrawMove,
 )
 from loadmanager.core.leading.moves import CalledOff, Failed, Kept, Moved, Outcome, StaleStepError
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.plan import Plan, Unload, Verdict
@@ -81,7 +81,7 @@ class Leader:
 
     def look(self, after_s: float = PAUSE_S) -> list[Instruction]:
         self.now_s += after_s
-        return self.step(Plain.TIME)
+        return self.step(Signal.TIME)
 
     def draining(self, *bundles: str, broker: Registration = A) -> Drain:
         """A drain with moves of these bundles under way."""
@@ -106,7 +106,7 @@ def test_nothing_is_looked_at_while_nothing_is_wished(leader: Leader) -> None:
     assert leader.drains.wake_s is None
     assert leader.look() == []
     leader.controls = drained(A)
-    leader.step(Plain.CHANGED)
+    leader.step(Signal.CHANGED)
     assert leader.drains.wake_s == leader.now_s, "at once"
 
 
@@ -344,7 +344,7 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(after_s=st.sampled_from([0.0, 1.0, 6.0]))
     def look(self, after_s: float) -> None:
         self.leader.now_s += after_s
-        self.step(Plain.TIME)
+        self.step(Signal.TIME)
 
     @precondition(lambda self: self.asked)
     @rule(staying=st.sets(st.sampled_from(BUNDLES)), is_broken=st.sampled_from([False, False, False, True]))
@@ -380,7 +380,7 @@ class AnyOrder(RuleBasedStateMachine):
     def wish(self, brokers: set[BrokerId], since_s: float) -> None:
         draining = dict.fromkeys(sorted(brokers), since_s)
         self.leader.controls = replace(self.leader.controls, draining=draining)
-        self.step(Plain.CHANGED)
+        self.step(Signal.CHANGED)
 
     @rule(pinned=st.dictionaries(st.sampled_from(BUNDLES), st.sampled_from([B.broker, C.broker])))
     def pin(self, pinned: dict[str, BrokerId]) -> None:

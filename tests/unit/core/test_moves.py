@@ -25,13 +25,13 @@ from loadmanager.core.leading.moves import (
     NotCommitted,
     OwnerAnswered,
     Phase,
-    Plain,
     Resume,
     StaleStepError,
     StopAsking,
     Unanswered,
     Want,
 )
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration, assign, release
 from loadmanager.core.reasons import OwnershipReason
 
@@ -125,10 +125,10 @@ def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_dea
         wake_s = leader.moves.wake_s
         assert wake_s is not None
         leader.now_s = wake_s - 0.01
-        assert not leader.step(Plain.TIME), "not yet"
+        assert not leader.step(Signal.TIME), "not yet"
         pauses.append(wake_s - ((pauses and sum(pauses) + 100.0) or 100.0))
         leader.now_s = wake_s
-        (ask,) = leader.step(Plain.TIME)
+        (ask,) = leader.step(Signal.TIME)
         assert isinstance(ask, AskOwner)
         assert ask.patience_s == pytest.approx(100.0 + DEADLINE_S - leader.now_s)
         leader.to_do.clear()
@@ -154,12 +154,12 @@ def test_an_owner_that_goes_is_not_waited_for(leader: Leader, is_paused: bool) -
     move = leader.asked()
     if is_paused:
         leader.step(OwnerAnswered(move, "not now"))
-    assert not leader.step(Plain.MEMBERSHIP), "nobody has gone"
+    assert not leader.step(Signal.MEMBERSHIP), "nobody has gone"
     leader.registered.discard(A)
-    told = leader.step(Plain.MEMBERSHIP)
+    told = leader.step(Signal.MEMBERSHIP)
     assert [type(each) for each in told] == ([Commit] if is_paused else [StopAsking, Commit])
     assert not leader.step(OwnerAnswered(move, "too late")), "nobody listens any more"
-    assert not leader.step(Plain.MEMBERSHIP), "it is completed already"
+    assert not leader.step(Signal.MEMBERSHIP), "it is completed already"
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
@@ -311,7 +311,7 @@ def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st
     whatever.ends()
     assert {move for move in whatever.wanted if move.phase is not Phase.ENDED} == set()
     assert set(whatever.outcomes) == set(whatever.wanted), "and each was said to have ended"
-    assert leader.moves.step(Plain.TIME, leader.now_s) == []
+    assert leader.moves.step(Signal.TIME, leader.now_s) == []
 
 
 def test_what_another_had_under_way_goes_on_each_in_its_phase(leader: Leader) -> None:
@@ -325,7 +325,7 @@ def test_what_another_had_under_way_goes_on_each_in_its_phase(leader: Leader) ->
     other.moves.restore([replace(move) for move in leader.moves.known])
     waiting, _, known, released = other.moves.known
     assert (other.moves.waiting, other.moves.find("t/ns/b", 2)) == (2, known)
-    assert not other.step(Plain.TIME), "both have their turns"
+    assert not other.step(Signal.TIME), "both have their turns"
     told = other.step(NotCommitted(released, LOST))
     assert [type(each) for each in told] == [Ended, Commit]
     assert told[1].move is waiting, "and this one has waited longest"

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.pictures import A_BACK, LOST, STAMP, A, APicture, B
 
-from loadmanager.core.leading.moves import Plain
 from loadmanager.core.leading.reconciling import (
     Event,
     Freed,
@@ -20,6 +19,7 @@ from loadmanager.core.leading.reconciling import (
     Reconciling,
     SeeThrough,
 )
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import (
@@ -55,7 +55,7 @@ class Leader(APicture):
 
     def look(self) -> list[Instruction]:
         """Do the look that is due; what is to be done then."""
-        assert self.step(Plain.TIME) == [Look()]
+        assert self.step(Signal.TIME) == [Look()]
         self.to_do.clear()
         return self.step(self.looked())
 
@@ -83,29 +83,29 @@ def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Leader
     wake_s = leader.machine.wake_s
     assert wake_s is not None
     assert wake_s <= leader.now_s
-    assert leader.step(Plain.TIME) == [Look()]
+    assert leader.step(Signal.TIME) == [Look()]
     assert leader.machine.wake_s is None, "until it was done"
-    assert leader.step(Plain.TIME) == []
+    assert leader.step(Signal.TIME) == []
     assert leader.step(Looked([])) == []
     assert leader.machine.wake_s == 130.0
     leader.now_s = 129.0
-    assert leader.step(Plain.TIME) == []
+    assert leader.step(Signal.TIME) == []
     leader.now_s = 130.0
-    assert leader.step(Plain.TIME) == [Look()]
+    assert leader.step(Signal.TIME) == [Look()]
 
 
 def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(leader: Leader) -> None:
     leader.held = {A.broker: 7.0, B.broker: 90.0}
     leader.look()
     assert leader.machine.wake_s == pytest.approx(107.05)
-    assert leader.step(Plain.MEMBERSHIP) == []
+    assert leader.step(Signal.MEMBERSHIP) == []
     assert leader.machine.wake_s == 100.0
 
 
 def test_what_changes_while_a_look_is_under_way_has_another_one_follow(leader: Leader) -> None:
     leader.records["t/ns/b"] = owned(GONE)
-    leader.step(Plain.TIME)
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.TIME)
+    leader.step(Signal.MEMBERSHIP)
     assert leader.machine.wake_s is None
     leader.to_do = leader.step(leader.looked())
     assert leader.machine.wake_s is None, "nor before what was found is written"
@@ -162,10 +162,10 @@ def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: Le
     leader.held = {GONE.broker: 20.0}
     assert leader.look() == []
     leader.registrations[GONE.broker] = Registration(GONE.broker, 12)
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     assert leader.look() == [Place(["t/ns/b"])]
     leader.held = {}
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     (write,) = leader.look()
     assert isinstance(write, Write), "the time is over: it is another registration"
 
@@ -177,10 +177,10 @@ def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_the
     leader.look()
     assert [type(each) for each in leader.do_write()] == [Freed, Freed], "there is nobody"
     leader.registrations = {B.broker: B}
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     assert leader.look() == [Place(["t/ns/a", "t/ns/b"])], "and not what nobody ever owned"
     leader.places_at_once = False
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     assert leader.look() == []
 
 
@@ -203,7 +203,7 @@ def test_a_write_of_which_nobody_knows_what_became_is_looked_at_again(leader: Le
 
 
 def test_a_bundle_that_is_served_is_never_freed_even_if_it_is_said_to_be_unfinished(leader: Leader) -> None:
-    leader.step(Plain.TIME)
+    leader.step(Signal.TIME)
     assert leader.step(Looked([("t/ns/a", owned(A)), ("t/ns/b", FREE)])) == []
 
 
@@ -238,21 +238,21 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
                 there = data.draw(st.sampled_from([(A, B), (B,), (A_BACK, B), (A_BACK,), ()]))
                 leader.registrations = {each.broker: each for each in there}
                 leader.held = data.draw(st.sampled_from([{}, {A.broker: 60.0}]))
-                leader.step(Plain.MEMBERSHIP)
+                leader.step(Signal.MEMBERSHIP)
             case "end":
                 leader.machine.forget()
                 leader.to_do.clear()
             case _:
                 leader.now_s += data.draw(st.sampled_from([0.0, 10.0, 60.0]))
-                leader.step(Plain.TIME)
+                leader.step(Signal.TIME)
         assert sum(isinstance(each, Look) for each in leader.to_do) <= 1
     leader.held = {}
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     while leader.to_do or (leader.machine.wake_s or 0.0) <= leader.now_s:
         if leader.to_do:
             _do(leader, data, may_fail=False)
         else:
-            leader.step(Plain.TIME)
+            leader.step(Signal.TIME)
     owners = [each.owner for each in leader.records.values() if each.state is OwnershipState.OWNED]
     assert all(leader.is_registered(owner) for owner in owners)
     assert leader.machine.wake_s == leader.now_s + 30.0

@@ -12,7 +12,7 @@ from loadmanager.core.names import BundleRange
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import TopicLoad
 from loadmanager.core.splitting.finder import SplitCandidate
-from loadmanager.core.splitting.round import Question, find_splits, hits_of
+from loadmanager.core.splitting.round import SplitQuestion, find_splits, hits_of
 from loadmanager.history.rows import encode_json
 from loadmanager.wire.reshaping import merging_as_json, merging_of, question_as_json, question_of
 
@@ -30,8 +30,8 @@ def candidate(number: int, topics: int = 20) -> SplitCandidate:
     return SplitCandidate(f"t/ns/{own}", own, topics, 5, 1.25, 1e6 / 3)
 
 
-def question(before: dict[str, object] | None = None) -> Question:
-    return Question(
+def question(before: dict[str, object] | None = None) -> SplitQuestion:
+    return SplitQuestion(
         looked_at=((B1, (candidate(0), candidate(1))), (B2, (candidate(2), candidate(3, topics=2)))),
         counts={"t/ns": 4},
         topics={candidate(0).name: [TopicLoad(5, 1.5, 2.5, "a"), TopicLoad(9, 0.1, 0.2, "b")]},
@@ -40,7 +40,7 @@ def question(before: dict[str, object] | None = None) -> Question:
     )
 
 
-def through_json(asked: Question) -> Question:
+def through_json(asked: SplitQuestion) -> SplitQuestion:
     return question_of(json.loads(str(encode_json(question_as_json(asked)))))
 
 
@@ -61,7 +61,7 @@ def test_the_extensible_rule_counts_by_broker_and_life() -> None:
 
 
 def test_a_broker_without_hits_is_not_remembered() -> None:
-    quiet = Question(((B1, (candidate(0, topics=2),)),), {"t/ns": 1}, {}, frozenset(), {"b1:8080": [1, {}]})
+    quiet = SplitQuestion(((B1, (candidate(0, topics=2),)),), {"t/ns": 1}, {}, frozenset(), {"b1:8080": [1, {}]})
     assert find_splits(quiet, EXTENSIBLE)[1] == {"hits": {}}
 
 

@@ -18,7 +18,7 @@ from loadmanager.history.rows import (
     Decision,
     Entry,
     Event,
-    Move,
+    MoveRow,
     Placed,
     StrategyState,
     by_table,
@@ -63,9 +63,9 @@ def test_a_decision_has_its_steps_and_verdicts_as_lists() -> None:
 
 
 def test_a_move_names_what_it_carries_and_the_row_it_is_about() -> None:
-    row = row_of(Move("measured", "t/ns/0x0_0x1", "a", "b", "why", np.array([1.0, 2.0, 3.0, 4.5]), move=17))
+    row = row_of(MoveRow("measured", "t/ns/0x0_0x1", "a", "b", "why", np.array([1.0, 2.0, 3.0, 4.5]), move=17))
     assert (row["msg_rate_in"], row["msg_throughput_out"], row["move"]) == (1.0, 4.5, 17)
-    assert row_of(Move("planned", "x", None, None, "why"))["msg_rate_in"] is None
+    assert row_of(MoveRow("planned", "x", None, None, "why"))["msg_rate_in"] is None
 
 
 def test_what_holds_columns_becomes_json() -> None:

@@ -23,7 +23,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import LaidDown
-from loadmanager.leader.recording.moving import Moves
+from loadmanager.leader.recording.moving import MoveRecorder
 from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.sim.replay import replay
@@ -221,7 +221,7 @@ def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None
             return len(put)
 
     recorder = Told(LiveSettings(Settings()), LaidDown())
-    model = RecordedModel(ReportRules(), LaidDown(), recorder, Moves(recorder))
+    model = RecordedModel(ReportRules(), LaidDown(), recorder, MoveRecorder(recorder))
     model.set_namespace("t/ns", (), ())
     model.remove_namespace("t/ns")
     for incarnation in (1, 2):

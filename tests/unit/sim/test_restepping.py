@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from support.moves import LOST, STAMP, A, B, C, Leader, Whatever
 
 from loadmanager.core.leading import moves
-from loadmanager.core.leading.moves import Cancel, Move, OwnerAnswered, Plain, Resume, Unanswered
+from loadmanager.core.leading.moves import Cancel, Move, OwnerAnswered, Resume, Unanswered
+from loadmanager.core.leading.signal import Signal
 from loadmanager.core.ownership import release
 from loadmanager.history.rows import Event, encode_json
 from loadmanager.leader.recording.recorder import Recorder
@@ -110,7 +111,7 @@ def refused(tape: Tape) -> Leader:
     leader.want("t/ns/second")
     assert leader.moves.wake_s is not None
     leader.now_s = leader.moves.wake_s
-    leader.step(Plain.TIME)
+    leader.step(Signal.TIME)
     return leader
 
 
@@ -155,7 +156,7 @@ def test_a_machine_that_asks_what_was_not_answered_is_another_one(monkeypatch: p
     def look(machine: moves.Moves) -> None:
         machine.is_registered(C)
 
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     monkeypatch.setattr(moves.Moves, "_look", look)
     assert difference(tape) == ("", "moves.MEMBERSHIP: asked", None, "is_registered c:1 (incarnation 3)")
 
@@ -165,13 +166,13 @@ def test_an_answer_is_recorded_when_it_is_another_one_and_after_each_checkpoint(
     leader = recorded(tape)
     asked = leader.asked()
     tape.bodies.clear()
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     assert tape.bodies == [{"atS": 100.0, "event": ["MEMBERSHIP"]}]
     leader.limits = (3, 2)
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     assert tape.bodies[1]["asked"] == {"limits": [3, 2]}
     tape.image()
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     assert tape.bodies[2]["asked"] == {"limits": [3, 2], "is_registered a:1 (incarnation 1)": True}
     leader.registered.discard(A)
     leader.step(OwnerAnswered(asked, "no connection"))
@@ -213,5 +214,5 @@ def test_a_node_that_does_not_record_keeps_nothing() -> None:
     leader.step(Cancel(leader.asked()))
     assert not tape.bodies
     tape._is_recording = True
-    leader.step(Plain.MEMBERSHIP)
+    leader.step(Signal.MEMBERSHIP)
     assert tape.bodies == [{"atS": 100.0, "event": ["MEMBERSHIP"], "asked": {"limits": [16, 8]}}]

@@ -7,7 +7,7 @@ from support.worlds import world
 
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import ChurnReason, OwnershipReason
-from loadmanager.sim.result import Move, Result
+from loadmanager.sim.result import CompletedMove, Result
 
 
 def _result(imbalance: list[float], bound: list[float], usage: list[float]) -> Result:
@@ -18,9 +18,9 @@ def _result(imbalance: list[float], bound: list[float], usage: list[float]) -> R
     return replace(result, series=series)
 
 
-def _move(share: float, *, is_own: bool = True, is_return: bool = False) -> Move:
+def _move(share: float, *, is_own: bool = True, is_return: bool = False) -> CompletedMove:
     source, destination = BrokerId("a:1"), BrokerId("b:1")
-    return Move(
+    return CompletedMove(
         1.0, "t/n/0x00000000_0xffffffff", source, destination, OwnershipReason.DRAIN, share, 5.0, 7, is_own, is_return
     )
 

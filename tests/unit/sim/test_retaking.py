@@ -8,7 +8,7 @@ from support.builders import bundle, report, snapshot, throughput
 
 from loadmanager.core.reasons import ChurnReason
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.sim.retaking import RETAKE, Beginning, Memory
+from loadmanager.sim.retaking import RETAKE, Beginning, RetakenMemory
 
 SETTINGS = PlannerSettings(shedding_strategy="OverloadShedder")
 
@@ -26,7 +26,7 @@ def test_a_round_is_taken_again_beside_the_moves_that_were_under_way(
 ) -> None:
     loads = {bundle(number): throughput(1) for number in range(9)}
     given = snapshot({"a": report(loads, cpu=90), "b": report(cpu=10)})
-    memory = Memory({}, {}, {}, np.random.default_rng(1), np.random.default_rng(2))
+    memory = RetakenMemory({}, {}, {}, np.random.default_rng(1), np.random.default_rng(2))
     retaken = RETAKE[kind](Beginning.of(given, memory), SETTINGS, memory, detail)
     assert retaken is not None
     assert (not retaken.steps) == refused

@@ -13,7 +13,7 @@ import pytest
 from support.waiting import eventually
 
 from loadmanager.store._kazoo_client import PromptClient
-from loadmanager.store.session import Connected, Event, GivenUp, HungUp, Plain
+from loadmanager.store.session import Connected, Event, GivenUp, HungUp, SessionSignal
 
 TIMEOUT_S = 3.0
 OURS = 7
@@ -37,7 +37,7 @@ class Heard:
             case GivenUp():
                 self.words.append("given up")
             case _:
-                self.words.append("lost" if event is Plain.EXPIRED else "suspended")
+                self.words.append("lost" if event is SessionSignal.EXPIRED else "suspended")
 
     def on_change(self, full_path: str) -> None: ...
 

@@ -22,9 +22,9 @@ from loadmanager.store.session import (
     Heartbeat,
     HungUp,
     Instruction,
-    Phase,
-    Plain,
     Session,
+    SessionPhase,
+    SessionSignal,
     Unanswered,
 )
 
@@ -41,15 +41,15 @@ HANGS_UP = Say("zookeeper_hangs_up", {"session_id": "0x7", "address": ADDRESS})
 def session() -> Session:
     """Connected at 100 s, by what was asked for at 99 s."""
     session = Session(5.0)
-    session.step(Plain.OPEN, 0.0)
+    session.step(SessionSignal.OPEN, 0.0)
     session.step(Connected(7, TIMEOUT_S, 99.0), 100.0)
     return session
 
 
 def test_the_first_connection_begins_a_session_as_the_server_granted_it() -> None:
     session = Session(5.0)
-    assert session.step(Plain.OPEN, 0.0) == []
-    assert (session.phase, session.state, session.session_id) == (Phase.SEEKING, SessionState.LOST, 0)
+    assert session.step(SessionSignal.OPEN, 0.0) == []
+    assert (session.phase, session.state, session.session_id) == (SessionPhase.SEEKING, SessionState.LOST, 0)
     said = Say("session_connected", {"session_id": "0x7", "timeout_s": TIMEOUT_S}, is_warning=False)
     assert session.step(Connected(7, TIMEOUT_S, 99.0), 100.0) == [said, CONNECTED, Arm()]
     assert (session.session_id, session.timeout_s, session.state) == (7, TIMEOUT_S, SessionState.CONNECTED)
@@ -58,30 +58,30 @@ def test_the_first_connection_begins_a_session_as_the_server_granted_it() -> Non
 
 
 def test_heartbeats_are_sent_one_at_a_time_a_sixth_of_the_timeout_after_the_last(session: Session) -> None:
-    assert session.step(Plain.TIME, 101.9) == []
-    assert session.step(Plain.TIME, 102.0) == [Heartbeat(7, 102.0)]
-    assert session.step(Plain.TIME, 105.0) == [], "one is under way"
+    assert session.step(SessionSignal.TIME, 101.9) == []
+    assert session.step(SessionSignal.TIME, 102.0) == [Heartbeat(7, 102.0)]
+    assert session.step(SessionSignal.TIME, 105.0) == [], "one is under way"
     assert session.wake_s == session.lease_valid_until_s == 107
     session.step(Answered(7, 102.0), 105.5)
     assert session.lease_valid_until_s == 102 + LEASE_S, "counted from the sending"
     assert session.wake_s == 107.5
-    assert session.step(Plain.TIME, 107.5) == [Heartbeat(7, 107.5)]
+    assert session.step(SessionSignal.TIME, 107.5) == [Heartbeat(7, 107.5)]
 
 
 def test_one_that_fails_is_followed_by_another_and_makes_the_lease_no_longer(session: Session) -> None:
-    session.step(Plain.TIME, 102.0)
+    session.step(SessionSignal.TIME, 102.0)
     session.step(Unanswered(7, 102.0), 103.0)
     assert (session.lease_valid_until_s, session.wake_s) == (107.0, 105.0)
-    assert session.step(Plain.TIME, 105.0) == [Heartbeat(7, 105.0)]
+    assert session.step(SessionSignal.TIME, 105.0) == [Heartbeat(7, 105.0)]
 
 
 def test_an_answer_of_before_the_reconnection_is_one_of_the_session_and_not_to_the_heartbeat_under_way(
     session: Session,
 ) -> None:
-    session.step(Plain.TIME, 103.0)
-    session.step(Plain.DISCONNECTED, 103.5)
+    session.step(SessionSignal.TIME, 103.0)
+    session.step(SessionSignal.DISCONNECTED, 103.5)
     session.step(Connected(7, TIMEOUT_S, 101.0), 104.0)
-    assert session.step(Plain.TIME, 106.0) == [Heartbeat(7, 106.0)]
+    assert session.step(SessionSignal.TIME, 106.0) == [Heartbeat(7, 106.0)]
     session.step(Answered(7, 103.0), 106.5)
     assert session.lease_valid_until_s == 103 + LEASE_S
     assert session.wake_s == 103 + LEASE_S, "the heartbeat is under way"
@@ -91,23 +91,23 @@ def test_an_answer_of_before_the_reconnection_is_one_of_the_session_and_not_to_t
 
 def test_answers_to_another_session_or_without_a_connection_say_nothing(session: Session) -> None:
     session.step(Answered(8, 104.0), 104.5)
-    session.step(Plain.DISCONNECTED, 105.0)
+    session.step(SessionSignal.DISCONNECTED, 105.0)
     session.step(Answered(7, 104.0), 105.5)
     assert session.lease_valid_until_s == 107
 
 
 def test_a_lease_that_lapses_suspends_the_session_and_drops_the_connection(session: Session) -> None:
-    session.step(Plain.TIME, 102.0)
+    session.step(SessionSignal.TIME, 102.0)
     assert session.why_not(106.9) is None
     assert session.why_not(107.0) == "no answer for too long: the lease lapsed"
-    assert session.step(Plain.TIME, 107.0) == [LAPSED, SUSPENDED, Drop()]
+    assert session.step(SessionSignal.TIME, 107.0) == [LAPSED, SUSPENDED, Drop()]
     assert (session.session_id, session.wake_s) == (7, None)
-    assert session.step(Plain.TIME, 108.0) == []
-    assert session.step(Plain.DISCONNECTED, 108.0) == [], "that is known"
+    assert session.step(SessionSignal.TIME, 108.0) == []
+    assert session.step(SessionSignal.DISCONNECTED, 108.0) == [], "that is known"
 
 
 def test_a_session_goes_on_with_another_connection(session: Session) -> None:
-    assert session.step(Plain.DISCONNECTED, 101.0) == [SUSPENDED]
+    assert session.step(SessionSignal.DISCONNECTED, 101.0) == [SUSPENDED]
     assert session.why_not(101.0) == "no connection: suspended"
     (_, *to_do) = session.step(Connected(7, TIMEOUT_S, 102.0), 103.0)
     assert to_do == [CONNECTED, Arm()]
@@ -117,10 +117,10 @@ def test_a_session_goes_on_with_another_connection(session: Session) -> None:
 
 
 def test_an_expired_session_is_forgotten_and_another_begins(session: Session) -> None:
-    assert session.step(Plain.EXPIRED, 103.0) == [LOST]
+    assert session.step(SessionSignal.EXPIRED, 103.0) == [LOST]
     assert (session.session_id, session.lease_valid_until_s) == (0, float("-inf"))
-    assert session.step(Plain.EXPIRED, 103.0) == []
-    assert session.step(Plain.DISCONNECTED, 103.0) == []
+    assert session.step(SessionSignal.EXPIRED, 103.0) == []
+    assert session.step(SessionSignal.DISCONNECTED, 103.0) == []
     (_, *to_do) = session.step(Connected(8, TIMEOUT_S, 103.5), 104.0)
     assert to_do == [CONNECTED, Arm()]
     assert session.why_not(104.0, 7) == "session 0x7 is not the current one any more"
@@ -136,29 +136,29 @@ def test_to_be_granted_another_session_is_to_hear_that_the_last_one_is_over(sess
 def test_a_server_that_hangs_up_is_the_obstacle_until_another_connects_and_is_said_once(session: Session) -> None:
     assert session.step(HungUp("stale:1"), 101.0) == []
     assert session.obstacle is None
-    session.step(Plain.DISCONNECTED, 102.0)
+    session.step(SessionSignal.DISCONNECTED, 102.0)
     assert session.step(HungUp(ADDRESS), 103.0) == [HANGS_UP]
     assert session.step(HungUp("other:1"), 104.0) == []
     assert session.obstacle == "other:1 hangs up: it does not serve, or its data were lost or set back"
     session.step(Connected(7, TIMEOUT_S, 104.5), 105.0)
     assert session.obstacle is None
-    session.step(Plain.DISCONNECTED, 106.0)
+    session.step(SessionSignal.DISCONNECTED, 106.0)
     assert session.step(HungUp(ADDRESS), 107.0) == [HANGS_UP]
 
 
 def test_a_session_is_certainly_over_two_timeouts_after_the_newest_answered_request_was_sent(session: Session) -> None:
-    session.step(Plain.DISCONNECTED, 101.0)
+    session.step(SessionSignal.DISCONNECTED, 101.0)
     over_s = 99 + 2 * TIMEOUT_S
     assert not session.is_over(over_s - 0.001)
     assert session.is_over(over_s + 0.001)
     assert session.step(HungUp(ADDRESS), over_s - 0.001) == [HANGS_UP]
     assert session.step(HungUp(ADDRESS), over_s + 0.001) == [GiveUp(99.0)], "it may be, if that server serves"
-    session.step(Plain.EXPIRED, over_s + 1)
+    session.step(SessionSignal.EXPIRED, over_s + 1)
     assert session.step(HungUp(ADDRESS), over_s + 2) == [], "there is none"
 
 
 def test_a_session_given_up_is_counted_and_lost(session: Session) -> None:
-    session.step(Plain.DISCONNECTED, 101.0)
+    session.step(SessionSignal.DISCONNECTED, 101.0)
     said, lost = session.step(GivenUp(ADDRESS), 130.0)
     assert isinstance(said, Say)
     assert (said.event, said.fields["session_id"], said.fields["address"]) == ("session_given_up", "0x7", ADDRESS)
@@ -169,13 +169,19 @@ def test_a_session_given_up_is_counted_and_lost(session: Session) -> None:
 
 
 def test_a_session_that_was_closed_hears_of_nothing_until_it_is_opened_again(session: Session) -> None:
-    assert session.step(Plain.CLOSE, 103.0) == [LOST]
-    assert (session.phase, session.session_id, session.wake_s) == (Phase.CLOSED, 0, None)
-    for late in (Connected(7, TIMEOUT_S, 103.0), HungUp(ADDRESS), Plain.DISCONNECTED, Plain.TIME, Plain.CLOSE):
+    assert session.step(SessionSignal.CLOSE, 103.0) == [LOST]
+    assert (session.phase, session.session_id, session.wake_s) == (SessionPhase.CLOSED, 0, None)
+    for late in (
+        Connected(7, TIMEOUT_S, 103.0),
+        HungUp(ADDRESS),
+        SessionSignal.DISCONNECTED,
+        SessionSignal.TIME,
+        SessionSignal.CLOSE,
+    ):
         assert session.step(late, 104.0) == []
     assert session.why_not(104.0) == "no connection: lost"
-    assert session.step(Plain.OPEN, 105.0) == []
-    assert session.step(Plain.OPEN, 105.0) == []
+    assert session.step(SessionSignal.OPEN, 105.0) == []
+    assert session.step(SessionSignal.OPEN, 105.0) == []
     (_, *to_do) = session.step(Connected(8, TIMEOUT_S, 106.0), 106.0)
     assert to_do == [CONNECTED, Arm()]
 
@@ -207,7 +213,7 @@ class Servers:
 
     def shake_hands(self, asked_ago_s: float) -> None:
         """A handshake that was asked for a while ago is answered: with the session, if they have it still."""
-        self.tell(Plain.OPEN)
+        self.tell(SessionSignal.OPEN)
         if self.session.state is SessionState.CONNECTED:
             return
         number = self.session.session_id
@@ -246,7 +252,7 @@ class Servers:
     def beat(self, *, is_heard: bool) -> None:
         """Time passes until the session wants to be looked at; what becomes of its heartbeat is then under way."""
         self.pass_time(max(0.0, (self.session.wake_s or 0.0) - self.now_s))
-        self.tell(Plain.TIME)
+        self.tell(SessionSignal.TIME)
         for number, sent_at_s in self.beats:
             if is_heard and number in self.heard_at_s:
                 self.heard_at_s[number] = self.now_s
@@ -282,7 +288,9 @@ DOINGS = st.one_of(
     st.tuples(st.just("shake hands"), st.floats(0.0, 3.0)),
     st.tuples(
         st.just("tell"),
-        st.sampled_from([Plain.DISCONNECTED, Plain.EXPIRED, Plain.CLOSE, HungUp("a"), GivenUp("a")]),
+        st.sampled_from(
+            [SessionSignal.DISCONNECTED, SessionSignal.EXPIRED, SessionSignal.CLOSE, HungUp("a"), GivenUp("a")]
+        ),
     ),
 )
 
