@@ -81,7 +81,7 @@ async def test_what_operators_do_is_replayed_too(tmp_path: Path) -> None:
         await node.plans.execute(plan.hash)
         await node.plans.compute(PlanRequest(kind="shed"))
         await node.drains.start(BrokerId("b3:8080"))
-        await node.split_bundle(
+        await node.bundles.split(
             BundleName.parse(recorded.owned_by("b1:8080")[1]), algorithm="", positions=(), unload=True
         )
         node.desk.churn.lift()
@@ -195,7 +195,7 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
         b1, b2 = (cluster.brokers[name] for name in ("b1:8080", "b2:8080"))
 
         def unload(*names: BundleName, to: Registration = b2.registration) -> list[asyncio.Task[None]]:
-            return [asyncio.create_task(node.unload_bundle(name, to, OwnershipReason.ADMIN_UNLOAD)) for name in names]
+            return [asyncio.create_task(node.bundles.unload(name, to, OwnershipReason.ADMIN_UNLOAD)) for name in names]
 
         async def ended(*tasks: asyncio.Task[None]) -> list[str]:
             return [type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True)]
