@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 from loadmanager.core.leading import reshaping, reshaping_rounds
 from loadmanager.core.leading.reshaping import (
@@ -112,7 +111,7 @@ class SimSplitter:
             case Ended():
                 return instruction
             case Transfer(it, step):
-                self._executor.execute_all([step], partial(self._step, Over(it)))
+                self._executor.execute(step, lambda _: self._step(Over(it)))
             case Judge(asked, verdict):
                 self._scene.judged(asked, [verdict])
             case Reshaped(it) if it.because is not None:
