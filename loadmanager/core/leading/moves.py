@@ -90,13 +90,6 @@ class Expected:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
-    """Steps of one plan, which may be called off together: those that have not begun are then left out."""
-
-    is_called_off: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class Move:
     """One unload of one bundle. `check` is given the ownership as the release is written, and may refuse it; `released`
     is the ownership while it is released, `refusal` what its owner last said instead of letting go.
@@ -107,7 +100,6 @@ class Move:
     destination: Registration | None
     reason: str
     check: Callable[[Ownership], None] | None = None
-    batch: Batch | None = None
     phase: Phase = Phase.WAITING
     released: Ownership | None = None
     refusal: str = ""

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.leading.moves import (
     AskOwner,
-    Batch,
     CalledOff,
     CallOff,
     Cancel,
@@ -61,6 +60,7 @@ from loadmanager.errors import (
     UnloadCancelledError,
     UnloadFailedError,
 )
+from loadmanager.leader.carrying_out.driving import Waiting
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Recorder
@@ -92,6 +92,14 @@ class ExecutorSettings:
     attempt_timeout_s: float
     concurrency: int
     concurrency_per_broker: int
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Steps of one round, which may be called off together: those that have not begun are then left out."""
+
+    moves: set[Move] = field(default_factory=set)
+    is_called_off: bool = False
 
 
 class Followed(Protocol):
@@ -138,7 +146,7 @@ class Executor:
         )
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._http: HttpClient | None = None
-        self._ends: dict[Move, asyncio.Future[Ownership]] = {}
+        self._ends = Waiting[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
         self._tasks: dict[Move, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -184,7 +192,7 @@ class Executor:
     def call_off(self, batch: Batch) -> None:
         """Begin no further step of the batch; what has begun is seen through."""
         batch.is_called_off = True
-        self._step(CallOff(lambda move: move.batch is batch, "called off before it began"))
+        self._step(CallOff(batch.moves.__contains__, "called off before it began"))
 
     async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
@@ -219,7 +227,9 @@ class Executor:
         `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`. Who stops waiting for it before it has begun calls
         it off.
         """
-        move = Move(str(name), self._ownership(name).owner, destination, reason.value, check, batch)
+        move = Move(str(name), self._ownership(name).owner, destination, reason.value, check)
+        if batch is not None:
+            batch.moves.add(move)
         self._because[move] = because
         self._step(Want(move))
         try:
@@ -379,11 +389,7 @@ class Executor:
 
     def _end_of(self, move: Move) -> asyncio.Future[Ownership]:
         """The ownership at the end of a move, for one of those who wait for it; it may fail as `unload` does."""
-        end = self._ends.get(move)
-        if end is None:
-            end = self._ends[move] = asyncio.get_running_loop().create_future()
-            end.add_done_callback(_retrieve)
-        return asyncio.shield(end)
+        return asyncio.shield(self._ends.future(move))
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
         self._followed_by.began(name, released)
@@ -417,13 +423,7 @@ class Executor:
         self._because.pop(move, None)
         if move.released is not None:
             self._followed_by.ended(BundleName.parse(move.bundle), move.released)
-        end = self._ends.pop(move, None)
-        if end is None:
-            return
-        if isinstance(outcome, Exception):
-            end.set_exception(outcome)
-        else:
-            end.set_result(outcome)
+        self._ends.tell(move, outcome)
 
     def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
@@ -453,9 +453,3 @@ class Executor:
             return UnloadCancelledError(f"{name} stays with {keeper}: it was cancelled")
         self.unloads_failed += 1
         return UnloadFailedError(f"{name} stays with {keeper}: {outcome.refusal}")
-
-
-def _retrieve(end: asyncio.Future[Ownership]) -> None:
-    """Whoever waited may be gone: that is no reason for a warning."""
-    if not end.cancelled():
-        end.exception()

@@ -11,7 +11,6 @@ from support.moves import DEADLINE_S, LOST, STAMP, A, B, C, Leader, Whatever
 
 from loadmanager.core.leading.moves import (
     AskOwner,
-    Batch,
     CalledOff,
     CallOff,
     Cancel,
@@ -57,14 +56,13 @@ def test_a_move_is_released_asked_for_and_completed(leader: Leader) -> None:
 
 def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: Leader) -> None:
     leader.limits = (1, 1)
-    first, batch = leader.want("t/ns/1"), Batch()
-    leader.want("t/ns/2", batch=batch)
+    first, second = leader.want("t/ns/1"), leader.want("t/ns/2")
     third = leader.want("t/ns/3")
     assert [type(each) for each in leader.to_do] == [Commit]
     assert leader.moves.waiting == 2
     assert [leader.moves.is_waiting(f"t/ns/{each}") for each in (1, 2, 3)] == [False, True, True]
     leader.to_do.clear()
-    leader.step(CallOff(lambda move: move.batch is batch, "the plan is out of date"))
+    leader.step(CallOff(lambda move: move is second, "the plan is out of date"))
     assert leader.ended() == CalledOff("the plan is out of date")
     assert not leader.step(CallOff(lambda move: move is first, "too late")), "it has begun"
     leader.step(NotCommitted(first, IllegalTransitionError("it has moved on")))
