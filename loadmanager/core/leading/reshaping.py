@@ -231,7 +231,6 @@ class Reshaped:
 class Release:
     """Unload a part, so that it is placed anew; nobody waits for it."""
 
-    reshaping: Reshaping
     part: BundleName
 
 
@@ -360,7 +359,7 @@ class Reshapings:
         ranges = {str(part): part.range for part in it.made}
         self._to_do.append(Reshaped(it, owner, loads_by_part(ranges, it.topics)))
         if it.parts is Parts.FREE:
-            self._to_do += [Release(it, part) for part in it.made]
+            self._to_do += map(Release, it.made)
         elif it.parts is Parts.PLACED:
             it.to_place = it.made
         self._place(it)

@@ -205,7 +205,7 @@ class Reshaper:
                 return await self._commit(it)
             case Reshaped():
                 self._reshaped(instruction)
-            case Release(_, part):
+            case Release(part):
                 self._later(self._unload(part, None, SplitReason.ADMIN_SPLIT))
             case Choose(it, part):
                 return Chosen(it, *await self._desk.choose(str(part)))

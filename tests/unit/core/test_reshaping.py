@@ -230,7 +230,7 @@ def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> N
     leader.step(TopicsNamed(split, ()))
     reshaped, *rest = leader.commit()
     assert isinstance(reshaped, Reshaped)
-    assert rest == [Release(split, LOW), Release(split, HIGH), Ended(split)]
+    assert rest == [Release(LOW), Release(HIGH), Ended(split)]
 
 
 # What a round has decided
