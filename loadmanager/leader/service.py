@@ -230,8 +230,7 @@ class Node:
         Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
         """
         self.must_lead()
-        entry, index = self.view.bundle(name)
-        ownership = entry.state.ownerships[index]
+        ownership = self.view.get_ownership(name)
         if ownership.state is OwnershipState.RELEASING:
             await self.executor.outcome_of(name, ownership)
         elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
@@ -262,8 +261,7 @@ class Node:
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
         """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `Agents`."""
-        entry, index = self.view.bundle(name)
-        owner = self.view.find_owner(entry.state.ownerships[index])
+        owner = self.view.find_owner(self.view.get_ownership(name))
         return None if owner is None else await self.agents.get_topics(owner.registration, name)
 
     async def split_bundle(

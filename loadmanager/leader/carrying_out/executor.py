@@ -198,7 +198,7 @@ class Executor:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
         name, expected = BundleName.parse(step.bundle), Expected(step.source)
         try:
-            expected.check(self._ownership(name))
+            expected.check(self._view.get_ownership(name))
             await self.unload(name, step.destination, step.reason, because, expected.check, batch)
         except StaleStepError as error:
             self.stale_steps += 1
@@ -227,7 +227,7 @@ class Executor:
         `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`. Who stops waiting for it before it has begun calls
         it off.
         """
-        move = Move(str(name), self._ownership(name).owner, destination, reason.value, check)
+        move = Move(str(name), self._view.get_ownership(name).owner, destination, reason.value, check)
         if batch is not None:
             batch.moves.add(move)
         self._because[move] = because
@@ -250,7 +250,7 @@ class Executor:
         Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
         `NotLeaderError`, or a `StoreError`.
         """
-        current = self._ownership(name)
+        current = self._view.get_ownership(name)
         if current.state is not OwnershipState.RELEASING:
             if not self.withdraw(str(name)):
                 raise NoUnloadError(f"no unload of {name} is under way: it is {current.state}")
@@ -267,7 +267,7 @@ class Executor:
     def resume(self, name: BundleName) -> None:
         """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
         with contextlib.suppress(BundleNotFoundError, NamespaceNotFoundError, InvalidRecordError):
-            current = self._ownership(name)
+            current = self._view.get_ownership(name)
             if current.state is OwnershipState.RELEASING:
                 self._follow(name, current)
 
@@ -342,7 +342,7 @@ class Executor:
         """A bundle's ownership, once what a write may have changed was read again; None if it is no more."""
         await self._ledger.settled()
         with contextlib.suppress(LoadManagerError):
-            return self._ownership(name)
+            return self._view.get_ownership(name)
         return None
 
     async def _ask_for(self, move: Move, patience_s: float) -> None:
@@ -374,10 +374,6 @@ class Executor:
         return None if answer.status == HTTPStatus.NO_CONTENT else answer.shown()
 
     # What becomes of moves, for whoever wants to know
-
-    def _ownership(self, name: BundleName) -> Ownership:
-        entry, index = self._view.bundle(name)
-        return entry.state.ownerships[index]
 
     def _follow(self, name: BundleName, released: Ownership) -> Move:
         """The move that sees this release through: one that is under way, or a new one."""
