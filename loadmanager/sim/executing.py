@@ -171,26 +171,26 @@ class SimExecutor:
         assert row is not None, "a bundle on its way keeps its shape"
         assert owner is not None, "what is released has an owner"
         scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
-        reason = reason_of(move.reason)
-        is_own, is_return = self._leader.moved(Unload(move.bundle, owner, move.destination, reason), done.owner)
+        step = Unload(move.bundle, owner, move.destination, reason_of(move.reason))
+        is_own, is_return = self._leader.moved(step, done.owner)
         source = scene.find_serving(owner)
         if source is not None:
             source.has_unloaded = True
         if done.owner is None:
             self._lookups.ask([row])
-        self.moves.append(self._move(move, owner, row, done, is_own=is_own, is_return=is_return))
+        self.moves.append(self._move(step, done.owner, row, is_own=is_own, is_return=is_return))
 
     def _move(
-        self, move: UnderWay, source: Registration, row: int, done: Ownership, *, is_own: bool, is_return: bool
+        self, step: Unload, destination: Registration | None, row: int, *, is_own: bool, is_return: bool
     ) -> CompletedMove:
         scene, loads = self._scene, self._scene.loads
         load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
         return CompletedMove(
             scene.agenda.now_s,
-            move.bundle,
-            source.broker,
-            None if done.owner is None else done.owner.broker,
-            reason_of(move.reason),
+            step.bundle,
+            step.source.broker,
+            None if destination is None else destination.broker,
+            step.reason,
             load / total if total > 0 else 0.0,
             load,
             int(loads.sessions[row]),

@@ -86,11 +86,8 @@ class Scene:
         stamp, made = self.stamp(instruction.reason), dict[str, Ownership | Exception]()
         changes, by_owner = dict[int, Ownership](), dict[Registration | None, list[int]]()
         for bundle, transition in instruction.transitions.items():
-            row = self.table.row_of(bundle)
-            if row is None:
-                made[bundle] = IllegalTransitionError(f"{bundle} is no more")
-                continue
             try:
+                row = self._get_row(bundle)
                 made[bundle] = changes[row] = transition(self.table.ownership(row), stamp)
             except IllegalTransitionError as error:
                 made[bundle] = error
@@ -101,6 +98,12 @@ class Scene:
         for owner, rows in by_owner.items():
             self.serve(rows, owner)
         return WriteEnded(instruction, made)
+
+    def _get_row(self, bundle: str) -> int:
+        row = self.table.row_of(bundle)
+        if row is None:
+            raise IllegalTransitionError(f"{bundle} is no more")
+        return row
 
     def judge(self, registration: Registration, report: BrokerReport) -> Judged:
         """Whether the report is to be believed."""
