@@ -55,8 +55,7 @@ class BundleCommands:
         Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
         """
         self._must_lead()
-        entry, index = self._view.bundle(name)
-        ownership = entry.state.ownerships[index]
+        ownership = self._view.get_ownership(name)
         if ownership.state is OwnershipState.RELEASING:
             await self._executor.outcome_of(name, ownership)
         elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
@@ -87,8 +86,7 @@ class BundleCommands:
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
         """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `Agents`."""
-        entry, index = self._view.bundle(name)
-        owner = self._view.find_owner(entry.state.ownerships[index])
+        owner = self._view.find_owner(self._view.get_ownership(name))
         return None if owner is None else await self._agents.get_topics(owner.registration, name)
 
     async def split(

@@ -201,7 +201,8 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
             return [type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True)]
 
         async def two_are_asked() -> None:
-            await eventually(lambda: [each.phase for each in node.executor._moves.under_way] == [Phase.ASKED] * 2)
+            moves = node.executor._moves
+            await eventually(lambda: [each.phase for each in moves.known if each.released] == [Phase.ASKED] * 2)
 
         assert await ended(*unload(first)) == ["NoneType"]
         b1.status = 503

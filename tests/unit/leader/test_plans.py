@@ -278,7 +278,7 @@ async def test_a_step_that_another_hand_ended_was_begun_and_one_whose_bundle_had
         begun, waiting = await compute(leader, **moves(bundles[:1])), await compute(leader, **moves(bundles[1:2]))
         first.may_answer.clear()
         executing = [asyncio.create_task(execute(leader, plan)) for plan in (begun, waiting)]
-        await eventually(lambda: first.unloads and leader.node.executor._moves.waiting)
+        await eventually(lambda: first.unloads and leader.node.executor._moves.is_waiting(bundles[1]))
         other_hand = [(bundles[0], complete), (bundles[1], _released), (bundles[1], complete)]
         for bundle, step in other_hand:
             await leader.node.ledger.apply("t/ns", BundleName.parse(bundle).range, step, "another hand")
