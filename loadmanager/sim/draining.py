@@ -38,7 +38,7 @@ class SimDrainer:
         self._executor = executor
         self._on_empty = on_empty
         self._drains = Drains(
-            lambda: scene.controls, scene.registrations, self._owner_of, lambda: scene.rules.max_concurrent_unloads
+            lambda: scene.controls, scene.registrations.get, self._owner_of, lambda: scene.rules.max_concurrent_unloads
         )
         self._alarm_s: float | None = None
 

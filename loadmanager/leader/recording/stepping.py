@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import orjson
 
+from loadmanager.core.leading.signal import Signal
 from loadmanager.history.rows import Event, Json
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.wire.leading.form import Form, Image, question, step_as_json
@@ -28,9 +29,14 @@ class Answers:
         self._recorder = recorder
         self._last: dict[tuple[object, ...], object] = {}
         self._new: dict[tuple[object, ...], object] = {}
+        self._as_json: dict[object, Callable[[Any], Any]] = {}
 
-    def noting(self, name: str, ask: Callable[_About, _Answer]) -> Callable[_About, _Answer]:
-        """The same to ask with, by this name."""
+    def noting(
+        self, name: str, ask: Callable[_About, _Answer], as_json: Callable[[_Answer], Any] | None = None
+    ) -> Callable[_About, _Answer]:
+        """The same to ask with, by this name; `as_json` writes an answer that JSON cannot hold."""
+        if as_json is not None:
+            self._as_json[name] = as_json
 
         def answered(*about: _About.args, **more: _About.kwargs) -> _Answer:
             answer = ask(*about, **more)
@@ -47,7 +53,10 @@ class Answers:
     def take(self) -> dict[str, Any]:
         """What is new since the last time."""
         new, self._new = self._new, {}
-        return {question(str(name), about): answer for (name, *about), answer in new.items()}
+        return {question(str(name), about): self._write(name, answer) for (name, *about), answer in new.items()}
+
+    def _write(self, name: object, answer: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+        return self._as_json[name](answer) if name in self._as_json else answer
 
     def forget(self) -> None:
         """From here on every answer is new."""
@@ -68,10 +77,12 @@ class RecordedMachine(Generic[_Event, _Instruction]):
         form, machine = self._form, self._form.machine
         if not self._recorder.is_recording:
             return machine.step(event, now_s)
-        said = form.event_as_json(event)
-        to_do = machine.step(event, now_s)
+        said, was_due_s = form.event_as_json(event), machine.wake_s
+        to_do, wake_s = machine.step(event, now_s), machine.wake_s
+        if event is Signal.TIME and not to_do and was_due_s is wake_s is None:
+            return to_do  # it did not want to be stepped, and is as it was
         instructions = [form.instruction_as_json(each) for each in to_do]
-        body = step_as_json(now_s, said, self._answers.take(), instructions, machine.wake_s)
+        body = step_as_json(now_s, said, self._answers.take(), instructions, wake_s)
         self._recorder.put(Event("stepped", self._name, _as_text(body)))
         return to_do
 
