@@ -4,16 +4,19 @@ the answers that are recorded, and has to say the same. If it asks what was not 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
 from typing import Any, Protocol
 
 from loadmanager.core.leading.drains import Drains
 from loadmanager.core.leading.moves import Moves
+from loadmanager.core.leading.plans import Plans
 from loadmanager.sim.comparing import Mismatch, compare_value
 from loadmanager.wire.leading.drains import DrainsForm, wishes_of
 from loadmanager.wire.leading.form import Form, Image, question, registration_of
 from loadmanager.wire.leading.moves import MovesForm
+from loadmanager.wire.leading.plans import PlansForm
 
 
 class Ask(Protocol):
@@ -31,6 +34,9 @@ MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
             ask("owner_of", registration_of),
             ask("at_a_time"),
         )
+    ),
+    "plans": lambda ask: PlansForm(
+        Plans(ask("frozen"), ask("find_drift"), ask("version_of"), ask("at_a_time"), lambda: sys.maxsize)
     ),
 }
 """By the name of each machine whose steps are recorded: a new one, in its form."""
@@ -65,7 +71,7 @@ class SteppedAgain:
         nothing: Mapping[str, Any] = {}
         for recorded, replayed in zip_longest(image, self._form.image(), fillvalue=nothing):
             both = {**replayed, **recorded}
-            subject = both.get("bundle", both.get("broker", ""))
+            subject = next((both[key] for key in ("bundle", "broker", "plan") if key in both), "")
             for field in both:
                 compare_value(subject, f"{self._name}.{field}", recorded.get(field), replayed.get(field))
 

@@ -29,7 +29,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.wire.checkpoint import unquoted
 from loadmanager.wire.dump import quoted
-from loadmanager.wire.leading.form import Image, registration_as_json, registration_of
+from loadmanager.wire.leading.form import Image, life_of, name_in, registration_as_json, registration_of
 from loadmanager.wire.leading.moves import outcome_as_json, outcome_of
 
 
@@ -86,8 +86,7 @@ class DrainsForm:
 
     def about(self, content: Sequence[Any]) -> str:
         """The bundle, or the broker."""
-        _, what = (*content, None)[:2]
-        return what if isinstance(what, str) else ""
+        return name_in(content)
 
     def image(self) -> Image:
         now = self._machine.remembered()
@@ -162,9 +161,7 @@ def _step_as_json(step: Unload) -> list[Any]:
 
 def _step_of(content: Sequence[Any]) -> Unload:
     bundle, source, destination, reason = content
-    owner = registration_of(source)
-    assert owner is not None
-    return Unload(bundle, owner, registration_of(destination), reason_of(reason))
+    return Unload(bundle, life_of(source), registration_of(destination), reason_of(reason))
 
 
 def _verdict_as_json(verdict: Verdict) -> list[Any]:
@@ -189,8 +186,7 @@ def _drain_as_json(drain: Drain) -> dict[str, Any]:
 
 
 def _drain_of(content: dict[str, Any]) -> Drain:
-    registration = registration_of([content["broker"], content["incarnation"]])
-    assert registration is not None
+    registration = life_of([content["broker"], content["incarnation"]])
     drain = Drain(registration, content["sinceS"], content["beganS"], content["moved"], content["failed"])
     drain.ends_s.extend(content["endsS"])
     return drain

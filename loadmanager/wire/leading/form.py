@@ -65,6 +65,12 @@ def question(name: str, about: Sequence[object]) -> str:
     return " ".join([name, *map(str, about)])
 
 
+def name_in(content: Sequence[Any]) -> str:
+    """What an event or an instruction is about, if that is the first that it says, by its name."""
+    _, what = (*content, None)[:2]
+    return what if isinstance(what, str) else ""
+
+
 def step_as_json(
     at_s: float,
     event: Sequence[Any],
@@ -81,4 +87,9 @@ def registration_as_json(registration: Registration | None) -> list[Any] | None:
 
 
 def registration_of(content: Sequence[Any] | None) -> Registration | None:
-    return None if content is None else Registration(BrokerId(content[0]), content[1])
+    return None if content is None else life_of(content)
+
+
+def life_of(content: Sequence[Any]) -> Registration:
+    broker, incarnation = content
+    return Registration(BrokerId(broker), incarnation)
