@@ -62,7 +62,8 @@ class Checkpoints:
         self._taken: list[tuple[int, Image]] = [(0, [])]
 
     def take(self) -> None:
-        self._taken.append((len(self._tape.bodies), self._tape.image()))
+        image = self._tape.image()
+        self._taken.append((len(self._tape.bodies), image))
 
     def replay(self) -> None:
         self.take()

@@ -64,13 +64,19 @@ class Answers:
 
 
 class RecordedMachine(Generic[_Event, _Instruction]):
-    """Steps a machine, and records each step while this node leads. The machine asks by way of the `answers`."""
+    """Steps a machine, and records each step while this node leads. The machine asks by way of the `answers`.
+
+    A look is a step with TIME that leaves nothing to do. One that the machine did not want is not written, and of
+    several in a row that were answered the same only the first and the last are: see `wire.leading.form`.
+    """
 
     def __init__(self, name: str, form: Form[_Event, _Instruction], answers: Answers, recorder: Recorder) -> None:
         self._name = name
         self._form = form
         self._answers = answers
         self._recorder = recorder
+        self._has_looked = False
+        self._last_look: dict[str, Any] | None = None
         recorder.machines[name] = self.image
 
     def step(self, event: _Event, now_s: float) -> list[_Instruction]:
@@ -79,15 +85,30 @@ class RecordedMachine(Generic[_Event, _Instruction]):
             return machine.step(event, now_s)
         said, was_due_s = form.event_as_json(event), machine.wake_s
         to_do, wake_s = machine.step(event, now_s), machine.wake_s
-        if event is Signal.TIME and not to_do and was_due_s is wake_s is None:
-            return to_do  # it did not want to be stepped, and is as it was
-        instructions = [form.instruction_as_json(each) for each in to_do]
-        body = step_as_json(now_s, said, self._answers.take(), instructions, wake_s)
-        self._recorder.put(Event("stepped", self._name, _as_text(body)))
+        is_look = event is Signal.TIME and not to_do
+        if is_look and was_due_s is wake_s is None:
+            return to_do
+        instructions, asked = [form.instruction_as_json(each) for each in to_do], self._answers.take()
+        body = step_as_json(now_s, said, asked, instructions, wake_s)
+        if is_look and self._has_looked and not asked:
+            self._last_look = body
+            return to_do
+        self._write_last_look()
+        self._write(body)
+        self._has_looked = is_look
         return to_do
+
+    def _write_last_look(self) -> None:
+        body, self._last_look = self._last_look, None
+        if body is not None:
+            self._write(body)
+
+    def _write(self, body: dict[str, Any]) -> None:
+        self._recorder.put(Event("stepped", self._name, _as_text(body)))
 
     def image(self) -> Image:
         """All that the machine remembers, for a checkpoint: whoever begins there knows no answer of before."""
+        self._write_last_look()
         self._answers.forget()
         return self._form.image()
 

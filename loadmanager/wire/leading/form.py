@@ -8,7 +8,11 @@
 
 What is empty, or None, is left out. For its steps to be recorded and made again a machine needs a `Form`, a driver that
 steps it by a `leader.recording.stepping.RecordedMachine`, and a line in `sim.restepping.MACHINES`. What it asks with
-takes what can be a key of a dictionary, and gives what JSON can hold.
+takes what can be a key of a dictionary, and gives what JSON can hold, or what the driver says how to write.
+
+Not every step with TIME is written, so a machine must be as it was after one that it did not want (`wakeS` is left out)
+and that left nothing to do; and after several in a row, each answered the same, as if only the first and the last had
+been made.
 """
 
 from __future__ import annotations

@@ -110,6 +110,23 @@ def test_a_look_while_nothing_is_wished_or_a_decision_is_waited_for_leaves_nothi
     replayed(tape).compare(tape.image())
 
 
+def test_of_many_looks_at_which_nothing_is_new_the_first_and_the_last_are_written(tape: Tape) -> None:
+    leader = recorded(tape, controls=Controls(pinned={"t/1": A.broker}), owners={"t/1": A})
+    for _ in range(5):
+        leader.look()
+    assert [body["atS"] for body in tape.bodies] == [101.0]
+    image = tape.image()
+    assert [body["atS"] for body in tape.bodies] == [101.0, 105.0]
+    replayed(tape).compare(image)
+    for _ in range(3):
+        leader.look()
+    leader.owners["t/1"] = B
+    leader.look()
+    assert [body["atS"] for body in tape.bodies[2:]] == [106.0, 108.0, 109.0]
+    assert tape.bodies[-1]["do"] == [["BringHome", 4, []]]
+    replayed(tape).compare(tape.image())
+
+
 def test_another_rest_is_named_where_it_is_over(tape: Tape, monkeypatch: pytest.MonkeyPatch) -> None:
     leader = recorded(tape)
     leader.draining("t/1")
