@@ -266,6 +266,7 @@ class Node:
                 await end_of_last_term
             await self.intake.settle_registrations()
             await self.persistence.take_over()
+            self.drains.forget()
             self.plans.forget()
             self._begin_to_record(term)
             self.leading.set()

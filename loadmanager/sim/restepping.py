@@ -4,20 +4,40 @@ the answers that are recorded, and has to say the same. If it asks what was not 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from itertools import zip_longest
-from typing import Any
+from typing import Any, Protocol
 
+from loadmanager.core.leading.drains import Drains
 from loadmanager.core.leading.moves import Moves
+from loadmanager.core.leading.plans import Plans
 from loadmanager.sim.comparing import Mismatch, compare_value
-from loadmanager.wire.leading.form import Form, Image, question
+from loadmanager.wire.leading.drains import DrainsForm, wishes_of
+from loadmanager.wire.leading.form import Form, Image, question, registration_of
 from loadmanager.wire.leading.moves import MovesForm
+from loadmanager.wire.leading.plans import PlansForm
 
-Ask = Callable[[str], Callable[..., Any]]
-"""By its name, what a machine asks with."""
+
+class Ask(Protocol):
+    """By its name, what a machine asks with; `read` makes an answer of what is written, if that is something else."""
+
+    def __call__(self, name: str, read: Callable[[Any], Any] = ...) -> Callable[..., Any]: ...
+
 
 MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
     "moves": lambda ask: MovesForm(Moves(ask("limits"), ask("deadline_s"), ask("is_registered"))),
+    "drains": lambda ask: DrainsForm(
+        Drains(
+            ask("controls", wishes_of),
+            ask("registration_of", registration_of),
+            ask("owner_of", registration_of),
+            ask("at_a_time"),
+        )
+    ),
+    "plans": lambda ask: PlansForm(
+        Plans(ask("frozen"), ask("find_drift"), ask("version_of"), ask("at_a_time"), lambda: sys.maxsize)
+    ),
 }
 """By the name of each machine whose steps are recorded: a new one, in its form."""
 
@@ -38,28 +58,29 @@ class SteppedAgain:
         subject = form.about(content)
         self._answers |= body.get("asked", {})
         try:
-            to_do = form.machine.step(event, body["atS"])
+            to_do, wake_s = form.machine.step(event, body["atS"]), form.machine.wake_s
         except _NeverAskedError as error:
             raise Mismatch(subject, f"{what}: asked", None, str(error)) from None
         for recorded, instruction in zip_longest(body.get("do", ()), map(form.instruction_as_json, to_do)):
             if recorded != instruction:
                 raise Mismatch(form.about(recorded or instruction), f"{what}: to do", recorded, instruction)
-        compare_value(subject, f"{what}: to be woken at", body.get("wakeS"), form.machine.wake_s)
+        compare_value(subject, f"{what}: to be woken at", body.get("wakeS"), wake_s)
 
     def compare(self, image: Image) -> None:
         """Raise `Mismatch` unless it remembers what is in the checkpoint."""
         nothing: Mapping[str, Any] = {}
         for recorded, replayed in zip_longest(image, self._form.image(), fillvalue=nothing):
-            subject = {**replayed, **recorded}.get("bundle", "")
-            for field in {**recorded, **replayed}:
+            both = {**replayed, **recorded}
+            subject = next((both[key] for key in ("bundle", "broker", "plan") if key in both), "")
+            for field in both:
                 compare_value(subject, f"{self._name}.{field}", recorded.get(field), replayed.get(field))
 
-    def _ask_for(self, name: str) -> Callable[..., Any]:
+    def _ask_for(self, name: str, read: Callable[[Any], Any] = lambda written: written) -> Callable[..., Any]:
         def answer(*about: object) -> Any:  # noqa: ANN401 - whatever was answered
             asked = question(name, about)
             if asked not in self._answers:
                 raise _NeverAskedError(asked)
-            return self._answers[asked]
+            return read(self._answers[asked])
 
         return answer
 

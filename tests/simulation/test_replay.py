@@ -19,6 +19,7 @@ from loadmanager.core.leading.moves import Phase
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import OwnershipReason
+from loadmanager.errors import PlanDriftedError
 from loadmanager.history.reader import History
 from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.sim.replay import Item, Outcome, Reported, Row, replay
@@ -265,6 +266,109 @@ async def test_a_rule_of_moves_that_is_another_one_is_found_in_the_first_step_th
     assert difference.field == "moves.OwnerAnswered: to be woken at"
     assert difference.recorded == rows[refused]["wakeS"]
     assert difference.replayed == pytest.approx(difference.recorded + 0.1)
+
+
+async def drains_and_pins(folder: Path) -> list[Item]:
+    """A term in which a broker is drained, first in vain and then of all it has, and another one leaves while it is
+    drained; a pinned bundle comes home. A checkpoint comes in the midst of it.
+    """
+    async with a_recorded_leader(folder) as recorded:
+        node, cluster = recorded.leader.node, recorded.cluster
+        await recorded.report()
+        b1 = cluster.brokers["b1:8080"]
+        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300"})
+        b1.status = 503
+        await node.drains.start(BrokerId("b1:8080"))
+        await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).failed > 0)
+        assert isinstance(node.view.model, RecordedModel)
+        await node.desk.checkpoint(node.view.model)
+        b1.status = 204
+        await eventually(lambda: node.drains.progress(BrokerId("b1:8080")).state == "done")
+        await node.drains.stop(BrokerId("b1:8080"))
+        bundle = recorded.owned_by("b2:8080")[0]
+        pinned = {bundle: BrokerId("b1:8080")}
+        await node.operators.update_controls(lambda controls: replace(controls, pinned=pinned))
+        await eventually(lambda: recorded.owned_by("b1:8080") == [bundle])
+        await node.drains.start(BrokerId("b3:8080"))
+        await cluster.brokers["b3:8080"].leave()
+        await eventually(lambda: not node.view.laid_down.controls.draining)
+        await node.desk.checkpoint(node.view.model)
+    return recorded_in(folder)
+
+
+async def test_every_step_of_drains_is_made_again_also_of_one_that_a_checkpoint_finds_under_way(
+    tmp_path: Path,
+) -> None:
+    items = await drains_and_pins(tmp_path)
+    rows = [row for row in rows_of(items, "events", "stepped") if row.columns["subject"] == "drains"]
+    steps = [json.loads(row.columns["body"]) for row in rows]
+    told = {each[0] for step in steps for each in step.get("do", ())}
+    assert {"GiveAway", "BringHome", "BeginMove", "EndDrain"} <= told
+    outcome = replayed(items)
+    assert outcome.difference is None
+    assert outcome.compared["step of drains"] == len(steps)
+    assert not outcome.left_out
+    second = rows_of(items, "events", "checkpoint")[1]
+    image = json.loads(second.columns["body"])["machines"]["drains"]
+    assert (image[0]["broker"], image[0]["isUnderWay"]) == ("b1:8080", True)
+    later = replayed(items[items.index(second) :])
+    assert later.difference is None
+    assert later.compared["checkpoint"] == 1
+    assert 0 < later.compared["step of drains"] < len(steps)
+
+
+async def test_nothing_is_written_of_drains_while_nothing_is_drained(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        looks = recorded.leader.node.drains._drains
+        before = looks._now_s
+        await eventually(lambda: looks._now_s > before, what="it has looked")
+        await recorded.live(1)
+    steps = rows_of(recorded_in(tmp_path), "events", "stepped")
+    assert {row.columns["subject"] for row in steps} == {"moves"}
+
+
+async def plans_that_are_executed(folder: Path) -> list[Item]:
+    """A term in which a plan is executed, one is stopped by an owner that refuses, with a checkpoint while it is under
+    way, and one is not begun.
+    """
+    async with a_recorded_leader(folder) as recorded:
+        node, cluster = recorded.leader.node, recorded.cluster
+        await recorded.report()
+        b1 = cluster.brokers["b1:8080"]
+        moved = await node.plans.compute(PlanRequest(kind="drain", broker="b3:8080"))
+        await node.plans.execute(moved.hash)
+        node.live.apply({"namespaceBundleUnloadingTimeoutMs": "300", "maxConcurrentUnloads": "2"})
+        refused = await node.plans.compute(PlanRequest(kind="drain", broker="b1:8080"))
+        b1.status = 503
+        execution = asyncio.create_task(node.plans.execute(refused.hash))
+        await eventually(lambda: len(b1.unloads) >= 2)
+        assert isinstance(node.view.model, RecordedModel)
+        await node.desk.checkpoint(node.view.model)
+        with pytest.raises(PlanDriftedError, match="stopped at"):
+            await execution
+        with pytest.raises(PlanDriftedError, match="nothing was done"):
+            await node.plans.execute(moved.hash)
+        await node.desk.checkpoint(node.view.model)
+    return recorded_in(folder)
+
+
+async def test_every_step_of_plans_is_made_again_also_of_one_that_a_checkpoint_finds_under_way(tmp_path: Path) -> None:
+    items = await plans_that_are_executed(tmp_path)
+    rows = [row for row in rows_of(items, "events", "stepped") if row.columns["subject"] == "plans"]
+    steps = [json.loads(row.columns["body"]) for row in rows]
+    ends = [told[2] for step in steps for told in step.get("do", ()) if told[0] == "PlanEnded"]
+    assert ends == ["executed", "stopped", "stopped"]
+    outcome = replayed(items)
+    assert outcome.difference is None
+    assert outcome.compared["step of plans"] == len(steps)
+    assert outcome.left_out == {"plan: at an operator's word": 2}
+    second = rows_of(items, "events", "checkpoint")[1]
+    (image,) = json.loads(second.columns["body"])["machines"]["plans"]
+    assert image["state"] == "executing"
+    later = replayed(items[items.index(second) :])
+    assert later.difference is None
+    assert later.compared["checkpoint"] == 1
+    assert 0 < later.compared["step of plans"] < len(steps)
 
 
 async def test_a_history_without_the_moves_under_way_says_that_their_steps_are_not_made_again(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rest:
+class Rest:
     """Why a bundle stays, until when nobody looks at it again, and for which drain it would have moved, if for one."""
 
     why: str
@@ -157,18 +157,30 @@ class EndDrain:
 Instruction = GiveAway | BringHome | BeginMove | WithdrawMove | EndDrain
 
 
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """All that is kept from one step to the next: what a drain, or a pin, moves and leaves alone."""
+
+    drains: Mapping[BrokerId, Drain]
+    ending: set[BrokerId]
+    moving: Mapping[str, Drain | None]
+    resting: Mapping[str, Rest]
+    asked: GiveAway | BringHome | None
+    look_s: float
+
+
 @dataclass(slots=True)
 class Drains:
     """The drains of one leader. All that it is given is of this moment; `at_a_time` is how many unloads have a turn."""
 
     controls: Callable[[], Controls]
-    registrations: Mapping[BrokerId, Registration]
+    registration_of: Callable[[BrokerId], Registration | None]
     owner_of: Callable[[str], Registration | None]
     at_a_time: Callable[[], int]
     _drains: dict[BrokerId, Drain] = field(default_factory=dict)
     _ending: set[BrokerId] = field(default_factory=set)
     _moving: dict[str, Drain | None] = field(default_factory=dict)
-    _resting: dict[str, _Rest] = field(default_factory=dict)
+    _resting: dict[str, Rest] = field(default_factory=dict)
     _asked: GiveAway | BringHome | None = None
     _look_s: float = 0.0
     _to_do: list[Instruction] = field(default_factory=list)
@@ -177,9 +189,22 @@ class Drains:
     @property
     def wake_s(self) -> float | None:
         """When the next look is due; None while a decision is waited for, or nothing is wished."""
+        return None if self._is_idle or self._asked is not None else self._look_s
+
+    @property
+    def _is_idle(self) -> bool:
+        """Whether nothing is wished, so that a look changes nothing."""
         controls = self.controls()
-        is_idle = not (controls.draining or controls.pinned or self._drains)
-        return None if is_idle or self._asked is not None else self._look_s
+        return not (controls.draining or controls.pinned or self._drains)
+
+    def remembered(self) -> Remembered:
+        return Remembered(self._drains, self._ending, self._moving, self._resting, self._asked, self._look_s)
+
+    def restore(self, remembered: Remembered) -> None:
+        """Go on with what another remembered."""
+        self._drains, self._ending = {**remembered.drains}, {*remembered.ending}
+        self._moving, self._resting = {**remembered.moving}, {**remembered.resting}
+        self._asked, self._look_s = remembered.asked, remembered.look_s
 
     def find(self, broker: BrokerId) -> Drain | None:
         """The drain of a broker that is under way."""
@@ -213,7 +238,7 @@ class Drains:
         return to_do
 
     def _look(self) -> None:
-        if self._asked is not None:
+        if self._asked is not None or self._is_idle:
             return
         self._look_s = self._now_s + PAUSE_S
         self._follow_controls()
@@ -232,7 +257,7 @@ class Drains:
             del self._drains[drain.registration.broker]
             self._to_do += [WithdrawMove(bundle) for bundle, moved_for in self._moving.items() if moved_for is drain]
         for broker, since_s in self.controls().draining.items():
-            registration, drained = self.registrations.get(broker), self._drains.get(broker)
+            registration, drained = self.registration_of(broker), self._drains.get(broker)
             if broker in self._ending:
                 continue
             if registration is None or (drained is not None and drained.registration != registration):
@@ -252,7 +277,7 @@ class Drains:
     def _is_astray(self, bundle: str, home: BrokerId) -> bool:
         """Whether a pinned bundle could be brought home: another broker owns it."""
         owner = self.owner_of(bundle)
-        return owner is not None and owner.broker != home and home in self.registrations
+        return owner is not None and owner.broker != home and self.registration_of(home) is not None
 
     def _to_leave(self) -> frozenset[str]:
         """What is on its way, and what rests; not for a drain that is over."""
@@ -296,7 +321,7 @@ class Drains:
         return None if drain is None or drain.registration != owner else drain
 
     def _rest(self, bundle: str, why: str, drain: Drain | None) -> None:
-        self._resting[bundle] = _Rest(why, self._now_s + REST_S, drain)
+        self._resting[bundle] = Rest(why, self._now_s + REST_S, drain)
 
     def _move_ended(self, bundle: str, outcome: Outcome) -> None:
         drain = self._moving.pop(bundle)

@@ -63,6 +63,9 @@ class Step:
     error: str | None = None
     had_its_turn: bool = False
 
+    def __str__(self) -> str:
+        return self.bundle
+
 
 @dataclass(slots=True, eq=False)
 class KeptPlan:
@@ -83,6 +86,9 @@ class KeptPlan:
 
     def __post_init__(self) -> None:
         self.hash = _hash(self.kind, self.steps)
+
+    def __str__(self) -> str:
+        return self.hash
 
     @property
     def done(self) -> int:
@@ -157,6 +163,10 @@ class Plans:
     most_kept: Callable[[], int]
     _kept: dict[str, KeptPlan] = field(default_factory=dict)
     _to_do: list[Instruction] = field(default_factory=list)
+
+    @property
+    def executing(self) -> list[KeptPlan]:
+        return [plan for plan in self._kept.values() if plan.state == "executing"]
 
     def find(self, plan_hash: str) -> KeptPlan | None:
         return self._kept.get(plan_hash)

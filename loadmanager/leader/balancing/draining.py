@@ -38,7 +38,10 @@ from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.leader.term.operators import Operators
+from loadmanager.wire.leading.drains import DrainsForm, wishes_as_json
+from loadmanager.wire.leading.form import registration_as_json
 from loadmanager.wire.plans import BlockedBundle, DrainProgress
 
 log = structlog.get_logger(__name__)
@@ -66,16 +69,20 @@ class Drainer:
         self._live = live
         self._wake = asyncio.Event()
         self._work = asyncio.TaskGroup()
-        self._drains = self._new_drains()
+        self.forget()
         self.bundles_moved = 0
 
-    def _new_drains(self) -> Drains:
-        return Drains(
-            lambda: self._controls,
-            self._view.registrations,
-            self._owner_of,
-            lambda: self._live.current.max_concurrent_unloads,
+    def forget(self) -> None:
+        """A new term: what was counted starts anew."""
+        recorder = self._desk.recorder
+        answers = Answers(recorder)
+        self._drains = Drains(
+            answers.noting("controls", lambda: self._controls, wishes_as_json),
+            answers.noting("registration_of", self._view.registrations.get, registration_as_json),
+            answers.noting("owner_of", self._owner_of, registration_as_json),
+            answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
         )
+        self._recorded = RecordedMachine("drains", DrainsForm(self._drains), answers, recorder)
 
     @property
     def _controls(self) -> Controls:
@@ -135,7 +142,6 @@ class Drainer:
 
     async def run(self) -> None:
         """Look at the controls again and again, and do what they want."""
-        self._drains = self._new_drains()
         async with asyncio.TaskGroup() as self._work:
             while True:
                 if self._view.is_fresh:
@@ -148,7 +154,7 @@ class Drainer:
 
     def _tell(self, event: Event) -> None:
         now_s = time.monotonic()
-        for instruction in self._drains.step(event, now_s):
+        for instruction in self._recorded.step(event, now_s):
             match instruction:
                 case GiveAway() | BringHome():
                     self._work.create_task(self._decide(instruction), name="drain")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 import structlog
 
@@ -35,6 +36,8 @@ from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.stepping import Answers, RecordedMachine
+from loadmanager.wire.leading.plans import PlansForm
 from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
 
 log = structlog.get_logger(__name__)
@@ -57,13 +60,15 @@ class PlanKeeper:
 
     def forget(self) -> None:
         """A new term: plans of an earlier one are worth nothing."""
+        answers = Answers(self._recorder)
         self._plans = Plans(
-            lambda: self._view.laid_down.controls.frozen,
-            self._requested.find_drift,
-            self._requested.version_of,
-            lambda: self._live.current.max_concurrent_unloads,
+            answers.noting("frozen", lambda: self._view.laid_down.controls.frozen),
+            answers.noting("find_drift", self._requested.find_drift),
+            answers.noting("version_of", self._requested.version_of),
+            answers.noting("at_a_time", lambda: self._live.current.max_concurrent_unloads),
             lambda: self._live.current.plans_kept,
         )
+        self._recorded = RecordedMachine("plans", PlansForm(self._plans), answers, self._recorder)
 
     async def compute(self, request: PlanRequest) -> PlanAnswer:
         """Make a plan and keep it; nothing is carried out. Raises as `RequestedPlans.compute` does."""
@@ -103,7 +108,7 @@ class PlanKeeper:
         return report
 
     def _tell(self, event: Event) -> None:
-        for instruction in self._plans.step(event):
+        for instruction in self._recorded.step(event, time.monotonic()):
             match instruction:
                 case BeginStep():
                     task = asyncio.create_task(self._carry_out(instruction), name=f"plan {instruction.plan.hash}")

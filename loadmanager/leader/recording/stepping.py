@@ -9,6 +9,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import orjson
 
+from loadmanager.core.leading.signal import Signal
 from loadmanager.history.rows import Event, Json
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.wire.leading.form import Form, Image, question, step_as_json
@@ -28,9 +29,14 @@ class Answers:
         self._recorder = recorder
         self._last: dict[tuple[object, ...], object] = {}
         self._new: dict[tuple[object, ...], object] = {}
+        self._as_json: dict[object, Callable[[Any], Any]] = {}
 
-    def noting(self, name: str, ask: Callable[_About, _Answer]) -> Callable[_About, _Answer]:
-        """The same to ask with, by this name."""
+    def noting(
+        self, name: str, ask: Callable[_About, _Answer], as_json: Callable[[_Answer], Any] | None = None
+    ) -> Callable[_About, _Answer]:
+        """The same to ask with, by this name; `as_json` writes an answer that JSON cannot hold."""
+        if as_json is not None:
+            self._as_json[name] = as_json
 
         def answered(*about: _About.args, **more: _About.kwargs) -> _Answer:
             answer = ask(*about, **more)
@@ -47,7 +53,10 @@ class Answers:
     def take(self) -> dict[str, Any]:
         """What is new since the last time."""
         new, self._new = self._new, {}
-        return {question(str(name), about): answer for (name, *about), answer in new.items()}
+        return {question(str(name), about): self._write(name, answer) for (name, *about), answer in new.items()}
+
+    def _write(self, name: object, answer: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
+        return self._as_json[name](answer) if name in self._as_json else answer
 
     def forget(self) -> None:
         """From here on every answer is new."""
@@ -55,28 +64,51 @@ class Answers:
 
 
 class RecordedMachine(Generic[_Event, _Instruction]):
-    """Steps a machine, and records each step while this node leads. The machine asks by way of the `answers`."""
+    """Steps a machine, and records each step while this node leads. The machine asks by way of the `answers`.
+
+    A look is a step with TIME that leaves nothing to do. One that the machine did not want is not written, and of
+    several in a row that were answered the same only the first and the last are: see `wire.leading.form`.
+    """
 
     def __init__(self, name: str, form: Form[_Event, _Instruction], answers: Answers, recorder: Recorder) -> None:
         self._name = name
         self._form = form
         self._answers = answers
         self._recorder = recorder
+        self._has_looked = False
+        self._last_look: dict[str, Any] | None = None
         recorder.machines[name] = self.image
 
     def step(self, event: _Event, now_s: float) -> list[_Instruction]:
         form, machine = self._form, self._form.machine
         if not self._recorder.is_recording:
             return machine.step(event, now_s)
-        said = form.event_as_json(event)
-        to_do = machine.step(event, now_s)
-        instructions = [form.instruction_as_json(each) for each in to_do]
-        body = step_as_json(now_s, said, self._answers.take(), instructions, machine.wake_s)
-        self._recorder.put(Event("stepped", self._name, _as_text(body)))
+        said, was_due_s = form.event_as_json(event), machine.wake_s
+        to_do, wake_s = machine.step(event, now_s), machine.wake_s
+        is_look = event is Signal.TIME and not to_do
+        if is_look and was_due_s is wake_s is None:
+            return to_do
+        instructions, asked = [form.instruction_as_json(each) for each in to_do], self._answers.take()
+        body = step_as_json(now_s, said, asked, instructions, wake_s)
+        if is_look and self._has_looked and not asked:
+            self._last_look = body
+            return to_do
+        self._write_last_look()
+        self._write(body)
+        self._has_looked = is_look
         return to_do
+
+    def _write_last_look(self) -> None:
+        body, self._last_look = self._last_look, None
+        if body is not None:
+            self._write(body)
+
+    def _write(self, body: dict[str, Any]) -> None:
+        self._recorder.put(Event("stepped", self._name, _as_text(body)))
 
     def image(self) -> Image:
         """All that the machine remembers, for a checkpoint: whoever begins there knows no answer of before."""
+        self._write_last_look()
         self._answers.forget()
         return self._form.image()
 

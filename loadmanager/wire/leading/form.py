@@ -8,7 +8,11 @@
 
 What is empty, or None, is left out. For its steps to be recorded and made again a machine needs a `Form`, a driver that
 steps it by a `leader.recording.stepping.RecordedMachine`, and a line in `sim.restepping.MACHINES`. What it asks with
-takes what can be a key of a dictionary, and gives what JSON can hold.
+takes what can be a key of a dictionary, and gives what JSON can hold, or what the driver says how to write.
+
+Not every step with TIME is written, so a machine must be as it was after one that it did not want (`wakeS` is left out)
+and that left nothing to do; and after several in a row, each answered the same, as if only the first and the last had
+been made.
 """
 
 from __future__ import annotations
@@ -65,6 +69,12 @@ def question(name: str, about: Sequence[object]) -> str:
     return " ".join([name, *map(str, about)])
 
 
+def name_in(content: Sequence[Any]) -> str:
+    """What an event or an instruction is about, if that is the first that it says, by its name."""
+    _, what = (*content, None)[:2]
+    return what if isinstance(what, str) else ""
+
+
 def step_as_json(
     at_s: float,
     event: Sequence[Any],
@@ -81,4 +91,9 @@ def registration_as_json(registration: Registration | None) -> list[Any] | None:
 
 
 def registration_of(content: Sequence[Any] | None) -> Registration | None:
-    return None if content is None else Registration(BrokerId(content[0]), content[1])
+    return None if content is None else life_of(content)
+
+
+def life_of(content: Sequence[Any]) -> Registration:
+    broker, incarnation = content
+    return Registration(BrokerId(broker), incarnation)

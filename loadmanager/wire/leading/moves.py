@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from loadmanager.core.catalogue import reason_of
 from loadmanager.core.leading.moves import (
     AskOwner,
     CalledOff,
@@ -31,7 +33,7 @@ from loadmanager.core.leading.moves import (
     Want,
 )
 from loadmanager.core.leading.signal import Signal
-from loadmanager.core.ownership import OwnershipState, Registration, Stamp
+from loadmanager.core.ownership import FREE, OwnershipState, Registration, Stamp
 from loadmanager.wire.checkpoint import owned_as_json, owned_of
 from loadmanager.wire.leading.form import Image, registration_as_json, registration_of
 
@@ -92,7 +94,7 @@ class MovesForm:
                 return ["StopAsking", number]
             case Ended(move, outcome):
                 self._numbers.pop(move, None)
-                return ["Ended", number, *_outcome_as_json(outcome)]
+                return ["Ended", number, *outcome_as_json(outcome)]
 
     def about(self, content: Sequence[Any]) -> str:
         """The bundle."""
@@ -169,7 +171,7 @@ def _written(instruction: Commit) -> list[Any]:
     return [str(end.state), registration_as_json(end.owner)]
 
 
-def _outcome_as_json(outcome: Outcome) -> list[Any]:
+def outcome_as_json(outcome: Outcome) -> list[Any]:
     match outcome:
         case Moved(done):
             return ["Moved", done.version]
@@ -179,6 +181,19 @@ def _outcome_as_json(outcome: Outcome) -> list[Any]:
             return ["CalledOff", why]
         case Failed(error):
             return ["Failed", str(error)]
+
+
+def outcome_of(content: Sequence[Any]) -> Outcome:
+    """With as much of the record as was written."""
+    match content:
+        case ["Moved", version]:
+            return Moved(replace(FREE, version=version))
+        case ["Kept", version, reason, refusal]:
+            return Kept(replace(FREE, version=version), reason_of(reason), refusal)
+        case ["CalledOff", why]:
+            return CalledOff(why)
+        case _:
+            return Failed(RuntimeError(content[1]))
 
 
 def _move_as_json(number: int, move: Move) -> dict[str, Any]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.drains import MOVED, STALE, STAYS, A, AnyOrder, B, C, Leader, away, drained, home, plan
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.leading.drains import (
@@ -15,86 +13,19 @@ from loadmanager.core.leading.drains import (
     REST_S,
     BeginMove,
     BringHome,
-    Drain,
-    Drains,
     EndDrain,
-    Event,
     GiveAway,
-    Instruction,
     MoveEnded,
     Planned,
     TriedToEnd,
     WithdrawMove,
 )
-from loadmanager.core.leading.moves import CalledOff, Failed, Kept, Moved, Outcome, StaleStepError
+from loadmanager.core.leading.moves import CalledOff, Failed, Kept, Outcome
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, Registration
-from loadmanager.core.plan import Plan, Unload, Verdict
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason
-
-A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
-MOVED = Moved(Ownership())
-STALE = Failed(StaleStepError("it is another"))
-STAYS = PlacementReason.NO_OTHER_BROKER
-
-
-def drained(*brokers: Registration, since_s: float = 50.0) -> Controls:
-    return Controls(draining={each.broker: since_s for each in brokers})
-
-
-def away(bundle: str, source: Registration = A, reason: Reason = OwnershipReason.DRAIN) -> Unload:
-    return Unload(bundle, source, C if source != C else B, reason)
-
-
-def home(bundle: str, source: Registration = B) -> Unload:
-    return away(bundle, source, PlacementReason.PINNED_TO_BROKER)
-
-
-def plan(*steps: Unload, staying: Sequence[str] = ()) -> Plan:
-    """With a verdict for each but those that go home."""
-    acted = [Verdict(s.bundle, s.reason, acted=True) for s in steps if s.reason is OwnershipReason.DRAIN]
-    return Plan(1, 0.0, steps, (*acted, *(Verdict(each, STAYS, acted=False) for each in staying)))
-
-
-@dataclass(slots=True)
-class Leader:
-    """Drains with what they look at, and a driver that does nothing until it is told to."""
-
-    at_a_time: int = 2
-    controls: Controls = field(default_factory=Controls)
-    registrations: dict[BrokerId, Registration] = field(
-        default_factory=lambda: {each.broker: each for each in (A, B, C)}
-    )
-    owners: dict[str, Registration] = field(default_factory=dict)
-    now_s: float = 100.0
-    drains: Drains = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.drains = Drains(lambda: self.controls, self.registrations, self._owner_of, lambda: self.at_a_time)
-
-    def _owner_of(self, bundle: str) -> Registration | None:
-        return self.owners.get(bundle)
-
-    def step(self, event: Event) -> list[Instruction]:
-        return self.drains.step(event, self.now_s)
-
-    def look(self, after_s: float = PAUSE_S) -> list[Instruction]:
-        self.now_s += after_s
-        return self.step(Signal.TIME)
-
-    def draining(self, *bundles: str, broker: Registration = A) -> Drain:
-        """A drain with moves of these bundles under way."""
-        self.controls = drained(broker)
-        self.owners |= dict.fromkeys(bundles, broker)
-        (asked,) = self.look()
-        assert isinstance(asked, GiveAway)
-        assert [type(told) for told in self.step(Planned(plan(*(away(each, broker) for each in bundles))))] == [
-            BeginMove
-        ] * len(bundles)
-        drain = self.drains.find(broker.broker)
-        assert drain is not None
-        return drain
+from loadmanager.core.ownership import Ownership
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import OwnershipReason
 
 
 @pytest.fixture
@@ -309,119 +240,18 @@ def test_a_pinned_bundle_that_stays_is_given_a_rest_and_blocks_no_drain(leader: 
     assert leader.look(REST_S) == [BringHome(4, frozenset())]
 
 
-BUNDLES = [f"t/{number}" for number in range(8)]
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """Operators who change their minds, brokers that come and go, and moves that end as they please."""
-
-    @initialize(at_a_time=st.integers(1, 3), owners=st.lists(st.sampled_from([A, B, C]), min_size=8, max_size=8))
-    def begin(self, at_a_time: int, owners: list[Registration]) -> None:
-        self.leader = Leader(at_a_time=at_a_time, owners=dict(zip(BUNDLES, owners, strict=True)))
-        self.moving: dict[str, Unload] = {}
-        self.asked: list[GiveAway | BringHome] = []
-        self.ending: list[EndDrain] = []
-
-    def step(self, event: Event) -> None:
-        for told in self.leader.step(event):
-            match told:
-                case GiveAway() | BringHome():
-                    assert not self.asked, "one decision at a time"
-                    assert told.most >= self.leader.at_a_time
-                    assert told.leave >= self.moving.keys()
-                    self.asked.append(told)
-                case BeginMove(step):
-                    assert step.bundle not in self.moving, "once at a time"
-                    self.moving[step.bundle] = step
-                    drain = self.leader.drains.find(step.source.broker)
-                    assert step.reason is not OwnershipReason.DRAIN or (drain and drain.registration == step.source)
-                case WithdrawMove(bundle):
-                    assert bundle in self.moving
-                case EndDrain(broker):
-                    assert broker not in [each.broker for each in self.ending], "once at a time"
-                    self.ending.append(told)
-
-    @rule(after_s=st.sampled_from([0.0, 1.0, 6.0]))
-    def look(self, after_s: float) -> None:
-        self.leader.now_s += after_s
-        self.step(Signal.TIME)
-
-    @precondition(lambda self: self.asked)
-    @rule(staying=st.sets(st.sampled_from(BUNDLES)), is_broken=st.sampled_from([False, False, False, True]))
-    def decide(self, staying: set[str], *, is_broken: bool) -> None:
-        """As a planner would: some of what may be moved goes, and some stays."""
-        asked, owners = self.asked.pop(), self.leader.owners
-        meant = [bundle for bundle in owners if self.is_meant(bundle, asked) and bundle not in asked.leave]
-        way = away if isinstance(asked, GiveAway) else home
-        steps = [way(bundle, owners[bundle]) for bundle in meant if bundle not in staying]
-        self.step(Planned(None if is_broken else plan(*steps, staying=[each for each in meant if each in staying])))
-
-    def is_meant(self, bundle: str, asked: GiveAway | BringHome) -> bool:
-        owner = self.leader.owners[bundle]
-        if self.leader.registrations.get(owner.broker) != owner:
-            return False
-        if isinstance(asked, GiveAway):
-            return owner.broker in asked.brokers
-        to = self.leader.controls.pinned.get(bundle, owner.broker)
-        return to != owner.broker and to not in self.leader.controls.draining
-
-    @precondition(lambda self: self.moving)
-    @rule(
-        which=st.integers(0, 99), outcome=st.sampled_from([MOVED, MOVED, STALE, CalledOff("so"), Failed(OSError("no"))])
-    )
-    def move_ends(self, which: int, outcome: Outcome) -> None:
-        bundle = sorted(self.moving)[which % len(self.moving)]
-        destination = self.moving.pop(bundle).destination
-        if outcome is MOVED and destination is not None:
-            self.leader.owners[bundle] = destination
-        self.step(MoveEnded(bundle, outcome))
-
-    @rule(brokers=st.sets(st.sampled_from([A.broker, B.broker])), since_s=st.sampled_from([10.0, 20.0]))
-    def wish(self, brokers: set[BrokerId], since_s: float) -> None:
-        draining = dict.fromkeys(sorted(brokers), since_s)
-        self.leader.controls = replace(self.leader.controls, draining=draining)
-        self.step(Signal.CHANGED)
-
-    @rule(pinned=st.dictionaries(st.sampled_from(BUNDLES), st.sampled_from([B.broker, C.broker])))
-    def pin(self, pinned: dict[str, BrokerId]) -> None:
-        self.leader.controls = replace(self.leader.controls, pinned=pinned)
-
-    @rule(broker=st.sampled_from([A.broker, B.broker]), incarnation=st.integers(0, 9))
-    def come_or_go(self, broker: BrokerId, incarnation: int) -> None:
-        if incarnation:
-            self.leader.registrations[broker] = Registration(broker, incarnation)
-        else:
-            self.leader.registrations.pop(broker, None)
-
-    @precondition(lambda self: self.ending)
-    @rule(is_written=st.booleans())
-    def end(self, *, is_written: bool) -> None:
-        wish = self.ending.pop()
-        if is_written:
-            self.leader.controls = self.leader.controls.without_drain(wish.broker, wish.since_s)
-        self.step(TriedToEnd(wish.broker))
-
-    @invariant()
-    def windows_hold(self) -> None:
-        drains = self.leader.drains
-        assert len(drains._moving) == len(self.moving) <= 4 * self.leader.at_a_time
-        assert not self.asked or drains.wake_s is None
-        under_way = [drain for drain in map(drains.find, (A.broker, B.broker)) if drain is not None]
-        assert not any(drains.blocked(drain).keys() & self.moving.keys() for drain in under_way)
-
-    def teardown(self) -> None:
-        """Once everything goes well, nothing is left that a drain of a registered broker should have given away."""
-        for _ in range(20):
-            self.look(6.0)
-            while self.asked or self.ending or self.moving:
-                if self.asked:
-                    self.decide(set(), is_broken=False)
-                elif self.ending:
-                    self.end(is_written=True)
-                else:
-                    self.move_ends(0, MOVED)
-        drained = [self.leader.registrations[broker] for broker in self.leader.controls.draining]
-        assert not [owner for owner in self.leader.owners.values() if owner in drained]
+def test_another_goes_on_with_what_one_remembered(leader: Leader) -> None:
+    drain = leader.draining("t/1", "t/2")
+    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
+    del leader.registrations[A.broker]
+    leader.look()
+    other = Leader(controls=leader.controls, registrations=leader.registrations, now_s=leader.now_s)
+    other.drains.restore(leader.drains.remembered())
+    assert other.drains.remembered() == leader.drains.remembered()
+    assert other.drains.blocked(drain) == {"t/1": "cancelled"}
+    other.step(MoveEnded("t/2", MOVED))
+    assert (drain.moved, drain.failed) == (1, 1)
+    assert "t/2" in leader.drains.remembered().moving, "each has its own memory"
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -3,96 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import orjson
 import pytest
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from support.plans import FROZEN, OWNED, AnyOrder, B, Leader, plan, states, step
 
-from loadmanager.core.effect import Effect
-from loadmanager.core.leading.moves import StaleStepError
 from loadmanager.core.leading.plans import (
     BeginStep,
     End,
-    Event,
     Execute,
-    Instruction,
-    KeptPlan,
     PlanEnded,
-    Plans,
-    Step,
     StepEnded,
     WithdrawStep,
 )
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.core.reasons import OwnershipReason
-
-A, B = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("ab", 1))
-OWNED = Ownership(OwnershipState.OWNED, A, None, 1)
-FROZEN = (
-    "the balancer is frozen (night), so that nothing moves: unfreeze it, or execute the plan with evenIfFrozen=true"
-)
-
-
-def step(number: int, version: int = 1, destination: Registration = B) -> Step:
-    return Step(f"t/{number}", version, A, destination, OwnershipReason.PLAN_EXECUTED)
-
-
-def plan(steps: int = 3, kind: str = "moves", version: int = 1) -> KeptPlan:
-    effect = Effect(1.0, 1.0, 1.0, 0.0, 0.0, steps, 0)
-    return KeptPlan(kind, 1_000, 7, tuple(step(number, version) for number in range(steps)), (), effect)
-
-
-@dataclass(slots=True)
-class Leader:
-    """Plans with what they are compared with, and a driver that does nothing until it is told to."""
-
-    at_a_time: int = 2
-    most_kept: int = 20
-    frozen: str = ""
-    drifts: dict[str, str] = field(default_factory=dict)
-    versions: dict[str, int] = field(default_factory=dict)
-    plans: Plans = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.plans = Plans(
-            lambda: self.frozen,
-            lambda _, each: self.drifts.get(each.bundle),
-            lambda bundle: self.versions.get(bundle, 1),
-            lambda: self.at_a_time,
-            lambda: self.most_kept,
-        )
-
-    def step(self, event: Event) -> list[Instruction]:
-        return self.plans.step(event)
-
-    def execute(self, executed: KeptPlan, *, even_if_frozen: bool = False) -> list[BeginStep]:
-        """The steps that begin first."""
-        begun = self.step(Execute(executed, even_if_frozen))
-        assert all(isinstance(told, BeginStep) for told in begun), begun
-        return [told for told in begun if isinstance(told, BeginStep)]
-
-    def end(self, begun: BeginStep, end: End = "moved", why: str = "") -> list[Instruction]:
-        """The step's turn comes, and it ends so."""
-        begun.check(OWNED)
-        return self.step(StepEnded(begun.plan, begun.step, end, why))
-
-    def refuse(self, begun: BeginStep, current: Ownership = OWNED) -> list[Instruction]:
-        """The step's turn comes, and it is refused."""
-        with pytest.raises(StaleStepError) as refused:
-            begun.check(current)
-        return self.step(StepEnded(begun.plan, begun.step, "refused", str(refused.value)))
 
 
 @pytest.fixture
 def leader() -> Leader:
     return Leader()
-
-
-def states(executed: KeptPlan) -> list[str]:
-    return [each.state for each in executed.steps]
 
 
 def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: Leader) -> None:
@@ -210,6 +139,7 @@ def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Leade
         assert leader.plans.keep(kept) is kept
     assert [leader.plans.find(kept.hash) for kept in plans[:3]] == [None, plans[1], plans[2]]
     leader.execute(plans[1])
+    assert leader.plans.executing == [plans[1]]
     leader.plans.keep(plans[3])
     assert [leader.plans.find(kept.hash) for kept in plans] == [None, plans[1], None, plans[3]]
 
@@ -236,79 +166,17 @@ def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_exec
     assert leader.plans.keep(plan(1)) is again
 
 
+def test_plans_and_steps_are_called_by_what_they_are_known_by() -> None:
+    kept = plan(1)
+    assert (str(kept), str(kept.steps[0])) == (kept.hash, "t/0")
+
+
 def test_a_hash_is_of_all_that_a_step_depends_on_and_the_same_as_ever() -> None:
     steps = [{"bundle": f"t/{n}", "version": 1, "source": ["a:1", 1], "destination": ["b:1", 2]} for n in range(3)]
     content = orjson.dumps({"kind": "moves", "steps": steps}, option=orjson.OPT_SORT_KEYS)
     assert plan().hash == hashlib.sha256(content).hexdigest()
     other_life = replace(plan(1), steps=(step(0, destination=replace(B, incarnation=9)),))
     assert len({plan(1).hash, plan(2).hash, plan(1, "drain").hash, plan(1, version=2).hash, other_life.hash}) == 5
-
-
-class AnyOrder(RuleBasedStateMachine):
-    """A plan that is executed again and again while steps end as they please, and the cluster changes."""
-
-    @initialize(steps=st.integers(0, 6), at_a_time=st.integers(1, 3))
-    def begin(self, steps: int, at_a_time: int) -> None:
-        self.leader = Leader(at_a_time=at_a_time)
-        self.plan = plan(steps)
-        self.begun: list[BeginStep] = []
-
-    def step(self, event: Event) -> None:
-        was_executing = self.plan.state == "executing"
-        for told in self.leader.step(event):
-            match told:
-                case BeginStep():
-                    assert self.plan.stopped_by is None
-                    assert not self.leader.drifts.get(told.step.bundle)
-                    assert told.step not in [each.step for each in self.begun], "once"
-                    self.begun.append(told)
-                case WithdrawStep(bundle):
-                    assert self.plan.stopped_by is not None
-                    assert bundle in [each.step.bundle for each in self.begun]
-                case PlanEnded():
-                    assert not self.begun, "not before its last step"
-                    assert was_executing or isinstance(event, Execute)
-
-    @rule(even_if_frozen=st.booleans())
-    def execute(self, *, even_if_frozen: bool) -> None:
-        self.step(Execute(self.plan, even_if_frozen))
-
-    @precondition(lambda self: self.begun)
-    @rule(
-        which=st.integers(0, 9),
-        end=st.sampled_from(["moved", "moved", "moved", "kept", "refused", "lost"]),
-        version=st.integers(1, 2),
-    )
-    def end(self, which: int, end: End, version: int) -> None:
-        begun = self.begun.pop(which % len(self.begun))
-        is_frozen = self.leader.frozen and not self.plan.even_if_frozen
-        try:
-            begun.check(OWNED)
-        except StaleStepError as error:
-            assert self.plan.stopped_by is not None or is_frozen
-            self.step(StepEnded(self.plan, begun.step, "refused", str(error)))
-        else:
-            assert self.plan.stopped_by is None
-            assert not is_frozen
-            self.leader.versions[begun.step.bundle] = version
-            self.step(StepEnded(self.plan, begun.step, end, "" if end == "moved" else "so it was"))
-
-    @rule(reason=st.sampled_from(["", "night"]))
-    def freeze(self, reason: str) -> None:
-        self.leader.frozen = reason
-
-    @rule(drifts=st.dictionaries(st.sampled_from(["t/0", "t/3"]), st.just("it has moved on"), max_size=1))
-    def drift(self, drifts: dict[str, str]) -> None:
-        self.leader.drifts = drifts
-
-    @invariant()
-    def it_is_what_it_says(self) -> None:
-        count = states(self.plan).count
-        assert count("under_way") == len(self.begun) == self.plan.under_way <= self.leader.at_a_time
-        assert (self.plan.state == "executing") == bool(self.begun)
-        assert self.plan.state != "executed" or count("done") == len(self.plan.steps)
-        assert self.plan.state != "stopped" or self.plan.stopped_by is not None
-        assert all((each.error is None) or each.state in {"failed", "not_begun", "unknown"} for each in self.plan.steps)
 
 
 TestAnyOrder = AnyOrder.TestCase

@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.moves import LOST, STAMP, A, B, C, Leader, Whatever
+from support.tape import Tape, difference, replayed
 
 from loadmanager.core.leading import moves
 from loadmanager.core.leading.moves import Cancel, Move, OwnerAnswered, Resume, Unanswered
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.ownership import release
-from loadmanager.history.rows import Event, encode_json
-from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.sim.comparing import Mismatch
 from loadmanager.sim.restepping import SteppedAgain
-from loadmanager.wire.leading.form import Image
 from loadmanager.wire.leading.moves import MovesForm
-
-
-class Tape(Recorder):
-    """Keeps the bodies of all rows, as the history would have them."""
-
-    def __init__(self, *, is_recording: bool = True) -> None:
-        super().__init__()
-        self._is_recording = is_recording
-        self.bodies: list[Any] = []
-
-    def put(self, entry: Any) -> int:  # noqa: ANN401 - any entry
-        assert isinstance(entry, Event)
-        assert (entry.kind, entry.subject) == ("stepped", "moves")
-        self.bodies.append(as_read(entry.body))
-        return len(self.bodies)
-
-    def image(self) -> Image:
-        found: Image = as_read(self.machines["moves"]())
-        return found
-
-
-def as_read(body: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    return json.loads(encode_json(body) or "null")
 
 
 def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
@@ -53,17 +27,9 @@ def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
     return leader
 
 
-def replayed(tape: Tape) -> SteppedAgain:
-    """All of the tape, made again from the beginning."""
-    again = SteppedAgain("moves", [])
-    for body in tape.bodies:
-        again.step(body)
-    return again
-
-
 @given(st.data())
 def test_whatever_happens_is_the_same_again_and_from_a_checkpoint_in_its_midst_too(data: st.DataObject) -> None:
-    tape = Tape()
+    tape = Tape("moves")
     leader = recorded(tape, limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))))
     whatever = Whatever(leader, data)
     for _ in range(data.draw(st.integers(0, 20))):
@@ -84,7 +50,7 @@ def test_whatever_happens_is_the_same_again_and_from_a_checkpoint_in_its_midst_t
 
 
 def test_a_release_that_was_found_and_a_write_of_which_nobody_knows_are_the_same_again() -> None:
-    tape = Tape()
+    tape = Tape("moves")
     leader = recorded(tape)
     leader.owned("t/ns/1")
     found = Move("t/ns/1", A, C, "admin_unload", released=release(leader.records["t/ns/1"], C, STAMP))
@@ -115,15 +81,8 @@ def refused(tape: Tape) -> Leader:
     return leader
 
 
-def difference(tape: Tape) -> tuple[str, str, Any, Any]:
-    with pytest.raises(Mismatch) as found:
-        replayed(tape)
-    mismatch = found.value
-    return mismatch.subject, mismatch.field, mismatch.recorded, mismatch.replayed
-
-
 def test_another_pause_is_named_where_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    tape = Tape()
+    tape = Tape("moves")
     refused(tape)
     replayed(tape)
     monkeypatch.setattr(moves, "_FIRST_PAUSE_S", 0.2)
@@ -131,7 +90,7 @@ def test_another_pause_is_named_where_it_begins(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_was_to_be_done_and_is_not_any_more_is_named_by_its_move(monkeypatch: pytest.MonkeyPatch) -> None:
-    tape = Tape()
+    tape = Tape("moves")
     leader = recorded(tape)
     leader.step(Cancel(leader.asked("t/ns/b")))
     monkeypatch.setattr(moves.Moves, "_cancel", lambda *_: None)
@@ -139,7 +98,7 @@ def test_what_was_to_be_done_and_is_not_any_more_is_named_by_its_move(monkeypatc
 
 
 def test_what_is_to_be_done_only_now_is_named_too() -> None:
-    tape = Tape()
+    tape = Tape("moves")
     leader = recorded(tape, limits=(1, 1))
     leader.want("t/ns/first")
     leader.want("t/ns/second")
@@ -149,7 +108,7 @@ def test_what_is_to_be_done_only_now_is_named_too() -> None:
 
 
 def test_a_machine_that_asks_what_was_not_answered_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    tape = Tape()
+    tape = Tape("moves")
     leader = recorded(tape)
     leader.want("t/ns/b")
 
@@ -162,7 +121,7 @@ def test_a_machine_that_asks_what_was_not_answered_is_another_one(monkeypatch: p
 
 
 def test_an_answer_is_recorded_when_it_is_another_one_and_after_each_checkpoint() -> None:
-    tape = Tape()
+    tape = Tape("moves")
     leader = recorded(tape)
     asked = leader.asked()
     tape.bodies.clear()
@@ -183,7 +142,7 @@ def test_an_answer_is_recorded_when_it_is_another_one_and_after_each_checkpoint(
 
 
 def test_a_move_that_is_not_as_in_the_checkpoint_is_named_by_its_field() -> None:
-    tape = Tape()
+    tape = Tape("moves")
     refused(tape)
     (first, second), again = tape.image(), replayed(tape)
     again.compare([first, second])
@@ -202,14 +161,14 @@ def test_an_event_that_is_unknown_is_refused() -> None:
 
 
 def test_no_answer_of_an_owner_keeps_a_move_from_being_carried_out() -> None:
-    tape = Tape()
+    tape = Tape("moves")
     leader = recorded(tape)
     leader.step(OwnerAnswered(leader.asked(), "half a character: \udcff"))
     assert tape.bodies[-1]["event"] == ["OwnerAnswered", 1, "half a character: \udcff"]
 
 
 def test_a_node_that_does_not_record_keeps_nothing() -> None:
-    tape = Tape(is_recording=False)
+    tape = Tape("moves", is_recording=False)
     leader = recorded(tape)
     leader.step(Cancel(leader.asked()))
     assert not tape.bodies

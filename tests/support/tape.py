@@ -1,0 +1,76 @@
+"""What a machine's steps leave in the history, without one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from loadmanager.history.rows import Event, encode_json
+from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.sim.comparing import Mismatch
+from loadmanager.sim.restepping import SteppedAgain
+from loadmanager.wire.leading.form import Image
+
+
+class Tape(Recorder):
+    """Keeps the bodies of all rows of one machine, as the history would have them."""
+
+    def __init__(self, machine: str, *, is_recording: bool = True) -> None:
+        super().__init__()
+        self.machine = machine
+        self._is_recording = is_recording
+        self.bodies: list[Any] = []
+
+    def put(self, entry: Any) -> int:  # noqa: ANN401 - any entry
+        assert isinstance(entry, Event)
+        assert (entry.kind, entry.subject) == ("stepped", self.machine)
+        self.bodies.append(as_read(entry.body))
+        return len(self.bodies)
+
+    def image(self) -> Image:
+        found: Image = as_read(self.machines[self.machine]())
+        return found
+
+
+def as_read(body: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
+    return json.loads(encode_json(body) or "null")
+
+
+def replayed(tape: Tape) -> SteppedAgain:
+    """All of the tape, made again from the beginning."""
+    again = SteppedAgain(tape.machine, [])
+    for body in tape.bodies:
+        again.step(body)
+    return again
+
+
+def difference(tape: Tape) -> tuple[str, str, Any, Any]:
+    """What is another in the replay: its subject, the field, and both values."""
+    with pytest.raises(Mismatch) as found:
+        replayed(tape)
+    mismatch = found.value
+    return mismatch.subject, mismatch.field, mismatch.recorded, mismatch.replayed
+
+
+class Checkpoints:
+    """The images of a tape at any moment, and at the end a replay from the beginning and from each of them."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._taken: list[tuple[int, Image]] = [(0, [])]
+
+    def take(self) -> None:
+        image = self._tape.image()
+        self._taken.append((len(self._tape.bodies), image))
+
+    def replay(self) -> None:
+        self.take()
+        for number, (first, begins) in enumerate(self._taken):
+            again, at = SteppedAgain(self._tape.machine, begins), first
+            for until, image in self._taken[number + 1 :]:
+                for body in self._tape.bodies[at:until]:
+                    again.step(body)
+                again.compare(image)
+                at = until
