@@ -16,13 +16,12 @@ from loadmanager.cli.running import install_fast_loop, keep_pauses_short, write_
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.hashing import HashFunction
-from loadmanager.core.leading.moves import Batch
 from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.http.app import make_app
 from loadmanager.leader.balancing.shedding import SheddingLoop
-from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
+from loadmanager.leader.carrying_out.executor import Batch, Executor, ExecutorSettings
 from loadmanager.leader.service import Node
 from loadmanager.observability import configure_logging
 from loadmanager.store import paths

@@ -168,7 +168,7 @@ class AdminHandlers:
             if wanted and destination is None:
                 known = ", ".join(sorted(self._view.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
-            await self._bundles.unload_bundle(name, destination, OwnershipReason.ADMIN_UNLOAD)
+            await self._bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))

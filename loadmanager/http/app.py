@@ -40,14 +40,14 @@ def make_app(node: NodePort) -> web.Application:
     registry, cluster = CollectorRegistry(), node.settings.cluster_name
     metrics = LookupMetrics(registry, cluster)
     operations = [
-        *LookupHandlers(node, node.view, forwarder, metrics).operations(),
-        *AdminHandlers(node, node, node.view, node.live, forwarder).operations(),
-        *BundleHandlers(node, node.live, forwarder).operations(),
-        *PolicyHandlers(cluster, node.view, node.operators, node, node.live, forwarder).operations(),
+        *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
+        *AdminHandlers(node, node.bundles, node.view, node.live, forwarder).operations(),
+        *BundleHandlers(node.bundles, node.live, forwarder).operations(),
+        *PolicyHandlers(cluster, node.view, node.operators, node.bundles, node.live, forwarder).operations(),
         *AntiAffinityHandlers(cluster, node.view, node.operators, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).operations(),
         *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
-        *DrainingHandlers(node.drains, node, node.desk.churn, forwarder).operations(),
+        *DrainingHandlers(node.drains, node.bundles, node.desk.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),

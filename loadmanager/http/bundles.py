@@ -83,10 +83,10 @@ class BundleHandlers:
         own = None if text in (LARGEST, HOT) else BundleName(namespace, BundleRange.parse(text.lower()))
 
         async def act() -> web.Response:
-            name = own or self._bundles.find_bundle(namespace, text)
+            name = own or self._bundles.find(namespace, text)
             if name is None:
                 return problem(HTTPStatus.NOT_FOUND, f"{text}: no bundle of namespace {namespace} carries anything")
-            await self._bundles.split_bundle(name, algorithm=algorithm, positions=positions, unload=unload)
+            await self._bundles.split(name, algorithm=algorithm, positions=positions, unload=unload)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
@@ -98,7 +98,7 @@ class BundleHandlers:
         with_ = None if wanted is None else BundleRange.parse(wanted.lower())
 
         async def act() -> web.Response:
-            merged = await self._bundles.merge_bundles(name, with_)
+            merged = await self._bundles.merge(name, with_)
             return json_bytes(MergedBundle(bundle=str(merged)).to_json())
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))

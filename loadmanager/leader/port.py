@@ -4,8 +4,8 @@
 |---|---|---|
 | `LeadershipPort` | who leads; whether this node does | `service.Node` |
 | `HealthPort` | is it alive, can it be relied on, what does it count | `service.Node` |
-| `LookupPort` | which broker owns a topic | `service.Node` |
-| `BundlePort` | an operator's word on namespaces and bundles | `service.Node` |
+| `LookupPort` | which broker owns a topic | `lookups.OwnerLookups` |
+| `BundlePort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
 | `PicturePort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
 | `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
@@ -133,18 +133,18 @@ class LookupPort(Protocol):
 
 
 class BundlePort(Protocol):
-    """All but `get_topics` only the leader may; what each raises is said in `service.Node`."""
+    """All but `get_topics` only the leader may; what each raises is said in `commands`."""
 
     async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None: ...
     async def unload_namespace(self, name: NamespaceName) -> None: ...
-    async def unload_bundle(self, name: BundleName, destination: Registration | None, reason: Reason) -> None: ...
+    async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None: ...
     async def cancel_unload(self, name: BundleName) -> None: ...
-    async def split_bundle(
+    async def split(
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]: ...
-    async def merge_bundles(self, name: BundleName, with_: BundleRange | None) -> BundleName: ...
+    async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName: ...
 
-    def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
+    def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
         """The bundle that `LARGEST` or `HOT` stands for; None when no bundle of the namespace carries anything."""
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
@@ -270,7 +270,7 @@ class PlanPort(Protocol):
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
 
 
-class NodePort(LeadershipPort, HealthPort, LookupPort, BundlePort, Protocol):
+class NodePort(LeadershipPort, HealthPort, Protocol):
     """A node, as the one who puts the application together sees it."""
 
     @property
@@ -281,6 +281,10 @@ class NodePort(LeadershipPort, HealthPort, LookupPort, BundlePort, Protocol):
     def live(self) -> SettingsPort: ...
     @property
     def operators(self) -> LaidDownPort: ...
+    @property
+    def lookups(self) -> LookupPort: ...
+    @property
+    def bundles(self) -> BundlePort: ...
     @property
     def desk(self) -> DeskPort: ...
     @property

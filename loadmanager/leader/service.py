@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
 import structlog
 
 from loadmanager import __version__
 from loadmanager.config import Settings
-from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import StepDownReason, Term
-from loadmanager.core.names import BundleName, BundleRange, NamespaceName, TopicName
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState, Registration
-from loadmanager.core.reasons import MergeReason, OwnershipReason, Reason
+from loadmanager.core.ownership import Registration
 from loadmanager.errors import (
-    BundleNotFoundError,
-    NoBrokerAvailableError,
     NoLeaderError,
     NotLeaderError,
     OutcomeUnknownError,
-    StoreError,
     StoreUnavailableError,
-    UnloadFailedError,
 )
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
@@ -40,30 +33,30 @@ from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
+from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import MINUTE_S, Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.view import BrokerEntry, ClusterView, LaidDown
+from loadmanager.leader.picture.view import ClusterView, LaidDown
 from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.moving import MoveRecorder
 from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.leader.registering import NodeRegistrar
 from loadmanager.leader.scraping import scrape_of
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
-from loadmanager.store import paths
-from loadmanager.store.base import Create, Delete, MetadataStore, SessionState
-from loadmanager.wire.http import OpenTopic
+from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.wire.records import LeaderRecord, NodeRecord
 
 log = structlog.get_logger(__name__)
 
 _HOUR_S = 3_600.0
-_LOOK_AGAIN_S = 0.01
 _TRY_AGAIN_S = 0.5
 
 
@@ -98,6 +91,16 @@ class Node:
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view)
         self.reshaper = self._make_reshaper()
+        self.bundles = BundleCommands(
+            self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
+        )
+        self.lookups = OwnerLookups(
+            self.view,
+            self.assigner,
+            self.executor,
+            lambda: self.is_leading and self.election.term is not None,
+            settings.lookup_timeout_ms / 1000,
+        )
         self.reshaping = ReshapingLoop(self.view, self.desk, self.reshaper, self.election, self.journal, self.live)
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -109,7 +112,9 @@ class Node:
         self._tasks: list[asyncio.Task[None]] = []
         self._term_task: asyncio.Task[None] | None = None
         self._end_of_term: asyncio.Task[None] | None = None
-        self._started_ms = time.time_ns() // 1_000_000
+        now_ms = time.time_ns() // 1_000_000
+        record = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
+        self._registrar = NodeRegistrar(store, record)
 
     def _make_election(self) -> Election:
         return Election(
@@ -155,10 +160,10 @@ class Node:
         await self.executor.start()
         await self.agents.start()
         self._spawn(self.intake.run(), "intake")
-        await self._patiently(self._make_folders)
+        await self._patiently(self._registrar.make_folders)
         await self.intake.settled()
         await self._patiently(self.intake.load_history)
-        self._spawn(self._keep_registered(), "register")
+        self._spawn(self._registrar.run(), "register")
         self._spawn(self.ledger.run(), "ledger")
         self._spawn(self.election.run(), "election")
 
@@ -180,103 +185,6 @@ class Node:
     def leader_url(self) -> str | None:
         """Where the leader answers, None when there is none."""
         return self.view.leader.service_url or None if self.view.leader else None
-
-    def find_owner(self, topic: TopicName) -> BrokerEntry | None:
-        """The owner of a topic's bundle from memory; None when it has none at the moment."""
-        entry, index = self.view.bundle_of_topic(topic)
-        return self.view.find_owner(entry.state.ownerships[index])
-
-    async def lookup(self, topic: TopicName) -> BrokerEntry:
-        """The owner of a topic's bundle, assigned now if it had none. The leader's part of a lookup.
-
-        Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
-        """
-        deadline_s = time.monotonic() + self.settings.lookup_timeout_ms / 1000
-        while True:
-            owner = self.find_owner(topic)
-            if owner is not None:
-                return owner
-            if not self.leading.is_set() or self.election.term is None:
-                raise NotLeaderError("this node does not lead")
-            await self._settle(topic, deadline_s)
-
-    async def _settle(self, topic: TopicName, deadline_s: float) -> None:
-        entry, index = self.view.bundle_of_topic(topic)
-        bundle = entry.state.bundle_name(index)
-        ownership = entry.state.ownerships[index]
-        if ownership.state is OwnershipState.RELEASING:
-            waiting: Awaitable[object] = self.executor.outcome_of(BundleName.parse(bundle), ownership)
-        elif self.view.is_registered(ownership.owner):
-            raise NoBrokerAvailableError(f"bundle {bundle}: the record of its owner {ownership.owner} cannot be read")
-        else:
-            request = self.assigner.request(bundle, non_persistent=topic.domain == "non-persistent")
-            waiting = asyncio.shield(request)
-        try:
-            await asyncio.wait_for(waiting, deadline_s - time.monotonic())
-        except (UnloadFailedError, IllegalTransitionError, BundleNotFoundError):
-            await asyncio.sleep(_LOOK_AGAIN_S)
-        except TimeoutError:
-            raise NoBrokerAvailableError(f"bundle {bundle} has no owner yet: it is {ownership.state}") from None
-
-    async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
-        """Create a namespace with these bundles, none of them owned. Raises as `Ledger.create_namespace` does."""
-        self.must_lead()
-        await self.ledger.create_namespace(NamespaceState.unowned(name, bundles))
-        log.info("namespace_created", namespace=str(name), bundles=len(bundles))
-
-    async def unload_bundle(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
-        """Release one bundle at an operator's word; an unowned one, or one of the destination, is left as it is.
-
-        Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
-        """
-        self.must_lead()
-        entry, index = self.view.bundle(name)
-        ownership = entry.state.ownerships[index]
-        if ownership.state is OwnershipState.RELEASING:
-            await self.executor.outcome_of(name, ownership)
-        elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
-            await self.executor.unload(name, destination, reason)
-
-    async def unload_namespace(self, name: NamespaceName) -> None:
-        """Release every bundle of a namespace; raises as `unload_bundle`, after all of them were tried."""
-        self.must_lead()
-        entry = self.view.get_namespace(str(name))
-        bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
-        outcomes = await asyncio.gather(
-            *(self.unload_bundle(bundle, None, OwnershipReason.ADMIN_UNLOAD) for bundle in bundles),
-            return_exceptions=True,
-        )
-        for outcome in outcomes:
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    async def cancel_unload(self, name: BundleName) -> None:
-        """End an unload under way: the owner keeps the bundle. Raises as `Executor.cancel`."""
-        self.must_lead()
-        await self.executor.cancel(name)
-
-    def find_bundle(self, namespace: NamespaceName, which: str) -> BundleName | None:
-        """As `Reshaper.find_bundle`; only the leader knows the bundles for certain, others raise `NotLeaderError`."""
-        self.get_term()
-        return self.reshaper.find_bundle(namespace, which)
-
-    async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
-        """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `Agents`."""
-        entry, index = self.view.bundle(name)
-        owner = self.view.find_owner(entry.state.ownerships[index])
-        return None if owner is None else await self.agents.get_topics(owner.registration, name)
-
-    async def split_bundle(
-        self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
-    ) -> list[BundleName]:
-        """Split a bundle at an operator's word; raises as `Reshaper.split`."""
-        self.must_lead()
-        return await self.reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
-
-    async def merge_bundles(self, name: BundleName, with_: BundleRange | None) -> BundleName:
-        """Merge two neighbours at an operator's word; raises as `Reshaper.merge`."""
-        self.must_lead()
-        return await self.reshaper.merge(name, with_, MergeReason.ADMIN_MERGE)
 
     def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
         self.persistence.reshaped(namespace)
@@ -329,7 +237,7 @@ class Node:
     def _on_session(self, state: SessionState) -> None:
         self.election.link_changed()
         if state is SessionState.CONNECTED:
-            self._spawn(self._keep_registered(), "register")
+            self._spawn(self._registrar.run(), "register")
 
     def _on_elected(self, term: Term) -> None:
         self._term_task = self._spawn(self._lead(term, self._end_of_term), f"term {term.epoch}")
@@ -408,37 +316,6 @@ class Node:
                 if not self._waits_for_store:
                     log.warning("start_waits_for_store", error=str(error))
                 self._waits_for_store = True
-                await asyncio.sleep(_TRY_AGAIN_S)
-            else:
-                return
-
-    async def _make_folders(self) -> None:
-        for path in paths.PERSISTENT_PARENTS:
-            await self.store.ensure_path(path)
-
-    async def _register(self) -> None:
-        """Register in the current session, with the folders that a store may have lost since the last one."""
-        record = NodeRecord(
-            node_id=self.node_id,
-            service_url=self.service_url,
-            version=__version__,
-            start_timestamp=self._started_ms,
-        )
-        path = paths.node(self.node_id)
-        known = await self.store.get(path)
-        if known is not None and known.ephemeral_owner == self.store.session_id:
-            return
-        await self._make_folders()
-        left_over = [Delete(path)] if known is not None else []
-        await self.store.commit([*left_over, Create(path, record.to_json(), ephemeral=True)])
-
-    async def _keep_registered(self) -> None:
-        """Register, whatever is in the way for a moment: a left-over of a former life, or no connection."""
-        while True:
-            try:
-                await self._register()
-            except StoreError as error:
-                log.info("not_registered_yet", error=str(error))
                 await asyncio.sleep(_TRY_AGAIN_S)
             else:
                 return

@@ -12,6 +12,7 @@ from loadmanager.core.leading.drains import (
     EndDrain,
     Event,
     GiveAway,
+    Instruction,
     MoveEnded,
     Planned,
     TriedToEnd,
@@ -22,6 +23,7 @@ from loadmanager.core.leading.signal import Signal
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Plan
+from loadmanager.sim.driving import Driver
 from loadmanager.sim.executing import SimExecutor
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.scene import Scene
@@ -37,54 +39,44 @@ class SimDrainer:
         self._leader = leader
         self._executor = executor
         self._on_empty = on_empty
-        self._drains = Drains(
+        drains = Drains(
             lambda: scene.controls, scene.registrations.get, self._owner_of, lambda: scene.rules.max_concurrent_unloads
         )
-        self._alarm_s: float | None = None
+        self._driver = Driver(scene.agenda, drains, self._do, self._look)
 
     def changed(self) -> None:
         """The controls are others, or a registration has ended."""
-        self._step(Signal.CHANGED)
+        self._driver.step(Signal.CHANGED)
 
     def _owner_of(self, bundle: str) -> Registration | None:
-        row = self._scene.table.row_of(bundle)
-        return None if row is None else self._scene.table.ownership(row).owner
+        current = self._scene.find_ownership(bundle)
+        return None if current is None else current.owner
 
-    def _look(self, alarm_s: float) -> None:
-        if alarm_s != self._alarm_s:
-            return  # another look was wanted since
-        self._alarm_s = None
+    def _look(self) -> None:
         scene = self._scene
         for broker in sorted(scene.controls.draining.keys() & scene.registrations.keys()):
             if not scene.table.rows_owned_by(scene.registrations[broker]):
                 self._on_empty(broker)
-        self._step(Signal.TIME)
+        self._driver.step(Signal.TIME)
 
-    def _step(self, event: Event) -> None:
-        for instruction in self._drains.step(event, self._scene.agenda.now_s):
-            match instruction:
-                case GiveAway(brokers, most, leave):
-                    self._decided(self._leader.drain(brokers, most, leave))
-                case BringHome(_, leave):
-                    self._decided(self._leader.bring_home(leave))
-                case BeginMove(step):
-                    self._executor.execute(step, partial(self._move_ended, step.bundle))
-                case WithdrawMove(bundle):
-                    self._executor.withdraw(bundle)
-                case EndDrain(broker, since_s):
-                    self._scene.set_controls(self._scene.controls.without_drain(broker, since_s))
-                    self._step(TriedToEnd(broker))
-        self._set_alarm()
+    def _do(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case GiveAway(brokers, most, leave):
+                return self._planned(self._leader.drain(brokers, most, leave))
+            case BringHome(_, leave):
+                return self._planned(self._leader.bring_home(leave))
+            case BeginMove(step):
+                self._executor.execute(step, partial(self._move_ended, step.bundle))
+            case WithdrawMove(bundle):
+                self._executor.withdraw(bundle)
+            case EndDrain(broker, since_s):
+                self._scene.set_controls(self._scene.controls.without_drain(broker, since_s))
+                return TriedToEnd(broker)
+        return None
 
-    def _set_alarm(self) -> None:
-        wake_s = self._drains.wake_s
-        if wake_s is not None and wake_s != self._alarm_s:
-            self._alarm_s = wake_s
-            self._scene.agenda.put(wake_s, partial(self._look, wake_s))
-
-    def _decided(self, plan: Plan) -> None:
+    def _planned(self, plan: Plan) -> Planned:
         self._scene.judged("drain", plan.verdicts)
-        self._step(Planned(plan))
+        return Planned(plan)
 
     def _move_ended(self, bundle: str, outcome: Outcome) -> None:
-        self._step(MoveEnded(bundle, outcome))
+        self._driver.step(MoveEnded(bundle, outcome))

@@ -17,6 +17,7 @@ from loadmanager.core.leading.moves import (
     Ended,
     Event,
     Expected,
+    Instruction,
     Kept,
     Moved,
     Moves,
@@ -28,13 +29,10 @@ from loadmanager.core.leading.moves import (
 from loadmanager.core.leading.moves import Move as UnderWay
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write
-from loadmanager.core.ownership import (
-    IllegalTransitionError,
-    Ownership,
-    OwnershipState,
-    Registration,
-)
+from loadmanager.core.names import namespace_of
+from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
+from loadmanager.sim.driving import Driver
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import CompletedMove
 from loadmanager.sim.scene import Scene
@@ -104,9 +102,9 @@ class SimExecutor:
         self._scene = scene
         self._leader = leader
         self._lookups = lookups
-        self._under_way = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
+        machine = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
+        self._driver = Driver(scene.agenda, machine, self._do)
         self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
-        self._wake_s: float | None = None
         self.moves: list[CompletedMove] = []
 
     def execute_all(self, steps: Sequence[Unload], on_end: Callable[[], None]) -> None:
@@ -130,51 +128,35 @@ class SimExecutor:
         check = Expected(step.source).check
         move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
         self._on_end[move] = on_end
-        self._step(Want(move))
+        self._driver.step(Want(move))
 
     def withdraw(self, bundle: str) -> None:
         """Call the unload of a bundle off if it still waits for its turn."""
-        self._step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
+        self._driver.step(CallOff(lambda move: move.bundle == bundle, "cancelled before it began"))
 
     def membership_changed(self) -> None:
         """A registration has ended: whoever waits for that broker to let go need not."""
-        self._step(Signal.MEMBERSHIP)
+        self._driver.step(Signal.MEMBERSHIP)
 
-    def _step(self, event: Event) -> None:
-        for instruction in self._under_way.step(event, self._scene.agenda.now_s):
-            match instruction:
-                case Commit(move):
-                    self._step(self._commit(instruction))
-                case AskOwner(move):
-                    self._scene.agenda.after(self._scene.rules.unload_s, partial(self._answer, move))
-                case Ended(move, outcome):
-                    self._ended(move, outcome)
-        self._set_alarm()
+    def _do(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case Commit():
+                return self._commit(instruction)
+            case AskOwner(move):
+                self._scene.agenda.after(self._scene.rules.unload_s, partial(self._answer, move))
+            case Ended(move, outcome):
+                self._ended(move, outcome)
+        return None
 
-    def _set_alarm(self) -> None:
-        wake_s = self._under_way.wake_s
-        if wake_s is not None and wake_s != self._wake_s:
-            self._wake_s = wake_s
-            self._scene.agenda.put(wake_s, partial(self._step, Signal.TIME))
-
-    def _commit(self, instruction: Commit) -> Event:
-        scene, move = self._scene, instruction.move
-        row = scene.table.row_of(move.bundle)
-        if row is None:
-            return NotCommitted(move, IllegalTransitionError(f"{move.bundle} is no more"))
-        try:
-            stored = instruction.transition(scene.table.ownership(row), scene.stamp(instruction.reason))
-        except IllegalTransitionError as error:
-            return NotCommitted(move, error)
-        scene.table.commit({row: stored})
-        if stored.state is OwnershipState.RELEASING:
-            scene.serve([row], None)
-        return Committed(move, stored)
+    def _commit(self, it: Commit) -> Event:
+        bundle = it.move.bundle
+        made = self._scene.write(Write(namespace_of(bundle), {bundle: it.transition}, it.reason)).made[bundle]
+        return Committed(it.move, made) if isinstance(made, Ownership) else NotCommitted(it.move, made)
 
     def _answer(self, move: UnderWay) -> None:
         owner = move.get_released().owner
         has_crashed = self._scene.is_registered(owner) and self._scene.find_serving(owner) is None
-        self._step(OwnerAnswered(move, "no answer" if has_crashed else None))
+        self._driver.step(OwnerAnswered(move, "no answer" if has_crashed else None))
 
     def _ended(self, move: UnderWay, outcome: Outcome) -> None:
         if isinstance(outcome, Moved):
@@ -189,28 +171,26 @@ class SimExecutor:
         assert row is not None, "a bundle on its way keeps its shape"
         assert owner is not None, "what is released has an owner"
         scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
-        reason = reason_of(move.reason)
-        is_own, is_return = self._leader.moved(Unload(move.bundle, owner, move.destination, reason), done.owner)
+        step = Unload(move.bundle, owner, move.destination, reason_of(move.reason))
+        is_own, is_return = self._leader.moved(step, done.owner)
         source = scene.find_serving(owner)
         if source is not None:
             source.has_unloaded = True
         if done.owner is None:
             self._lookups.ask([row])
-        else:
-            scene.serve([row], done.owner)
-        self.moves.append(self._move(move, owner, row, done, is_own=is_own, is_return=is_return))
+        self.moves.append(self._move(step, done.owner, row, is_own=is_own, is_return=is_return))
 
     def _move(
-        self, move: UnderWay, source: Registration, row: int, done: Ownership, *, is_own: bool, is_return: bool
+        self, step: Unload, destination: Registration | None, row: int, *, is_own: bool, is_return: bool
     ) -> CompletedMove:
         scene, loads = self._scene, self._scene.loads
         load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
         return CompletedMove(
             scene.agenda.now_s,
-            move.bundle,
-            source.broker,
-            None if done.owner is None else done.owner.broker,
-            reason_of(move.reason),
+            step.bundle,
+            step.source.broker,
+            None if destination is None else destination.broker,
+            step.reason,
             load / total if total > 0 else 0.0,
             load,
             int(loads.sessions[row]),

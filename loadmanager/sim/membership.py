@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 
 import numpy as np
 
-from loadmanager.core.leading.reconciling import Event, Look, Looked, Place, Reconciling
+from loadmanager.core.leading.reconciling import Event, Instruction, Look, Looked, Place, Reconciling
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.sim.brokers import Broker
+from loadmanager.sim.driving import Driver
 from loadmanager.sim.executing import Lookups
 from loadmanager.sim.fleet import BrokerSpec
 from loadmanager.sim.scene import Scene
@@ -41,8 +41,7 @@ class Membership:
         self._incarnations = 0
         self._gone: list[Registration] = []
         """Those that have ended and may own bundles."""
-        self._reconciling = Reconciling(scene, lambda: False)
-        self._wake_s: float | None = None
+        self._driver = Driver(scene.agenda, Reconciling(scene, lambda: False), self._do, self._look)
 
     def add(self, spec: BrokerSpec) -> Broker:
         """A broker that there was not before, registered; it has not reported."""
@@ -85,34 +84,29 @@ class Membership:
 
     def sweep(self) -> None:
         """Finish what is unfinished since registrations have ended, or since others are held off."""
-        self._step(Signal.MEMBERSHIP)
-        self._step(Signal.TIME)
+        self._driver.step(Signal.MEMBERSHIP)
+        self._look()
 
-    def _step(self, event: Event) -> None:
-        """Here everything is done as soon as it is said, and then clients come back for what is free."""
-        scene, happened = self._scene, deque([event])
-        rows = [row for ended in self._gone for row in scene.table.rows_owned_by(ended)]
-        while happened:
-            for instruction in self._reconciling.step(happened.popleft(), scene.agenda.now_s):
-                match instruction:
-                    case Look():
-                        found = [(scene.table.names[row], scene.table.ownership(row)) for row in rows]
-                        happened.append(Looked(found))
-                    case Write():
-                        happened.append(scene.write(instruction))
-                    case Place(bundles):
-                        self._lookups.place(bundles)
-                    case _:
-                        pass  # the only leader there is sees through what it has begun
+    def _look(self) -> None:
+        """All is finished as soon as it is found, and then clients come back for what is free."""
+        scene, rows = self._scene, self._rows_of_gone()
+        self._driver.step(Signal.TIME)
         self._gone = [ended for ended in self._gone if scene.table.rows_owned_by(ended)]
         self._lookups.ask(row for row in rows if scene.table.ownership(row).state is OwnershipState.FREE)
-        self._set_alarm()
 
-    def _set_alarm(self) -> None:
-        wake_s = self._reconciling.wake_s
-        if wake_s is not None and wake_s != self._wake_s:
-            self._wake_s = wake_s
-            self._scene.agenda.put(wake_s, partial(self._step, Signal.TIME))
+    def _do(self, instruction: Instruction) -> Event | None:
+        match instruction:
+            case Look():
+                table = self._scene.table
+                return Looked([(table.names[row], table.ownership(row)) for row in self._rows_of_gone()])
+            case Write():
+                return self._scene.write(instruction)
+            case Place(bundles):
+                self._lookups.place(bundles)
+        return None  # the only leader there is sees through what it has begun
+
+    def _rows_of_gone(self) -> list[int]:
+        return [row for ended in self._gone for row in self._scene.table.rows_owned_by(ended)]
 
     def _register(self, broker: Broker) -> None:
         self._incarnations += 1

@@ -14,7 +14,7 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import IllegalTransitionError, Ownership, Registration, Stamp
+from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration, Stamp
 from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import Gate, Judged
 from loadmanager.core.reasons import Reason
@@ -82,22 +82,28 @@ class Scene:
         return None if row is None else self.table.ownership(row)
 
     def write(self, instruction: Write) -> WriteEnded:
-        """At once; what has an owner then is served by it, and else by nobody."""
+        """At once; what is owned then is served by its owner, all else by nobody."""
         stamp, made = self.stamp(instruction.reason), dict[str, Ownership | Exception]()
         changes, by_owner = dict[int, Ownership](), dict[Registration | None, list[int]]()
         for bundle, transition in instruction.transitions.items():
-            row = self.table.row_of(bundle)
-            assert row is not None, "what is written of has just been looked up"
             try:
+                row = self._get_row(bundle)
                 made[bundle] = changes[row] = transition(self.table.ownership(row), stamp)
             except IllegalTransitionError as error:
                 made[bundle] = error
             else:
-                by_owner.setdefault(changes[row].owner, []).append(row)
+                owner = changes[row].owner if changes[row].state is OwnershipState.OWNED else None
+                by_owner.setdefault(owner, []).append(row)
         self.table.commit(changes)
         for owner, rows in by_owner.items():
             self.serve(rows, owner)
         return WriteEnded(instruction, made)
+
+    def _get_row(self, bundle: str) -> int:
+        row = self.table.row_of(bundle)
+        if row is None:
+            raise IllegalTransitionError(f"{bundle} is no more")
+        return row
 
     def judge(self, registration: Registration, report: BrokerReport) -> Judged:
         """Whether the report is to be believed."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 
 from loadmanager.core.leading import reshaping, reshaping_rounds
 from loadmanager.core.leading.reshaping import (
@@ -35,8 +34,7 @@ from loadmanager.core.leading.reshaping_rounds import (
     RoundOver,
     Rounds,
 )
-from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState
+from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.core.reasons import SplitReason
 from loadmanager.core.splitting.candidates import find_candidates
 from loadmanager.core.splitting.round import SplitQuestion, find_splits
@@ -61,7 +59,7 @@ class SimSplitter:
         self._executor = executor
         self._lookups = lookups
         self._rounds = Rounds()
-        self._reshapings = Reshapings(scene.is_registered, self._find_ownership, leader.find_excess)
+        self._reshapings = Reshapings(scene, leader.find_excess)
         self._happened: deque[_Event] = deque()
 
     def round(self) -> None:
@@ -112,7 +110,7 @@ class SimSplitter:
             case Ended():
                 return instruction
             case Transfer(it, step):
-                self._executor.execute_all([step], partial(self._step, Over(it)))
+                self._executor.execute(step, lambda _: self._step(Over(it)))
             case Judge(asked, verdict):
                 self._scene.judged(asked, [verdict])
             case Reshaped(it) if it.because is not None:
@@ -157,7 +155,3 @@ class SimSplitter:
         if table.ownership(row).state is OwnershipState.FREE:
             self._lookups.ask(rows)
         return Committed(it, table.states()[str(it.bundle.namespace)])
-
-    def _find_ownership(self, bundle: BundleName) -> Ownership | None:
-        row = self._scene.table.row_of(str(bundle))
-        return None if row is None else self._scene.table.ownership(row)

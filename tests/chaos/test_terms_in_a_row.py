@@ -55,8 +55,8 @@ async def alone(request: pytest.FixtureRequest) -> AsyncIterator[Alone]:
         await stack.enter_async_context(broker)
         await broker.register()
         await eventually(lambda: local.node.leading.is_set() and local.node.view.brokers)
-        await local.node.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
-        await local.node.lookup(TOPIC)
+        await local.node.bundles.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
+        await local.node.lookups.lookup(TOPIC)
         yield Alone(local, broker, await world.connect())
         broker.may_obey.set()
 
@@ -64,7 +64,7 @@ async def alone(request: pytest.FixtureRequest) -> AsyncIterator[Alone]:
 async def test_the_next_term_assigns(alone: Alone) -> None:
     for number in range(3):
         await alone.lose_leadership()
-        await alone.local.node.lookup(TopicName.parse(f"persistent://tenant/ns/{number}"))
+        await alone.local.node.lookups.lookup(TopicName.parse(f"persistent://tenant/ns/{number}"))
     assert alone.local.node.election.terms_won == 4
 
 
@@ -73,7 +73,7 @@ async def test_the_next_term_finishes_the_release_that_the_last_one_began(alone:
     node = alone.local.node
     entry, index = node.view.bundle_of_topic(TOPIC)
     name = BundleName.parse(entry.state.bundle_name(index))
-    unloading = asyncio.create_task(node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
+    unloading = asyncio.create_task(node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
     await eventually(lambda: alone.broker.unloads)
     await alone.lose_leadership()
     with pytest.raises(NotLeaderError):
@@ -87,7 +87,9 @@ async def test_the_next_term_finishes_the_release_that_the_last_one_began(alone:
 
 async def test_a_lookup_that_waits_when_the_term_ends_is_told_so_or_answered(alone: Alone) -> None:
     node = alone.local.node
-    lookups = [asyncio.create_task(node.lookup(TopicName.parse(f"persistent://tenant/ns/a{n}"))) for n in range(20)]
+    lookups = [
+        asyncio.create_task(node.lookups.lookup(TopicName.parse(f"persistent://tenant/ns/a{n}"))) for n in range(20)
+    ]
     await alone.lose_leadership()
     outcomes = await asyncio.wait_for(asyncio.gather(*lookups, return_exceptions=True), 30.0)
     assert [o for o in outcomes if isinstance(o, BaseException) and not isinstance(o, NotLeaderError)] == []

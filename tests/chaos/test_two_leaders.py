@@ -71,7 +71,7 @@ async def pair(request: pytest.FixtureRequest) -> AsyncIterator[Pair]:
         old = await stack.enter_async_context(a_local_node(deaf, SETTINGS))  # type: ignore[arg-type]  # it delegates
         await eventually(old.node.leading.is_set)
         await register_brokers(witness)
-        await old.node.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
+        await old.node.bundles.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
         await eventually(lambda: len(old.node.view.brokers) == len(BROKERS))
         deaf.is_deaf = True
         await depose(witness)
@@ -111,13 +111,15 @@ async def test_the_deposed_leaders_first_write_is_refused_and_ends_its_term(pair
 
 async def test_the_deposed_leaders_lookup_assigns_nothing(pair: Pair) -> None:
     with pytest.raises(NotLeaderError):
-        await pair.old.lookup(TopicName.parse("persistent://tenant/ns/t"))
+        await pair.old.lookups.lookup(TopicName.parse("persistent://tenant/ns/t"))
     assert await versions(pair) == [0, 0, 0, 0]
 
 
 async def test_the_deposed_leader_creates_no_namespace(pair: Pair) -> None:
     with pytest.raises(StaleEpochError):
-        await pair.old.create_namespace(NamespaceName.of("tenant", "other"), NamespaceBundles(equal_boundaries(2)))
+        await pair.old.bundles.create_namespace(
+            NamespaceName.of("tenant", "other"), NamespaceBundles(equal_boundaries(2))
+        )
     await pair.witness.sync()
     assert await pair.witness.children("/loadbalance/namespaces/tenant") == ["ns"]
 
@@ -131,7 +133,7 @@ async def test_the_deposed_leaders_history_is_refused(pair: Pair) -> None:
 
 async def test_a_release_by_the_deposed_leader_never_begins(pair: Pair) -> None:
     topic = TopicName.parse("persistent://tenant/ns/t")
-    await pair.new.lookup(topic)
+    await pair.new.lookups.lookup(topic)
     entry, index = pair.new.view.bundle_of_topic(topic)
 
     def begin(current: Ownership, stamp: Stamp) -> Ownership:

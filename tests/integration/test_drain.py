@@ -152,13 +152,13 @@ async def test_an_agent_grants_again_what_it_was_asked_to_give_up_when_the_unloa
         )
         await eventually(lambda: node.leading.is_set() and BROKER_ID in node.view.brokers)
         name = NamespaceName.parse("tenant/ns")
-        await node.create_namespace(name, NamespaceBundles(equal_boundaries(1)))
-        await node.lookup(TopicName.parse(topic))
+        await node.bundles.create_namespace(name, NamespaceBundles(equal_boundaries(1)))
+        await node.lookups.lookup(TopicName.parse(topic))
         assert (await agent.owner(topic))[1]["owned"] is True
         broker.may_answer_unloads.clear()
         bundle = BundleName(name, node.view.get_namespace("tenant/ns").state.bundles.range_at(0))
         unload = f"{local.url}/loadbalance/v1/bundles/{bundle}/unload"
-        unloading = asyncio.create_task(node.unload_namespace(name))
+        unloading = asyncio.create_task(node.bundles.unload_namespace(name))
         await eventually(lambda: broker.unloads)
         assert (await agent.owner(topic))[1]["owned"] is False, "it is being taken away"
         async with agent.http.delete(unload) as answer:

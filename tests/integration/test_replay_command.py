@@ -76,7 +76,7 @@ async def test_moves_that_would_be_carried_out_otherwise_now_are_named(
         owner, bundle = recorded.cluster.brokers["b1:8080"], recorded.owned_by("b1:8080")[0]
         owner.status = 503
         name, why = BundleName.parse(bundle), OwnershipReason.ADMIN_UNLOAD
-        unload = asyncio.create_task(recorded.leader.node.unload_bundle(name, None, why))
+        unload = asyncio.create_task(recorded.leader.node.bundles.unload(name, None, why))
         await eventually(lambda: len(owner.unloads) >= 3)
         owner.status = 204
         await unload

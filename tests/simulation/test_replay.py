@@ -82,7 +82,7 @@ async def test_what_operators_do_is_replayed_too(tmp_path: Path) -> None:
         await node.plans.execute(plan.hash)
         await node.plans.compute(PlanRequest(kind="shed"))
         await node.drains.start(BrokerId("b3:8080"))
-        await node.split_bundle(
+        await node.bundles.split(
             BundleName.parse(recorded.owned_by("b1:8080")[1]), algorithm="", positions=(), unload=True
         )
         node.desk.churn.lift()
@@ -196,13 +196,14 @@ async def moves_of_all_kinds(folder: Path) -> list[Item]:
         b1, b2 = (cluster.brokers[name] for name in ("b1:8080", "b2:8080"))
 
         def unload(*names: BundleName, to: Registration = b2.registration) -> list[asyncio.Task[None]]:
-            return [asyncio.create_task(node.unload_bundle(name, to, OwnershipReason.ADMIN_UNLOAD)) for name in names]
+            return [asyncio.create_task(node.bundles.unload(name, to, OwnershipReason.ADMIN_UNLOAD)) for name in names]
 
         async def ended(*tasks: asyncio.Task[None]) -> list[str]:
             return [type(each).__name__ for each in await asyncio.gather(*tasks, return_exceptions=True)]
 
         async def two_are_asked() -> None:
-            await eventually(lambda: [each.phase for each in node.executor._moves.under_way] == [Phase.ASKED] * 2)
+            moves = node.executor._moves
+            await eventually(lambda: [each.phase for each in moves.known if each.released] == [Phase.ASKED] * 2)
 
         assert await ended(*unload(first)) == ["NoneType"]
         b1.status = 503

@@ -121,7 +121,7 @@ async def a_local_cluster(
             await broker.register()
             scripted.append(broker)
         await eventually(lambda: local.node.leading.is_set() and len(local.node.view.brokers) == brokers)
-        await local.node.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
+        await local.node.bundles.create_namespace(NAMESPACE, NamespaceBundles(equal_boundaries(4)))
         history = await stack.enter_async_context(recording(witness, str(NAMESPACE)))
         cluster = LocalCluster(local, scripted, history, http, witness)
         await stack.enter_async_context(asking(http, scripted, [local.url], [TOPIC]))

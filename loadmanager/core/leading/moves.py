@@ -27,7 +27,7 @@ came of it. The record is the truth at every phase, so that whoever leads next f
     KEEPING     Committed                                                   Ended: Kept
     both        NotCommitted                                                Ended: Failed
     RELEASING,  Unanswered, and the         is what was to be written       as Committed
-    COMPLETING, record, read again,         is the release as it was        (not RELEASING) AskOwner  ─▶ ASKED
+    COMPLETING, record, read again,         is the release as it was        Commit the same again
     KEEPING                                 is another                      Ended: Failed
 
 A move that ended with Failed may have left its bundle released: whoever looks at the records resumes it. A turn is had
@@ -37,7 +37,7 @@ from RELEASING to the end, also while nobody knows what became of a write; what 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from loadmanager.core.leading.signal import Signal
@@ -90,13 +90,6 @@ class Expected:
 
 
 @dataclass(slots=True, eq=False)
-class Batch:
-    """Steps of one plan, which may be called off together: those that have not begun are then left out."""
-
-    is_called_off: bool = False
-
-
-@dataclass(slots=True, eq=False)
 class Move:
     """One unload of one bundle. `check` is given the ownership as the release is written, and may refuse it; `released`
     is the ownership while it is released, `refusal` what its owner last said instead of letting go.
@@ -107,7 +100,6 @@ class Move:
     destination: Registration | None
     reason: str
     check: Callable[[Ownership], None] | None = None
-    batch: Batch | None = None
     phase: Phase = Phase.WAITING
     released: Ownership | None = None
     refusal: str = ""
@@ -286,16 +278,6 @@ class Moves:
     def known(self) -> list[Move]:
         """All there are: first those that wait, in the order in which they came."""
         return [*self._waiting, *self._begun]
-
-    @property
-    def under_way(self) -> Iterator[Move]:
-        """All that have begun."""
-        return iter(list(self._begun))
-
-    @property
-    def waiting(self) -> int:
-        """How many have not begun."""
-        return len(self._waiting)
 
     def is_waiting(self, bundle: str) -> bool:
         """Whether a move of the bundle has not begun."""

@@ -175,7 +175,7 @@ class Plans:
         """The plan, which is kept in place of an equal one; or that one if it is being executed."""
         known = self._kept.pop(plan.hash, plan)
         kept = self._kept[plan.hash] = known if known.state == "executing" else plan
-        idle = [each.hash for each in self._kept.values() if each.state != "executing"]
+        idle = [each.hash for each in self._kept.values() if each.state != "executing" and each is not kept]
         for oldest in idle[: max(0, len(self._kept) - self.most_kept())]:
             del self._kept[oldest]
         return kept

@@ -38,6 +38,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from loadmanager.core.inheritance import PartLoad, loads_by_part
+from loadmanager.core.leading.picture import Picture
 from loadmanager.core.names import BundleName, BundleRange
 from loadmanager.core.ownership import (
     IllegalTransitionError,
@@ -230,7 +231,6 @@ class Reshaped:
 class Release:
     """Unload a part, so that it is placed anew; nobody waits for it."""
 
-    reshaping: Reshaping
     part: BundleName
 
 
@@ -272,12 +272,9 @@ Instruction = Settle | AskTopics | Commit | Reshaped | Release | Choose | Transf
 
 @dataclass(slots=True)
 class Reshapings:
-    """The splits and merges of one leader. All that it is given is of this moment: `find_ownership` gives None for what
-    is no bundle, `find_excess` why the limits on churn keep a step from being made.
-    """
+    """The splits and merges of one leader. `find_excess` says why the limits on churn keep a step from being made."""
 
-    is_registered: Callable[[Registration | None], bool]
-    find_ownership: Callable[[BundleName], Ownership | None]
+    picture: Picture
     find_excess: Callable[[Unload], Verdict | None]
     _under_way: dict[Reshaping, None] = field(default_factory=dict)
     _to_do: list[Instruction] = field(default_factory=list)
@@ -324,10 +321,10 @@ class Reshapings:
 
     def _settle(self, it: Reshaping) -> None:
         """Only a registered owner can be asked, and only a bundle that is not on its way be cut."""
-        current = self.find_ownership(it.bundle)
+        current = self.picture.find_ownership(str(it.bundle))
         if current is None:
             self._end(it, BundleGoneError(f"{it.bundle} is not a current bundle"))
-        elif current.state is OwnershipState.OWNED and self.is_registered(current.owner):
+        elif current.state is OwnershipState.OWNED and self.picture.is_registered(current.owner):
             assert current.owner is not None, "nobody is not registered"
             it.phase = Phase.ASKED
             self._to_do.append(AskTopics(it, current.owner))
@@ -362,7 +359,7 @@ class Reshapings:
         ranges = {str(part): part.range for part in it.made}
         self._to_do.append(Reshaped(it, owner, loads_by_part(ranges, it.topics)))
         if it.parts is Parts.FREE:
-            self._to_do += [Release(it, part) for part in it.made]
+            self._to_do += map(Release, it.made)
         elif it.parts is Parts.PLACED:
             it.to_place = it.made
         self._place(it)
@@ -370,7 +367,7 @@ class Reshapings:
     def _place(self, it: Reshaping) -> None:
         """Ask about the next part that has an owner; one that has none is placed when it is looked up."""
         while it.to_place:
-            current = self.find_ownership(it.to_place[0])
+            current = self.picture.find_ownership(str(it.to_place[0]))
             if current is not None and current.state is OwnershipState.OWNED:
                 it.owner = current.owner
                 self._to_do.append(Choose(it, it.to_place[0]))

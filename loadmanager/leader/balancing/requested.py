@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +9,7 @@ from loadmanager.core.effect import effect_of
 from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.leading.plans import KeptPlan, Step
 from loadmanager.core.names import BrokerId, BundleName
-from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState
+from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.restraint import pin_of
@@ -52,7 +51,7 @@ class RequestedPlans:
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
         steps = []
         for move in moves:
-            ownership = self._get_ownership(move.bundle)
+            ownership = self._view.get_ownership(BundleName.parse(move.bundle))
             owner, destination = ownership.owner, self._view.registrations.get(BrokerId(move.destination))
             if ownership.state is not OwnershipState.OWNED or owner is None or not self._view.is_registered(owner):
                 raise IllegalTransitionError(f"{move.bundle} is {ownership.state}: only an owned bundle can be moved")
@@ -71,7 +70,7 @@ class RequestedPlans:
         if not isinstance(step, Unload) or step.destination is None:
             return None
         try:
-            current = self._get_ownership(step.bundle)
+            current = self._view.get_ownership(BundleName.parse(step.bundle))
             Expected(step.source).check(current)
         except (LoadManagerError, IllegalTransitionError):
             return None
@@ -86,20 +85,15 @@ class RequestedPlans:
         }
         return {bundle: clients for bundle, clients in found.items() if clients is not None}
 
-    def _get_ownership(self, bundle: str) -> Ownership:
-        entry, index = self._view.bundle(BundleName.parse(bundle))
-        return entry.state.ownerships[index]
-
     def version_of(self, bundle: str) -> int | None:
         """None if there is no such bundle any more."""
-        with contextlib.suppress(LoadManagerError):
-            return self._get_ownership(bundle).version
-        return None
+        current = self._view.find_ownership(bundle)
+        return None if current is None else current.version
 
     def find_drift(self, plan: KeptPlan, step: Step) -> str | None:
         """What is different from what the step was planned on."""
         try:
-            Expected(step.source, step.version).check(self._get_ownership(step.bundle))
+            Expected(step.source, step.version).check(self._view.get_ownership(BundleName.parse(step.bundle)))
         except (LoadManagerError, StaleStepError) as error:
             return str(error)
         if not self._view.is_registered(step.source):

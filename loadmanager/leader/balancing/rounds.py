@@ -188,8 +188,7 @@ class ReshapingLoop:
         return Ended(reshaping)
 
     def _refrain(self, reshaping: Reshaping) -> None:
-        entry, index = self._view.bundle(reshaping.bundle)
-        owner = entry.state.ownerships[index].owner
+        owner = self._view.get_ownership(reshaping.bundle).owner
         if owner is None or reshaping.because is None:
             return
         self._journal.would_move(

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 import structlog
 
 from loadmanager.core.leadership import Term
-from loadmanager.core.leading.moves import Batch
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.errors import NotLeaderError
-from loadmanager.leader.carrying_out.executor import Executor
-from loadmanager.leader.deciding.desk import MINUTE_S, SLICE, Desk, about
+from loadmanager.leader.carrying_out.executor import Batch, Executor
+from loadmanager.leader.deciding.desk import MINUTE_S, SLICE, Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
@@ -101,7 +100,9 @@ class SheddingLoop:
         )
         await self._explain(plan, steps, term)
         verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
-        because = [(step, about(verdicts, step.source.broker, step.bundle)) for step in steps]
+        because = [
+            (step, [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]) for step in steps
+        ]
         if is_dry_run:
             self._show(because, term)
         elif steps:

@@ -6,8 +6,8 @@ Here are the futures of those who wait for one, the decisions at the desk, and t
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any
 
 import structlog
 
@@ -20,6 +20,7 @@ from loadmanager.core.leading.assignments import (
     Event,
     Given,
     Held,
+    Instruction,
     NotDecided,
     Outcome,
     PlaceSoon,
@@ -29,7 +30,7 @@ from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.plan import Verdict
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
-from loadmanager.leader.carrying_out.driving import keep_time, write
+from loadmanager.leader.carrying_out.driving import Driver, Waiting, write
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
@@ -50,9 +51,8 @@ class Assigner:
         self._ledger = ledger
         self._journal = journal
         self._machine = Assignments(view)
-        self._stepped = asyncio.Event()
-        self._waiting: dict[str, asyncio.Future[Ownership]] = {}
-        self._tasks: asyncio.TaskGroup
+        self._driver = Driver(self._machine, self._do)
+        self._waiting = Waiting[str, Ownership]()
         self.assignments = 0
 
     def request(self, bundle: str, *, non_persistent: bool = False) -> asyncio.Future[Ownership]:
@@ -61,50 +61,39 @@ class Assigner:
         `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
         It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`.
         """
-        future = self._waiting.get(bundle)
-        if future is None:
-            future = self._waiting[bundle] = asyncio.get_running_loop().create_future()
-            future.add_done_callback(_retrieve)
-        self._step(Ask(bundle, non_persistent))
+        future = self._waiting.future(bundle)
+        self._driver.step(Ask(bundle, non_persistent))
         return future
 
     def place_soon(self, bundles: Sequence[str]) -> None:
         """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
-        self._step(PlaceSoon(bundles))
+        self._driver.step(PlaceSoon(bundles))
 
     async def run(self) -> None:
         """Decide and commit what is requested, for as long as the term lasts."""
-        async with asyncio.TaskGroup() as self._tasks:
-            await keep_time(self._step, lambda: self._machine.wake_s, self._stepped)
+        await self._driver.run()
 
     def fail_waiting(self, error: Exception) -> None:
         """Give every waiting lookup `error`: the term is over."""
         self._machine.forget()
-        for bundle in list(self._waiting):
-            self._resolve(bundle, error)
+        self._waiting.tell_all(error)
 
-    def _step(self, event: Event) -> None:
-        for instruction in self._machine.step(event, time.monotonic()):
-            match instruction:
-                case Answer(bundle, outcome):
-                    self._resolve(bundle, self._told(bundle, outcome))
-                case Decide():
-                    self._tasks.create_task(self._decide(instruction))
-                case Write():
-                    self._tasks.create_task(self._write(instruction))
-        self._stepped.set()
+    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
+        match instruction:
+            case Decide():
+                return self._decide(instruction)
+            case Write():
+                return write(self._ledger, instruction)
+            case Answer(bundle, outcome):
+                self._waiting.tell(bundle, self._told(bundle, outcome))
+        return None
 
-    async def _decide(self, decide: Decide) -> None:
+    async def _decide(self, decide: Decide) -> Event:
         try:
-            plan = await self._desk.place(decide.bundles, decide.non_persistent)
+            return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
-            self._step(NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}")))
-        else:
-            self._step(Decided(decide, plan))
-
-    async def _write(self, instruction: Write) -> None:
-        self._step(await write(self._ledger, instruction))
+            return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
 
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """What those who wait are told; what was decided is noted."""
@@ -129,18 +118,3 @@ class Assigner:
             return error
         self._journal.judged("assign", verdict, epoch=self._view.epoch)
         return NoBrokerAvailableError(f"bundle {bundle}: {verdict.sentence()}")
-
-    def _resolve(self, bundle: str, told: Ownership | Exception) -> None:
-        future = self._waiting.pop(bundle, None)
-        if future is None or future.done():
-            return
-        if isinstance(told, Exception):
-            future.set_exception(told)
-        else:
-            future.set_result(told)
-
-
-def _retrieve(future: asyncio.Future[Ownership]) -> None:
-    """Nobody may be waiting any more when an assignment fails; that is no reason for a warning."""
-    if not future.cancelled():
-        future.exception()

@@ -1,11 +1,12 @@
-"""What drivers of passive machines have in common: their waiting for the machine's next turn, and writes of bundles."""
+"""What drivers of passive machines have in common: their steps and their waiting, writes of bundles, and who waits."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Hashable
+from typing import Any, Generic, TypeVar
 
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write, WriteEnded
@@ -13,18 +14,79 @@ from loadmanager.core.names import BundleRange
 from loadmanager.core.ownership import IllegalTransitionError, Ownership
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.term.ledger import Ledger
+from loadmanager.wire.leading.form import Machine
+
+_Event = TypeVar("_Event")
+_Instruction = TypeVar("_Instruction")
+_What = TypeVar("_What", bound=Hashable)
+_Told = TypeVar("_Told")
 
 
-async def keep_time(step: Callable[[Signal], None], wake_s: Callable[[], float | None], stepped: asyncio.Event) -> None:
-    """Step a machine with TIME when it wants to be; `stepped` is set whenever it was, and may want something else."""
-    while True:
-        step(Signal.TIME)
-        stepped.clear()  # by whatever it was stepped before, it has just had its turn
-        due_s = wake_s()
-        # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(None if due_s is None else max(0.0, due_s - time.monotonic())):
-                await stepped.wait()
+class Driver(Generic[_Event, _Instruction]):
+    """Steps a machine. `do` does what it says, or gives the work for that, which ends with what came of it."""
+
+    def __init__(
+        self,
+        machine: Machine[_Event | Signal, _Instruction],
+        do: Callable[[_Instruction], Coroutine[Any, Any, _Event] | None],
+    ) -> None:
+        self._machine = machine
+        self._do = do
+        self._stepped = asyncio.Event()
+        self._work: asyncio.TaskGroup
+
+    def step(self, event: _Event | Signal) -> None:
+        for instruction in self._machine.step(event, time.monotonic()):
+            work = self._do(instruction)
+            if work is not None:
+                self._work.create_task(self._see_through(work))
+        self._stepped.set()
+
+    async def run(self) -> None:
+        """Step it with TIME when it wants to be, for as long as the term lasts."""
+        async with asyncio.TaskGroup() as self._work:
+            while True:
+                self.step(Signal.TIME)
+                self._stepped.clear()  # by whatever it was stepped before, it has just had its turn
+                due_s = self._machine.wake_s
+                # Not `wait_for`: in Python 3.11 it swallows a cancellation that arrives together with the wake-up.
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(None if due_s is None else max(0.0, due_s - time.monotonic())):
+                        await self._stepped.wait()
+
+    async def _see_through(self, work: Coroutine[Any, Any, _Event]) -> None:
+        self.step(await work)
+
+
+class Waiting(Generic[_What, _Told]):
+    """Those who wait for something to end: all who wait for the same have one future, and may go away before."""
+
+    def __init__(self) -> None:
+        self._futures: dict[_What, asyncio.Future[_Told]] = {}
+
+    def __contains__(self, what: _What) -> bool:
+        return what in self._futures
+
+    def future(self, what: _What) -> asyncio.Future[_Told]:
+        """What will be told of it; whoever may go away before shields it."""
+        future = self._futures.get(what)
+        if future is None:
+            future = self._futures[what] = asyncio.get_running_loop().create_future()
+            future.add_done_callback(_retrieve)
+        return future
+
+    def tell(self, what: _What, told: _Told | Exception) -> None:
+        future = self._futures.pop(what, None)
+        if future is None or future.done():
+            return
+        if isinstance(told, Exception):
+            future.set_exception(told)
+        else:
+            future.set_result(told)
+
+    def tell_all(self, error: Exception) -> None:
+        for what in list(self._futures):
+            self.tell(what, error)
 
 
 async def write(ledger: Ledger, instruction: Write) -> WriteEnded:
@@ -37,3 +99,9 @@ async def write(ledger: Ledger, instruction: Write) -> WriteEnded:
     except (LoadManagerError, IllegalTransitionError) as error:
         made = dict.fromkeys(transitions, error)
     return WriteEnded(instruction, {bundle: made[own] for bundle, own in ranges.items()})
+
+
+def _retrieve(future: asyncio.Future[Any]) -> None:
+    """Nobody may be waiting any more when something fails; that is no reason for a warning."""
+    if not future.cancelled():
+        future.exception()

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.leading.moves import (
     AskOwner,
-    Batch,
     CalledOff,
     CallOff,
     Cancel,
@@ -61,6 +60,7 @@ from loadmanager.errors import (
     UnloadCancelledError,
     UnloadFailedError,
 )
+from loadmanager.leader.carrying_out.driving import Waiting
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Recorder
@@ -92,6 +92,14 @@ class ExecutorSettings:
     attempt_timeout_s: float
     concurrency: int
     concurrency_per_broker: int
+
+
+@dataclass(slots=True, eq=False)
+class Batch:
+    """Steps of one round, which may be called off together: those that have not begun are then left out."""
+
+    moves: set[Move] = field(default_factory=set)
+    is_called_off: bool = False
 
 
 class Followed(Protocol):
@@ -138,7 +146,7 @@ class Executor:
         )
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._http: HttpClient | None = None
-        self._ends: dict[Move, asyncio.Future[Ownership]] = {}
+        self._ends = Waiting[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
         self._tasks: dict[Move, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -184,13 +192,13 @@ class Executor:
     def call_off(self, batch: Batch) -> None:
         """Begin no further step of the batch; what has begun is seen through."""
         batch.is_called_off = True
-        self._step(CallOff(lambda move: move.batch is batch, "called off before it began"))
+        self._step(CallOff(batch.moves.__contains__, "called off before it began"))
 
     async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
         name, expected = BundleName.parse(step.bundle), Expected(step.source)
         try:
-            expected.check(self._ownership(name))
+            expected.check(self._view.get_ownership(name))
             await self.unload(name, step.destination, step.reason, because, expected.check, batch)
         except StaleStepError as error:
             self.stale_steps += 1
@@ -219,7 +227,9 @@ class Executor:
         `BundleNotFoundError`, `NotLeaderError`, or a `StoreError`. Who stops waiting for it before it has begun calls
         it off.
         """
-        move = Move(str(name), self._ownership(name).owner, destination, reason.value, check, batch)
+        move = Move(str(name), self._view.get_ownership(name).owner, destination, reason.value, check)
+        if batch is not None:
+            batch.moves.add(move)
         self._because[move] = because
         self._step(Want(move))
         try:
@@ -240,7 +250,7 @@ class Executor:
         Raises `NoUnloadError` when there is none, or when the owner has let go already; `BundleNotFoundError`,
         `NotLeaderError`, or a `StoreError`.
         """
-        current = self._ownership(name)
+        current = self._view.get_ownership(name)
         if current.state is not OwnershipState.RELEASING:
             if not self.withdraw(str(name)):
                 raise NoUnloadError(f"no unload of {name} is under way: it is {current.state}")
@@ -257,7 +267,7 @@ class Executor:
     def resume(self, name: BundleName) -> None:
         """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
         with contextlib.suppress(BundleNotFoundError, NamespaceNotFoundError, InvalidRecordError):
-            current = self._ownership(name)
+            current = self._view.get_ownership(name)
             if current.state is OwnershipState.RELEASING:
                 self._follow(name, current)
 
@@ -332,7 +342,7 @@ class Executor:
         """A bundle's ownership, once what a write may have changed was read again; None if it is no more."""
         await self._ledger.settled()
         with contextlib.suppress(LoadManagerError):
-            return self._ownership(name)
+            return self._view.get_ownership(name)
         return None
 
     async def _ask_for(self, move: Move, patience_s: float) -> None:
@@ -365,10 +375,6 @@ class Executor:
 
     # What becomes of moves, for whoever wants to know
 
-    def _ownership(self, name: BundleName) -> Ownership:
-        entry, index = self._view.bundle(name)
-        return entry.state.ownerships[index]
-
     def _follow(self, name: BundleName, released: Ownership) -> Move:
         """The move that sees this release through: one that is under way, or a new one."""
         move = self._moves.find(str(name), released.version)
@@ -379,11 +385,7 @@ class Executor:
 
     def _end_of(self, move: Move) -> asyncio.Future[Ownership]:
         """The ownership at the end of a move, for one of those who wait for it; it may fail as `unload` does."""
-        end = self._ends.get(move)
-        if end is None:
-            end = self._ends[move] = asyncio.get_running_loop().create_future()
-            end.add_done_callback(_retrieve)
-        return asyncio.shield(end)
+        return asyncio.shield(self._ends.future(move))
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
         self._followed_by.began(name, released)
@@ -417,13 +419,7 @@ class Executor:
         self._because.pop(move, None)
         if move.released is not None:
             self._followed_by.ended(BundleName.parse(move.bundle), move.released)
-        end = self._ends.pop(move, None)
-        if end is None:
-            return
-        if isinstance(outcome, Exception):
-            end.set_exception(outcome)
-        else:
-            end.set_result(outcome)
+        self._ends.tell(move, outcome)
 
     def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
         source = released.owner.broker if released.owner else None
@@ -453,9 +449,3 @@ class Executor:
             return UnloadCancelledError(f"{name} stays with {keeper}: it was cancelled")
         self.unloads_failed += 1
         return UnloadFailedError(f"{name} stays with {keeper}: {outcome.refusal}")
-
-
-def _retrieve(end: asyncio.Future[Ownership]) -> None:
-    """Whoever waited may be gone: that is no reason for a warning."""
-    if not end.cancelled():
-        end.exception()

@@ -6,8 +6,8 @@ Here are the look at all records, a slice at a time, the writes of the ledger, a
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import structlog
 
@@ -26,7 +26,7 @@ from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.reasons import OwnershipReason
-from loadmanager.leader.carrying_out.driving import keep_time, write
+from loadmanager.leader.carrying_out.driving import Driver, write
 from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.deciding.desk import SLICE
 from loadmanager.leader.picture.live_settings import LiveSettings
@@ -57,30 +57,23 @@ class Reconciler:
         self._journal = journal
         self._place = place
         self._machine = Reconciling(view, lambda: live.current.reassign_bundles_of_dead_brokers_at_once)
-        self._stepped = asyncio.Event()
-        self._tasks: asyncio.TaskGroup
+        self._driver = Driver(self._machine, self._do)
 
     def wake(self) -> None:
         """Something has changed by which a bundle may have come to be unfinished."""
-        self._step(Signal.MEMBERSHIP)
+        self._driver.step(Signal.MEMBERSHIP)
 
     async def run(self) -> None:
         """Look at every bundle at the start of the term, and then when it is due, for as long as the term lasts."""
         self._machine.forget()
-        async with asyncio.TaskGroup() as self._tasks:
-            await keep_time(self._step, lambda: self._machine.wake_s, self._stepped)
+        await self._driver.run()
 
-    def _step(self, event: Event) -> None:
-        for instruction in self._machine.step(event, time.monotonic()):
-            self._do(instruction)
-        self._stepped.set()
-
-    def _do(self, instruction: Instruction) -> None:
+    def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
         match instruction:
             case Look():
-                self._tasks.create_task(self._look())
+                return self._look()
             case Write():
-                self._tasks.create_task(self._write(instruction))
+                return write(self._ledger, instruction)
             case SeeThrough(bundle):
                 self._executor.resume(BundleName.parse(bundle))
             case Place(bundles):
@@ -89,8 +82,9 @@ class Reconciler:
                 self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=epoch, source=owner)
             case Freed(bundle, _, error):
                 log.info("bundle_not_freed", bundle=bundle, error=str(error))
+        return None
 
-    async def _look(self) -> None:
+    async def _look(self) -> Event:
         """Nothing is found before everything was read again."""
         found = []
         records = self._view.ownerships() if self._view.is_fresh else ()
@@ -99,7 +93,4 @@ class Reconciler:
                 await asyncio.sleep(0)
             if self._machine.is_unfinished(ownership):
                 found.append((entry.state.bundle_name(index), ownership))
-        self._step(Looked(found))
-
-    async def _write(self, instruction: Write) -> None:
-        self._step(await write(self._ledger, instruction))
+        return Looked(found)

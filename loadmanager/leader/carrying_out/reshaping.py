@@ -91,7 +91,7 @@ class Reshaper:
         self._journal = journal
         self._live = live
         self._on_reshaped = on_reshaped
-        self._machine = Reshapings(view.is_registered, self._find_ownership, desk.find_excess)
+        self._machine = Reshapings(view, desk.find_excess)
         self._tasks: set[asyncio.Task[None]] = set()
         self.splits: Counter[Reason] = Counter()
         self.splits_failed = 0
@@ -184,11 +184,6 @@ class Reshaper:
         best = int(np.argmax(figures))
         return BundleName.parse(bundles.names[rows][best]) if figures[best] > 0 else None
 
-    def _find_ownership(self, name: BundleName) -> Ownership | None:
-        entry = self._view.namespaces.get(str(name.namespace))
-        index = None if entry is None else entry.state.bundles.find_index(name.range)
-        return None if entry is None or index is None else entry.state.ownerships[index]
-
     def _neighbour(self, name: BundleName, with_: BundleRange | None) -> BundleRange:
         entry, index = self._view.bundle(name)
         bundles = entry.state.bundles
@@ -210,7 +205,7 @@ class Reshaper:
                 return await self._commit(it)
             case Reshaped():
                 self._reshaped(instruction)
-            case Release(_, part):
+            case Release(part):
                 self._later(self._unload(part, None, SplitReason.ADMIN_SPLIT))
             case Choose(it, part):
                 return Chosen(it, *await self._desk.choose(str(part)))

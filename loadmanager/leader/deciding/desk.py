@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import TypeVar
 
 import numpy as np
@@ -17,9 +17,7 @@ import structlog
 from loadmanager.core import churn, planner, recency
 from loadmanager.core.explain import Situation
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import (
-    Registration,
-)
+from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.shedding import round as shedding
 from loadmanager.core.snapshot import Snapshot
@@ -260,8 +258,3 @@ class Desk:
     def _recent_snapshot(self) -> Snapshot:
         """The last one that was taken, or a new one if there is none."""
         return self._snapshot or self.snapshot()
-
-
-def about(verdicts: Mapping[str, Verdict], *subjects: str) -> list[Verdict]:
-    """Those of these bundles and brokers that have one, in this order."""
-    return [verdicts[subject] for subject in subjects if subject in verdicts]

@@ -132,8 +132,7 @@ class Explainer:
         )
 
     def _about_bundle(self, name: BundleName, situation: Situation) -> tuple[ExplainedOwnership, ExplainInputs]:
-        entry, index = self._view.bundle(name)
-        ownership = entry.state.ownerships[index]
+        ownership = self._view.get_ownership(name)
         owner = ownership.owner.broker if ownership.owner else None
         inputs = self._inputs(situation, owner)
         if _is_reported(situation.snapshot, str(name)):

@@ -183,13 +183,17 @@ class ClusterView:
             for index, ownership in enumerate(entry.state.ownerships):
                 yield entry, index, ownership
 
+    def get_ownership(self, name: BundleName) -> Ownership:
+        """Raises as `bundle` does."""
+        entry, index = self.bundle(name)
+        return entry.state.ownerships[index]
+
     def find_ownership(self, bundle: str) -> Ownership | None:
         """The ownership of a bundle by its name; None unless it is a current bundle of a namespace that is known."""
         try:
-            entry, index = self.bundle(BundleName.parse(bundle))
+            return self.get_ownership(BundleName.parse(bundle))
         except LoadManagerError:
             return None
-        return entry.state.ownerships[index]
 
     def holds(self) -> dict[BrokerId, float]:
         """The brokers that are held off: for how many seconds the bundles that they had wait for them at most."""

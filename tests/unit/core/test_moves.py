@@ -11,7 +11,6 @@ from support.moves import DEADLINE_S, LOST, STAMP, A, B, C, Leader, Whatever
 
 from loadmanager.core.leading.moves import (
     AskOwner,
-    Batch,
     CalledOff,
     CallOff,
     Cancel,
@@ -45,26 +44,24 @@ def test_a_move_is_released_asked_for_and_completed(leader: Leader) -> None:
     move = leader.want("t/ns/b")
     assert leader.commit() == AskOwner(move, DEADLINE_S)
     assert leader.records["t/ns/b"].state is OwnershipState.RELEASING
-    assert (leader.moves.find("t/ns/b", 2), list(leader.moves.under_way)) == (move, [move])
+    assert (leader.moves.find("t/ns/b", 2), leader.moves.known) == (move, [move])
     leader.to_do.clear()
     leader.step(OwnerAnswered(move, None))
     leader.commit()
     outcome = leader.ended()
     assert isinstance(outcome, Moved)
     assert (outcome.done.state, outcome.done.owner) == (OwnershipState.OWNED, B)
-    assert (leader.moves.find("t/ns/b", 2), list(leader.moves.under_way), leader.moves.wake_s) == (None, [], None)
+    assert (leader.moves.find("t/ns/b", 2), leader.moves.known, leader.moves.wake_s) == (None, [], None)
 
 
 def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: Leader) -> None:
     leader.limits = (1, 1)
-    first, batch = leader.want("t/ns/1"), Batch()
-    leader.want("t/ns/2", batch=batch)
+    first, second = leader.want("t/ns/1"), leader.want("t/ns/2")
     third = leader.want("t/ns/3")
     assert [type(each) for each in leader.to_do] == [Commit]
-    assert leader.moves.waiting == 2
     assert [leader.moves.is_waiting(f"t/ns/{each}") for each in (1, 2, 3)] == [False, True, True]
     leader.to_do.clear()
-    leader.step(CallOff(lambda move: move.batch is batch, "the plan is out of date"))
+    leader.step(CallOff(lambda move: move is second, "the plan is out of date"))
     assert leader.ended() == CalledOff("the plan is out of date")
     assert not leader.step(CallOff(lambda move: move is first, "too late")), "it has begun"
     leader.step(NotCommitted(first, IllegalTransitionError("it has moved on")))
@@ -294,7 +291,7 @@ def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:
     moves = [leader.want(f"t/ns/{number}") for number in range(3)]
     leader.to_do.clear()
     assert set(leader.moves.forget()) == set(moves)
-    assert (leader.moves.waiting, list(leader.moves.under_way)) == (0, [])
+    assert leader.moves.known == []
     assert {move.phase for move in moves} == {Phase.ENDED}
     leader.want("t/ns/9")
     assert [type(each) for each in leader.to_do] == [Commit]
@@ -324,7 +321,8 @@ def test_what_another_had_under_way_goes_on_each_in_its_phase(leader: Leader) ->
     other = Leader((2, 2), records=leader.records)
     other.moves.restore([replace(move) for move in leader.moves.known])
     waiting, _, known, released = other.moves.known
-    assert (other.moves.waiting, other.moves.find("t/ns/b", 2)) == (2, known)
+    assert other.moves.find("t/ns/b", 2) == known
+    assert [move.bundle for move in other.moves.known if other.moves.is_waiting(move.bundle)] == ["t/ns/3", "t/ns/4"]
     assert not other.step(Signal.TIME), "both have their turns"
     told = other.step(NotCommitted(released, LOST))
     assert [type(each) for each in told] == [Ended, Commit]

@@ -144,6 +144,16 @@ def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Leade
     assert [leader.plans.find(kept.hash) for kept in plans] == [None, plans[1], None, plans[3]]
 
 
+def test_a_new_plan_is_kept_however_many_are_being_executed(leader: Leader) -> None:
+    leader.most_kept = 1
+    executed, new, newer = plan(1), plan(2), plan(3)
+    leader.plans.keep(executed)
+    leader.execute(executed)
+    for each in (new, newer):
+        assert leader.plans.find(leader.plans.keep(each).hash) is each, "whoever had it made has its hash"
+    assert leader.plans.find(new.hash) is None
+
+
 def test_an_equal_plan_takes_the_place_of_an_older_one_unless_that_is_being_executed(leader: Leader) -> None:
     leader.most_kept = 2
     first, again, other = plan(1), plan(1), plan(2)

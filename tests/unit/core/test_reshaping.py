@@ -37,7 +37,7 @@ from loadmanager.core.leading.reshaping import (
     Transfer,
     Want,
 )
-from loadmanager.core.names import BundleName, NamespaceName
+from loadmanager.core.names import BrokerId, BundleName, NamespaceName
 from loadmanager.core.ownership import (
     FREE,
     IllegalTransitionError,
@@ -88,10 +88,20 @@ class Leader:
     machine: Reshapings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = Reshapings(lambda each: each in self.registered, self.find, lambda _: self.excess)
+        self.machine = Reshapings(self, lambda _: self.excess)
 
-    def find(self, name: BundleName) -> Ownership | None:
-        index = self.state.bundles.find_index(name.range)
+    @property
+    def registrations(self) -> dict[BrokerId, Registration]:
+        return {each.broker: each for each in self.registered}
+
+    def is_registered(self, registration: Registration | None) -> bool:
+        return registration in self.registered
+
+    def holds(self) -> dict[BrokerId, float]:
+        return {}
+
+    def find_ownership(self, bundle: str) -> Ownership | None:
+        index = self.state.bundles.find_index(BundleName.parse(bundle).range)
         return None if index is None else self.state.ownerships[index]
 
     def put(self, name: BundleName, ownership: Ownership) -> None:
@@ -220,7 +230,7 @@ def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> N
     leader.step(TopicsNamed(split, ()))
     reshaped, *rest = leader.commit()
     assert isinstance(reshaped, Reshaped)
-    assert rest == [Release(split, LOW), Release(split, HIGH), Ended(split)]
+    assert rest == [Release(LOW), Release(HIGH), Ended(split)]
 
 
 # What a round has decided
@@ -354,7 +364,7 @@ def _wanted(leader: Leader, data: st.DataObject) -> Reshaping:
 def _elsewhere(leader: Leader, data: st.DataObject) -> None:
     """Somebody else moves a bundle on: it is assigned, released, or its release ends."""
     own = _any(leader, data)
-    current = leader.find(own)
+    current = leader.find_ownership(str(own))
     assert current is not None
     match current.state:
         case OwnershipState.FREE:
@@ -370,7 +380,7 @@ def _do(leader: Leader, data: st.DataObject, ended: list[Reshaping]) -> None:
     instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
     match instruction:
         case Settle(it, current):
-            if leader.find(it.bundle) == current and current.state is OwnershipState.FREE:
+            if leader.find_ownership(str(it.bundle)) == current and current.state is OwnershipState.FREE:
                 leader.put(it.bundle, assign(current, A, STAMP))
             leader.step(Over(it))
         case AskTopics(it):

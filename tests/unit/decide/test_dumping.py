@@ -42,7 +42,7 @@ async def hot_and_idle(cluster: Cluster, leader: RunningNode) -> list[str]:
     bundles = await cluster.a_namespace(NAMESPACE, bundles={"numBundles": 4})
     number = 0
     while any(leader.ownership(name).state is not OwnershipState.OWNED for name in bundles):
-        await leader.node.lookup(TopicName.parse(f"persistent://{NAMESPACE}/topic-{number}"))
+        await leader.node.lookups.lookup(TopicName.parse(f"persistent://{NAMESPACE}/topic-{number}"))
         number += 1
     await cluster.a_broker("b2:8080")
     await report(cluster, leader, "b1:8080", bundles, cpu=95.0)

@@ -95,7 +95,7 @@ async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, no
     await eventually(lambda: node.node.intake.reports_applied == 2)
     await node.lookup("persistent://t/ns/x")
     await node.lookup("persistent://t/gone/x")
-    await node.node.unload_namespace(TopicName.parse("persistent://t/ns/x").namespace)
+    await node.node.bundles.unload_namespace(TopicName.parse("persistent://t/ns/x").namespace)
     reply = await node.get("/metrics")
     assert reply.status == 200
     assert reply.headers["Content-Type"].startswith("text/plain; version=")
@@ -193,7 +193,7 @@ async def test_an_error_nobody_expected_is_500_in_json_without_a_stack_trace_and
         raise RuntimeError("a defect")
 
     with structlog.testing.capture_logs() as logs, monkeypatch.context() as broken:
-        broken.setattr(node.node, "find_owner", fail)
+        broken.setattr(node.node.lookups, "find_owner", fail)
         reply = await node.lookup("persistent://t/ns/x")
     assert (reply.status, reply.reason) == (500, "RuntimeError: a defect")
     (entry,) = [entry for entry in logs if entry["event"] == "request_failed"]

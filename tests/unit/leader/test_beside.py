@@ -206,7 +206,7 @@ async def test_decisions_that_were_made_beside_each_other_are_taken_again_bit_fo
         under_way = await _begun(recorded, round_of_shedding)
         for bundle in recorded.owned_by("b2:8080")[:3]:
             for _ in range(6):  # more snapshots than a replay keeps
-                await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+                await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
                 await leader.node.assigner.request(bundle)
         await recorded.own("t/third")
         round_of_shedding.let_go()

@@ -82,7 +82,9 @@ async def test_only_what_was_completed_counts() -> None:
 async def test_what_an_operator_moves_is_not_sheddings() -> None:
     async with a_leader(**FLAPPING) as (cluster, leader):
         _, second, bundles = await two_brokers(cluster, leader)
-        await leader.node.unload_bundle(BundleName.parse(bundles[0]), second.registration, OwnershipReason.ADMIN_UNLOAD)
+        await leader.node.bundles.unload(
+            BundleName.parse(bundles[0]), second.registration, OwnershipReason.ADMIN_UNLOAD
+        )
         (move,) = memory(leader).moves
         assert not move.is_own
         assert (await churn_of(leader))["movedWithinHourPercent"] == 0

@@ -79,7 +79,7 @@ async def test_a_lookup_after_its_return_answers_with_it_at_once() -> None:
         await hold_off(leader, 90.0)
         await goes_away(cluster, leader)
         back = await cluster.a_broker("b1:8080")
-        assert (await leader.node.lookup(TopicName.parse(TOPIC))).registration == back.registration
+        assert (await leader.node.lookups.lookup(TopicName.parse(TOPIC))).registration == back.registration
 
 
 async def test_a_broker_that_registers_again_before_it_was_missed_keeps_its_bundles() -> None:
@@ -120,7 +120,7 @@ async def test_an_operator_may_move_a_bundle_that_waits() -> None:
         await hold_off(leader, 90.0)
         await goes_away(cluster, leader)
         destination = cluster.brokers["b2:8080"].registration
-        await leader.node.unload_bundle(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
+        await leader.node.bundles.unload(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
         assert leader.ownership(bundle).owner == destination
 
 
@@ -130,5 +130,5 @@ async def test_a_waiting_bundle_fails_with_the_time_that_is_left() -> None:
         await hold_off(leader, 90.0)
         await goes_away(cluster, leader)
         with pytest.raises(HeldForOwnerError) as raised:
-            await leader.node.lookup(TopicName.parse(TOPIC))
+            await leader.node.lookups.lookup(TopicName.parse(TOPIC))
         assert 60 < raised.value.retry_after_s <= 90

@@ -38,7 +38,7 @@ async def _loaded(cluster: Cluster, leader: RunningNode, mib_per_s: float = 1.0)
 async def test_the_averages_of_bundles_and_brokers_and_the_strategies_memory_are_written() -> None:
     async with a_leader() as (cluster, leader):
         await _loaded(cluster, leader)
-        await leader.node.lookup(TopicName.parse("persistent://t/ns/x"))
+        await leader.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
         leader.node.desk.state = {"ThresholdShedder": {"usage": {"b1:8080": [5, 0.25]}}}
         leader.node.view.model.mark_unloaded(BUNDLE, 1_700_000_000.0)
         await leader.node.persistence.flush()
@@ -135,7 +135,7 @@ async def test_what_cannot_be_read_at_once_is_read_again_and_until_then_nothing_
         await first.stop()
         await eventually(lambda: second.leads and unreadable.asked > 3)
         with capture_logs() as logs:
-            await second.node.lookup(TopicName.parse("persistent://t/ns/x"))
+            await second.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
             second.node.desk.churn.memory_changed.set()
             asked = unreadable.asked
             await eventually(lambda: unreadable.asked > asked + 3)

@@ -36,7 +36,7 @@ async def test_a_hundred_lookups_of_one_bundle_share_one_assignment() -> None:
         await cluster.a_broker("b1:8080")
         await cluster.a_broker("b2:8080")
         await cluster.a_namespace()
-        answers = await asyncio.gather(*(leader.node.lookup(TOPIC) for _ in range(100)))
+        answers = await asyncio.gather(*(leader.node.lookups.lookup(TOPIC) for _ in range(100)))
         assert len({answer.registration for answer in answers}) == 1
         assert version_of(leader.node, TOPIC) == 1
         assert leader.node.assigner.assignments == 1
@@ -48,7 +48,9 @@ async def test_a_burst_of_lookups_over_many_bundles_is_spread_over_the_brokers()
             await cluster.a_broker(f"b{number}:8080")
         await cluster.a_namespace("t/ns", bundles={"numBundles": 64})
         topics = topics_by_bundle(leader, "t/ns", 64)
-        answers = await asyncio.gather(*(leader.node.lookup(TopicName.parse(topic)) for topic in topics.values()))
+        answers = await asyncio.gather(
+            *(leader.node.lookups.lookup(TopicName.parse(topic)) for topic in topics.values())
+        )
         owners = Counter(answer.registration.broker for answer in answers)
         assert sorted(owners.values()) == [16, 16, 16, 16]
 
@@ -60,7 +62,7 @@ async def test_bundles_looked_up_one_after_the_other_are_spread_as_well() -> Non
         await cluster.a_namespace("t/ns", bundles={"numBundles": 16})
         owners: Counter[str] = Counter()
         for topic in topics_by_bundle(leader, "t/ns", 16).values():
-            owners[(await leader.node.lookup(TopicName.parse(topic))).registration.broker] += 1
+            owners[(await leader.node.lookups.lookup(TopicName.parse(topic))).registration.broker] += 1
         assert sorted(owners.values()) == [4, 4, 4, 4]
 
 
@@ -68,7 +70,7 @@ async def test_a_lookup_without_brokers_fails_with_the_reason_and_is_journalled(
     async with a_leader() as (cluster, leader):
         (bundle, *_) = await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
         with pytest.raises(NoBrokerAvailableError, match="none of 0 registered brokers"):
-            await leader.node.lookup(TOPIC)
+            await leader.node.lookups.lookup(TOPIC)
         (entry,) = leader.node.journal.recent(10)
         assert (entry["subject"], entry["reason"], entry["acted"]) == (bundle, "no_broker_available", False)
 
@@ -80,7 +82,7 @@ async def test_a_request_for_a_bundle_of_a_namespace_that_is_gone_fails_and_noth
             await leader.node.assigner.request(bundle)
         await cluster.a_broker()
         await cluster.a_namespace()
-        assert (await leader.node.lookup(TOPIC)).registration.broker in cluster.brokers
+        assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
 
 
 async def test_a_decision_that_fails_is_told_to_those_who_wait_and_the_next_one_is_made(
@@ -92,8 +94,8 @@ async def test_a_decision_that_fails_is_told_to_those_who_wait_and_the_next_one_
         with monkeypatch.context() as broken:
             broken.setattr(leader.node.desk, "place", _fails)
             with pytest.raises(NoBrokerAvailableError, match="the decision failed: no idea"):
-                await leader.node.lookup(TOPIC)
-        assert (await leader.node.lookup(TOPIC)).registration.broker in cluster.brokers
+                await leader.node.lookups.lookup(TOPIC)
+        assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
 
 
 async def _fails(*_: object) -> None:
@@ -104,11 +106,11 @@ async def test_a_bundle_whose_broker_left_goes_to_another_at_its_next_lookup() -
     async with a_leader() as (cluster, leader):
         first = await cluster.a_broker("b1:8080")
         await cluster.a_namespace()
-        assert (await leader.node.lookup(TOPIC)).registration.broker in cluster.brokers
+        assert (await leader.node.lookups.lookup(TOPIC)).registration.broker in cluster.brokers
         await first.leave()
         await eventually(lambda: "b1:8080" not in leader.node.view.brokers)
         await cluster.a_broker("b2:8080")
-        found = await leader.node.lookup(TOPIC)
+        found = await leader.node.lookups.lookup(TOPIC)
         assert found.registration.broker == "b2:8080"
         assert version_of(leader.node, TOPIC) > 1
 
@@ -161,7 +163,7 @@ async def _hot_and_cold(cluster: Cluster) -> list[str]:
     bundles = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
     leader = cluster.nodes[0]
     for topic in topics_by_bundle(leader, "t/ns", 2).values():
-        await leader.node.lookup(TopicName.parse(topic))
+        await leader.node.lookups.lookup(TopicName.parse(topic))
     await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=5.0))
     stats = {bundle: load_of(100.0) for bundle in bundles}
     await hot.report(a_record("b1:8080", stats, agent_url=hot.url, cpu=95.0))
@@ -354,11 +356,11 @@ async def test_a_broker_whose_report_is_unreadable_keeps_its_bundles() -> None:
     async with a_leader() as (cluster, leader):
         broker = await cluster.a_broker("b1:8080")
         await cluster.a_namespace()
-        await leader.node.lookup(TOPIC)
+        await leader.node.lookups.lookup(TOPIC)
         await broker.report(b"{garbage")
         await cluster.a_broker("b2:8080")
         await eventually(lambda: leader.node.view.faults)
-        assert (await leader.node.lookup(TOPIC)).registration == broker.registration
+        assert (await leader.node.lookups.lookup(TOPIC)).registration == broker.registration
 
 
 async def test_bundles_owned_by_a_registered_broker_without_a_readable_record_are_given_to_nobody_else() -> None:
@@ -366,12 +368,12 @@ async def test_bundles_owned_by_a_registered_broker_without_a_readable_record_ar
         node = await cluster.start_leader()
         broker = await cluster.a_broker("b1:8080")
         await cluster.a_namespace()
-        await node.node.lookup(TOPIC)
+        await node.node.lookups.lookup(TOPIC)
         await broker.report(b"{garbage")
         await node.stop()
         cluster.nodes.clear()
         second = await cluster.start_leader()
         await cluster.a_broker("b2:8080")
         with pytest.raises(NoBrokerAvailableError, match="cannot be read"):
-            await second.node.lookup(TOPIC)
+            await second.node.lookups.lookup(TOPIC)
         assert second.ownership(second.bundle_of(str(TOPIC))).state is OwnershipState.OWNED

@@ -108,7 +108,7 @@ async def test_the_same_plan_has_the_same_hash_and_another_one_another() -> None
         assert one["hash"] == again["hash"]
         assert (await compute(leader, **moves(bundles[:1])))["hash"] != one["hash"]
         for destination in (second.registration, first.registration):
-            await leader.node.unload_bundle(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
+            await leader.node.bundles.unload(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
         assert (await compute(leader, **moves(bundles[:2])))["hash"] != one["hash"], "at another version"
 
 
@@ -143,7 +143,9 @@ async def test_nothing_is_done_when_a_step_no_longer_fits() -> None:
     async with a_leader() as (cluster, leader):
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles))
-        await leader.node.unload_bundle(BundleName.parse(bundles[3]), second.registration, OwnershipReason.ADMIN_UNLOAD)
+        await leader.node.bundles.unload(
+            BundleName.parse(bundles[3]), second.registration, OwnershipReason.ADMIN_UNLOAD
+        )
         refused = await execute(leader, plan)
         assert refused.status == 409
         answer = refused.json()
@@ -161,7 +163,7 @@ async def test_a_bundle_that_was_away_meanwhile_is_another_one_though_its_owner_
         first, second, bundles = await two_brokers(cluster, leader)
         plan = await compute(leader, **moves(bundles[:1]))
         for destination in (second.registration, first.registration):
-            await leader.node.unload_bundle(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
+            await leader.node.bundles.unload(BundleName.parse(bundles[0]), destination, OwnershipReason.ADMIN_UNLOAD)
         assert "it is at version 5, and not at 1" in (await execute(leader, plan)).json()["reason"]
 
 
@@ -276,7 +278,7 @@ async def test_a_step_that_another_hand_ended_was_begun_and_one_whose_bundle_had
         begun, waiting = await compute(leader, **moves(bundles[:1])), await compute(leader, **moves(bundles[1:2]))
         first.may_answer.clear()
         executing = [asyncio.create_task(execute(leader, plan)) for plan in (begun, waiting)]
-        await eventually(lambda: first.unloads and leader.node.executor._moves.waiting)
+        await eventually(lambda: first.unloads and leader.node.executor._moves.is_waiting(bundles[1]))
         other_hand = [(bundles[0], complete), (bundles[1], _released), (bundles[1], complete)]
         for bundle, step in other_hand:
             await leader.node.ledger.apply("t/ns", BundleName.parse(bundle).range, step, "another hand")
@@ -294,7 +296,7 @@ async def test_steps_that_an_operator_cancels_are_said_to_be_what_they_were() ->
         plan = await compute(leader, **moves(bundles[:1]))
         first.may_answer.clear()
         busy = asyncio.create_task(
-            leader.node.unload_bundle(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
+            leader.node.bundles.unload(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
         )
         await eventually(lambda: first.unloads)
         executing = asyncio.create_task(execute(leader, plan))
@@ -331,7 +333,7 @@ async def test_what_kept_a_step_from_being_made_is_forgotten_once_it_is() -> Non
         plan = await compute(leader, **moves(bundles[:1]))
         first.may_answer.clear()
         busy = asyncio.create_task(
-            leader.node.unload_bundle(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
+            leader.node.bundles.unload(BundleName.parse(bundles[1]), None, OwnershipReason.ADMIN_UNLOAD)
         )
         await eventually(lambda: first.unloads)
         executing = asyncio.create_task(execute(leader, plan))

@@ -34,7 +34,7 @@ TOPIC = TopicName.parse("persistent://t/ns/x")
 async def _owned(cluster: Cluster, leader: RunningNode) -> str:
     await cluster.a_broker("b1:8080")
     await cluster.a_namespace("t/ns", bundles={"numBundles": 1})
-    await leader.node.lookup(TOPIC)
+    await leader.node.lookups.lookup(TOPIC)
     return leader.bundle_of(str(TOPIC))
 
 
@@ -69,11 +69,11 @@ async def test_bundles_that_were_freed_while_no_broker_was_there_are_placed_when
 async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup_all_the_same() -> None:
     async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
         bundle = await _owned(cluster, leader)
-        await leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
         (unowned,) = await cluster.a_namespace("t/other", bundles={"numBundles": 1})
         await cluster.a_broker("b2:8080")
         leader.node.reconciler.wake()
-        await leader.node.lookup(TopicName.parse("persistent://t/ns/x"))
+        await leader.node.lookups.lookup(TopicName.parse("persistent://t/ns/x"))
         assert leader.ownership(unowned).version == 0
         assert leader.ownership(bundle).version == 4, "owned, released, freed, and owned by its lookup"
 
@@ -116,7 +116,7 @@ async def test_a_bundle_of_a_dead_broker_that_was_given_to_another_meanwhile_is_
     async with a_leader() as (cluster, leader):
         bundle = await _owned(cluster, leader)
         other = await cluster.a_broker("b2:8080")
-        freed = _meanwhile(leader, leader.node.lookup(TOPIC))
+        freed = _meanwhile(leader, leader.node.lookups.lookup(TOPIC))
         await cluster.brokers["b1:8080"].leave()
         assert isinstance(await freed, IllegalTransitionError)
         kept = leader.ownership(bundle)
@@ -185,7 +185,7 @@ async def test_a_release_of_a_bundle_that_is_no_more_is_passed_over() -> None:
         await ledger.apply("t/ns", name.range, _releasing_to(other.registration), OwnershipReason.ADMIN_UNLOAD.value)
         former = list(leader.node.view.ownerships())
         await ledger.apply("t/ns", name.range, complete, OwnershipReason.ADMIN_UNLOAD.value)
-        await leader.node.split_bundle(name, algorithm="range_equally_divide", positions=[], unload=False)
+        await leader.node.bundles.split(name, algorithm="range_equally_divide", positions=[], unload=False)
         await _swept(leader, former)
         assert not leader.node.failure.done()
         assert leader.leads
@@ -212,11 +212,11 @@ async def test_an_older_release_that_somebody_still_waits_for_does_not_keep_a_ne
         bundle = await _owned(cluster, leader)
         name, broker = BundleName.parse(bundle), cluster.brokers["b1:8080"]
         broker.may_answer.clear()
-        older = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
+        older = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: broker.unloads)
         await leader.node.ledger.apply("t/ns", name.range, complete, "another hand")
-        await leader.node.lookup(TOPIC)
-        newer = asyncio.create_task(leader.node.unload_bundle(name, None, OwnershipReason.ADMIN_UNLOAD))
+        await leader.node.lookups.lookup(TOPIC)
+        newer = asyncio.create_task(leader.node.bundles.unload(name, None, OwnershipReason.ADMIN_UNLOAD))
         await eventually(lambda: len(broker.unloads) > 1)
         assert [headers[BUNDLE_VERSION_HEADER] for _, headers in broker.unloads] == ["2", "5"]
         broker.may_answer.set()

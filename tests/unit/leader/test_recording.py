@@ -103,7 +103,7 @@ async def test_a_move_is_recorded_from_its_prediction_to_what_was_measured(tmp_p
         broker.status = 500
         recorded.leader.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "1000"})
         with pytest.raises(Exception, match="stays with b2:8080"):
-            await recorded.leader.node.unload_bundle(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+            await recorded.leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
     began = {row["sequence"]: row for row in rows(tmp_path, MOVES, "began")}
     done = rows(tmp_path, MOVES, "done")
     (kept,) = rows(tmp_path, MOVES, "kept")
@@ -140,7 +140,7 @@ async def test_what_operators_lay_down_is_recorded_as_it_is_stored(tmp_path: Pat
 async def test_a_change_of_one_bundle_is_a_change_of_one_entry(tmp_path: Path) -> None:
     async with a_recorded_leader(tmp_path) as recorded:
         bundle = BundleName.parse(recorded.owned_by("b1:8080")[2])
-        await recorded.leader.node.unload_bundle(bundle, None, OwnershipReason.ADMIN_UNLOAD)
+        await recorded.leader.node.bundles.unload(bundle, None, OwnershipReason.ADMIN_UNLOAD)
     changes = [body(row).get("changed", {}) for row in rows(tmp_path, EVENTS, "namespace")]
     released = next(at for at, change in enumerate(changes) if any(new[:1] == ["Releasing"] for new in change.values()))
     (index,) = changes[released]

@@ -1,0 +1,102 @@
+"""An operator's word on namespaces and bundles. Whatever changes something, only the leader may do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.leadership import Term
+from loadmanager.core.names import BundleName, BundleRange, NamespaceName
+from loadmanager.core.ownership import NamespaceState, OwnershipState, Registration
+from loadmanager.core.reasons import MergeReason, OwnershipReason, Reason
+from loadmanager.leader.carrying_out.agents import Agents
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.carrying_out.reshaping import Reshaper
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.term.ledger import Ledger
+from loadmanager.wire.http import OpenTopic
+
+log = structlog.get_logger(__name__)
+
+
+class BundleCommands:
+    """`must_lead` raises unless this node leads and has read everything, `get_term` unless it was elected."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        ledger: Ledger,
+        executor: Executor,
+        reshaper: Reshaper,
+        agents: Agents,
+        must_lead: Callable[[], None],
+        get_term: Callable[[], Term],
+    ) -> None:
+        self._view = view
+        self._ledger = ledger
+        self._executor = executor
+        self._reshaper = reshaper
+        self._agents = agents
+        self._must_lead = must_lead
+        self._get_term = get_term
+
+    async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
+        """Create a namespace with these bundles, none of them owned. Raises as `Ledger.create_namespace` does."""
+        self._must_lead()
+        await self._ledger.create_namespace(NamespaceState.unowned(name, bundles))
+        log.info("namespace_created", namespace=str(name), bundles=len(bundles))
+
+    async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None:
+        """Release one bundle at an operator's word; an unowned one, or one of the destination, is left as it is.
+
+        Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
+        """
+        self._must_lead()
+        ownership = self._view.get_ownership(name)
+        if ownership.state is OwnershipState.RELEASING:
+            await self._executor.outcome_of(name, ownership)
+        elif ownership.state is OwnershipState.OWNED and (destination is None or ownership.owner != destination):
+            await self._executor.unload(name, destination, reason)
+
+    async def unload_namespace(self, name: NamespaceName) -> None:
+        """Release every bundle of a namespace; raises as `unload`, after all of them were tried."""
+        self._must_lead()
+        entry = self._view.get_namespace(str(name))
+        bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
+        outcomes = await asyncio.gather(
+            *(self.unload(bundle, None, OwnershipReason.ADMIN_UNLOAD) for bundle in bundles),
+            return_exceptions=True,
+        )
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+
+    async def cancel_unload(self, name: BundleName) -> None:
+        """End an unload under way: the owner keeps the bundle. Raises as `Executor.cancel`."""
+        self._must_lead()
+        await self._executor.cancel(name)
+
+    def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
+        """As `Reshaper.find_bundle`; only the leader knows the bundles for certain, others raise `NotLeaderError`."""
+        self._get_term()
+        return self._reshaper.find_bundle(namespace, which)
+
+    async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
+        """The topics of a bundle that its owner may have open; None when nobody owns it. Raises as `Agents`."""
+        owner = self._view.find_owner(self._view.get_ownership(name))
+        return None if owner is None else await self._agents.get_topics(owner.registration, name)
+
+    async def split(
+        self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
+    ) -> list[BundleName]:
+        """Split a bundle at an operator's word; raises as `Reshaper.split`."""
+        self._must_lead()
+        return await self._reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
+
+    async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName:
+        """Merge two neighbours at an operator's word; raises as `Reshaper.merge`."""
+        self._must_lead()
+        return await self._reshaper.merge(name, with_, MergeReason.ADMIN_MERGE)

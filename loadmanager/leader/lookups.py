@@ -1,0 +1,66 @@
+"""Which broker owns a topic: from memory on any node, and assigned now on the one that leads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from loadmanager.core.names import BundleName, TopicName
+from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
+from loadmanager.errors import BundleNotFoundError, NoBrokerAvailableError, NotLeaderError, UnloadFailedError
+from loadmanager.leader.carrying_out.assigning import Assigner
+from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.picture.view import BrokerEntry, ClusterView
+
+_LOOK_AGAIN_S = 0.01
+
+
+class OwnerLookups:
+    """`leads` says whether this node leads, and has read all that its predecessors wrote."""
+
+    def __init__(
+        self, view: ClusterView, assigner: Assigner, executor: Executor, leads: Callable[[], bool], patience_s: float
+    ) -> None:
+        self._view = view
+        self._assigner = assigner
+        self._executor = executor
+        self._leads = leads
+        self._patience_s = patience_s
+
+    def find_owner(self, topic: TopicName) -> BrokerEntry | None:
+        """The owner of a topic's bundle from memory; None when it has none at the moment."""
+        entry, index = self._view.bundle_of_topic(topic)
+        return self._view.find_owner(entry.state.ownerships[index])
+
+    async def lookup(self, topic: TopicName) -> BrokerEntry:
+        """The owner of a topic's bundle, assigned now if it had none. The leader's part of a lookup.
+
+        Raises `NamespaceNotFoundError`, `NotLeaderError`, `NoBrokerAvailableError`, or a `StoreError`.
+        """
+        deadline_s = time.monotonic() + self._patience_s
+        while True:
+            owner = self.find_owner(topic)
+            if owner is not None:
+                return owner
+            if not self._leads():
+                raise NotLeaderError("this node does not lead")
+            await self._settle(topic, deadline_s)
+
+    async def _settle(self, topic: TopicName, deadline_s: float) -> None:
+        entry, index = self._view.bundle_of_topic(topic)
+        bundle = entry.state.bundle_name(index)
+        ownership = entry.state.ownerships[index]
+        if ownership.state is OwnershipState.RELEASING:
+            waiting: Awaitable[object] = self._executor.outcome_of(BundleName.parse(bundle), ownership)
+        elif self._view.is_registered(ownership.owner):
+            raise NoBrokerAvailableError(f"bundle {bundle}: the record of its owner {ownership.owner} cannot be read")
+        else:
+            request = self._assigner.request(bundle, non_persistent=topic.domain == "non-persistent")
+            waiting = asyncio.shield(request)
+        try:
+            await asyncio.wait_for(waiting, deadline_s - time.monotonic())
+        except (UnloadFailedError, IllegalTransitionError, BundleNotFoundError):
+            await asyncio.sleep(_LOOK_AGAIN_S)
+        except TimeoutError:
+            raise NoBrokerAvailableError(f"bundle {bundle} has no owner yet: it is {ownership.state}") from None
