@@ -77,7 +77,8 @@ async def test_what_operators_do_is_replayed_too(tmp_path: Path) -> None:
         leader, node = recorded.leader, recorded.leader.node
         await recorded.report()
         bundle = recorded.owned_by("b1:8080")[0]
-        assert (await leader.put(f"/loadbalance/v1/controls/bundles/{bundle}/pin", json={"broker": "b2:8080"})).status
+        pinned = await leader.put(f"/loadbalance/v1/bundles/{bundle}/pin", json={"broker": "b2:8080"})
+        assert pinned.status == 204, pinned.reason
         plan = await node.plans.compute(PlanRequest(kind="drain", broker="b3:8080"))
         await node.plans.execute(plan.hash)
         await node.plans.compute(PlanRequest(kind="shed"))
