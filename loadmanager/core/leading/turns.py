@@ -70,7 +70,7 @@ class Turns(Generic[Who]):
         heapq.heapify(heads)
         spoken_for: set[BrokerId] = set()
         while heads and self.taken < most:
-            _, _, brokers = heapq.heappop(heads)
+            _, brokers = heapq.heappop(heads)
             if any(broker in spoken_for or self._busy[broker] >= most_per_broker for broker in brokers):
                 spoken_for |= brokers
                 continue
@@ -84,7 +84,7 @@ class Turns(Generic[Who]):
                 heapq.heappush(heads, head)
         return given
 
-    def _first_of(self, brokers: _Brokers) -> tuple[int, int, _Brokers] | None:
+    def _first_of(self, brokers: _Brokers) -> tuple[int, _Brokers] | None:
         """Who of those who need these brokers came first, as it is sorted; None when nobody is left."""
         queue = self._queues[brokers]
         while queue and queue[0] not in self._waiting:
@@ -93,4 +93,4 @@ class Turns(Generic[Who]):
             del self._queues[brokers]
             return None
         number, _ = self._waiting[queue[0]]
-        return number, number, brokers
+        return number, brokers
