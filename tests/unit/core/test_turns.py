@@ -73,6 +73,15 @@ def test_a_limit_that_was_raised_holds_from_the_next_who_comes_or_goes() -> None
     assert queue.begun == ["1", "2", "3"]
 
 
+def test_who_came_first_goes_first_also_where_another_of_the_same_broker_went_before() -> None:
+    queue = Queue(1, 1)
+    queue.add("1", A)
+    queue.add("2", B)
+    queue.add("3", A)
+    queue.end("1")
+    assert queue.begun == ["1", "2"]
+
+
 def test_a_limit_that_was_raised_lets_several_of_the_same_brokers_go_at_once() -> None:
     queue = Queue(1, 1)
     for number in range(4):
