@@ -125,6 +125,11 @@ def test_a_version_that_falls_or_stays_though_something_changed_is_named() -> No
     other_owner = NamespaceState(name, halves, (owned(A, 3), owned(B, 5)))
     assert succession_violations(before, whole) == ["0x80000000: version 4 follows version 5"]
     assert succession_violations(before, other_owner) == ["0x80000000: version 5 follows version 5"]
+    split = NamespaceState(name, halves, (owned(A, 4), owned(A, 4)))
+    assert succession_violations(whole, split) == [
+        "0x00000000: version 4 follows version 4",
+        "0x80000000: version 4 follows version 4",
+    ]
 
 
 STAMP = Stamp(1, 0, "a test")
