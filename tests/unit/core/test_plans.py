@@ -54,16 +54,21 @@ class Leader:
     frozen: str = ""
     drifts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
+    compared: set[KeptPlan] = field(default_factory=set)
     plans: Plans = field(init=False)
 
     def __post_init__(self) -> None:
         self.plans = Plans(
             lambda: self.frozen,
-            lambda _, each: self.drifts.get(each.bundle),
+            self._find_drift,
             lambda bundle: self.versions.get(bundle, 1),
             lambda: self.at_a_time,
             lambda: self.most_kept,
         )
+
+    def _find_drift(self, executed: KeptPlan, step: Step) -> str | None:
+        self.compared.add(executed)
+        return self.drifts.get(step.bundle)
 
     def step(self, event: Event) -> list[Instruction]:
         return self.plans.step(event)
@@ -106,6 +111,7 @@ def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: Lea
     assert (kept.state, kept.done) == ("executing", 2)
     assert leader.end(third) == [PlanEnded(kept)]
     assert (kept.state, kept.done, kept.stopped_by) == ("executed", 3, None)
+    assert leader.compared == {kept}
 
 
 def test_a_plan_of_nothing_has_ended_at_once(leader: Leader) -> None:
