@@ -323,6 +323,18 @@ def test_two_neighbours_become_one_whichever_is_named_first() -> None:
     assert [each.version for each in leader.state.ownerships] == [2]
 
 
+def test_a_bundle_may_be_cut_at_several_places() -> None:
+    split = Reshaping(WHOLE, SplitReason.TOPICS, (WHOLE.range,))
+    split.cut(Split(str(WHOLE), (0x40000000, 0x80000000), SplitReason.TOPICS), WHY)
+    assert split.because is not None
+    assert split.because.why["boundaries"] == "0x40000000, 0x80000000"
+    assert [str(each.range) for each in split.made] == [
+        "0x00000000_0x40000000",
+        "0x40000000_0x80000000",
+        "0x80000000_0xffffffff",
+    ]
+
+
 def test_topics_of_which_the_load_is_not_known_divide_no_history() -> None:
     leader, split = a_leader(), decided(topics=[TopicLoad(5, 1.0, 2.0)])
     leader.step(Want(split))

@@ -75,11 +75,13 @@ def test_a_limit_that_was_raised_holds_from_the_next_who_comes_or_goes() -> None
 
 def test_who_came_first_goes_first_also_where_another_of_the_same_broker_went_before() -> None:
     queue = Queue(1, 1)
+    queue.add("elsewhere", C)
     queue.add("1", A)
     queue.add("2", B)
     queue.add("3", A)
+    queue.end("elsewhere")
     queue.end("1")
-    assert queue.begun == ["1", "2"]
+    assert queue.begun == ["elsewhere", "1", "2"]
 
 
 def test_a_limit_that_was_raised_lets_several_of_the_same_brokers_go_at_once() -> None:
