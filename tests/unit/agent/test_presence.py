@@ -79,6 +79,7 @@ def withdrawing(registered: Presence) -> Presence:
 
 
 def test_a_broker_that_serves_is_registered_by_a_znode_of_this_session(absent: Presence) -> None:
+    assert absent.wake_s <= NOW_S, "at once"
     assert absent.step(LOOK, NOW_S) == [Read()]
     assert absent.step(Found(None, OURS), NOW_S) == [Create(OURS)]
     assert absent.step(PresenceSignal.CREATED, NOW_S) == [Read()]

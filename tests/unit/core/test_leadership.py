@@ -119,7 +119,9 @@ def test_a_node_whose_link_broke_lately_leaves_others_the_first_turn() -> None:
     planted = Sighting("", "", epoch=0, session_id=0, czxid=41)
     assert next_action(replace(unsound, leader=planted)) == Wait(100.5), "others can replace that one"
     assert next_action(replace(unsound, now_s=100.5)) == Campaign(4, replaces_leader=False)
-    assert next_action(replace(unsound, unsound_until_s=100.0)) == Campaign(4, replaces_leader=False)
+    for sound in (replace(unsound, unsound_until_s=100.0), replace(NOBODY_LEADS, turn_s=1.0)):
+        assert next_action(sound) == Campaign(4, replaces_leader=False)
+    assert next_action(replace(NOBODY_LEADS, unsound_until_s=108.0)) == Campaign(4, replaces_leader=False)
 
 
 def test_nobody_leads_from_the_moment_that_it_was_seen() -> None:
