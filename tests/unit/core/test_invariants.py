@@ -65,6 +65,7 @@ def test_a_plan_for_another_revision_is_named() -> None:
 def test_a_step_for_a_bundle_that_must_stay_is_named() -> None:
     assert found(Unload(X, A, B, WHY), recent=(X,)) == [f"{X}: unloaded although it was unloaded recently"]
     given = snapshot({"a": report([X])}, {Y: averages((1, 1, 1, 1))})
+    assert plan_violations(Plan(0, 0.0, (Assign(Y, A, WHY),), ()), given) == [], "it is known, and nobody's"
     plan = Plan(0, 0.0, (Unload(Y, A, None, WHY),), ())
     assert plan_violations(plan, given) == [f"{Y}: unloaded although it may not move"]
 
