@@ -257,7 +257,6 @@ class Grants:
             BundleName(name, held): sorted(topics)
             for name, namespace in self._namespaces.items()
             for held, topics in namespace.grants.items()
-            if topics
         }
 
     def _fences_over(self, bundle: BundleName) -> list[_Fence]:

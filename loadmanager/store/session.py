@@ -249,7 +249,7 @@ class Session:
                 self._look(now_s)
 
     def _connected(self, granted: Connected, now_s: float) -> None:
-        if self.session_id not in {0, granted.session_id}:
+        if self.session_id != granted.session_id:
             self._end(SessionPhase.SEEKING)
         self.session_id, self.timeout_s, self._hung_up_by = granted.session_id, granted.timeout_s, None
         self._asked_at_s = granted.asked_at_s

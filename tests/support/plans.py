@@ -58,6 +58,7 @@ class Leader:
     frozen: str = ""
     drifts: dict[str, str] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
+    compared: set[KeptPlan] = field(default_factory=set)
     noting: Callable[[str, Ask], Ask] = lambda _, ask: ask
     make_step: Callable[[Event, float], list[Instruction]] | None = None
     plans: Plans = field(init=False)
@@ -65,11 +66,15 @@ class Leader:
     def __post_init__(self) -> None:
         self.plans = Plans(
             self.noting("frozen", lambda: self.frozen),
-            self.noting("find_drift", lambda _, each: self.drifts.get(each.bundle)),
+            self.noting("find_drift", self._find_drift),
             self.noting("version_of", lambda bundle: self.versions.get(bundle, 1)),
             self.noting("at_a_time", lambda: self.at_a_time),
             lambda: self.most_kept,
         )
+
+    def _find_drift(self, executed: KeptPlan, step: Step) -> str | None:
+        self.compared.add(executed)
+        return self.drifts.get(step.bundle)
 
     def step(self, event: Event) -> list[Instruction]:
         return self.plans.step(event) if self.make_step is None else self.make_step(event, 0.0)

@@ -39,7 +39,7 @@ class Driver(Generic[_Event, _Instruction]):
         for instruction in self._machine.step(event, time.monotonic()):
             work = self._do(instruction)
             if work is not None:
-                self._work.create_task(self._see_through(work))
+                self._begin(work)
         self._stepped.set()
 
     async def run(self) -> None:
@@ -53,6 +53,11 @@ class Driver(Generic[_Event, _Instruction]):
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(None if due_s is None else max(0.0, due_s - time.monotonic())):
                         await self._stepped.wait()
+
+    def _begin(self, work: Coroutine[Any, Any, _Event]) -> None:
+        task = self._work.create_task(self._see_through(work))
+        # A task that is cancelled before it begins never gets to what it was to wait for.
+        task.add_done_callback(lambda _: work.close())
 
     async def _see_through(self, work: Coroutine[Any, Any, _Event]) -> None:
         self.step(await work)

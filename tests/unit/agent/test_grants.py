@@ -48,6 +48,7 @@ def revoked(grants: Grants, bundle: BundleName = WHOLE, version: int = 5, epoch:
 def test_a_topic_is_granted_when_its_bundle_is_owned_by_this_very_registration() -> None:
     grants = a_broker()
     grant(grants)
+    assert grants.registration == Registration(ME, INCARNATION)
     assert grants.find_bundle(str(TOPIC)) == WHOLE
     assert grants.topics_by_bundle() == {WHOLE: [str(TOPIC)]}
 
@@ -72,8 +73,12 @@ def test_a_bundle_that_is_not_settled_on_this_registration_grants_nothing(claim:
 
 def test_nothing_can_be_asked_while_not_registered() -> None:
     grants = Grants(ME)
-    assert grants.ask(TOPIC) is None
-    assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is Refusal.NOT_REGISTERED
+    assert (grants.registration, grants.highest_epoch) == (None, 0)
+    for _ in range(2):
+        assert grants.ask(TOPIC) is None
+        assert grants.revoke(WHOLE, Registration(ME, INCARNATION), 1, 5) is Refusal.NOT_REGISTERED
+        grants.register(INCARNATION)
+        grants.forget()
 
 
 def test_a_claim_about_a_bundle_of_another_namespace_is_garbage() -> None:
@@ -85,7 +90,15 @@ def test_an_unload_names_every_topic_that_was_granted_in_the_bundle_and_no_other
     grants = a_broker()
     grant(grants, LEFT, topic=TOPIC)
     grant(grants, RIGHT, topic=OTHER_TOPIC)
-    assert revoked(grants, LEFT).topics == {str(TOPIC)}
+    revocation = revoked(grants, LEFT, version=6)
+    assert (revocation.bundle, revocation.version) == (LEFT, 6)
+    assert revocation.topics == {str(TOPIC)}
+
+
+def test_a_bundle_may_be_granted_at_its_first_version_and_revoked_at_the_one_it_was_granted_at() -> None:
+    grants = a_broker()
+    grant(grants, version=1)
+    assert revoked(grants, version=1).topics == {str(TOPIC)}
 
 
 def test_a_repeated_unload_names_the_topics_again_until_the_broker_has_closed_them() -> None:
@@ -223,6 +236,35 @@ def test_a_topic_granted_again_in_another_bundle_is_held_once() -> None:
     grant(grants, LEFT, version=5)
     assert grants.topics_by_bundle() == {LEFT: [str(TOPIC)]}
     assert len(grants) == 1
+
+
+def test_a_topic_granted_again_in_another_bundle_at_the_same_version_is_that_ones() -> None:
+    grants = a_broker()
+    grant(grants, LEFT, version=5)
+    grant(grants, WHOLE, version=5)
+    assert grants.find_bundle(str(TOPIC)) == WHOLE
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_covered"),
+    [
+        ((LEFT, 5), (LEFT, 5), True),
+        ((LEFT, 5), (WHOLE, 5), True),
+        ((RIGHT, 5), (WHOLE, 6), True),
+        ((LEFT, 6), (LEFT, 5), False),
+        ((LEFT, 5), (RIGHT, 9), False),
+        ((RIGHT, 5), (LEFT, 9), False),
+        ((WHOLE, 5), (LEFT, 9), False),
+        ((WHOLE, 5), (RIGHT, 9), False),
+    ],
+)
+def test_a_fence_is_kept_unless_another_covers_it_entirely_and_at_no_lower_version(
+    first: tuple[BundleName, int], second: tuple[BundleName, int], *, is_covered: bool
+) -> None:
+    grants = a_broker()
+    revoked(grants, *first)
+    revoked(grants, *second)
+    assert len(grants._namespaces[WHOLE.namespace].fences) == (1 if is_covered else 2)
 
 
 def test_a_fence_over_the_whole_replaces_the_fences_over_its_parts() -> None:

@@ -79,9 +79,11 @@ def withdrawing(registered: Presence) -> Presence:
 
 
 def test_a_broker_that_serves_is_registered_by_a_znode_of_this_session(absent: Presence) -> None:
+    assert absent.wake_s <= NOW_S, "at once"
     assert absent.step(LOOK, NOW_S) == [Read()]
     assert absent.step(Found(None, OURS), NOW_S) == [Create(OURS)]
     assert absent.step(PresenceSignal.CREATED, NOW_S) == [Read()]
+    assert absent.step(Wrote(50, 1), NOW_S) == []
     assert absent.registered is None
     said = Say("registered", {"incarnation": 50, "pid": 100}, is_warning=False)
     assert absent.step(Found(a_znode(), OURS), NOW_S) == [said, Register(50)]
@@ -162,6 +164,13 @@ def test_a_registration_that_vanished_is_lost_and_what_is_there_instead_dealt_wi
     assert to_do[2:] == [Create(OURS) if instead is None else Identify(instead)]
 
 
+def test_another_znode_of_the_own_session_is_another_registration(registered: Presence) -> None:
+    registered.step(LOOK, NOW_S + 1)
+    anew = a_znode(czxid=51)
+    assert without_words(registered.step(Found(anew, OURS), NOW_S + 1)) == [Forget("znode_vanished"), Register(51)]
+    assert (registered.incarnation(OURS), registered.wake_s) == (51, NOW_S + 6)
+
+
 @pytest.mark.parametrize(("process", "reason"), [(None, "broker_gone"), (RESTARTED, "broker_restarted")])
 def test_a_broker_that_is_gone_or_another_is_withdrawn_before_the_store_is_asked_anything(
     registered: Presence, process: tuple[int, int] | None, reason: str
@@ -186,8 +195,8 @@ def test_it_is_deleted_as_it_was_found_once_the_last_lease_has_lapsed(withdrawin
     withdrawing.step(LOOK, NOW_S + LEASE_S)
     assert without_words(withdrawing.step(Found(a_znode(version=3), OURS), NOW_S + LEASE_S)) == [Delete(3, OURS)]
     gone = Say("deregistered", {"incarnation": 50}, is_warning=False)
-    assert withdrawing.step(PresenceSignal.DELETED, NOW_S + LEASE_S) == [gone]
-    assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + LEASE_S)
+    assert withdrawing.step(PresenceSignal.DELETED, NOW_S + 4) == [gone]
+    assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 4)
 
 
 def test_its_lease_is_not_waited_for_when_the_broker_has_closed_everything(withdrawing: Presence) -> None:
@@ -208,9 +217,18 @@ def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_
 def test_a_deletion_whose_outcome_was_unknown_is_found_to_have_happened(
     withdrawing: Presence, instead: Znode | None
 ) -> None:
-    withdrawing.step(Look(None, OURS, is_connected=True), NOW_S)
-    assert words(withdrawing.step(Found(instead, OURS), NOW_S)) == ["deregistered"]
-    assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 5), "nobody is to be registered"
+    withdrawing.step(Look(None, OURS, is_connected=True), NOW_S + 1)
+    assert words(withdrawing.step(Found(instead, OURS), NOW_S + 1)) == ["deregistered"]
+    assert (withdrawing.phase, withdrawing.wake_s) == (PresencePhase.ABSENT, NOW_S + 6), "nobody is to be registered"
+
+
+@pytest.mark.parametrize("instead", [None, a_znode(THEIRS, czxid=51)])
+def test_what_is_there_after_such_a_deletion_is_dealt_with_at_once_for_a_broker_that_serves(
+    withdrawing: Presence, instead: Znode | None
+) -> None:
+    withdrawing.step(Look(RESTARTED, OURS, is_connected=True), NOW_S)
+    to_do = withdrawing.step(Found(instead, OURS), NOW_S)
+    assert without_words(to_do) == [Create(OURS) if instead is None else Identify(instead)]
 
 
 def found(presence: Presence, znode: Znode, maker: Maker | None, now_s: float = NOW_S) -> list[Instruction]:
@@ -231,6 +249,18 @@ def test_a_leftover_stands_until_the_longest_lease_of_that_life_has_lapsed(absen
     assert absent.step(Found(leftover, OURS), NOW_S + LEASE_S) == [Delete(4, OURS)]
     assert absent.step(PresenceSignal.DELETED, NOW_S + LEASE_S) == []
     assert absent.wake_s == NOW_S + LEASE_S
+
+
+def test_a_leftover_whose_leases_have_lapsed_is_deleted_at_once(absent: Presence) -> None:
+    leftover = a_znode(THEIRS, version=4)
+    assert without_words(found(absent, leftover, replace(FORMER, longest_lease_ms=0))) == [Delete(4, OURS)]
+
+
+def test_a_leftover_that_stood_before_a_registration_is_not_known_after_it(absent: Presence) -> None:
+    leftover = a_znode(THEIRS)
+    found(absent, leftover, FORMER)
+    absent.step(Found(a_znode(czxid=51), OURS), NOW_S)
+    assert without_words(absent.step(Found(leftover, OURS), NOW_S)) == [Forget("znode_vanished"), Identify(leftover)]
 
 
 def test_what_the_broker_has_closed_of_its_own_shortens_no_lease_of_a_leftover(withdrawing: Presence) -> None:
@@ -279,6 +309,7 @@ def test_the_session_may_go_with_the_registration_or_a_while_after_the_last_leas
     assert withdrawing.may_go(NOW_S + LEASE_S + 5.1)
     withdrawing.step(PresenceSignal.LEAVE, NOW_S + 100)
     assert not withdrawing.may_go(NOW_S + 104.9)
+    assert withdrawing.may_go(NOW_S + 105)
     withdrawing.step(LOOK, NOW_S + 100)
     withdrawing.step(PresenceSignal.DELETED, NOW_S + 100)
     assert withdrawing.may_go(NOW_S + 100)

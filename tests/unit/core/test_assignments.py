@@ -36,7 +36,7 @@ from loadmanager.core.ownership import (
     release,
 )
 from loadmanager.core.plan import Assign, Plan, Verdict
-from loadmanager.core.reasons import PlacementReason
+from loadmanager.core.reasons import OwnershipReason, PlacementReason
 
 BUNDLE = "t/ns/b"
 
@@ -122,22 +122,26 @@ def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Lead
     assert (outcome.stored, outcome.stored.owner) == (leader.records[BUNDLE], A)
     assert (outcome.step.reason, outcome.because.verdict) == (PlacementReason.ROUND_ROBIN, PlacementReason.ROUND_ROBIN)
     assert leader.machine.wake_s is None
+    leader.step(Ask(BUNDLE))
+    assert leader.machine.wake_s is not None, "whoever asks now is not of that batch"
 
 
 def test_what_is_asked_for_in_one_moment_is_decided_together_and_written_once_for_each_namespace(
     leader: Leader,
 ) -> None:
     leader.step(Ask("t/1/a"), Ask("t/1/b", non_persistent=True), Ask("t/2/a"), Ask("t/1/a", non_persistent=True))
+    leader.step(Ask("t/1/b"))
     decide = leader.step(Signal.TIME)[0]
     assert isinstance(decide, Decide)
     assert decide.bundles == ["t/1/a", "t/1/b", "t/2/a"]
-    assert decide.non_persistent == {"t/1/a", "t/1/b"}, "also if only the second one asked for it"
+    assert decide.non_persistent == {"t/1/a", "t/1/b"}, "also if only the first or the second one asked for it"
     leader.decide({"t/1/a": A, "t/1/b": B, "t/2/a": A})
     writes = [each for each in leader.to_do if isinstance(each, Write)]
     assert [(write.namespace, list(write.transitions)) for write in writes] == [
         ("t/1", ["t/1/a", "t/1/b"]),
         ("t/2", ["t/2/a"]),
     ]
+    assert {write.reason for write in writes} == {OwnershipReason.LOOKUP.value}
 
 
 def test_one_batch_at_a_time_and_whoever_asks_for_what_is_in_it_shares_its_answer(leader: Leader) -> None:
@@ -243,8 +247,9 @@ def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_bef
     for bundle, owner in (("t/ns/1", A), ("t/ns/2", away), ("t/ns/3", B)):
         leader.records[bundle] = assign(FREE, owner, STAMP)
     leader.registrations = {A.broker: A_BACK, B.broker: B}
+    leader.records["t/ns/5"] = assign(FREE, Registration(BrokerId("d:1"), 4), STAMP)
     leader.held = {A.broker: 60.0, away.broker: 30.0, B.broker: 90.0}
-    answer, write = leader.step(*(Ask(f"t/ns/{number}") for number in (1, 2, 3, 4)), Signal.TIME)
+    answer, write = leader.step(*(Ask(f"t/ns/{number}") for number in (1, 2, 3, 4, 5)), Signal.TIME)
     assert answer == Answer("t/ns/2", Held(away.broker, 30.0))
     assert isinstance(write, Write)
     assert leader.step(Signal.TIME) == [], "the others are decided by what is then"
@@ -253,11 +258,13 @@ def test_bundles_that_wait_for_their_broker_are_kept_for_it_or_go_back_to_it_bef
     outcome = leader.answer("t/ns/1")
     assert isinstance(outcome, Given)
     assert (outcome.stored.owner, outcome.stored.version) == (A_BACK, 2)
+    assert outcome.step == Assign("t/ns/1", A_BACK, PlacementReason.HELD_FOR_OWNER)
+    assert (outcome.because.subject, outcome.because.acted) == ("t/ns/1", True)
     assert outcome.because.sentence() == "Placed on a:1 because it was kept for it while that one was away"
     leader.step(Signal.TIME)
     decide = leader.to_do[0]
     assert isinstance(decide, Decide)
-    assert decide.bundles == ["t/ns/3", "t/ns/4"], "one that serves is not waited for"
+    assert decide.bundles == ["t/ns/3", "t/ns/4", "t/ns/5"], "one that serves, or is not held off, is not waited for"
 
 
 def test_if_a_whole_batch_waits_for_a_broker_the_next_one_comes(

@@ -13,6 +13,7 @@ from loadmanager.core.leading.drains import (
     REST_S,
     BeginMove,
     BringHome,
+    Drain,
     EndDrain,
     GiveAway,
     MoveEnded,
@@ -84,6 +85,18 @@ def test_what_came_of_a_drain_is_counted(leader: Leader) -> None:
     assert drain.rate_per_s(leader.now_s + 61.0) == 0.0, "of late"
 
 
+def test_the_rate_is_of_the_last_minute_and_of_no_more_than_a_thousand_bundles() -> None:
+    drain = Drain(A, 50.0, 100.0)
+    drain.move_ended(100.0625, has_left=True)
+    assert drain.rate_per_s(100.0625) == pytest.approx(10.0), "a shorter time counts as a tenth of a second"
+    assert drain.rate_per_s(160.0) == pytest.approx(1 / 60)
+    assert drain.rate_per_s(160.0625) == 0.0, "a minute ago is over"
+    for _ in range(1_001):
+        drain.move_ended(200.0, has_left=True)
+    assert drain.moved == 1_002
+    assert drain.rate_per_s(210.0) == pytest.approx(1_000 / 60)
+
+
 @pytest.mark.parametrize(
     ("outcome", "why"),
     [
@@ -117,6 +130,26 @@ def test_a_bundle_that_no_other_broker_may_own_is_given_a_rest_and_says_why(lead
     assert leader.look() == [GiveAway((A.broker,), 4, frozenset({"t/1", "t/2", "t/gone"}))]
 
 
+def test_a_bundle_that_leaves_after_all_has_no_rest_where_it_is_then(leader: Leader) -> None:
+    drain = leader.draining("t/1")
+    leader.step(MoveEnded("t/1", CalledOff("cancelled")))
+    leader.look()
+    leader.step(Planned(plan(away("t/1"))))
+    leader.step(MoveEnded("t/1", MOVED))
+    assert leader.drains.blocked(drain) == {}
+    assert leader.look() == [GiveAway((A.broker,), 4, frozenset())]
+
+
+def test_a_rest_that_is_over_is_not_kept(leader: Leader) -> None:
+    drain = leader.draining()
+    leader.owners["t/1"] = A
+    leader.look()
+    leader.step(Planned(plan(staying=["t/1"])))
+    assert leader.look(REST_S) == [GiveAway((A.broker,), 4, frozenset())]
+    leader.step(Planned(plan()))
+    assert leader.drains.blocked(drain) == {}
+
+
 def test_a_stale_step_is_planned_again_but_not_at_once(leader: Leader) -> None:
     drain = leader.draining("t/1")
     leader.step(MoveEnded("t/1", STALE))
@@ -146,6 +179,25 @@ def test_a_drain_that_is_lifted_while_it_is_decided_on_begins_nothing(leader: Le
     leader.look()
     leader.controls = Controls()
     assert leader.step(Planned(plan(away("t/1")))) == []
+
+
+def test_of_two_drains_only_the_one_that_is_lifted_withdraws_its_moves_and_begins_none(leader: Leader) -> None:
+    leader.draining("t/1")
+    leader.controls = drained(A, B)
+    (asked,) = leader.look()
+    assert asked == GiveAway((A.broker, B.broker), 3, frozenset({"t/1"}))
+    leader.controls = drained(B)
+    begun = leader.step(Planned(plan(away("t/2"), away("t/3", B))))
+    assert [each.step.bundle for each in begun if isinstance(each, BeginMove)] == ["t/3"]
+    assert [each for each in leader.look() if isinstance(each, WithdrawMove)] == [WithdrawMove("t/1")]
+
+
+def test_a_drain_begins_also_behind_one_that_ends(leader: Leader) -> None:
+    leader.controls = drained(A)
+    del leader.registrations[A.broker]
+    assert leader.look() == [EndDrain(A.broker, 50.0)]
+    leader.controls = drained(A, B)
+    assert leader.look() == [GiveAway((B.broker,), 4, frozenset())]
 
 
 def test_a_wish_that_was_taken_back_and_made_again_between_two_looks_is_another_drain(leader: Leader) -> None:

@@ -65,6 +65,7 @@ def test_a_plan_for_another_revision_is_named() -> None:
 def test_a_step_for_a_bundle_that_must_stay_is_named() -> None:
     assert found(Unload(X, A, B, WHY), recent=(X,)) == [f"{X}: unloaded although it was unloaded recently"]
     given = snapshot({"a": report([X])}, {Y: averages((1, 1, 1, 1))})
+    assert plan_violations(Plan(0, 0.0, (Assign(Y, A, WHY),), ()), given) == [], "it is known, and nobody's"
     plan = Plan(0, 0.0, (Unload(Y, A, None, WHY),), ())
     assert plan_violations(plan, given) == [f"{Y}: unloaded although it may not move"]
 
@@ -125,6 +126,11 @@ def test_a_version_that_falls_or_stays_though_something_changed_is_named() -> No
     other_owner = NamespaceState(name, halves, (owned(A, 3), owned(B, 5)))
     assert succession_violations(before, whole) == ["0x80000000: version 4 follows version 5"]
     assert succession_violations(before, other_owner) == ["0x80000000: version 5 follows version 5"]
+    split = NamespaceState(name, halves, (owned(A, 4), owned(A, 4)))
+    assert succession_violations(whole, split) == [
+        "0x00000000: version 4 follows version 4",
+        "0x80000000: version 4 follows version 4",
+    ]
 
 
 STAMP = Stamp(1, 0, "a test")

@@ -88,7 +88,8 @@ def test_a_leader_looks_again_when_its_lease_would_end() -> None:
 
 
 def test_a_leader_that_won_before_its_view_saw_it_goes_on_leading() -> None:
-    assert next_action(replace(LEADING, leader=OTHER, epoch_version=3)) == Wait(110.0)
+    former = replace(OTHER, epoch=3)
+    assert next_action(replace(LEADING, leader=former, epoch_version=3)) == Wait(110.0)
 
 
 @pytest.mark.parametrize(
@@ -115,8 +116,12 @@ def test_a_node_whose_link_broke_lately_leaves_others_the_first_turn() -> None:
     unsound = replace(NOBODY_LEADS, unsound_until_s=108.0, turn_s=1.0, open_since_s=99.5)
     assert next_action(unsound) == Wait(100.5)
     assert next_action(replace(unsound, leader=OURS)) == Vacate(4), "nobody else can lead while its own znode is there"
+    planted = Sighting("", "", epoch=0, session_id=0, czxid=41)
+    assert next_action(replace(unsound, leader=planted)) == Wait(100.5), "others can replace that one"
     assert next_action(replace(unsound, now_s=100.5)) == Campaign(4, replaces_leader=False)
-    assert next_action(replace(unsound, unsound_until_s=100.0)) == Campaign(4, replaces_leader=False)
+    for sound in (replace(unsound, unsound_until_s=100.0), replace(NOBODY_LEADS, turn_s=1.0)):
+        assert next_action(sound) == Campaign(4, replaces_leader=False)
+    assert next_action(replace(NOBODY_LEADS, unsound_until_s=108.0)) == Campaign(4, replaces_leader=False)
 
 
 def test_nobody_leads_from_the_moment_that_it_was_seen() -> None:

@@ -54,6 +54,42 @@ def test_a_move_is_released_asked_for_and_completed(leader: Leader) -> None:
     assert (leader.moves.find("t/ns/b", 2), leader.moves.known, leader.moves.wake_s) == (None, [], None)
 
 
+def test_a_bundle_may_be_unloaded_to_nobody(leader: Leader) -> None:
+    move = leader.want("t/ns/b", None)
+    assert leader.commit() == AskOwner(move, DEADLINE_S)
+    leader.to_do.clear()
+    leader.step(OwnerAnswered(move, None))
+    leader.commit()
+    outcome = leader.ended()
+    assert isinstance(outcome, Moved)
+    assert outcome.done.state is OwnershipState.FREE
+
+
+def test_each_write_says_why_it_is_made(leader: Leader) -> None:
+    def why() -> str:
+        (commit,) = leader.to_do
+        assert isinstance(commit, Commit)
+        return commit.reason
+
+    move = leader.want("t/ns/b")
+    assert why() == "admin_unload"
+    leader.commit()
+    leader.to_do.clear()
+    move.released = leader.records["t/ns/b"] = replace(move.get_released(), reason="as it was released")
+    leader.step(OwnerAnswered(move, None))
+    assert why() == "as it was released"
+    leader.to_do.clear()
+    move = leader.asked("t/ns/2")
+    leader.step(OwnerAnswered(move, "no"))
+    leader.step(Cancel(move))
+    assert why() == OwnershipReason.UNLOAD_CANCELLED.value
+
+
+def test_a_move_that_has_not_begun_has_released_nothing(leader: Leader) -> None:
+    with pytest.raises(AssertionError):
+        leader.want("t/ns/b").get_released()
+
+
 def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: Leader) -> None:
     leader.limits = (1, 1)
     first, second = leader.want("t/ns/1"), leader.want("t/ns/2")
@@ -69,6 +105,11 @@ def test_one_that_waits_for_its_turn_does_nothing_and_may_be_called_off(leader: 
     assert isinstance(ended, Ended)
     assert isinstance(begun, Commit)
     assert begun.move is third, "the next one's turn has come"
+
+
+def test_a_release_that_is_as_it_was_planned_is_written(leader: Leader) -> None:
+    move = leader.want("t/ns/b", check=Expected(A, 1).check)
+    assert leader.commit() == AskOwner(move, DEADLINE_S)
 
 
 def test_a_release_that_no_longer_fits_is_not_written(leader: Leader) -> None:
@@ -137,6 +178,35 @@ def test_an_owner_that_refuses_is_asked_again_after_growing_pauses_until_the_dea
     assert (outcome.kept.owner, outcome.kept.version) == (A, 3)
 
 
+def test_a_pause_grows_no_longer_than_two_seconds(leader: Leader) -> None:
+    leader.moves.deadline_s = lambda: 60.0
+    move = leader.asked()
+    for _ in range(6):
+        leader.step(OwnerAnswered(move, "not now"))
+        leader.now_s = move.wake_s
+        leader.step(Signal.TIME)
+    leader.step(OwnerAnswered(move, "not now"))
+    assert move.wake_s - leader.now_s == pytest.approx(2.0)
+
+
+def test_a_pause_may_last_until_the_deadline(leader: Leader) -> None:
+    move = leader.asked()
+    leader.now_s += DEADLINE_S - 0.1
+    assert leader.step(OwnerAnswered(move, "not now")) == []
+    assert leader.moves.wake_s == move.deadline_s
+
+
+def test_the_first_pause_to_be_over_is_waited_for(leader: Leader) -> None:
+    first, second = leader.asked("t/ns/1"), leader.asked("t/ns/2")
+    leader.step(OwnerAnswered(first, "not now"))
+    leader.now_s += 0.05
+    leader.step(OwnerAnswered(second, "not now"))
+    assert leader.moves.wake_s == first.wake_s
+    leader.now_s = first.wake_s
+    assert [each.move for each in leader.step(Signal.TIME)] == [first]
+    assert leader.moves.wake_s == second.wake_s, "the other one's is over"
+
+
 def test_an_owner_that_refused_and_is_gone_has_let_go(leader: Leader) -> None:
     move = leader.asked()
     leader.registered.discard(A)
@@ -153,10 +223,18 @@ def test_an_owner_that_goes_is_not_waited_for(leader: Leader, is_paused: bool) -
         leader.step(OwnerAnswered(move, "not now"))
     assert not leader.step(Signal.MEMBERSHIP), "nobody has gone"
     leader.registered.discard(A)
-    told = leader.step(Signal.MEMBERSHIP)
-    assert [type(each) for each in told] == ([Commit] if is_paused else [StopAsking, Commit])
+    *stopped, commit = leader.step(Signal.MEMBERSHIP)
+    assert stopped == ([] if is_paused else [StopAsking(move)])
+    assert isinstance(commit, Commit)
     assert not leader.step(OwnerAnswered(move, "too late")), "nobody listens any more"
     assert not leader.step(Signal.MEMBERSHIP), "it is completed already"
+
+
+def test_owners_that_go_are_all_seen_also_behind_a_move_that_waits_for_nobody(leader: Leader) -> None:
+    first, second = leader.asked("t/ns/1"), leader.asked("t/ns/2")
+    leader.step(OwnerAnswered(first, None))
+    leader.registered.discard(A)
+    assert [each.move for each in leader.step(Signal.MEMBERSHIP)] == [second, second]
 
 
 @pytest.mark.parametrize("is_paused", [False, True])
@@ -203,6 +281,18 @@ def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_
     assert isinstance(begun, Commit), "and then the next one's has"
 
 
+def test_a_release_found_in_the_records_counts_for_its_brokers(leader: Leader) -> None:
+    leader.limits = (9, 1)
+    found = Move("t/ns/2", A, C, "admin_unload", released=release(assign(Ownership(), A, STAMP), C, STAMP))
+    leader.step(Resume(found))
+    leader.want("t/ns/b")
+    assert leader.moves.is_waiting("t/ns/b")
+    other = Leader((9, 1), records=leader.records)
+    other.moves.restore([replace(move) for move in leader.moves.known])
+    assert other.step(Signal.TIME) == []
+    assert other.moves.is_waiting("t/ns/b")
+
+
 @pytest.mark.parametrize(
     ("expected", "refusal"),
     [
@@ -214,6 +304,8 @@ def test_a_release_found_in_the_records_is_seen_through_whatever_the_limits_and_
 )
 def test_a_step_is_for_what_it_was_planned_on(expected: Expected, refusal: str | None) -> None:
     owned = assign(Ownership(), A, STAMP)
+    with pytest.raises(StaleStepError):
+        expected.check(release(owned, C, STAMP))
     if refusal is None:
         expected.check(owned)
     else:
@@ -258,6 +350,23 @@ def test_a_release_whose_answer_was_lost_is_over_if_it_did_not_happen(leader: Le
     assert leader.ended() == Failed(LOST)
 
 
+@pytest.mark.parametrize(
+    ("destination", "stored"),
+    [
+        (B, Ownership(OwnershipState.RELEASING, A, C, 2)),
+        (B, Ownership(OwnershipState.RELEASING, C, B, 2)),
+        (None, Ownership(OwnershipState.OWNED, A, None, 1)),
+    ],
+)
+def test_a_release_whose_answer_was_lost_is_over_if_the_record_is_another(
+    leader: Leader, destination: Registration | None, stored: Ownership
+) -> None:
+    leader.want("t/ns/b", destination)
+    leader.records["t/ns/b"] = stored
+    lose(leader, happened=False)
+    assert leader.ended() == Failed(LOST)
+
+
 @pytest.mark.parametrize("happened", [False, True])
 @pytest.mark.parametrize("is_cancelled", [False, True])
 def test_an_end_whose_answer_was_lost_is_written_until_it_is(
@@ -270,19 +379,25 @@ def test_an_end_whose_answer_was_lost_is_written_until_it_is(
     if not happened:
         assert isinstance(leader.to_do[0], Commit)
         leader.commit()
-    assert isinstance(leader.ended(), Kept if is_cancelled else Moved)
+    outcome = leader.ended()
+    assert isinstance(outcome, Kept if is_cancelled else Moved)
+    assert (outcome.kept if isinstance(outcome, Kept) else outcome.done) == leader.records["t/ns/b"]
 
 
-def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: Leader) -> None:
+@pytest.mark.parametrize(
+    "stored",
+    [
+        Ownership(OwnershipState.OWNED, C, None, 9),
+        Ownership(OwnershipState.OWNED, B, None, 3, epoch=STAMP.epoch - 1),
+        Ownership(OwnershipState.OWNED, B, None, 4, epoch=STAMP.epoch),
+        None,
+    ],
+)
+def test_what_has_moved_on_while_nobody_knew_is_another_hands(leader: Leader, stored: Ownership | None) -> None:
     move = leader.asked()
     leader.step(OwnerAnswered(move, None))
     leader.to_do.clear()
-    leader.step(Unanswered(move, Ownership(OwnershipState.OWNED, C, None, 9), LOST))
-    assert leader.ended() == Failed(LOST)
-    move = leader.asked("t/ns/2")
-    leader.step(OwnerAnswered(move, None))
-    leader.to_do.clear()
-    leader.step(Unanswered(move, None, LOST))
+    leader.step(Unanswered(move, stored, LOST))
     assert leader.ended() == Failed(LOST)
 
 
@@ -293,6 +408,9 @@ def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:
     assert set(leader.moves.forget()) == set(moves)
     assert leader.moves.known == []
     assert {move.phase for move in moves} == {Phase.ENDED}
+    asked = leader.asked("t/ns/8")
+    leader.moves.forget()
+    assert (leader.moves.find("t/ns/8", 2), asked.phase) == (None, Phase.ENDED)
     leader.want("t/ns/9")
     assert [type(each) for each in leader.to_do] == [Commit]
 

@@ -35,6 +35,14 @@ def test_a_plan_is_executed_in_its_order_and_so_many_steps_at_a_time(leader: Lea
     assert (kept.state, kept.done) == ("executing", 2)
     assert leader.end(third) == [PlanEnded(kept)]
     assert (kept.state, kept.done, kept.stopped_by) == ("executed", 3, None)
+    assert leader.compared == {kept}
+
+
+def test_of_a_plan_that_is_kept_nothing_is_done_yet() -> None:
+    kept = plan()
+    assert (kept.state, kept.stopped_by, kept.even_if_frozen) == ("computed", None, False)
+    assert (kept.begun, kept.under_way, kept.done) == (0, 0, 0)
+    assert (states(kept), [each.had_its_turn for each in kept.steps]) == (["planned"] * 3, [False] * 3)
 
 
 def test_a_plan_of_nothing_has_ended_at_once(leader: Leader) -> None:

@@ -31,6 +31,7 @@ from loadmanager.core.ownership import (
     owner_gone,
     release,
 )
+from loadmanager.core.reasons import OwnershipReason
 
 GONE = Registration(BrokerId("gone:1"), 3)
 
@@ -127,6 +128,7 @@ def test_bundles_of_a_broker_that_has_gone_are_freed_and_those_of_others_are_not
     }
     writes = leader.look()
     assert [list(write.transitions) for write in writes if isinstance(write, Write)] == [["t/1/a"], ["t/2/a", "t/2/b"]]
+    assert {write.reason for write in writes if isinstance(write, Write)} == {OwnershipReason.OWNER_GONE.value}
     leader.to_do = writes[:1]
     assert leader.do_write() == [Freed("t/1/a", GONE, leader.records["t/1/a"])]
     assert leader.machine.wake_s is None, "the other one is not done"
@@ -213,8 +215,11 @@ def test_after_a_term_the_next_one_begins_with_a_look(leader: Leader) -> None:
     assert isinstance(former, Write)
     leader.machine.forget()
     assert leader.step(WriteEnded(former, {"t/ns/b": LOST})) == []
-    assert leader.step(Looked([])) == []
+    assert leader.step(leader.looked()) == []
     assert [type(each) for each in leader.look()] == [Write]
+    leader.machine.forget()
+    leader.records.clear()
+    assert leader.look() == [], "what the former one was freeing is its own"
 
 
 @given(st.data())

@@ -84,11 +84,12 @@ class Leader:
     state: NamespaceState
     registered: set[Registration] = field(default_factory=lambda: {A, B})
     excess: Verdict | None = None
+    asked_about: list[Unload] = field(default_factory=list)
     to_do: list[Instruction] = field(default_factory=list)
     machine: Reshapings = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = Reshapings(self, lambda _: self.excess)
+        self.machine = Reshapings(self, self.find_excess)
 
     @property
     def registrations(self) -> dict[BrokerId, Registration]:
@@ -103,6 +104,10 @@ class Leader:
     def find_ownership(self, bundle: str) -> Ownership | None:
         index = self.state.bundles.find_index(BundleName.parse(bundle).range)
         return None if index is None else self.state.ownerships[index]
+
+    def find_excess(self, step: Unload) -> Verdict | None:
+        self.asked_about.append(step)
+        return self.excess
 
     def put(self, name: BundleName, ownership: Ownership) -> None:
         index = self.state.bundles.find_index(name.range)
@@ -143,17 +148,23 @@ def decided(parts: Parts = Parts.STAY, topics: list[TopicLoad] | None = None) ->
     return split
 
 
+def said(verdict: Verdict) -> tuple[object, ...]:
+    return verdict.subject, verdict.verdict, verdict.acted, verdict.why
+
+
 # What is asked for
 
 
 def test_an_owner_is_asked_for_topics_and_the_bundle_cut_where_the_algorithm_says() -> None:
     leader, split = a_leader(), Reshaping.asked_for(WHOLE, BY_TOPICS)
     leader.step(Want(split))
-    assert leader.take() == AskTopics(split, A)
+    assert (leader.take(), split.phase) == (AskTopics(split, A), Phase.ASKED)
     assert leader.machine.being_split == {("t/ns", WHOLE.range)}
     leader.step(TopicsNamed(split, TOPICS))
+    assert split.phase is Phase.WRITING
     reshaped, ended = leader.commit()
     assert isinstance(reshaped, Reshaped)
+    assert (reshaped.reshaping, split.reason) == (split, SplitReason.ADMIN_SPLIT)
     assert (reshaped.owner, split.made) == (A, [BundleName(NAME, own) for own in leader.state.bundles.ranges()])
     assert [(each.topics, each.load.tolist()) for each in reshaped.loads.values()] == [
         (1, [1.0, 1.0, 10.0, 10.0]),
@@ -173,6 +184,7 @@ def test_where_there_is_no_place_to_cut_it_is_said_and_nothing_is_written() -> N
     judge, ended = leader.step(TopicsNamed(split, TOPICS[:1]))
     assert isinstance(judge, Judge)
     assert (judge.asked, judge.verdict.verdict) == ("split", SplitReason.NO_SPLIT_BOUNDARY)
+    assert judge.verdict.subject == str(WHOLE)
     assert (ended, split.made) == (Ended(split), [])
 
 
@@ -185,6 +197,23 @@ def test_an_owner_that_says_nothing_stops_only_an_algorithm_that_needs_topics(
     leader.to_do.clear()
     (told,) = leader.step(OwnerSilent(split, LOST))
     assert told == (Commit(split) if is_cut else Ended(split, LOST))
+
+
+def test_nobody_is_asked_about_a_split_that_is_decided_on() -> None:
+    leader, split = a_leader(), decided()
+    leader.step(Want(split))
+    assert leader.step(OwnerSilent(split, LOST)) == [Ended(split, LOST)]
+    leader.step(Want(another := decided()))
+    with pytest.raises(AssertionError):
+        leader.step(TopicsNamed(another, TOPICS))
+
+
+def test_a_part_that_is_no_bundle_any_more_is_passed_over() -> None:
+    leader, split = a_leader(), decided(Parts.PLACED)
+    leader.step(Want(split))
+    leader.commit()
+    leader.state = a_leader().state
+    assert leader.step(Over(split)) == [Ended(split)]
 
 
 def test_a_bundle_on_its_way_is_waited_for_and_one_of_nobody_gets_an_owner() -> None:
@@ -221,6 +250,7 @@ def test_a_bundle_that_is_no_more_is_not_looked_for() -> None:
     (told,) = leader.step(Want(Reshaping.asked_for(WHOLE, BY_RANGE)))
     assert isinstance(told, Ended)
     assert isinstance(told.error, BundleGoneError)
+    assert str(WHOLE) in str(told.error)
 
 
 def test_parts_that_are_to_be_free_are_released_and_nobody_waits_for_that() -> None:
@@ -243,10 +273,11 @@ def test_parts_are_placed_one_after_the_other_and_one_that_nobody_owns_is_passed
     reshaped, choose = leader.commit()
     assert isinstance(reshaped, Reshaped)
     assert (choose, leader.machine.being_split) == (Choose(split, LOW), frozenset())
-    (transfer,) = leader.step(Chosen(split, B, Verdict(str(LOW), PlacementReason.PINNED_TO_BROKER, acted=True)))
+    chosen = Verdict(str(LOW), PlacementReason.PINNED_TO_BROKER, acted=True, why={"broker": "b:1"})
+    (transfer,) = leader.step(Chosen(split, B, chosen))
     assert isinstance(transfer, Transfer)
     assert transfer.step == Unload(str(LOW), A, B, SplitReason.SPLIT_PART_PLACED)
-    assert (transfer.because.verdict, transfer.because.acted) == (SplitReason.SPLIT_PART_PLACED, True)
+    assert said(transfer.because) == (str(LOW), SplitReason.SPLIT_PART_PLACED, True, {"broker": "b:1"})
     leader.put(HIGH, FREE)
     assert leader.step(Over(split)) == [Ended(split)]
 
@@ -266,11 +297,12 @@ def test_a_part_that_stays_is_said_to_and_the_next_one_asked_about(
     leader.excess = excess
     leader.step(Want(split))
     leader.commit()
-    judge, choose = leader.step(
-        Chosen(split, destination, Verdict(str(LOW), PlacementReason.NO_OTHER_BROKER, acted=False))
-    )
+    chosen = Verdict(str(LOW), PlacementReason.NO_OTHER_BROKER, acted=False, why={"broker": "a:1"})
+    judge, choose = leader.step(Chosen(split, destination, chosen))
     assert isinstance(judge, Judge)
-    assert (judge.asked, judge.verdict.subject, judge.verdict.verdict) == ("split", str(LOW), reason)
+    assert judge.asked == "split"
+    assert said(judge.verdict) == (str(LOW), reason, False, chosen.why if excess is None else {})
+    assert leader.asked_about == ([] if excess is None else [Unload(str(LOW), A, B, SplitReason.SPLIT_PART_PLACED)])
     assert choose == Choose(split, HIGH)
 
 
@@ -297,7 +329,20 @@ def test_two_neighbours_become_one_whichever_is_named_first() -> None:
     reshaped, ended = leader.commit()
     assert isinstance(reshaped, Reshaped)
     assert (reshaped.owner, ended, merge.made, merge.is_split) == (A, Ended(merge), [WHOLE], False)
+    assert (merge.reason, merge.because) == (MergeReason.ADMIN_MERGE, because)
     assert [each.version for each in leader.state.ownerships] == [2]
+
+
+def test_a_bundle_may_be_cut_at_several_places() -> None:
+    split = Reshaping(WHOLE, SplitReason.TOPICS, (WHOLE.range,))
+    split.cut(Split(str(WHOLE), (0x40000000, 0x80000000), SplitReason.TOPICS), WHY)
+    assert split.because is not None
+    assert split.because.why["boundaries"] == "0x40000000, 0x80000000"
+    assert [str(each.range) for each in split.made] == [
+        "0x00000000_0x40000000",
+        "0x40000000_0x80000000",
+        "0x80000000_0xffffffff",
+    ]
 
 
 def test_topics_of_which_the_load_is_not_known_divide_no_history() -> None:

@@ -72,6 +72,13 @@ def reasons(told: list[Instruction]) -> list[Reason]:
     return [each.verdict.verdict for each in told if isinstance(each, Judge)]
 
 
+def said(told: list[Instruction]) -> list[tuple[object, ...]]:
+    """Of what is said: about splits or merges, of what, why it is not done, and the figures."""
+    verdicts = [(each.asked, each.verdict) for each in told if isinstance(each, Judge)]
+    assert not [verdict for _, verdict in verdicts if verdict.acted]
+    return [(asked, verdict.subject, verdict.verdict, dict(verdict.why)) for asked, verdict in verdicts]
+
+
 def a_round(*events: Event, settings: PlannerSettings = MERGES, **changes: object) -> tuple[Rounds, list[Instruction]]:
     """Rounds in which these events have come after it was due; what is to be done because of the last."""
     rounds = Rounds()
@@ -93,18 +100,21 @@ def asked_all(rounds: Rounds, told: list[Instruction]) -> list[Instruction]:
 
 
 @pytest.mark.parametrize(
-    ("changes", "reason"),
+    ("changes", "why"),
     [
-        ({"controls": Controls(frozen="maintenance")}, [SplitReason.RESHAPING_FROZEN]),
+        (
+            {"controls": Controls(frozen="maintenance")},
+            [("split", "cluster", SplitReason.RESHAPING_FROZEN, {"frozen": "maintenance"})],
+        ),
         ({"revision": 0}, []),
     ],
 )
 def test_nothing_is_looked_at_while_the_balancer_is_frozen_or_nothing_is_new(
-    changes: dict[str, object], reason: list[Reason]
+    changes: dict[str, object], why: list[tuple[object, ...]]
 ) -> None:
     rounds = Rounds()
     told = rounds.step(due(**changes))  # type: ignore[arg-type]  # the settings are not among them
-    assert (reasons(told), told[-1]) == (reason, RoundOver())
+    assert (said(told), told[-1]) == (why, RoundOver())
     assert isinstance(rounds.step(due(revision=2))[-1], FindCandidates), "the next one is not kept from it"
 
 
@@ -115,31 +125,41 @@ def test_the_extensible_rule_counts_rounds_in_which_nothing_is_new() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "brokers", "reason"),
+    ("settings", "brokers", "reason", "figure"),
     [
-        (replace(MERGES, auto_bundle_split_enabled=False), {A: None, B: None}, SplitReason.SPLITTING_DISABLED),
-        (MERGES, {A: None}, SplitReason.SPLIT_NEEDS_TWO_BROKERS),
         (
-            replace(MERGES, namespace_bundle_split_algorithm="specified_positions_divide"),
+            replace(MERGES, auto_bundle_split_enabled=False),
+            {A: None, B: None},
+            SplitReason.SPLITTING_DISABLED,
+            ("loadBalancerAutoBundleSplitEnabled", "False"),
+        ),
+        (MERGES, {A: None}, SplitReason.SPLIT_NEEDS_TWO_BROKERS, ("brokers", 1)),
+        (
+            replace(MERGES, namespace_bundle_split_algorithm="no_such_divide"),
             {A: None, B: None},
             SplitReason.SPLIT_FAILED,
+            ("error", "no_such_divide"),
         ),
     ],
 )
 def test_where_nothing_may_be_split_it_is_said_why_and_merges_are_looked_for(
-    settings: PlannerSettings, brokers: dict[object, None], reason: Reason
+    settings: PlannerSettings, brokers: dict[object, None], reason: Reason, figure: tuple[str, object]
 ) -> None:
     _, told = a_round(settings=settings, brokers=brokers)
-    assert (reasons(told), type(told[-1])) == ([reason], FindMerges)
+    ((*what, why),) = said(told)
+    assert (what, type(told[-1])) == (["split", "cluster", reason], FindMerges)
+    assert isinstance(why, dict)
+    assert (list(why), str(figure[1]) in str(why[figure[0]])) == ([figure[0]], True)
 
 
 def test_a_broker_that_is_not_believed_is_said_and_left_out() -> None:
     rounds, told = a_round(brokers={A: "it is old", B: None})
-    assert (reasons(told), told[-1]) == ([SplitReason.REPORT_NOT_BELIEVED], FindCandidates((B,), MERGES))
+    assert said(told) == [("split", A.broker, SplitReason.REPORT_NOT_BELIEVED, {"doubt": "it is old"})]
+    assert told[-1] == FindCandidates((B,), MERGES)
     rounds.step(found())
     (*_, look) = rounds.step(decided())
     assert isinstance(look, FindMerges)
-    assert look.brokers == (B,)
+    assert (look.brokers, look.controls) == ((B,), Controls())
 
 
 def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer() -> None:
@@ -149,11 +169,13 @@ def test_only_owners_of_what_is_above_a_limit_are_asked_and_all_have_to_answer()
     asked = [each for each in told if isinstance(each, AskTopics)]
     assert [str(each.reshaping.bundle) for each in asked] == [each.name for each in hot]
     assert {each.owner for each in asked} == {A}
+    assert {each.reshaping.reason for each in asked} == {SplitReason.TOPICS}
+    assert [each.reshaping.before for each in asked] == [(each.range,) for each in hot]
     assert rounds.step(Decided(Splits((), (), {}))) == [], "not before all have answered"
     (decide,) = asked_all(rounds, told)
     assert isinstance(decide, Decide)
     assert decide.topics == {each.name: TOPICS for each in hot}
-    assert [len(each.candidates) for each in decide.looked_at] == [14, 0]
+    assert ([len(each.candidates) for each in decide.looked_at], decide.settings) == ([14, 0], MERGES)
 
 
 def test_what_an_operator_holds_is_said_and_not_asked_about() -> None:
@@ -161,6 +183,9 @@ def test_what_an_operator_holds_is_said_and_not_asked_about() -> None:
     _, told = a_round(found(held, other), controls=Controls(pinned={held.name: BrokerId("b:1")}))
     assert isinstance(told[0], Judge)
     assert told[0].verdict.sentence() == "No split because an operator pinned it to b:1"
+    ((asked, subject, _, why),) = said(told)
+    assert (asked, subject) == ("split", held.name)
+    assert why == {**held.why(), "held": told[0].verdict.why["held"]}
     assert [str(each.reshaping.bundle) for each in told if isinstance(each, AskTopics)] == [other.name]
 
 
@@ -173,8 +198,10 @@ def test_an_owner_that_says_nothing_keeps_back_only_what_needs_topics(
     told = rounds.step(OwnerSilent(ask.reshaping, LOST))
     decide = told[-1]
     assert isinstance(decide, Decide)
-    assert reasons(told) == ([SplitReason.OWNER_SILENT] if is_left_alone else [])
-    assert len(decide.looked_at[0].candidates) == len(decide.topics) == (0 if is_left_alone else 1)
+    silent = ("split", candidate(1).name, SplitReason.OWNER_SILENT, {**candidate(1).why(), "error": "no answer"})
+    assert said(told) == ([silent] if is_left_alone else [])
+    assert decide.topics == ({} if is_left_alone else {candidate(1).name: ()})
+    assert len(decide.looked_at[0].candidates) == len(decide.topics)
     told = rounds.step(decided())
     assert (SplitReason.NOTHING_TO_SPLIT in reasons(told)) is not is_left_alone, "something was looked at"
 
@@ -185,17 +212,25 @@ def test_one_split_after_the_other_is_carried_out_and_then_merges_are_looked_for
     asked_all(rounds, told)
     told = rounds.step(decided(first, second, refused=(third,)))
     carry_out = told[-1]
-    assert reasons(told) == [SplitReason.NO_SPLIT_BOUNDARY]
+    assert said(told) == [("split", third.name, SplitReason.NO_SPLIT_BOUNDARY, {})]
     assert isinstance(carry_out, CarryOut)
     it = carry_out.reshaping
+    assert it.reason is SplitReason.TOPICS
     assert (str(it.bundle), it.boundaries, it.parts, it.topics) == (first.name, (5,), Parts.PLACED, TOPICS)
     told = rounds.step(Ended(it, LOST))
     judge, carry_out = told
-    assert isinstance(judge, Judge)
-    assert (judge.verdict.verdict, judge.verdict.why["error"]) == (SplitReason.SPLIT_FAILED, "no answer")
+    why = {"topics": 3, "boundaries": "0x00000005", "error": "no answer"}
+    assert said([judge]) == [("split", first.name, SplitReason.SPLIT_FAILED, why)]
     assert isinstance(carry_out, CarryOut)
     (look,) = rounds.step(Ended(carry_out.reshaping))
     assert isinstance(look, FindMerges)
+
+
+def test_a_split_of_which_no_topics_were_asked_knows_of_none() -> None:
+    foreign = candidate(1, is_owned=False)
+    _, (carry_out,) = a_round(found(foreign), decided(foreign))
+    assert isinstance(carry_out, CarryOut)
+    assert carry_out.reshaping.topics == ()
 
 
 def test_parts_stay_unless_they_are_to_be_placed() -> None:
@@ -223,33 +258,45 @@ def a_merge(number: int) -> Merge:
 
 def test_where_merges_are_off_it_is_said_and_the_round_is_over() -> None:
     rounds, told = a_round(found(), decided(), settings=PlannerSettings())
-    assert (reasons(told), told[-1]) == ([SplitReason.NOTHING_TO_SPLIT, MergeReason.MERGING_DISABLED], RoundOver())
+    assert said(told) == [
+        ("split", "cluster", SplitReason.NOTHING_TO_SPLIT, {"bundles": 17, "brokers": 2}),
+        ("merge", "cluster", MergeReason.MERGING_DISABLED, {"loadBalancerAutoBundleMergeEnabled": "False"}),
+    ]
+    assert told[-1] == RoundOver()
     assert rounds.step(due(PlannerSettings())) == [RoundOver()], "nothing is new since"
 
 
 def test_merges_are_carried_out_one_after_the_other() -> None:
     why = Verdict("t/other", MergeReason.NO_COLD_NEIGHBOURS, acted=False)
     rounds, told = a_round(found(), decided(), MergesFound([a_merge(1), a_merge(5)], [why]))
-    assert reasons(told) == [MergeReason.NO_COLD_NEIGHBOURS]
+    assert said(told) == [("merge", "t/other", MergeReason.NO_COLD_NEIGHBOURS, {})]
     for is_last in (False, True):
         carry_out = told[-1]
         assert isinstance(carry_out, CarryOut)
         assert (carry_out.reshaping.is_split, carry_out.reshaping.reason) == (False, MergeReason.COLD_NEIGHBOURS)
         told = rounds.step(Ended(carry_out.reshaping, LOST))
-        assert reasons(told) == [MergeReason.MERGE_FAILED]
+        merge = a_merge(5 if is_last else 1)
+        assert said(told) == [("merge", merge.lower, MergeReason.MERGE_FAILED, {**merge.why.why, "error": "no answer"})]
         assert (told[-1] == RoundOver()) is is_last
 
 
 def test_a_round_that_was_given_up_does_not_go_on_and_the_next_one_begins_anew() -> None:
-    rounds, told = a_round(found(*(candidate(number) for number in range(12))))
-    rounds.forget()
-    ask = told[0]
+    rounds, (answered, silent, ask, *_) = a_round(
+        found(*(candidate(number) for number in range(12))), settings=BY_TOPICS
+    )
+    assert isinstance(answered, AskTopics)
+    assert isinstance(silent, AskTopics)
     assert isinstance(ask, AskTopics)
+    assert rounds.step(TopicsNamed(answered.reshaping, TOPICS)) == []
+    assert reasons(rounds.step(OwnerSilent(silent.reshaping, LOST))) == [SplitReason.OWNER_SILENT]
+    rounds.forget()
     assert rounds.step(TopicsNamed(ask.reshaping, TOPICS)) == []
     assert isinstance(rounds.step(due())[-1], FindCandidates), "what was reported is still new"
     (decide,) = rounds.step(found())
     assert isinstance(decide, Decide)
     assert decide.topics == {}
+    told = rounds.step(decided())
+    assert reasons(told) == [SplitReason.NOTHING_TO_SPLIT], "nor was any left alone"
 
 
 @given(st.data())

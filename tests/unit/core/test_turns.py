@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -72,6 +73,51 @@ def test_a_limit_that_was_raised_holds_from_the_next_who_comes_or_goes() -> None
     assert queue.begun == ["1", "2", "3"]
 
 
+def test_who_came_first_goes_first_also_where_another_of_the_same_broker_went_before() -> None:
+    queue = Queue(1, 1)
+    queue.add("elsewhere", C)
+    queue.add("1", A)
+    queue.add("2", B)
+    queue.add("3", A)
+    queue.end("elsewhere")
+    queue.end("1")
+    assert queue.begun == ["elsewhere", "1", "2"]
+
+
+def test_a_limit_that_was_raised_lets_several_of_the_same_brokers_go_at_once() -> None:
+    queue = Queue(1, 1)
+    for number in range(4):
+        queue.add(str(number), A, B)
+    queue.limits = (3, 3)
+    queue.add("elsewhere", C)
+    assert queue.begun == ["0", "1", "2"]
+
+
+def test_what_was_begun_already_has_its_turn_whatever_the_limits_and_takes_it_from_others() -> None:
+    queue = Queue(2, 1)
+    for number in range(3):
+        queue.turns.have(f"begun {number}", frozenset({A}))
+    assert queue.turns.taken == 3
+    queue.add("from a", A)
+    queue.add("elsewhere", B)
+    queue.end("begun 0")
+    assert queue.begun == []
+    queue.end("begun 1")
+    assert queue.begun == ["elsewhere"]
+    queue.end("begun 2")
+    assert queue.begun == ["elsewhere", "from a"]
+
+
+def test_nobody_comes_twice() -> None:
+    queue = Queue(1, 1)
+    queue.add("1", A)
+    with pytest.raises(AssertionError):
+        queue.add("1", B)
+    queue.add("2", B)
+    with pytest.raises(AssertionError):
+        queue.add("2", C)
+
+
 def test_those_who_waited_behind_one_that_leaves_go_at_once() -> None:
     queue = Queue(9, 1)
     queue.add("holds b", B)
@@ -131,4 +177,4 @@ def test_limits_hold_whoever_leaves_and_everybody_gets_a_turn_in_order(
     for broker in (A, B, C):
         of_broker = [number for number in begun if broker in needed[number]]
         assert of_broker == sorted(of_broker), "first come, first served at each broker"
-    assert (turns.taken, turns._busy, turns._waiting) == (0, Counter(), {})
+    assert (turns.taken, dict(turns._busy), turns._waiting, turns._queues) == (0, {}, {}, {}), "nothing is kept of them"

@@ -50,11 +50,13 @@ class Written:
 
     def __init__(self, store: MemoryStore, monkeypatch: pytest.MonkeyPatch) -> None:
         self.transactions: list[list[Op]] = []
+        self.sessions: list[int | None] = []
         commit = store.commit
 
         async def note(ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
             versions = await commit(ops, session_id=session_id)
             self.transactions.append(list(ops))
+            self.sessions.append(session_id)
             return versions
 
         monkeypatch.setattr(store, "commit", note)
@@ -123,6 +125,31 @@ async def test_transitions_that_arrive_together_share_a_transaction_that_checks_
     assert {op.path for op in puts} == {NAMESPACE, paths.namespace("t/two")}
     assert all((entry.state, entry.version, entry.epoch) == (OwnershipState.OWNED, 1, 1) for entry in done)
     assert (await stored(cluster)).ownerships == tuple(done[:64])
+
+
+async def test_all_is_written_in_the_session_of_the_term_and_in_no_other(
+    cluster: Cluster, leader: RunningNode, written: Written
+) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    await give(cluster, bundle)
+    of_the_term = zip(written.transactions, written.sessions, strict=True)
+    sessions = [session for ops, session in of_the_term if ops[0] == Check(paths.EPOCH, 1)]
+    assert sessions == [leader.store.session_id] * 2, "the namespace, and who got the bundle"
+
+
+async def test_after_pending_changes_were_given_up_others_are_written(cluster: Cluster, leader: RunningNode) -> None:
+    (bundle, *_) = await cluster.a_namespace()
+    leader.node.ledger.fail_pending(StaleEpochError("the term is over"))
+    assert (await give(cluster, bundle)).state is OwnershipState.OWNED
+
+
+async def test_a_change_that_nobody_waits_for_any_more_keeps_no_other_from_being_made(cluster: Cluster) -> None:
+    given_up, *others = [asyncio.ensure_future(give(cluster, each)) for each in await cluster.a_namespace()]
+    await asyncio.sleep(0)
+    given_up.cancel()
+    assert {each.state for each in await asyncio.gather(*others)} == {OwnershipState.OWNED}
+    free, *_ = (await stored(cluster)).ownerships
+    assert free.state is OwnershipState.FREE
 
 
 async def test_two_transitions_of_one_bundle_follow_each_other(cluster: Cluster, leader: RunningNode) -> None:

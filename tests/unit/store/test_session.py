@@ -22,6 +22,7 @@ from loadmanager.store.session import (
     Heartbeat,
     HungUp,
     Instruction,
+    OfSession,
     Session,
     SessionPhase,
     SessionSignal,
@@ -118,7 +119,8 @@ def test_a_session_goes_on_with_another_connection(session: Session) -> None:
 
 def test_an_expired_session_is_forgotten_and_another_begins(session: Session) -> None:
     assert session.step(SessionSignal.EXPIRED, 103.0) == [LOST]
-    assert (session.session_id, session.lease_valid_until_s) == (0, float("-inf"))
+    assert (session.phase, session.session_id) == (SessionPhase.SEEKING, 0)
+    assert session.lease_valid_until_s == float("-inf")
     assert session.step(SessionSignal.EXPIRED, 103.0) == []
     assert session.step(SessionSignal.DISCONNECTED, 103.0) == []
     (_, *to_do) = session.step(Connected(8, TIMEOUT_S, 103.5), 104.0)
@@ -150,7 +152,7 @@ def test_a_session_is_certainly_over_two_timeouts_after_the_newest_answered_requ
     session.step(SessionSignal.DISCONNECTED, 101.0)
     over_s = 99 + 2 * TIMEOUT_S
     assert not session.is_over(over_s - 0.001)
-    assert session.is_over(over_s + 0.001)
+    assert session.is_over(over_s)
     assert session.step(HungUp(ADDRESS), over_s - 0.001) == [HANGS_UP]
     assert session.step(HungUp(ADDRESS), over_s + 0.001) == [GiveUp(99.0)], "it may be, if that server serves"
     session.step(SessionSignal.EXPIRED, over_s + 1)
@@ -163,7 +165,7 @@ def test_a_session_given_up_is_counted_and_lost(session: Session) -> None:
     assert isinstance(said, Say)
     assert (said.event, said.fields["session_id"], said.fields["address"]) == ("session_given_up", "0x7", ADDRESS)
     assert lost == LOST
-    assert session.given_up == 1
+    assert (session.given_up, session.phase) == (1, SessionPhase.SEEKING)
     assert session.step(GivenUp(ADDRESS), 130.0) == [], "there is none any more"
     assert session.given_up == 1
 
@@ -184,6 +186,18 @@ def test_a_session_that_was_closed_hears_of_nothing_until_it_is_opened_again(ses
     assert session.step(SessionSignal.OPEN, 105.0) == []
     (_, *to_do) = session.step(Connected(8, TIMEOUT_S, 106.0), 106.0)
     assert to_do == [CONNECTED, Arm()]
+
+
+def test_a_store_says_what_its_session_does(session: Session) -> None:
+    session.step(SessionSignal.DISCONNECTED, 101.0)
+    session.step(GivenUp(ADDRESS), 130.0)
+    session.step(Connected(8, TIMEOUT_S, 131.0), 132.0)
+    of_it = OfSession(session)
+    assert (of_it.session_id, of_it.session_timeout_s, of_it.sessions_given_up) == (8, TIMEOUT_S, 1)
+    assert (of_it.state, of_it.lease_valid_until_s) == (SessionState.CONNECTED, 131 + LEASE_S)
+    session.step(SessionSignal.DISCONNECTED, 133.0)
+    session.step(HungUp(ADDRESS), 133.0)
+    assert (of_it.obstacle or "").startswith(ADDRESS)
 
 
 @dataclass
