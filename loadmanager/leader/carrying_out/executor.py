@@ -7,7 +7,6 @@ and a future for whoever wants to know how a move ended.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -50,10 +49,8 @@ from loadmanager.core.ownership import IllegalTransitionError, Ownership, Owners
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason, Reason
 from loadmanager.errors import (
-    BundleNotFoundError,
     InvalidRecordError,
     LoadManagerError,
-    NamespaceNotFoundError,
     NotLeaderError,
     NoUnloadError,
     OutcomeUnknownError,
@@ -266,10 +263,9 @@ class Executor:
 
     def resume(self, name: BundleName) -> None:
         """Finish the release of a bundle as the record is now; nothing if there is none, or if it is followed."""
-        with contextlib.suppress(BundleNotFoundError, NamespaceNotFoundError, InvalidRecordError):
-            current = self._view.get_ownership(name)
-            if current.state is OwnershipState.RELEASING:
-                self._follow(name, current)
+        current = self._view.find_ownership(str(name))
+        if current is not None and current.state is OwnershipState.RELEASING:
+            self._follow(name, current)
 
     async def outcome_of(self, name: BundleName, released: Ownership) -> Ownership:
         """The end of a release under way; raises as `unload` does."""
@@ -341,9 +337,7 @@ class Executor:
     async def _read_again(self, name: BundleName) -> Ownership | None:
         """A bundle's ownership, once what a write may have changed was read again; None if it is no more."""
         await self._ledger.settled()
-        with contextlib.suppress(LoadManagerError):
-            return self._view.get_ownership(name)
-        return None
+        return self._view.find_ownership(str(name))
 
     async def _ask_for(self, move: Move, patience_s: float) -> None:
         refusal = await self._ask(BundleName.parse(move.bundle), move.get_released(), patience_s)

@@ -8,23 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.moves import LOST, STAMP, A, B, C, Leader, Whatever
-from support.tape import Tape, difference, replayed
+from support.tape import Tape, difference, record, replayed
 
 from loadmanager.core.leading import moves
 from loadmanager.core.leading.moves import Cancel, Move, OwnerAnswered, Resume, Unanswered
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.ownership import release
-from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.sim.comparing import Mismatch
 from loadmanager.sim.restepping import SteppedAgain
 from loadmanager.wire.leading.moves import MovesForm
 
 
 def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
-    answers = Answers(tape)
-    leader = Leader(noting=answers.noting, **values)
-    leader.make_step = RecordedMachine("moves", MovesForm(leader.moves), answers, tape).step
-    return leader
+    return record(tape, Leader, lambda leader: MovesForm(leader.moves), **values)
 
 
 @given(st.data())
