@@ -41,6 +41,9 @@ from loadmanager.wire.pulsar import (
     publishes_no_load,
 )
 
+_EVERYWHERE = "global"
+"""What stands among the clusters and is none."""
+
 _Record = tuple[str, str, dict[str, Any]]
 
 
@@ -194,9 +197,13 @@ async def _quotas(store: Reader, collected: Collected) -> None:
         collected.add("resourceQuotas", name, only(record, ResourceQuota.__annotations__), path)
 
 
+async def clusters_in(store: Reader) -> list[str]:
+    """The clusters that may have policies."""
+    return [name for name in await store.children(CLUSTERS) if name != _EVERYWHERE]
+
+
 async def _policies(store: Reader, collected: Collected, cluster: str | None) -> None:
-    clusters = [cluster] if cluster else await store.children(CLUSTERS)
-    local = [name for name in clusters if name != "global"]
+    local = [cluster] if cluster else await clusters_in(store)
     if len(local) > 1:
         collected.faults.append(f"{CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
         return

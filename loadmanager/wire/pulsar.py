@@ -38,18 +38,22 @@ def only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
     return {key: record[key] for key in keys if key in record}
 
 
-def broker_in(record: Mapping[str, Any], *addresses: str) -> str:
-    """The broker that a record names: by its id or, as Pulsar 4 writes it, by the first of these addresses; or none."""
-    named = record.get("brokerId")
-    if isinstance(named, str) and named:
-        return named
-    given = next((record[key] for key in addresses if record.get(key)), "")
-    return urlsplit(given).netloc if isinstance(given, str) else ""
-
-
 def owner_in(record: Mapping[str, Any]) -> str:
     """The broker that owns a bundle, empty when the record names none."""
-    return broker_in(record, "httpUrl", "httpUrlTls")
+    return _broker_in(record, "httpUrl", "httpUrlTls")
+
+
+def leader_in(record: Mapping[str, Any]) -> str:
+    """The broker that leads, empty when the record names none."""
+    return _broker_in(record, "serviceUrl")
+
+
+def _broker_in(record: Mapping[str, Any], *addresses: str) -> str:
+    """The broker's id or, as Pulsar 4.0 leaves it out, what it is by the first address that is given."""
+    named, given = record.get("brokerId"), next((record[key] for key in addresses if record.get(key)), "")
+    if isinstance(named, str) and named:
+        return named
+    return urlsplit(given).netloc if isinstance(given, str) else ""
 
 
 def boundaries_in(local_policies: Mapping[str, Any]) -> Any:  # noqa: ANN401 - as it was written, whatever that is

@@ -67,12 +67,11 @@ class BrokerRecords:
         if znode is None:
             self._view.drop_broker(broker_id)
             return
-        registration = Registration(parse_broker_id(name), znode.czxid)
+        registration = self.register(name, znode)
         known = self._view.brokers.get(broker_id)
         if known is not None and known.registration == registration and known.znode_version == znode.version:
             self._raise_doubt(broker_id, known.record)
             return
-        self._register(registration)
         where = paths.broker(name)
         decoded = self._decoded.get(where)
         record, report = decoded.result() if decoded else self._decode(where, znode.data)
@@ -81,14 +80,16 @@ class BrokerRecords:
             self._take_in(registration, report)
         self._raise_doubt(broker_id, record)
 
-    def _register(self, registration: Registration) -> None:
-        if self._view.registrations.get(registration.broker) == registration:
-            return
-        self._view.drop_broker(registration.broker)
-        self._view.registrations[registration.broker] = registration
-        at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
-        if at_once or registration.broker in self._view.laid_down.controls.held_off:
-            self._view.unsettled += 1  # bundles may have waited for it
+    def register(self, name: str, znode: Znode) -> Registration:
+        """Whose life the znode of a broker stands for, whatever is in it; raises `InvalidNameError`."""
+        registration = Registration(parse_broker_id(name), znode.czxid)
+        if self._view.registrations.get(registration.broker) != registration:
+            self._view.drop_broker(registration.broker)
+            self._view.registrations[registration.broker] = registration
+            at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
+            if at_once or registration.broker in self._view.laid_down.controls.held_off:
+                self._view.unsettled += 1  # bundles may have waited for it
+        return registration
 
     def _take_in(self, registration: Registration, report: BrokerReport) -> None:
         most_age_s = self._live.planner.broker_load_data_ttl_in_seconds

@@ -18,9 +18,10 @@ import structlog
 
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
-from loadmanager.core.names import InvalidNameError, NamespaceName
+from loadmanager.core.names import NamespaceName
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.leader.picture.broker_records import BrokerRecords
+from loadmanager.leader.picture.faults import Faults
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.rereading import Rereading
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
@@ -63,6 +64,7 @@ class Intake:
         self._on_change = on_change
         self._rereading = Rereading(self._read_and_apply)
         self._brokers = BrokerRecords(view, live)
+        self._faults = Faults(view.faults)
         self._is_watching = False
         self._commits_when_asked = 0
         self._apply_by_kind = {
@@ -73,7 +75,11 @@ class Intake:
             "configuration": self._apply_configuration,
             "learned": self._apply_learned,
         }
-        self.records_rejected = 0
+
+    @property
+    def records_rejected(self) -> int:
+        """How many faults of records came up."""
+        return self._faults.counted
 
     @property
     def reports_applied(self) -> int:
@@ -190,19 +196,12 @@ class Intake:
         apply = self._apply_by_kind.get(kind)
         if apply is None:
             return
-        try:
+        with self._faults.of(path):
             apply(name, znode)
-        except (InvalidRecordError, InvalidNameError) as error:
-            self.reject(path, error)
-        else:
-            self._view.faults.pop(path, None)
 
     def reject(self, path: str, error: Exception) -> None:
         """List what is wrong with a znode until it is mended; counted and logged once."""
-        if self._view.faults.get(path) != str(error):
-            self.records_rejected += 1
-            log.warning("record_rejected", path=path, error=str(error))
-        self._view.faults[path] = str(error)
+        self._faults.reject(path, error)
 
     def _apply_election(self, read: dict[str, Znode | None]) -> None:
         if paths.EPOCH not in read:
@@ -213,13 +212,9 @@ class Intake:
         if leader is None:
             self._view.faults.pop(paths.LEADER, None)
             return
-        try:
+        record = LeaderRecord(broker_id="", service_url="", epoch=0)
+        with self._faults.of(paths.LEADER):
             record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
-        except InvalidRecordError as error:
-            self.reject(paths.LEADER, error)
-            record = LeaderRecord(broker_id="", service_url="", epoch=0)
-        else:
-            self._view.faults.pop(paths.LEADER, None)
         self._view.leader = Sighting(
             record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid
         )
