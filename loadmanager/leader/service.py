@@ -31,6 +31,7 @@ from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.carrying_out.agents import Agents
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
+from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.commands import BundleCommands
@@ -130,7 +131,7 @@ class Node:
         return Executor(
             self.view,
             self.ledger,
-            self.election,
+            AgentOwners(self.view, self.election, lambda: self.live.current.unload_attempt_timeout_ms / 1000),
             self.journal,
             lambda: _executor_settings(self.live.current),
             self.desk.churn,
@@ -358,7 +359,6 @@ def _recorded(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, 
 def _executor_settings(settings: Settings) -> ExecutorSettings:
     return ExecutorSettings(
         deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
-        attempt_timeout_s=settings.unload_attempt_timeout_ms / 1000,
         concurrency=settings.max_concurrent_unloads,
         concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
     )
