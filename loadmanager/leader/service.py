@@ -17,6 +17,7 @@ from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.carrying_out.agents import Agents
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
+from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.commands import BundleCommands
@@ -83,7 +84,7 @@ class Node(Candidate):
         return Executor(
             self.view,
             self.ledger,
-            self.election,
+            AgentOwners(self.view, self.election, lambda: self.live.current.unload_attempt_timeout_ms / 1000),
             self.journal,
             lambda: _executor_settings(self.live.current),
             self.desk.churn,
@@ -195,7 +196,6 @@ class Node(Candidate):
 def _executor_settings(settings: Settings) -> ExecutorSettings:
     return ExecutorSettings(
         deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
-        attempt_timeout_s=settings.unload_attempt_timeout_ms / 1000,
         concurrency=settings.max_concurrent_unloads,
         concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
     )
