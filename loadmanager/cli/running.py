@@ -15,7 +15,7 @@ from typing import TypeVar
 import orjson
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
-from loadmanager.config import StoreSettings, load_settings
+from loadmanager.config import StoreSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.observability import configure_logging
 from loadmanager.store.foreign import refuse_pulsar
@@ -90,10 +90,11 @@ def start_up(model: type[S], config: Path | None, *, json_lines: bool) -> S:
 
 def store_of(settings: StoreSettings, *, create_chroot: bool = True) -> ZooKeeperStore:
     """The store that the settings name, not started; `ConfigurationError` when they name none."""
+    hosts, chroot = zookeeper_parts(settings.metadata_store_url)
     return ZooKeeperStore(
-        settings.zookeeper_hosts,
+        hosts,
         session_timeout_s=settings.session_timeout_s,
-        chroot=settings.zookeeper_chroot,
+        chroot=chroot,
         connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
         create_chroot=create_chroot,
     )

@@ -17,6 +17,12 @@ def _weight(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
+def zookeeper_parts(url: str) -> tuple[str, str]:
+    """The servers and the chroot of zk:host:port,host:port/chroot; the chroot is empty where there is none."""
+    hosts, slash, chroot = url.removeprefix("zk:").partition("/")
+    return hosts, slash + chroot.rstrip("/") if chroot else ""
+
+
 class StoreSettings(KeyedSettings):
     """How to reach the metadata store."""
 
@@ -35,15 +41,6 @@ class StoreSettings(KeyedSettings):
     metadata_store_connect_timeout_millis: PositiveMs = Field(
         15_000, description="How long a process waits at its start for ZooKeeper before it gives up."
     )
-
-    @property
-    def zookeeper_hosts(self) -> str:
-        return self.metadata_store_url.removeprefix("zk:").partition("/")[0]
-
-    @property
-    def zookeeper_chroot(self) -> str:
-        _, slash, chroot = self.metadata_store_url.removeprefix("zk:").partition("/")
-        return slash + chroot.rstrip("/") if chroot else ""
 
     @property
     def session_timeout_s(self) -> float:

@@ -22,16 +22,18 @@ from loadmanager.decide.collecting import Collected, Reader, as_record, walk, wi
 from loadmanager.decide.settings import known_settings, usable_settings
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
+from loadmanager.store.pulsars_paths import (
+    CLUSTERS,
+    DYNAMIC_CONFIGURATION,
+    LOCAL_POLICIES,
+    OWNERSHIP,
+    RESOURCE_QUOTAS,
+)
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, ResourceQuota
 from loadmanager.wire.load_report import find_load_report, local_broker_data_of
 from loadmanager.wire.policies import FailoverPolicy, IsolationData
 
-_QUOTAS = f"{paths.ROOT}/resource-quota"
-_LOCAL_POLICIES = "/admin/local-policies"
-_OWNERSHIP = "/namespace"
-_CLUSTERS = "/admin/clusters"
-_DYNAMIC_CONFIGURATION = "/admin/configuration"
 _EXTENSIBLE = "ExtensibleLoadManagerImpl"
 
 _Record = tuple[str, str, dict[str, Any]]
@@ -60,10 +62,10 @@ async def collect_pulsar(
 
 
 async def _check_cluster(store: Reader, told: BrokerSettings) -> None:
-    clusters = await store.children(_CLUSTERS)
+    clusters = await store.children(CLUSTERS)
     if clusters and told.cluster not in clusters:
         raise BrokerSettingsError(
-            f"--admin-url {told.url}: a broker of the cluster {told.cluster!r}, and {_CLUSTERS} has"
+            f"--admin-url {told.url}: a broker of the cluster {told.cluster!r}, and {CLUSTERS} has"
             f" {', '.join(sorted(clusters))}: give a broker of the cluster in this metadata store"
         )
 
@@ -145,7 +147,7 @@ def _only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
 
 
 async def _namespaces(store: Reader, collected: Collected) -> None:
-    for name, path, record in await _records_of_namespaces(store, collected, _LOCAL_POLICIES):
+    for name, path, record in await _records_of_namespaces(store, collected, LOCAL_POLICIES):
         namespace: dict[str, Any] = {"hashFunction": "crc32"}
         bundles = record.get("bundles")
         if isinstance(bundles, dict) and bundles.get("boundaries"):
@@ -157,7 +159,7 @@ async def _namespaces(store: Reader, collected: Collected) -> None:
 
 async def _ownership(store: Reader, collected: Collected) -> None:
     namespaces = collected.content["namespaces"]
-    for name, path, record in await _records_of_bundles(store, collected, _OWNERSHIP):
+    for name, path, record in await _records_of_bundles(store, collected, OWNERSHIP):
         owner = record.get("brokerId") or _address(record.get("httpUrl") or record.get("httpUrlTls") or "")
         if owner not in collected.content["brokers"]:
             collected.faults.append(f"{path}: owner {owner!r} is not registered")
@@ -184,23 +186,23 @@ async def _averages(store: Reader, collected: Collected) -> None:
 
 
 async def _quotas(store: Reader, collected: Collected) -> None:
-    default = await _records(store, collected, {DEFAULT_QUOTA_NAME: f"{_QUOTAS}/{DEFAULT_QUOTA_NAME}"})
-    for name, path, record in default + await _records_of_bundles(store, collected, _QUOTAS):
+    default = await _records(store, collected, {DEFAULT_QUOTA_NAME: f"{RESOURCE_QUOTAS}/{DEFAULT_QUOTA_NAME}"})
+    for name, path, record in default + await _records_of_bundles(store, collected, RESOURCE_QUOTAS):
         collected.add("resourceQuotas", name, _only(record, ResourceQuota.__annotations__), path)
 
 
 async def _policies(store: Reader, collected: Collected, cluster: str | None) -> None:
-    clusters = [cluster] if cluster else await store.children(_CLUSTERS)
+    clusters = [cluster] if cluster else await store.children(CLUSTERS)
     local = [name for name in clusters if name != "global"]
     if len(local) > 1:
-        collected.faults.append(f"{_CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
+        collected.faults.append(f"{CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
         return
     for name in local:
-        path = f"{_CLUSTERS}/{name}/namespaceIsolationPolicies"
+        path = f"{CLUSTERS}/{name}/namespaceIsolationPolicies"
         for _, _, policies in await _records(store, collected, {name: path}):
             for policy, data in policies.items():
                 collected.add("isolationPolicies", policy, _isolation(data), path)
-        domains = f"{_CLUSTERS}/{name}/failureDomain"
+        domains = f"{CLUSTERS}/{name}/failureDomain"
         named = {domain: f"{domains}/{domain}" for domain in await store.children(domains)}
         for domain, path, record in await _records(store, collected, named):
             collected.add("failureDomains", domain, _only(record, ("brokers",)), path)
@@ -224,7 +226,7 @@ async def _configuration(store: Reader, collected: Collected, told: BrokerSettin
     if told is not None:
         values, faults = usable_settings(told.texts, f"--admin-url {told.url}")
         collected.faults += faults
-    for _, path, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
+    for _, path, record in await _records(store, collected, {"": DYNAMIC_CONFIGURATION}):
         texts = {key: value for key, value in known_settings(record).items() if isinstance(value, str)}
         values, faults = usable_settings(texts, path, values)
         collected.faults += faults
