@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from loadmanager.core.names import namespace_of
 from loadmanager.decide.checks import check, declared_bundles, parse_bundle
@@ -107,10 +107,3 @@ def without_empty_averages(averages: Mapping[str, Any], broker: Mapping[str, Any
     """The time averages of a broker, None for those it starts with: they say nothing of the bundles it has by now."""
     is_used = bool(broker.get("lastStats")) or bool(broker.get("bundles"))
     return None if is_used and not any(averages.values()) else averages
-
-
-def as_record(value: object, where: str) -> dict[str, Any]:
-    """An object of JSON; `InvalidRecordError` for anything else."""
-    if not isinstance(value, dict):
-        raise InvalidRecordError(f"{where}: expected a JSON object")
-    return cast("dict[str, Any]", value)
