@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Protocol, cast
 
 from loadmanager.core.names import namespace_of
@@ -14,6 +16,8 @@ from loadmanager.store.codec import decode
 from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, DumpLine, decode_line, encode
 
 THE_DUMP = "the dump"
+
+_REQUESTS_AT_A_TIME = 64
 
 
 class Reader(Protocol):
@@ -93,14 +97,26 @@ class Collected:
 
 async def walk(store: Reader, root: str, levels: int) -> list[str]:
     """The names below `root` so many levels down, joined by `/`."""
-    names = [""]
-    for _ in range(levels):
-        names = [
-            f"{name}/{child}" if name else child
-            for name in names
-            for child in await store.children(f"{root}/{name}" if name else root)
-        ]
+    names = await store.children(root)
+    for _ in range(1, levels):
+        names = [*chain.from_iterable((await below(store, root, names)).values())]
     return names
+
+
+async def below(store: Reader, root: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """By each of these names below `root` those one level down, joined by `/`; many are asked for at a time.
+
+    If that fails, then once no request is under way any more, and with the error of the first name in their order.
+    """
+    found: dict[str, list[str]] = {}
+    for first in range(0, len(names), _REQUESTS_AT_A_TIME):
+        asked = names[first : first + _REQUESTS_AT_A_TIME]
+        requests = [store.children(f"{root}/{name}") for name in asked]
+        for name, children in zip(asked, await asyncio.gather(*requests, return_exceptions=True), strict=True):
+            if isinstance(children, BaseException):
+                raise children
+            found[name] = [f"{name}/{child}" for child in children]
+    return found
 
 
 def without_empty_averages(averages: Mapping[str, Any], broker: Mapping[str, Any]) -> Mapping[str, Any] | None:

@@ -11,6 +11,7 @@ others is empty, and stays when they go.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -18,7 +19,7 @@ import orjson
 
 from loadmanager.decide.broker_settings import BrokerSettings, BrokerSettingsError
 from loadmanager.decide.checks import is_range
-from loadmanager.decide.collecting import Collected, Reader, as_record, walk, without_empty_averages
+from loadmanager.decide.collecting import Collected, Reader, as_record, below, walk, without_empty_averages
 from loadmanager.decide.settings import known_settings, usable_settings
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
@@ -100,17 +101,16 @@ async def _records_of_namespaces(store: Reader, collected: Collected, root: str)
     clusters: list[str] = []
     names = await walk(store, root, 2)
     found = await _records(store, collected, {name: f"{root}/{name}" for name in names}, clusters)
-    names = [f"{cluster}/{child}" for cluster in clusters for child in await store.children(f"{root}/{cluster}")]
+    names = [*chain.from_iterable((await below(store, root, clusters)).values())]
     return found + await _records(store, collected, {name: f"{root}/{name}" for name in names}, [])
 
 
 async def _records_of_bundles(store: Reader, collected: Collected, root: str) -> list[_Record]:
     """What is kept for each bundle below `root`: where a range is expected may be a namespace of the first form."""
-    named: dict[str, str] = {}
-    for name in await walk(store, root, 3):
-        children = [] if is_range(name.rpartition("/")[2]) else await store.children(f"{root}/{name}")
-        named |= {each: f"{root}/{each}" for each in ([f"{name}/{child}" for child in children] or [name])}
-    return await _records(store, collected, named, [])
+    names = await walk(store, root, 3)
+    of_namespaces = await below(store, root, [name for name in names if not is_range(name.rpartition("/")[2])])
+    names = [each for name in names for each in of_namespaces.get(name) or [name]]
+    return await _records(store, collected, {name: f"{root}/{name}" for name in names}, [])
 
 
 async def collect_brokers(store: Reader, collected: Collected) -> None:
