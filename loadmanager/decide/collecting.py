@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -17,8 +16,6 @@ from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, DumpLine, decode_line, enc
 
 THE_DUMP = "the dump"
 
-_REQUESTS_AT_A_TIME = 64
-
 
 class Reader(Protocol):
     """All that a dump asks of a metadata store: nothing that changes it."""
@@ -28,6 +25,8 @@ class Reader(Protocol):
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]: ...
 
     async def children(self, path: str) -> list[str]: ...
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]: ...
 
 
 @dataclass(slots=True)
@@ -104,19 +103,9 @@ async def walk(store: Reader, root: str, levels: int) -> list[str]:
 
 
 async def below(store: Reader, root: str, names: Sequence[str]) -> dict[str, list[str]]:
-    """By each of these names below `root` those one level down, joined by `/`; many are asked for at a time.
-
-    If that fails, then once no request is under way any more, and with the error of the first name in their order.
-    """
-    found: dict[str, list[str]] = {}
-    for first in range(0, len(names), _REQUESTS_AT_A_TIME):
-        asked = names[first : first + _REQUESTS_AT_A_TIME]
-        requests = [store.children(f"{root}/{name}") for name in asked]
-        for name, children in zip(asked, await asyncio.gather(*requests, return_exceptions=True), strict=True):
-            if isinstance(children, BaseException):
-                raise children
-            found[name] = [f"{name}/{child}" for child in children]
-    return found
+    """By each of these names below `root` those one level down, joined by `/`."""
+    found = await store.children_many([f"{root}/{name}" for name in names])
+    return {name: [f"{name}/{child}" for child in children] for name, children in zip(names, found, strict=True)}
 
 
 def without_empty_averages(averages: Mapping[str, Any], broker: Mapping[str, Any]) -> Mapping[str, Any] | None:
