@@ -34,7 +34,7 @@ NO_LIFE = 0
 
 
 class PulsarNamespaces:
-    """What was read is put here, and `put_together` has the view follow; then each `Sighted` is told."""
+    """What was read is put here; `put_together` has the view follow. `owners` are those of all bundles in the view."""
 
     def __init__(self, view: ClusterView, on_moved: Callable[[Sighted], None]) -> None:
         self._view = view
@@ -95,16 +95,14 @@ class PulsarNamespaces:
         """These registered, again or for the first time, or are gone."""
         self._touched |= {name for name, said in self._said.items() if not brokers.isdisjoint(said.values())}
 
-    def put_together(self) -> None:
-        """Have the view follow in all namespaces that something was put of."""
+    def take_touched(self) -> list[str]:
+        """The namespaces that something was put of since they were last taken."""
         touched, self._touched = self._touched, set()
-        sighted: list[Sighted] = []
-        for namespace in sorted(touched):
-            sighted += self._put(namespace, time.time_ns() // 1_000_000)
-        for each in sighted:
-            self._on_moved(each)
+        return sorted(touched)
 
-    def _put(self, namespace: str, now_ms: int) -> list[Sighted]:
+    def put_together(self, namespace: str) -> None:
+        """Have the view follow what was put of a namespace; then what moved in it is told."""
+        now_ms = time.time_ns() // 1_000_000
         former = self._former(namespace)
         entry = self._entry(namespace, former, now_ms)
         texts = () if entry is None else entry.state.bundles.range_texts()
@@ -114,7 +112,8 @@ class PulsarNamespaces:
             self._view.drop_namespace(namespace)
         elif known is None or (known.state, known.unreadable) != (entry.state, entry.unreadable):
             self._view.put_namespace(entry)
-        return sighted
+        for each in sighted:
+            self._on_moved(each)
 
     def _former(self, namespace: str) -> dict[str, Ownership]:
         known = self._view.namespaces.get(namespace)

@@ -1,12 +1,12 @@
 """From Pulsar's znodes to the view: watches say where something changed, this reads it again and applies it.
 
-Level-triggered, as `leader.picture.intake` is for a node, with watches on the trees of `_ROOTS`:
+Level-triggered, as `leader.picture.intake` is for a node, with a watch on each tree of `trees`:
 
-what happened                                   what is read
--------------                                   ------------
-the last of the watches is in force             everything: the view is fresh once that is applied
-a znode of a tree changed                       that znode; of policies of clusters all, which are few
-the connection broke                            nothing, and the view is not fresh, until all watches are in force again
+what is heard                           what is read
+-------------                           ------------
+the last of the watches is in force     everything: the view is fresh once that is applied
+a change below a watch                  that znode; of the policies of the cluster all, which are few
+the connection broke                    nothing, and the view is not fresh, until all watches are in force again
 
 Everything is read exactly, also the znode of each owner: a thousand of them are one request. Watching costs Pulsar's
 ZooKeeper less than asking would (see `benchmarks/bench_beside.py`). Batches are apart, so that brokers that report all
@@ -20,26 +20,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
 
 from loadmanager.beside.namespaces import PulsarNamespaces
 from loadmanager.beside.policies import ClusterPolicies
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.seeding import Seeding
+from loadmanager.beside.trees import EVERYTHING, WATCHED, Records, Trees
 from loadmanager.beside.znodes import (
     NamesOfPulsar,
     decode_cut,
     decode_leader,
     decode_owner,
     decode_texts,
-    record_at,
+    path_of,
 )
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.judging import Sighted
 from loadmanager.core.names import BrokerId, BundleName, InvalidNameError
 from loadmanager.core.ownership import Registration
-from loadmanager.decide.collecting import walk
-from loadmanager.decide.pulsar import names_in_clusters, names_of_bundles
 from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.picture.broker_records import BrokerRecords
 from loadmanager.leader.picture.faults import Faults
@@ -48,17 +49,18 @@ from loadmanager.leader.picture.rereading import Rereading
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths, pulsars_paths
 from loadmanager.store.base import SessionState, Znode
-from loadmanager.store.pulsars_paths import CLUSTERS, DYNAMIC_CONFIGURATION, FLAGS, LOCAL_POLICIES, OWNERSHIP, READ_ONLY
+from loadmanager.store.pulsars_paths import CLUSTERS, DYNAMIC_CONFIGURATION, LOCAL_POLICIES, OWNERSHIP, READ_ONLY
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.pulsar import NO_LOAD, publishes_no_load
 
-_ROOTS = (paths.BROKERS, OWNERSHIP, LOCAL_POLICIES, CLUSTERS, DYNAMIC_CONFIGURATION, paths.LEADER, FLAGS)
-_EVERYTHING = "/"
 _APART_S = 0.25
-_LOAD_MANAGER = "ModularLoadManagerImpl"
+_RECORDS_AT_A_TIME, _NAMESPACES_AT_A_TIME, _REPORTS_AT_A_TIME = 1_000, 20, 10
+"""What is applied before others get their turn: a few milliseconds' work."""
 _NEVER = float("-inf")
+_LOAD_MANAGER = "ModularLoadManagerImpl"
 
-_Read = Mapping[str, Znode | None]
+_Apply = Callable[[str, Znode | None], None]
+_Item = TypeVar("_Item")
 
 
 class PulsarIntake:
@@ -85,9 +87,10 @@ class PulsarIntake:
         names = NamesOfPulsar(view.model.known_bundles)
         self._brokers = BrokerRecords(view, live, names, _find_fault)
         self._namespaces = PulsarNamespaces(view, on_moved)
+        self._trees = Trees(store, self._known)
         self._policies = ClusterPolicies(store, view, self._faults, cluster)
         self._seeding = Seeding(store, view.model)
-        self._apply_by_root = {
+        self._apply_by_root: dict[str, _Apply] = {
             OWNERSHIP: self._apply_owner,
             LOCAL_POLICIES: self._apply_cut,
             DYNAMIC_CONFIGURATION: self._apply_configuration,
@@ -133,7 +136,7 @@ class PulsarIntake:
     async def run(self) -> None:
         """Read and apply for as long as the process lives."""
         unsubscribe = [self._store.on_session(self._session_changed)]
-        unsubscribe += [self._store.watch(root, self._notified) for root in _ROOTS]
+        unsubscribe += [self._store.watch(root, self._notified) for root in WATCHED]
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._rereading.run())
@@ -144,7 +147,7 @@ class PulsarIntake:
 
     def mark_dirty(self, path: str) -> None:
         """Have `path` read again soon; that of a tree stands for all in it."""
-        if path == _EVERYTHING or path in _ROOTS:
+        if path == EVERYTHING or path in WATCHED:
             self._view.is_fresh = False
         self._rereading.mark(path)
 
@@ -159,7 +162,7 @@ class PulsarIntake:
         self._read_since.add(path)
         broker = None if znode is None else decode_owner(znode.data, path)
         self._namespaces.put_owner(str(bundle), broker)
-        self._namespaces.put_together()
+        self._namespaces.put_together(str(bundle.namespace))
         self._on_change()
         return self._namespaces.find_owner(str(bundle))
 
@@ -174,12 +177,12 @@ class PulsarIntake:
 
         What changed before all watches are in force is read with everything else.
         """
-        if len(self._armed) == len(_ROOTS):
+        if len(self._armed) == len(WATCHED):
             self.mark_dirty(path)
-        elif path in _ROOTS:
+        elif path in WATCHED:
             self._armed.add(path)
-            if len(self._armed) == len(_ROOTS):
-                self.mark_dirty(_EVERYTHING)
+            if len(self._armed) == len(WATCHED):
+                self.mark_dirty(EVERYTHING)
 
     def _session_changed(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
@@ -190,72 +193,60 @@ class PulsarIntake:
 
     async def _read_and_apply(self, batch: set[str]) -> None:
         self._read_since.clear()
-        if any(path == _EVERYTHING or path.startswith(CLUSTERS) for path in batch):
+        if any(path == EVERYTHING or path.startswith(CLUSTERS) for path in batch):
             await self._policies.read()
-        ordered = sorted(await self._find_records(batch))
-        read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
-        read |= await self._read_below_places(read)
-        await self._brokers.decode_long(read)
-        self._apply(read)
+        read = await self._trees.read(batch)
+        await self._brokers.decode_long({paths.broker(name): znode for name, znode in read[paths.BROKERS].items()})
+        await self._apply(read)
         self._find_fresh()
         self._on_change()
 
-    async def _find_records(self, batch: set[str]) -> set[str]:
-        """The znodes to be read: of a whole tree those that are there, and those that were."""
-        roots = _ROOTS if _EVERYTHING in batch else [root for root in _ROOTS if root in batch]
-        found = {*batch, *roots}
-        for root in roots:
-            found |= {path for path in self._view.faults if path.startswith(f"{root}/")}
-        if FLAGS in roots:
-            found.add(READ_ONLY)
-        if paths.BROKERS in roots:
-            found |= {*map(paths.broker, await self._store.children(paths.BROKERS))}
-            found |= {*map(paths.broker, self._view.registrations)}
-        if OWNERSHIP in roots:
-            found |= {*map(pulsars_paths.owner, await names_of_bundles(self._store, OWNERSHIP))}
-            found |= {*map(pulsars_paths.owner, self._namespaces.owned_bundles())}
-        if LOCAL_POLICIES in roots:
-            found |= {*map(pulsars_paths.local_policies, await walk(self._store, LOCAL_POLICIES, 2))}
-            found |= {*map(pulsars_paths.local_policies, self._namespaces.with_policies)}
-        return {path for path in found if record_at(path) is not None}
-
-    async def _read_below_places(self, read: _Read) -> _Read:
-        """What lies below empty znodes of local policies: namespaces of Pulsar's first form, by their clusters."""
-        prefix = f"{LOCAL_POLICIES}/"
-        empty = [path for path, znode in read.items() if znode is not None and not znode.data]
-        places = [path.removeprefix(prefix) for path in empty if path.startswith(prefix)]
-        names = await names_in_clusters(self._store, LOCAL_POLICIES, places)
-        below = [path for path in map(pulsars_paths.local_policies, names) if path not in read and record_at(path)]
-        return dict(zip(below, await self._store.get_many(below), strict=True))
+    def _known(self, root: str) -> list[str]:
+        """What is known of a tree, by what the records are about."""
+        known: dict[str, Iterable[str]] = {
+            paths.BROKERS: self._view.registrations,
+            OWNERSHIP: self._namespaces.owned_bundles(),
+            LOCAL_POLICIES: self._namespaces.with_policies,
+        }
+        faults = [path.removeprefix(f"{root}/") for path in self._view.faults if path.startswith(f"{root}/")]
+        return [*known.get(root, ()), *faults]
 
     def _find_fresh(self) -> None:
-        is_watching = len(self._armed) == len(_ROOTS)
-        if is_watching and not any(map(self._rereading.is_marked, (_EVERYTHING, *_ROOTS))):
+        is_watching = len(self._armed) == len(WATCHED)
+        if is_watching and not any(map(self._rereading.is_marked, (EVERYTHING, *WATCHED))):
             self._was_read = True
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
 
-    # What is applied
+    async def _apply(self, read: Records) -> None:
+        """First who lives, then who owns what, then what brokers report: a report is to meet the owners of its time.
 
-    def _apply(self, read: _Read) -> None:
-        """First who lives, then who owns what, then what brokers report: a report is to meet the owners of its time."""
-        self._register({path: znode for path, znode in read.items() if path.startswith(f"{paths.BROKERS}/")})
-        for path, znode in read.items():
-            root, name = record_at(path) or ("", "")
-            if root != paths.BROKERS and path not in self._read_since:
-                with self._faults.of(path):
-                    self._apply_by_root[root](name, znode)
-        self._namespaces.put_together()
+        Others get their turn meanwhile; each namespace, and each report, is applied as a whole.
+        """
+        self._register(read[paths.BROKERS])
+        for root, apply in self._apply_by_root.items():
+            for part in _parts(read[root].items(), _RECORDS_AT_A_TIME):
+                for name, znode in part:
+                    self._apply_record(root, name, znode, apply)
+                await asyncio.sleep(0)
+        for namespaces in _parts(self._namespaces.take_touched(), _NAMESPACES_AT_A_TIME):
+            for namespace in namespaces:
+                self._namespaces.put_together(namespace)
+            await asyncio.sleep(0)
         self._policies.lay_down(self._namespaces.groups())
-        for path, znode in read.items():
-            root, name = record_at(path) or ("", "")
-            if root == paths.BROKERS:
-                with self._faults.of(path):
-                    self._brokers.apply(name, znode)
+        for part in _parts(read[paths.BROKERS].items(), _REPORTS_AT_A_TIME):
+            for name, znode in part:
+                self._apply_record(paths.BROKERS, name, znode, self._brokers.apply)
+            await asyncio.sleep(0)
 
-    def _register(self, read: _Read) -> None:
+    def _apply_record(self, root: str, name: str, znode: Znode | None, apply: _Apply) -> None:
+        path = path_of(root, name)
+        if path not in self._read_since:
+            with self._faults.of(path):
+                apply(name, znode)
+
+    def _register(self, brokers: Mapping[str, Znode | None]) -> None:
         registrations, changed = self._view.registrations, set()
-        for path, znode in read.items():
-            broker = BrokerId(path.removeprefix(f"{paths.BROKERS}/"))
+        for broker, znode in ((BrokerId(name), znode) for name, znode in brokers.items()):
             before = registrations.get(broker)
             if znode is None:
                 self._view.drop_broker(broker)
@@ -297,6 +288,12 @@ class PulsarIntake:
 
     def _apply_read_only(self, _: str, znode: Znode | None) -> None:
         self.is_read_only = znode is not None
+
+
+def _parts(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    remaining = iter(items)
+    while part := list(islice(remaining, size)):
+        yield part
 
 
 def _find_fault(record: LocalBrokerData) -> str | None:

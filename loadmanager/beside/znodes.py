@@ -75,7 +75,7 @@ class NamesOfPulsar:
 
 
 def record_at(path: str) -> tuple[str, str] | None:
-    """The tree that the record at a path is in, and what it is about there; None for folders, and all that is not read.
+    """The tree that the record at a path is in, and what it is about; None for folders, and for what is none of ours.
 
     Of a znode that is the only one of its kind both are its path.
     """
@@ -88,6 +88,11 @@ def record_at(path: str) -> tuple[str, str] | None:
     return None
 
 
+def path_of(root: str, name: str) -> str:
+    """Where the record of a tree is that is about this."""
+    return name if name.startswith("/") else f"{root}/{name}"
+
+
 def namespace_name(text: str) -> NamespaceName:
     """A namespace of either form: the cluster of the first form belongs to the name. Raises `InvalidNameError`."""
     tenant, *names = text.split("/")
@@ -95,8 +100,8 @@ def namespace_name(text: str) -> NamespaceName:
 
 
 def decode_owner(data: bytes, where: str) -> BrokerId:
-    """The broker that owns a bundle."""
-    return _broker(owner_in(parse_record(decode(data, where), where)), where)
+    """The broker that owns a bundle: a broker writes the same of all its bundles."""
+    return _find_owner(data) or _owner(data, where)
 
 
 def decode_leader(data: bytes, where: str) -> BrokerId:
@@ -142,6 +147,18 @@ def decode_texts(data: bytes, where: str) -> dict[str, str]:
 def decode_averages(data: bytes, where: str) -> BundleAverages:
     """The averages of one bundle."""
     return averages_of(parse_model(BundleData, decode(data, where), where))
+
+
+@lru_cache(maxsize=1 << 14)
+def _find_owner(data: bytes) -> BrokerId | None:
+    try:
+        return _owner(data, "")
+    except InvalidRecordError:
+        return None
+
+
+def _owner(data: bytes, where: str) -> BrokerId:
+    return _broker(owner_in(parse_record(decode(data, where), where)), where)
 
 
 def _broker(named: str, where: str) -> BrokerId:
