@@ -21,6 +21,7 @@ from loadmanager.core.leadership import Term
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings

@@ -228,7 +228,7 @@ async def _sample(
 ) -> None:
     """Everything once, as a checkpoint; then each new report, whenever it is looked at."""
     every_s, for_s = every_for_s
-    store = store_of(settings, create_chroot=False)
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
         taken_at_ms = _now_ms()
