@@ -91,7 +91,10 @@ class PulsarAdmin:
                 return None
             raise
         found = _texts(answer)
-        return BrokerId(found.get("brokerId") or found.get("serviceUrl", "").partition("://")[2])
+        leader = found.get("brokerId") or found.get("serviceUrl", "").partition("://")[2]
+        if not leader:
+            raise no_pulsar(answer)
+        return BrokerId(leader)
 
     async def dynamic(self) -> dict[str, str]:
         """What dynamic configuration overrides, by key."""
