@@ -6,36 +6,23 @@ what operators tell them. Each has a view; what is told is copied into the one t
 
 from __future__ import annotations
 
-import asyncio
-import time
-
 import structlog
 
 from loadmanager.beside.asking import AskedBrokers
 from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.settings import PulsarSettings
-from loadmanager.beside.shadowing import ShadowDrains, ShadowPlans
 from loadmanager.config import BesideSettings, settings_of
-from loadmanager.core.leadership import Term
-from loadmanager.leader.balancing.draining import Drainer
-from loadmanager.leader.balancing.plans import PlanKeeper
-from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
-from loadmanager.leader.deciding.desk import MINUTE_S, Desk
+from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
-from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.recording.recorded_model import RecordedModel
-from loadmanager.leader.scraping import scrape_of_moves
 from loadmanager.leader.term.operators import Operators
-from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.store.base import MetadataStore
 
 log = structlog.get_logger(__name__)
 
