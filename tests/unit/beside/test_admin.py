@@ -110,7 +110,6 @@ async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"[1]", b'{"a": 1}'])
 async def test_what_answers_and_is_no_pulsar_is_refused(pulsar: FakePulsar, admin: PulsarAdmin, body: bytes) -> None:
     pulsar.faults.answer("/brokers", 200, body, times=3)
-    calls = [admin.brokers, lambda: admin.settings(pulsar.urls[0]), admin.leader]
-    for call in calls:
+    for answer in (admin.brokers(), admin.settings(pulsar.urls[0]), admin.leader()):
         with pytest.raises(PulsarRefusedError, match=r"answered 200.*: no answer of a Pulsar: give the web service"):
-            await call()
+            await answer
