@@ -7,6 +7,7 @@ from loadmanager.core.reasons.churn import ChurnReason
 from loadmanager.core.reasons.doubts import DoubtReason
 from loadmanager.core.reasons.explanations import ExplanationReason
 from loadmanager.core.reasons.filters import FilterReason
+from loadmanager.core.reasons.judging import JudgingReason
 from loadmanager.core.reasons.merging import MergeReason
 from loadmanager.core.reasons.ownership import OwnershipReason
 from loadmanager.core.reasons.placement import PlacementReason
@@ -20,6 +21,7 @@ __all__ = [
     "DoubtReason",
     "ExplanationReason",
     "FilterReason",
+    "JudgingReason",
     "MergeReason",
     "OwnershipReason",
     "PlacementReason",
