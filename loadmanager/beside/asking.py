@@ -18,6 +18,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.settings import KEYS
 from loadmanager.decide.broker_settings import BrokerSettings
+from loadmanager.leader.deciding.desk import MINUTE_S
 from loadmanager.leader.picture.view import ClusterView
 
 log = structlog.get_logger(__name__)
@@ -28,6 +29,8 @@ _STALE_S = 600.0
 _SHEDS = KEYS["shedding_enabled"]
 _SPLITS = KEYS["auto_bundle_split_enabled"]
 _ON = "true"
+_REPORTS = "loadBalancerReportUpdateMaxIntervalMinutes"
+_REPORTS_BY_DEFAULT_S = 15 * MINUTE_S
 
 
 class Tells(Protocol):
@@ -86,6 +89,12 @@ class AskedBrokers:
     def splitting(self) -> list[BrokerId]:
         """The brokers that split bundles by themselves, if they lead."""
         return self._with(_SPLITS)
+
+    @property
+    def report_interval_s(self) -> float:
+        """After how long a broker reports though nothing has changed; of several the longest."""
+        told = (each.texts.get(_REPORTS) for _, each in self._told.values())
+        return max((float(text) * MINUTE_S for text in told if text is not None), default=_REPORTS_BY_DEFAULT_S)
 
     def _with(self, key: str) -> list[BrokerId]:
         """Those where a switch is on, as it is by default."""
