@@ -7,32 +7,28 @@ what operators tell them. Each has a view; what is told is copied into the one t
 from __future__ import annotations
 
 import asyncio
-import time
 
 import structlog
 
+from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
 from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.settings import PulsarSettings
-from loadmanager.beside.shadowing import ShadowDrains, ShadowPlans
 from loadmanager.config import BesideSettings, settings_of
+from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
-from loadmanager.leader.balancing.draining import Drainer
-from loadmanager.leader.balancing.plans import PlanKeeper
-from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
-from loadmanager.leader.deciding.desk import MINUTE_S, Desk
+from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.port import DrainPort, PlanPort, Scrape
+from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.scraping import scrape_of_moves
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore, SessionState
@@ -58,17 +54,121 @@ class BesideNode(Candidate):
     ) -> None:
         self.settings = settings
         self.live = live
-        self.pulsar = pulsar
-        self.admin = admin
         self.view, self.recorder, self.moves = open_view(live, node_id)
-        self._elected_view = ClusterView()
-        probe_s = live.current.leader_probe_interval_ms / 1000
-        super().__init__(store, self._elected_view, node_id, service_url, probe_s)
+        self._told = ClusterView()
+        super().__init__(store, self._told, node_id, service_url, live.current.leader_probe_interval_ms / 1000)
+        self._pulsar = pulsar
+        self._admin = admin
         self.journal = Journal(live.current.decisions_kept)
-        self.intake = Intake(store, self._elected_view, LiveSettings(settings_of({}, "")), self._on_told)
-        cluster = live.current.cluster_name
-        self.picture = PulsarIntake(pulsar, self.view, live, cluster, self._on_seen, self._on_moved)
+        self.intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
+        self.picture = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
         self.brokers = AskedBrokers(admin, self.view)
         self.operators = Operators(store, self.intake, self.election)
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
+        self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self._make_hands()
+        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
+        self._swept = 0
+
+    def _make_hands(self) -> None:
+        """What moves bundles, and stops before each."""
+
+    async def start(self) -> None:
+        """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
+
+        Raises the `StoreError` with which a store refuses what it is asked.
+        """
+        self._follow_session()
+        self.recorder.start()
+        await self.executor.start()
+        self._spawn(self.intake.run(), "intake")
+        self._spawn(self.picture.run(), "picture")
+        await self._patiently(self._registrar.make_folders)
+        await self.intake.settled()
+        await self.picture.settled()
+        self._spawn(self.brokers.run(), "brokers")
+        self._stand()
+
+    async def stop(self) -> None:
+        """Hand over and end; what is under way is seen through by the next one."""
+        await self._leave()
+        await self.executor.close()
+        await self._admin.close()
+        await asyncio.to_thread(self.recorder.close)
+
+    def why_not_ready(self) -> str | None:
+        """Why this process's answers cannot be relied on at the moment; None when they can."""
+        if self._pulsar.state is not SessionState.CONNECTED:
+            return f"the session with Pulsar's ZooKeeper is {self._pulsar.state}"
+        if not self.view.is_fresh:
+            return "Pulsar's cluster is being read again after a reconnection"
+        return super().why_not_ready()
+
+    def scrape(self) -> Scrape:
+        """What this process counts at this moment; called on the event loop."""
+        return scrape_of_moves(self)
+
+    # What was read
+
+    def _on_told(self) -> None:
+        """Our own store has something new: who leads, or what operators told."""
+        self.view.leader, self.view.epoch, self.view.nodes = self._told.leader, self._told.epoch, self._told.nodes
+        controls = self._told.laid_down.controls
+        if controls != self.view.laid_down.controls:
+            self.view.laid_down.controls = controls
+            self.view.model.set_controls(controls)
+        self._store_changed()
+
+    def _on_seen(self) -> None:
+        """Pulsar's store has something new."""
+        self._admin.trust(_web_services(self.view))
+        self.brokers.changed(self.picture.dynamic)
+        if self.view.unsettled != self._swept:
+            self._swept = self.view.unsettled
+            self.executor.membership_changed()
+
+    def _on_moved(self, seen: Sighted) -> None:
+        """A bundle has another owner."""
+        if seen.before is not None and not seen.by_us and self.view.is_registered(seen.before):
+            self.view.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
+
+    # The work of a term
+
+    async def _prepare(self, term: Term) -> None:
+        await self.picture.settled()
+        await self.persistence.take_over()
+        self.drains.forget()
+        self.plans.forget()
+        self.terms.begin(term.epoch)
+
+    def _begin_work(self, group: asyncio.TaskGroup) -> None:
+        log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
+        group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self._balance(group))
+
+    async def _balance(self, group: asyncio.TaskGroup) -> None:
+        await self.persistence.taken_over()
+        group.create_task(self.persistence.run_memory())
+        group.create_task(self._shed())
+        if self.settings.mode == "act":
+            group.create_task(self.drains.run())
+
+    async def _shed(self) -> None:
+        """The first round at once: who has just started this wants to see something."""
+        await self.picture.seeded.wait()
+        await self.shedding.begin_cycle()
+        await self.shedding.run()
+
+    def _note_end(self, reason: str) -> None:
+        self.recorder.end_term(reason)
+
+    async def _put_down(self, error: Exception) -> None:
+        del error
+        await self.executor.abort()
+
+
+def _web_services(view: ClusterView) -> list[str]:
+    """Where the registered brokers answer."""
+    records = (entry.record for entry in view.brokers.values())
+    return [url for record in records for url in (record.get("webServiceUrl"), record.get("webServiceUrlTls")) if url]

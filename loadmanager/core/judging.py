@@ -36,7 +36,7 @@ from itertools import count
 from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Figure, Plan, Unload, Verdict
-from loadmanager.core.reasons import FilterReason, JudgingReason, PlacementReason, SheddingReason
+from loadmanager.core.reasons import FilterReason, JudgingReason, PlacementReason, Reason, SheddingReason
 
 ASKED_FOR_WITHIN_MS = 30_000
 """A bundle that has clients is asked for in less than three seconds."""
@@ -56,6 +56,10 @@ _MIB = 1024 * 1024
 _NAMED = 3
 _EVENLY = FilterReason.OWNS_MORE_OF_NAMESPACE.value
 _KEPT = (SheddingReason.NAMESPACE_EXCLUDED, SheddingReason.ANTI_AFFINITY_KEPT)
+_NO_ROUND: Mapping[Reason, JudgingReason] = {
+    SheddingReason.SHEDDING_DISABLED: JudgingReason.WE_ALONE_SHEDDING_OFF,
+    JudgingReason.STRATEGY_UNKNOWN: JudgingReason.WE_ALONE_UNKNOWN,
+}
 
 PULSARS_MOVES = frozenset(
     {
@@ -75,6 +79,19 @@ OTHER_MOVES = frozenset(
     {JudgingReason.OWNER_LEFT, JudgingReason.FIRST_OWNER, JudgingReason.PULSAR_SPLIT, JudgingReason.MOVED_BY_US}
 )
 """Every move that was seen is said with one of these, or of `PULSARS_MOVES`."""
+
+WE_ALONE = frozenset(
+    {
+        JudgingReason.WE_ALONE_SHEDDING_OFF,
+        JudgingReason.WE_ALONE_NOT_SELECTED,
+        JudgingReason.WE_ALONE_UNKNOWN,
+        JudgingReason.WE_ALONE_WAITS,
+        JudgingReason.WE_ALONE_STAYS,
+        JudgingReason.WE_ALONE_STALLED,
+        JudgingReason.WE_ALONE_UNEXPLAINED,
+    }
+)
+"""What we would move, and Pulsar does not."""
 
 STALLS = frozenset(
     {
@@ -369,8 +386,8 @@ class Judging:
     def _find_why_not(self, step: Unload, now: _Round) -> tuple[JudgingReason, tuple[Verdict, ...]]:
         """Why Pulsar does not make the move that we want: what its own round says."""
         cluster, own = now.pulsars_said.get("cluster"), now.pulsars_said.get(step.bundle)
-        if cluster is not None and cluster.verdict is SheddingReason.SHEDDING_DISABLED:
-            return JudgingReason.WE_ALONE_SHEDDING_OFF, (cluster,)
+        if cluster is not None and cluster.verdict in _NO_ROUND:
+            return _NO_ROUND[cluster.verdict], (cluster,)
         if step.bundle in now.pulsars_steps:
             return JudgingReason.WE_ALONE_UNEXPLAINED, ()
         if own is not None:
@@ -473,7 +490,9 @@ def _compare(move: _Move) -> tuple[JudgingReason, tuple[Verdict, ...]]:
         return JudgingReason.MOVED_BEFORE_OUR_ROUND, ()
     if _others_of(move):
         return JudgingReason.MOVED_ANOTHER, ()
-    is_selected = move.bundle in move.round.selected
+    cluster = move.round.pulsars_said.get("cluster")
+    is_unknown = cluster is not None and cluster.verdict is JudgingReason.STRATEGY_UNKNOWN
+    is_selected = is_unknown or move.bundle in move.round.selected
     return JudgingReason.MOVED_AGAINST_US if is_selected else JudgingReason.MOVED_UNSELECTED, _ours_of(move)
 
 

@@ -21,8 +21,9 @@ from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.commands import BundleCommands
-from loadmanager.leader.deciding.desk import MINUTE_S, Desk
+from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
@@ -30,7 +31,6 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.scraping import scrape_of
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
@@ -55,6 +55,7 @@ class Node(Candidate):
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
         self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves)
+        self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
         self.executor = self._make_executor()
         self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
@@ -148,14 +149,14 @@ class Node(Candidate):
         await self.persistence.take_over()
         self.drains.forget()
         self.plans.forget()
-        self._begin_to_record(term)
+        self.terms.begin(term.epoch)
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
         group.create_task(self.assigner.run())
         group.create_task(self.reconciler.run())
         group.create_task(self.drains.run())
-        group.create_task(self._keep_checkpoints())
+        group.create_task(self.terms.keep_checkpoints())
         if self.settings.load_balancer_enabled:
             group.create_task(self._balance(group))
 
@@ -176,21 +177,6 @@ class Node(Candidate):
         group.create_task(self.persistence.run_memory())
         group.create_task(self.persistence.run_reshaped())
         group.create_task(self.reshaping.run())
-
-    def _begin_to_record(self, term: Term) -> None:
-        """Begin the term's part of the history, with what this node knows and remembers before it decides anything."""
-        self.moves.forget()
-        self.desk.begin_term()
-        model = self.view.model
-        if isinstance(model, RecordedModel):
-            self.recorder.begin_term(term.epoch, self.node_id, model, self.desk)
-
-    async def _keep_checkpoints(self) -> None:
-        """Record everything again now and then: where a replay may begin."""
-        model = self.view.model
-        while isinstance(model, RecordedModel):
-            await asyncio.sleep(self.settings.history_checkpoint_interval_minutes * MINUTE_S)
-            await self.desk.checkpoint(model)
 
 
 def _executor_settings(settings: Settings) -> ExecutorSettings:

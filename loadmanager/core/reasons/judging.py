@@ -80,6 +80,7 @@ class JudgingReason(Reason):
         remedy="set {#load_balancer_enabled} and {#shedding_enabled} to true on the brokers, or let us act",
     )
     WE_ALONE_NOT_SELECTED = entry("we_alone_not_selected", _WE_WOULD + "its strategy does not select it")
+    WE_ALONE_UNKNOWN = entry("we_alone_unknown", _WE_WOULD + "its strategy is one that is not known here")
     WE_ALONE_WAITS = entry("we_alone_waits", _WE_WOULD + "it may not move it again so soon")
     WE_ALONE_STAYS = entry(
         "we_alone_stays", _WE_WOULD + "its strategy selects it, and its placement does not take it elsewhere"
@@ -91,6 +92,10 @@ class JudgingReason(Reason):
         remedy=(
             "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"
         ),
+    )
+    STRATEGY_UNKNOWN = entry(
+        "strategy_unknown",
+        "What Pulsar's own round would be is not known here: {error}",
     )
     STALLED_ON_OWNER = entry(
         "stalled_on_owner",

@@ -181,6 +181,13 @@ def test_a_move_that_not_even_pulsars_strategy_selects_is_said_to_be_by_hand() -
     assert (entry.reason, entry.because) == (JudgingReason.MOVED_UNSELECTED, ())
 
 
+def test_of_a_strategy_that_is_not_known_nobody_can_say_that_it_does_not_select_the_bundle() -> None:
+    bench = Bench()
+    bench.plan(0, [], UNKNOWN)
+    bench.move(HOT, A, B, 10)
+    assert reasons(bench.wait(15)) == [(HOT, JudgingReason.MOVED_AGAINST_US)]
+
+
 def test_before_our_first_round_there_is_nothing_to_compare_with() -> None:
     bench = Bench()
     bench.move(HOT, A, B, 10)
@@ -345,6 +352,7 @@ def test_a_wish_whose_bundle_is_with_another_broker_is_another_wish() -> None:
     assert list(bench.judging.wishes) == [HOT]
 
 
+UNKNOWN = says("cluster", JudgingReason.STRATEGY_UNKNOWN)
 OFF = says("cluster", SheddingReason.SHEDDING_DISABLED)
 IDLE = says("cluster", ThresholdReason.CLUSTER_IDLE)
 GRACE = says(HOT, SheddingReason.RECENTLY_UNLOADED)
@@ -355,6 +363,7 @@ EXCLUDED = says(HOT, SheddingReason.NAMESPACE_EXCLUDED)
     ("pulsars", "reason", "because"),
     [
         ([OFF], JudgingReason.WE_ALONE_SHEDDING_OFF, [OFF]),
+        ([UNKNOWN], JudgingReason.WE_ALONE_UNKNOWN, [UNKNOWN]),
         ([IDLE], JudgingReason.WE_ALONE_NOT_SELECTED, [IDLE]),
         ([GRACE, sheds()], JudgingReason.WE_ALONE_WAITS, [GRACE]),
         ([stays(HOT), sheds()], JudgingReason.WE_ALONE_STAYS, [stays(HOT)]),
