@@ -18,6 +18,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.settings import KEYS
 from loadmanager.decide.broker_settings import BrokerSettings
+from loadmanager.leader.deciding.desk import MINUTE_S
 from loadmanager.leader.picture.view import ClusterView
 
 log = structlog.get_logger(__name__)
@@ -81,7 +82,7 @@ class AskedBrokers:
     def report_interval_s(self) -> float:
         """After how long a broker reports at the latest; of several the longest."""
         told = (settings.texts.get(_INTERVAL, "") for _, settings in self._told.values())
-        return 60.0 * max(map(_minutes, told), default=_DEFAULT_MINUTES)
+        return MINUTE_S * max(map(_minutes, told), default=_DEFAULT_MINUTES)
 
     def unknown(self) -> list[BrokerId]:
         """The brokers that have not said what they go by."""

@@ -16,11 +16,12 @@ from support.pulsar_znodes import HISTORY, LOWER, UPPER, ZNODES
 from support.registrations import a_record, load_of, write
 from support.waiting import eventually
 
-from loadmanager.beside.namespaces import NO_LIFE, Sighted
+from loadmanager.beside.namespaces import NO_LIFE
 from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.config import BesideSettings
+from loadmanager.core.judging import Sighted
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.decide.broker_settings import BrokerSettings
@@ -412,7 +413,7 @@ async def test_a_named_cluster_is_one_of_several() -> None:
 
 
 async def test_the_history_that_pulsars_leader_has_is_taken_over_once(pulsar: Beside) -> None:
-    await eventually(lambda: pulsar.intake.is_seeded)
+    await pulsar.intake.seeded.wait()
     assert pulsar.view.model.samples_of(BUNDLE) == (10, 412)
     await pulsar.put(paths.broker(B1), broker(B1, {BUNDLE: 3.0}))
     assert pulsar.view.model.samples_of(BUNDLE) == (10, 413)
@@ -423,7 +424,7 @@ async def test_history_that_cannot_be_read_is_left_out() -> None:
     async with beside(
         a_memory_cluster(), {**PULSAR, paths.bundle_data(BUNDLE): b"{", paths.bundle_data(OTHER): HISTORY}
     ) as pulsar:
-        await eventually(lambda: pulsar.intake.is_seeded)
+        await pulsar.intake.seeded.wait()
         assert pulsar.view.model.samples_of(BUNDLE) == (1, 1)
         assert pulsar.view.model.samples_of(OTHER) == (10, 412)
 
@@ -435,7 +436,7 @@ async def test_history_is_read_when_the_store_answers_again(monkeypatch: pytest.
         pulsar.cluster.partition(pulsar.own, noticed=True)
         await asyncio.sleep(0.05)
         pulsar.cluster.heal(pulsar.own)
-        await eventually(lambda: pulsar.intake.is_seeded)
+        await pulsar.intake.seeded.wait()
         assert pulsar.view.model.samples_of(BUNDLE) == (10, 412)
 
 
