@@ -4,13 +4,14 @@
     ------------        ---------     -----          -------                 --------
     begun               + the move    + now, if own
     not begun           - the move    (stays)
-    ended: landed       - the move                   source, destination     0
+    ended: landed       - the move                   source, destination     0, unless they were too many
     ended: did not      - the move                   source, where it is     + 1
     ended: cancelled    - the move                   source, where it is     (stay)
     go on                                                                    0
 
-A move has landed if its destination owns the bundle; one without a destination has if anybody but its source does.
-Times are seconds since 1970; what is older than it can matter is forgotten.
+A move has landed if its destination owns the bundle; one without a destination has if anybody does. What has failed too
+often is for an operator to judge: moves that were under way and land after all do not set that back. Times are seconds
+since 1970; what is older than it can matter is forgotten.
 """
 
 from __future__ import annotations
@@ -35,9 +36,7 @@ class MoveUnderWay:
 
     def has_landed(self, owner: BrokerId | None) -> bool:
         """Whether it has, if this is who owns the bundle now."""
-        if self.destination is None:
-            return owner not in (None, self.source)
-        return owner == self.destination
+        return owner is not None and self.destination in (None, owner)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +68,15 @@ class Acts:
         """It was to begin, and nobody was asked."""
         return replace(self, under_way={each: move for each, move in self.under_way.items() if each != bundle})
 
-    def ended(self, bundle: str, owner: BrokerId | None, now_s: float, *, is_cancelled: bool) -> Acts:
+    def ended(
+        self, bundle: str, owner: BrokerId | None, now_s: float, *, is_cancelled: bool, failures_until_stop: int
+    ) -> Acts:
         """The bundle of a move under way belongs to `owner` now, and nothing more comes of it."""
-        move = self.under_way[bundle]
-        failures = 0 if move.has_landed(owner) else self.failures + (not is_cancelled)
+        move, failures = self.under_way[bundle], self.failures
+        if not move.has_landed(owner):
+            failures += not is_cancelled
+        elif failures < failures_until_stop:
+            failures = 0
         touched = {move.source: now_s} | ({} if owner is None else {owner: now_s})
         after = replace(self.not_begun(bundle), touched_s={**self.touched_s, **touched}, failures=failures)
         return after.at(now_s)

@@ -21,6 +21,12 @@ class RailReason(Reason):
         "No move because what became of earlier moves is not known: {why}",
         remedy="wait until they were seen through, or say go on if they never will be",
     )
+    MOVE_CUT_SHORT = entry(
+        "move_cut_short",
+        "A move of an earlier term from {source} to {destination} was cut short: it is on {owner}",
+        "A move of an earlier term from {source} was cut short: it is on {owner}",
+        "A move of an earlier term from {source} was cut short: nobody owns it",
+    )
     PULSAR_SHEDS = entry(
         "pulsar_sheds",
         "No move because Pulsar's own shedding is on at {brokers} of {registered} brokers: {which}",

@@ -109,8 +109,9 @@ class SheddingLoop:
         self._batch = Batch()
         started_s = time.monotonic()
         term = self._election.get_term()
-        for stop in self._rails.begin_round():
-            self._journal.judged("rail", stop, epoch=term.epoch)
+        stops = self._rails.begin_round()
+        if stops:
+            self._journal.stopped("cluster", stops, epoch=term.epoch)
         plan = await self._desk.shed()
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1

@@ -31,7 +31,9 @@ def test_one_of_which_nobody_was_asked_is_not_under_way_and_counts_all_the_same(
 
 def test_one_that_has_landed_has_touched_both_and_what_failed_before_is_forgotten() -> None:
     acts = replace(Acts(failures=2, touched_s={C: 900.0, A: 900.0}).begun(BUNDLES[0], MOVE), began_s=())
-    assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False) == Acts(touched_s={A: 1_010.0, B: 1_010.0, C: 900.0})
+    assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False, failures_until_stop=3) == Acts(
+        touched_s={A: 1_010.0, B: 1_010.0, C: 900.0}
+    )
 
 
 @pytest.mark.parametrize("owner", [A, C, None])
@@ -39,11 +41,21 @@ def test_one_that_has_landed_has_touched_both_and_what_failed_before_is_forgotte
 def test_one_that_has_not_landed_counts_as_failed_unless_it_was_cancelled(
     owner: BrokerId | None, *, is_cancelled: bool
 ) -> None:
-    after = Acts(failures=2).begun(BUNDLES[0], MOVE).ended(BUNDLES[0], owner, 1_010.0, is_cancelled=is_cancelled)
+    after = (
+        Acts(failures=2)
+        .begun(BUNDLES[0], MOVE)
+        .ended(BUNDLES[0], owner, 1_010.0, is_cancelled=is_cancelled, failures_until_stop=3)
+    )
     assert after.failures == 2 + (not is_cancelled)
     assert after.touched_s == {A: 1_010.0} | ({} if owner is None else {owner: 1_010.0})
     assert after.under_way == {}
     assert after.went_on() == replace(after, failures=0)
+
+
+def test_one_that_lands_after_too_many_have_failed_does_not_set_that_back() -> None:
+    acts = Acts(failures=3).begun(BUNDLES[0], MOVE)
+    assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False, failures_until_stop=3).failures == 3
+    assert acts.ended(BUNDLES[0], B, 1_010.0, is_cancelled=False, failures_until_stop=4).failures == 0
 
 
 @pytest.mark.parametrize(
@@ -54,7 +66,7 @@ def test_one_that_has_not_landed_counts_as_failed_unless_it_was_cancelled(
         (B, A, False),
         (B, None, False),
         (None, B, True),
-        (None, A, False),
+        (None, A, True),
         (None, None, False),
     ],
 )
@@ -74,7 +86,7 @@ def test_what_is_too_old_is_forgotten_and_what_is_of_the_future_is_now() -> None
     assert acts.at(now_s) == expected
     begun = replace(MOVE, began_s=now_s, is_own=False)
     assert acts.begun(BUNDLES[1], begun) == replace(expected, under_way={**acts.under_way, BUNDLES[1]: begun})
-    assert acts.ended(BUNDLES[0], C, now_s, is_cancelled=True).began_s == expected.began_s
+    assert acts.ended(BUNDLES[0], C, now_s, is_cancelled=True, failures_until_stop=3).began_s == expected.began_s
 
 
 @given(st.data())
@@ -88,9 +100,12 @@ def test_whatever_happens_no_move_is_lost_and_failures_in_succession_are_counted
             under_way.add(bundle)
         elif data.draw(st.booleans()):
             owner, is_cancelled = data.draw(st.sampled_from([A, B, C, None])), data.draw(st.booleans())
-            acts = acts.ended(bundle, owner, now_s, is_cancelled=is_cancelled)
+            acts = acts.ended(bundle, owner, now_s, is_cancelled=is_cancelled, failures_until_stop=3)
             under_way.discard(bundle)
-            in_succession = 0 if owner == B else in_succession + (not is_cancelled)
+            if owner != B:
+                in_succession += not is_cancelled
+            elif in_succession < 3:
+                in_succession = 0
             assert acts.touched_s[A] == now_s
         assert (set(acts.under_way), acts.failures) == (under_way, in_succession)
         assert all(now_s - HOUR_S < at_s <= now_s for at_s in acts.at(now_s).began_s)
