@@ -85,7 +85,7 @@ class TakeOver:
             await self.give_back()
 
     async def run(self, find_on: Callable[[], Collection[str]]) -> None:
-        """`begin`, and `take` over what is on at a broker (`find_on`), while a term lasts; what fails is tried again."""
+        """`begin`, and `take` what is on at a broker (`find_on`), while a term lasts; what fails is tried again."""
         has_begun, said = False, ""
         while True:
             try:
