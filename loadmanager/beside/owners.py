@@ -2,7 +2,7 @@
 
     who owns it                    then
     -----------                    ----
-    its owner of before, or        unload it, with the destination: Pulsar's leader remembers that, in memory alone, until
+    its owner of before, or        unload it, with the destination: Pulsar's leader remembers that, in memory, until
     nobody, and it was not         a lookup reaches it, also of a bundle that nobody owns
     unloaded
     its destination                it has arrived
