@@ -29,8 +29,8 @@ _STALE_S = 600.0
 _SHEDS = KEYS["shedding_enabled"]
 _SPLITS = KEYS["auto_bundle_split_enabled"]
 _ON = "true"
-_REPORTS = "loadBalancerReportUpdateMaxIntervalMinutes"
-_REPORTS_BY_DEFAULT_S = 15 * MINUTE_S
+_INTERVAL = "loadBalancerReportUpdateMaxIntervalMinutes"
+_DEFAULT_MINUTES = 15.0
 
 
 class Tells(Protocol):
@@ -78,6 +78,12 @@ class AskedBrokers:
             *(self._ask(each, turns) for each in unasked if each not in self._told or self._told[each][0] < due_s)
         )
 
+    @property
+    def report_interval_s(self) -> float:
+        """After how long a broker reports at the latest; of several the longest."""
+        told = (settings.texts.get(_INTERVAL, "") for _, settings in self._told.values())
+        return MINUTE_S * max(map(_minutes, told), default=_DEFAULT_MINUTES)
+
     def unknown(self) -> list[BrokerId]:
         """The brokers that have not said what they go by."""
         return sorted(each.broker for each in self._view.registrations.values() if each not in self._told)
@@ -89,12 +95,6 @@ class AskedBrokers:
     def splitting(self) -> list[BrokerId]:
         """The brokers that split bundles by themselves, if they lead."""
         return self._with(_SPLITS)
-
-    @property
-    def report_interval_s(self) -> float:
-        """After how long a broker reports though nothing has changed; of several the longest."""
-        told = (each.texts.get(_REPORTS) for _, each in self._told.values())
-        return max((float(text) * MINUTE_S for text in told if text is not None), default=_REPORTS_BY_DEFAULT_S)
 
     def _with(self, key: str) -> list[BrokerId]:
         """Those where a switch is on, as it is by default."""
@@ -117,3 +117,11 @@ class AskedBrokers:
         if dynamic is self._dynamic:
             self._told[registration] = time.monotonic(), told
             self.faults.pop(registration.broker, None)
+
+
+def _minutes(text: str) -> float:
+    """What a broker has for its interval; what is no number is what it goes by without one."""
+    try:
+        return float(text)
+    except ValueError:
+        return _DEFAULT_MINUTES

@@ -7,18 +7,30 @@ what operators tell them. Each has a view; what is told is copied into the one t
 from __future__ import annotations
 
 import asyncio
+import time
 
 import structlog
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.healing import Healer
+from loadmanager.beside.ledger import FollowingLedger
+from loadmanager.beside.ordering import ShadowDrains, ShadowPlans, Unloads
+from loadmanager.beside.owners import PulsarOwners
 from loadmanager.beside.picture import PulsarIntake
+from loadmanager.beside.rails import Rails
 from loadmanager.beside.reading import ReadOnlyStore
+from loadmanager.beside.remembering import ActsMemory
+from loadmanager.beside.seeing import Owned
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
+from loadmanager.leader.balancing.draining import Drainer
+from loadmanager.leader.balancing.plans import PlanKeeper
+from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.deciding.terms import Terms
@@ -26,16 +38,15 @@ from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.port import Scrape
+from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.wire.beside import BesideStatus
 
 log = structlog.get_logger(__name__)
-
-_MEMORY_S = 60.0
 
 
 class BesideNode(Candidate):
@@ -72,7 +83,29 @@ class BesideNode(Candidate):
         self._swept = 0
 
     def _make_hands(self) -> None:
-        """What moves bundles, and stops before each."""
+        """What moves bundles, and what stops it."""
+        view, election, journal = self.view, self.election, self.journal
+        owned = Owned(self.picture, self._admin, election)
+        self.memory = ActsMemory(self.store, election)
+        self.rails = Rails(self.settings, view, self.picture, self.brokers, self.memory)
+        self.ledger = FollowingLedger(view, self.picture, owned, election, self.rails, self.memory, journal)
+        self.executor = Executor(
+            view,
+            self.ledger,
+            PulsarOwners(self.picture, self._admin, election),
+            journal,
+            lambda: ExecutorSettings.of(self.live.current),
+            self.desk.churn,
+            self.recorder,
+        )
+        self.healer = Healer(self.memory, owned, journal)
+        self.shedding = SheddingLoop(self.desk, self.executor, election, journal, view, self.live, self.rails)
+        self.drains = Drainer(view, self.desk, self.executor, self.operators, journal, self.live)
+        self.plans = PlanKeeper(view, self.desk, self.executor, self.live)
+        is_shadow = self.settings.mode == "shadow"
+        self.drains_to_order: DrainPort = ShadowDrains(self.drains) if is_shadow else self.drains
+        self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
+        self.unloads = Unloads(self.executor, self.must_lead)
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
@@ -104,6 +137,31 @@ class BesideNode(Candidate):
         if not self.view.is_fresh:
             return "Pulsar's cluster is being read again after a reconnection"
         return super().why_not_ready()
+
+    def status(self) -> BesideStatus:
+        """How this process stands, and what keeps it from acting."""
+        stops = self.rails.stops_of_round()
+        reported_s = [at_s for broker in self.view.registrations if (at_s := self.picture.reports_at_s(broker))]
+        failures = self.memory.acts.failures
+        return BesideStatus(
+            mode=self.settings.mode,
+            cluster=self.live.current.cluster_name,
+            leading=self.is_leading,
+            acting=not stops,
+            obstacles=[stop.sentence() for stop in stops],
+            stopped=failures >= self.settings.failures_until_stop,
+            failures=failures,
+            brokers=len(self.view.registrations),
+            bundles=len(self.picture.owners),
+            pulsars_leader=self.picture.pulsars_leader,
+            pulsar_sheds=bool(self.brokers.shedding()),
+            oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
+            faults=self.view.faults,
+        )
+
+    async def go_on(self) -> None:
+        """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""
+        await self.memory.go_on()
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
@@ -137,6 +195,7 @@ class BesideNode(Candidate):
 
     async def _prepare(self, term: Term) -> None:
         await self.picture.settled()
+        await self.memory.take_over()
         await self.persistence.take_over()
         self.drains.forget()
         self.plans.forget()
@@ -149,6 +208,7 @@ class BesideNode(Candidate):
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         await self.persistence.taken_over()
+        await self.healer.run(self.view.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
         if self.settings.mode == "act":
@@ -166,6 +226,7 @@ class BesideNode(Candidate):
     async def _put_down(self, error: Exception) -> None:
         del error
         await self.executor.abort()
+        self.ledger.put_down()
 
 
 def _web_services(view: ClusterView) -> list[str]:
