@@ -86,7 +86,7 @@ class BesideNode(Candidate):
         """What moves bundles, and what stops it."""
         view, election, journal = self.view, self.election, self.journal
         owned = Owned(self.picture, self._admin, election)
-        self.memory = ActsMemory(self.store, election)
+        self.memory = ActsMemory(self.store, election, self.settings.failures_until_stop)
         self.rails = Rails(self.settings, view, self.picture, self.brokers, self.memory)
         self.ledger = FollowingLedger(view, self.picture, owned, election, self.rails, self.memory, journal)
         self.executor = Executor(
