@@ -1,7 +1,7 @@
 """Asks a process of its own how a recorded range went, and how it would have with some strategies.
 
-An hour of 100 brokers and 10,000 bundles takes about 4 s of one core and 500 MiB for two strategies. The process has the
-lowest priority; one that takes too long is killed.
+An hour of 100 brokers and 10,000 bundles takes about 4 s of one core and 500 MiB for two strategies. The process has
+the lowest priority; one that takes too long is killed.
 """
 
 from __future__ import annotations

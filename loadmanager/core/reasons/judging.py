@@ -100,7 +100,7 @@ class JudgingReason(Reason):
     STALLED_ON_OWNER = entry(
         "stalled_on_owner",
         (
-            "Pulsar has stalled: for {rounds} rounds its strategy has selected {bundles} of the bundles of {source}, and"
+            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
             " its placement chose their present owner each time. Nothing moves, and the same repeats for ever"
         ),
         remedy=(
@@ -114,7 +114,7 @@ class JudgingReason(Reason):
     STALLED_WITHOUT_DESTINATION = entry(
         "stalled_without_destination",
         (
-            "Pulsar has stalled: for {rounds} rounds its strategy has selected {bundles} of the bundles of {source}, and"
+            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
             " none of them may go elsewhere"
         ),
         remedy="see why each of them stays",

@@ -47,8 +47,8 @@ def test_a_round_is_a_paragraph_in_plain_sentences_and_rounded_numbers() -> None
         "2026-09-21 12:00 Of 3 brokers b1:8080 is the busiest with 62 %; the mean is 40 %: 1.56 times as much.",
         "    t/n/0x0_0x4: Pulsar moved it from b1:8080 to b2:8080, 12 MiB/s, and so would we.",
         (
-            "    t/n/0x0_0x4: Pulsar moved it from b1:8080 to b2:8080, 12 MiB/s, and we would not. We, of b1:8080: No move"
-            " because usage 46 % is below average 40 % plus loadBalancerBrokerThresholdShedderPercentage 10 %."
+            "    t/n/0x0_0x4: Pulsar moved it from b1:8080 to b2:8080, 12 MiB/s, and we would not. We, of b1:8080: No"
+            " move because usage 46 % is below average 40 % plus loadBalancerBrokerThresholdShedderPercentage 10 %."
         ),
         "    Other bundles: 1 given an owner as somebody asked for them.",
     ]
@@ -68,9 +68,7 @@ def test_a_stall_comes_first_and_what_explains_it_or_would_help_is_said_once() -
     diary.round(NOON_MS, [alone, stall], None, 1)
     head, first, second = diary.text(1).splitlines()
     assert head == "2026-09-21 12:00 No broker has reported."
-    assert first.startswith(
-        "    Pulsar has stalled: for 2 rounds its strategy has selected 1 of the bundles of b1:8080"
-    )
+    assert first.startswith("    Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of b1:8080")
     assert "Pulsar, of t/n/0x0_0x4: No move because the destination chosen is its owner b1:8080" in first
     assert "What would help: set loadBalancerDistributeBundlesEvenlyEnabled to false on Pulsar's brokers" in first
     assert second == (

@@ -400,7 +400,7 @@ def test_two_rounds_without_any_effect_are_a_stall() -> None:
     entry = only(bench.plan(120, [], kept, sheds()))
     assert (entry.reason, entry.because, bench.judging.stalled) == (JudgingReason.STALLED_ON_OWNER, (kept,), entry)
     assert entry.verdict.sentence() == (
-        "Pulsar has stalled: for 2 rounds its strategy has selected 1 of the bundles of a:8080, and its placement chose"
+        "Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of a:8080, and its placement chose"
         " their present owner each time. Nothing moves, and the same repeats for ever"
     )
     assert entry.verdict.remedy() == (
