@@ -63,8 +63,7 @@ class PulsarAdmin:
 
     async def settings(self, url: str) -> BrokerSettings:
         """What the broker at `url` goes by, its dynamic configuration included."""
-        request = Request("GET", RUNTIME_CONFIGURATION)
-        answer = await self._calls.ask_at(web_service(url, "broker"), request)
+        answer = await self._calls.ask_at(web_service(url, "broker"), Request("GET", RUNTIME_CONFIGURATION))
         told = settings_in(answer.body, url)
         if told is None:
             raise no_pulsar(answer)
@@ -74,9 +73,10 @@ class PulsarAdmin:
         answer = await self._calls.ask(Request("GET", f"{_BROKERS}/version"))
         return answer.body[:100].decode("utf-8", errors="replace").strip().strip('"')
 
-    async def brokers(self) -> list[BrokerId]:
-        """Who is registered, in the eyes of the broker that answers; sorted."""
-        answer = await self._calls.ask(Request("GET", _BROKERS))
+    async def brokers(self, url: str | None = None) -> list[BrokerId]:
+        """Who is registered, in the eyes of the broker that answers, or of the one at `url`; sorted."""
+        request = Request("GET", _BROKERS)
+        answer = await (self._calls.ask_at(web_service(url, "broker"), request) if url else self._calls.ask(request))
         found = _content(answer)
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             raise no_pulsar(answer)
@@ -91,7 +91,10 @@ class PulsarAdmin:
                 return None
             raise
         found = _texts(answer)
-        return BrokerId(found.get("brokerId") or found.get("serviceUrl", "").partition("://")[2])
+        leader = found.get("brokerId") or found.get("serviceUrl", "").partition("://")[2]
+        if not leader:
+            raise no_pulsar(answer)
+        return BrokerId(leader)
 
     async def dynamic(self) -> dict[str, str]:
         """What dynamic configuration overrides, by key."""

@@ -18,6 +18,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.settings import KEYS
 from loadmanager.decide.broker_settings import BrokerSettings
+from loadmanager.leader.deciding.desk import MINUTE_S
 from loadmanager.leader.picture.view import ClusterView
 
 log = structlog.get_logger(__name__)
@@ -28,6 +29,8 @@ _STALE_S = 600.0
 _SHEDS = KEYS["shedding_enabled"]
 _SPLITS = KEYS["auto_bundle_split_enabled"]
 _ON = "true"
+_INTERVAL = "loadBalancerReportUpdateMaxIntervalMinutes"
+_DEFAULT_MINUTES = 15.0
 
 
 class Tells(Protocol):
@@ -75,6 +78,12 @@ class AskedBrokers:
             *(self._ask(each, turns) for each in unasked if each not in self._told or self._told[each][0] < due_s)
         )
 
+    @property
+    def report_interval_s(self) -> float:
+        """After how long a broker reports at the latest; of several the longest."""
+        told = (settings.texts.get(_INTERVAL, "") for _, settings in self._told.values())
+        return MINUTE_S * max(map(_minutes, told), default=_DEFAULT_MINUTES)
+
     def unknown(self) -> list[BrokerId]:
         """The brokers that have not said what they go by."""
         return sorted(each.broker for each in self._view.registrations.values() if each not in self._told)
@@ -108,3 +117,11 @@ class AskedBrokers:
         if dynamic is self._dynamic:
             self._told[registration] = time.monotonic(), told
             self.faults.pop(registration.broker, None)
+
+
+def _minutes(text: str) -> float:
+    """What a broker has for its interval; what is no number is what it goes by without one."""
+    try:
+        return float(text)
+    except ValueError:
+        return _DEFAULT_MINUTES

@@ -7,11 +7,14 @@ what operators tell them. Each has a view; what is told is copied into the one t
 from __future__ import annotations
 
 import asyncio
+import time
 
 import structlog
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.hands import Hands
+from loadmanager.beside.ordering import ShadowDrains, ShadowPlans, Unloads
 from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.settings import PulsarSettings
@@ -21,20 +24,20 @@ from loadmanager.core.leadership import Term
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.port import Scrape
+from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.wire.beside import BesideStatus
 
 log = structlog.get_logger(__name__)
-
-_MEMORY_S = 60.0
 
 
 class BesideNode(Candidate):
@@ -66,12 +69,27 @@ class BesideNode(Candidate):
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
-        self._make_hands()
+        self.hands = Hands(
+            settings,
+            live,
+            self.view,
+            self.picture,
+            admin,
+            self.brokers,
+            store,
+            self.election,
+            self.desk,
+            self.operators,
+            self.journal,
+        )
+        self.executor, self.shedding = self.hands.executor, self.hands.shedding
+        self.drains, self.plans = self.hands.drains, self.hands.plans
+        is_shadow = settings.mode == "shadow"
+        self.drains_to_order: DrainPort = ShadowDrains(self.drains) if is_shadow else self.drains
+        self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
+        self.unloads = Unloads(self.executor, self.must_lead)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
         self._swept = 0
-
-    def _make_hands(self) -> None:
-        """What moves bundles, and stops before each."""
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
@@ -93,7 +111,6 @@ class BesideNode(Candidate):
         """Hand over and end; what is under way is seen through by the next one."""
         await self._leave()
         await self.executor.close()
-        await self._admin.close()
         await asyncio.to_thread(self.recorder.close)
 
     def why_not_ready(self) -> str | None:
@@ -103,6 +120,31 @@ class BesideNode(Candidate):
         if not self.view.is_fresh:
             return "Pulsar's cluster is being read again after a reconnection"
         return super().why_not_ready()
+
+    def status(self) -> BesideStatus:
+        """How this process stands, and what keeps it from acting."""
+        stops = self.hands.rails.stops_of_round()
+        reported_s = [at_s for broker in self.view.registrations if (at_s := self.picture.reports_at_s(broker))]
+        failures = self.hands.memory.acts.failures
+        return BesideStatus(
+            mode=self.settings.mode,
+            cluster=self.live.current.cluster_name,
+            leading=self.is_leading,
+            acting=not stops,
+            obstacles=[stop.sentence() for stop in stops],
+            stopped=failures >= self.settings.failures_until_stop,
+            failures=failures,
+            brokers=len(self.view.registrations),
+            bundles=len(self.picture.owners),
+            pulsars_leader=self.picture.pulsars_leader,
+            pulsar_sheds=bool(self.brokers.shedding()),
+            oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
+            faults=self.view.faults,
+        )
+
+    async def go_on(self) -> None:
+        """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""
+        await self.hands.memory.go_on()
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
@@ -136,9 +178,8 @@ class BesideNode(Candidate):
 
     async def _prepare(self, term: Term) -> None:
         await self.picture.settled()
+        await self.hands.take_over()
         await self.persistence.take_over()
-        self.drains.forget()
-        self.plans.forget()
         self.terms.begin(term.epoch)
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
@@ -148,6 +189,7 @@ class BesideNode(Candidate):
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         await self.persistence.taken_over()
+        await self.hands.healer.run(self.view.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
         if self.settings.mode == "act":
@@ -164,7 +206,7 @@ class BesideNode(Candidate):
 
     async def _put_down(self, error: Exception) -> None:
         del error
-        await self.executor.abort()
+        await self.hands.put_down()
 
 
 def _web_services(view: ClusterView) -> list[str]:

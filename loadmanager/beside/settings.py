@@ -39,6 +39,7 @@ class PulsarSettings(LiveSettings):
 
 def _forced(ours: BesideSettings) -> dict[str, str]:
     return _texts(
+        load_balancer_enabled=True,
         load_balancer_shedding_enabled=True,
         load_balancer_auto_bundle_split_enabled=False,
         load_balancer_auto_bundle_merge_enabled=False,

@@ -228,12 +228,14 @@ async def _sample(
 ) -> None:
     """Everything once, as a checkpoint; then each new report, whenever it is looked at."""
     every_s, for_s = every_for_s
-    store = store_of(settings, create_chroot=False)
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
         taken_at_ms = _now_ms()
         collected = await collect_pulsar(store, taken_at_ms, cluster)
-        importer.add(taken_at_ms, Event(_CHECKPOINT, "pulsar", encode(collected.finish())))
+        # In a thread: that of a large Pulsar takes longer than its session lasts unless the loop renews it.
+        content = await asyncio.to_thread(lambda: encode(collected.finish()))
+        importer.add(taken_at_ms, Event(_CHECKPOINT, "pulsar", content))
         started_s, looks, known, said = time.monotonic(), 0, dict[str, Any](), set[str]()
         while True:
             await _look(store, importer, known, said)

@@ -22,8 +22,8 @@ RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 _TIMEOUT_S = 10.0
 _CLUSTER = "clusterName"
 _OF_PULSAR = (_CLUSTER, "loadManagerClassName")
-_METADATA_STORE = "metadataStoreUrl"
-_ZOOKEEPERS = "zookeeperServers"
+_METADATA_STORE = ("metadataStoreUrl", "zookeeperServers")
+_CONFIGURATION_STORE = ("configurationMetadataStoreUrl", "configurationStoreServers", "globalZookeeperServers")
 _UNSET = ("", "Optional.empty")
 _EXPECTED = "give the web service of a Pulsar broker, such as http://broker:8080"
 _REFUSED = (
@@ -40,13 +40,15 @@ class BrokerSettingsError(LoadManagerError):
 class BrokerSettings:
     """What the broker at `url`, of `cluster`, goes by: the keys that are known here, as a `broker.conf` has them.
 
-    `metadata_store` is where it keeps what it knows, as it says it, empty if it does not.
+    `metadata_store` is the URL of where it keeps what it knows, `configuration_store` of what several clusters have in
+    common; empty if it does not say.
     """
 
     url: str
     cluster: str
     texts: dict[str, str]
     metadata_store: str = ""
+    configuration_store: str = ""
 
 
 async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S) -> BrokerSettings:
@@ -108,13 +110,14 @@ def settings_in(body: bytes, url: str) -> BrokerSettings | None:
     if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in (*_OF_PULSAR, *told)):
         return None
     texts = {key: _as_written(key, text) for key, text in told.items() if text not in _UNSET}
-    return BrokerSettings(url, content[_CLUSTER], texts, _metadata_store(content))
+    stores = (_store(content, *keys) for keys in (_METADATA_STORE, _CONFIGURATION_STORE))
+    return BrokerSettings(url, content[_CLUSTER], texts, *stores)
 
 
-def _metadata_store(content: Mapping[str, Any]) -> str:
-    """Brokers that are configured as older ones were name servers of ZooKeeper instead of a URL."""
-    zookeepers = content.get(_ZOOKEEPERS)
-    return str(content.get(_METADATA_STORE) or (f"zk:{zookeepers}" if zookeepers else ""))
+def _store(content: Mapping[str, Any], key: str, *of_zookeepers: str) -> str:
+    """The URL of a store; brokers that are configured as older ones were name servers of ZooKeeper instead."""
+    zookeepers = [f"zk:{content[each]}" for each in of_zookeepers if content.get(each)]
+    return str(next(iter([content[key]] if content.get(key) else zookeepers), ""))
 
 
 def _as_written(key: str, text: str) -> str:

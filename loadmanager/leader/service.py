@@ -87,7 +87,7 @@ class Node(Candidate):
             self.ledger,
             AgentOwners(self.view, self.election, lambda: self.live.current.unload_attempt_timeout_ms / 1000),
             self.journal,
-            lambda: _executor_settings(self.live.current),
+            lambda: ExecutorSettings.of(self.live.current),
             self.desk.churn,
             self.recorder,
         )
@@ -177,11 +177,3 @@ class Node(Candidate):
         group.create_task(self.persistence.run_memory())
         group.create_task(self.persistence.run_reshaped())
         group.create_task(self.reshaping.run())
-
-
-def _executor_settings(settings: Settings) -> ExecutorSettings:
-    return ExecutorSettings(
-        deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
-        concurrency=settings.max_concurrent_unloads,
-        concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
-    )

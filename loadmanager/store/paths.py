@@ -20,6 +20,10 @@ CONTROLS = f"{POLICIES}/controls"
 CONFIGURATION = f"{ROOT}/configuration"
 LEARNED = f"{ROOT}/learned"
 
+BESIDE = f"{ROOT}/beside"
+BESIDE_MOVES = f"{BESIDE}/moves"
+"""What the process that acts beside a Pulsar has under way; in the store of such processes alone."""
+
 LAID_DOWN = (ISOLATION, FAILURE_DOMAINS, ANTI_AFFINITY, CONTROLS, LEARNED, CONFIGURATION)
 """What operators lay down, or publish; each is there once somebody has."""
 

@@ -21,7 +21,7 @@ import asyncio
 import itertools
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import orjson
@@ -96,6 +96,8 @@ class FakePulsar:
         self.elects = True
         """Whether another broker leads at once when the leader goes."""
         self.asked: list[Asked] = []
+        self.on_asked: Callable[[], object] = lambda: None
+        """Called when a request has come and nothing is done about it yet."""
         self.loads: dict[str, dict[str, float]] = {}
         self.brokers: list[PulsarBroker] = []
         """Those that are up."""

@@ -57,7 +57,7 @@ class _Fault:
     times: int
     at: BrokerId | None
     status: int | None = None
-    reason: str = ""
+    body: bytes = b""
     location: str = ""
     kills: bool = False
     is_done_first: bool = False
@@ -72,7 +72,11 @@ class Faults:
     def refuse(
         self, on: str, status: int, reason: str = "told to fail", *, times: int = 1, at: BrokerId | None = None
     ) -> None:
-        self._faults.append(_Fault(on, times, at, status, reason))
+        self._faults.append(_Fault(on, times, at, status, orjson.dumps({"reason": reason})))
+
+    def answer(self, on: str, status: int, body: bytes, *, times: int = 1, at: BrokerId | None = None) -> None:
+        """Anything, as what is no Pulsar may answer it."""
+        self._faults.append(_Fault(on, times, at, status, body))
 
     def send_away(self, on: str, to: str, *, times: int = 1, at: BrokerId | None = None) -> None:
         """A redirect to another origin, such as `http://127.0.0.1:1`, with path and query as they were asked."""
@@ -110,6 +114,7 @@ class Door:
     async def let_in(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         asked = Asked(self._broker.broker_id, request.method, request.raw_path, _token(request))
         self._pulsar.asked.append(asked)
+        self._pulsar.on_asked()
         fault = self._pulsar.faults.take(request, self._broker.broker_id)
         if fault is not None:
             return await self._spoil(fault, request, handler)
@@ -127,7 +132,7 @@ class Door:
             raise AssertionError("nobody sets it")
         if fault.location:
             return web.Response(status=fault.status, headers={"Location": fault.location + request.raw_path})
-        return _reason(fault.status, fault.reason)
+        return web.Response(status=fault.status, body=fault.body, content_type=_JSON)
 
 
 class Rest:

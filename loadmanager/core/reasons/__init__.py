@@ -11,6 +11,7 @@ from loadmanager.core.reasons.judging import JudgingReason
 from loadmanager.core.reasons.merging import MergeReason
 from loadmanager.core.reasons.ownership import OwnershipReason
 from loadmanager.core.reasons.placement import PlacementReason
+from loadmanager.core.reasons.rails import RailReason
 from loadmanager.core.reasons.reports import ReportReason
 from loadmanager.core.reasons.shedding import SheddingReason
 from loadmanager.core.reasons.splitting import SplitReason
@@ -24,6 +25,7 @@ __all__ = [
     "MergeReason",
     "OwnershipReason",
     "PlacementReason",
+    "RailReason",
     "Reason",
     "ReportReason",
     "SheddingReason",

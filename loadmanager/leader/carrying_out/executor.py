@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from loadmanager.config import Settings
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.leading.moves import (
     AskOwner,
@@ -76,6 +77,14 @@ class ExecutorSettings:
     deadline_s: float
     concurrency: int
     concurrency_per_broker: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> ExecutorSettings:
+        return cls(
+            deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
+            concurrency=settings.max_concurrent_unloads,
+            concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
+        )
 
 
 @dataclass(slots=True, eq=False)

@@ -199,7 +199,7 @@ async def test_answers_can_be_refused_sent_away_and_held_back(pulsar: FakePulsar
     pulsar.faults.send_away("/unload", "http://127.0.0.1:1")
     pulsar.faults.hold("/unload", done=True)
     answer = await put(http, url)
-    assert (answer.status, answer.body) == (500, b'{"reason": "no"}')
+    assert (answer.status, answer.body) == (500, b'{"reason":"no"}')
     assert where(await put(http, url)) == f"http://127.0.0.1:1{UNLOAD}"
     call = asyncio.ensure_future(put(http, url))
     await eventually(lambda: _is_nobodys(pulsar))

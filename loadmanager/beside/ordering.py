@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from loadmanager.core.names import BrokerId
+from collections.abc import Callable
+
+from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.errors import ConflictError
+from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.port import DrainPort, PlanPort
 from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
 
@@ -42,3 +45,16 @@ class ShadowPlans:
         del even_if_frozen
         self._plans.get(plan_hash)
         raise ConflictError(f"plan {plan_hash} cannot be executed: {_SHADOW}")
+
+
+class Unloads:
+    """Unloads under way, for whoever wants one cancelled."""
+
+    def __init__(self, executor: Executor, must_lead: Callable[[], None]) -> None:
+        self._executor = executor
+        self._must_lead = must_lead
+
+    async def cancel_unload(self, name: BundleName) -> None:
+        """Raises as `Executor.cancel` does."""
+        self._must_lead()
+        await self._executor.cancel(name)
