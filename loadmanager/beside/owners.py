@@ -2,8 +2,8 @@
 
     who owns it                    then
     -----------                    ----
-    its owner of before, or        unload it, with the destination: Pulsar's leader remembers that, in memory alone, until
-    nobody, and it was not         a lookup reaches it, also of a bundle that nobody owns
+    its owner of before, or        unload it, with the destination: Pulsar's leader remembers that, in memory alone,
+    nobody, and it was not         until a lookup reaches it, also of a bundle that nobody owns
     unloaded
     its destination                it has arrived
     its owner of before            look again shortly: what was read may be older than the unload
