@@ -7,6 +7,7 @@
 | 401 | the token's file is read again; if it has another token by now, that one is tried once, else it is refused |
 | 307 to a host that is trusted | the same request there, with its method and its body: three hops at most |
 | 307 to any other, or from https to http | refused: the token goes nowhere else, and so does nothing |
+| a broker without https, where addresses are configured with it | refused, and not asked, for the same reason |
 | another 3xx, 4xx, 5xx | `PulsarRefusedError`, with a sentence |
 | 2xx | the answer |
 
@@ -49,7 +50,8 @@ class Request:
 class PulsarCalls:
     """Asks the brokers of one Pulsar. Made in a running event loop; to be closed, or used with `async with`.
 
-    Raises `ConfigurationError` for addresses, a token file or TLS keys that cannot be used.
+    `is_encrypted` says whether the first of the addresses is https. Raises `ConfigurationError` for addresses, a token
+    file or TLS keys that cannot be used.
     """
 
     def __init__(self, urls: Sequence[str], token: TokenFile | None, tls: TlsOptions, timeout_s: float) -> None:
@@ -57,6 +59,7 @@ class PulsarCalls:
             raise ConfigurationError("no address of a Pulsar: expected the web service of at least one broker")
         self._admins = deque(web_service(url, "admin URL") for url in urls)
         self._configured = frozenset(map(_host, self._admins))
+        self.is_encrypted = self._admins[0].scheme == "https"
         self._registered: frozenset[tuple[str, int]] = frozenset()
         self._token = token
         self._ssl = tls.context()
@@ -90,6 +93,8 @@ class PulsarCalls:
 
     async def ask_at(self, web: URL, request: Request, timeout_s: float | None = None) -> HttpAnswer:
         """The answer of 2xx that comes of asking at `web`; see the table."""
+        if self.is_encrypted and web.scheme == "http":
+            raise PulsarRefusedError(f"{web}: is not asked, as adminUrls are https and this is not", 0)
         asked = web.join(URL(request.path, encoded=True))
         timeout_s = timeout_s or self._timeout_s
         token = None if self._token is None else self._token.read()

@@ -144,6 +144,13 @@ async def test_a_redirect_to_a_broker_that_is_not_there_says_which(pulsar: FakeP
     assert error.value.was_not_heard
 
 
+async def test_nothing_goes_unencrypted_where_addresses_are_encrypted(pulsar: FakePulsar, token_file: Path) -> None:
+    async with an_admin(["https://127.0.0.1:1"], token_file) as admin:
+        with pytest.raises(PulsarRefusedError, match="is not asked, as adminUrls are https and this is not"):
+            await admin.settings(pulsar.urls[0])
+    assert pulsar.asked == []
+
+
 async def test_a_token_that_has_ended_is_read_again_once(pulsar: FakePulsar, token_file: Path) -> None:
     async with an_admin([pulsar.urls[0]], token_file) as admin:
         pulsar.token = "first"
