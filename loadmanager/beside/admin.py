@@ -59,7 +59,7 @@ class PulsarAdmin:
         await self.close()
 
     def trust(self, urls: Iterable[str]) -> None:
-        """The web services of all brokers that are registered now: redirects go there, and settings are asked there."""
+        """The web services of all brokers that are registered now: redirects to them are followed, without a token."""
         self._calls.trust(urls)
 
     def address_in(self, record: LocalBrokerData) -> str:
