@@ -17,7 +17,7 @@ PYTHON ?= $(shell for each in python3.14 python3.13 python3.12 python3.11 python
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-CODE := loadmanager tests benchmarks
+CODE := loadmanager tests benchmarks examples
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
