@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +36,7 @@ class Tools:
 
 def find_tools() -> Tools:
     """Java and Maven of this machine; `NotPossibleHereError` names all that is not there."""
-    lacking = []
+    lacking = [] if sys.platform.startswith("linux") else ["Linux"]
     maven = shutil.which("mvn")
     if maven is None:
         lacking.append("Maven (mvn on the PATH)")

@@ -20,7 +20,7 @@ from examples.pulsar.admin import ask
 from examples.pulsar.artifacts import CONFIGURATION, fetch_jars, find_tools
 from examples.pulsar.cgroups import Cgroup, make_cgroup
 from examples.pulsar.progress import Say, wait_until
-from examples.pulsar.znodes import four_letters, read_znode
+from examples.pulsar.znodes import four_letters, read_znode, sessions_of
 from loadmanager.embedded.ports import LOOPBACK, free_ports
 from loadmanager.embedded.processes import ServerProcesses
 from loadmanager.errors import EmbeddedServerError
@@ -92,6 +92,7 @@ class PulsarCluster:
         self.brokers = tuple(Broker(f"127.0.0.{21 + i}", web_port, service_port) for i in range(brokers))
         self._jars: Path | None = None
         self._processes: ServerProcesses | None = None
+        self._pids: dict[str, int] = {}
         self._cgroups: dict[str, Cgroup] = {}
 
     @property
@@ -175,6 +176,11 @@ class PulsarCluster:
         """The brokers whose process is there."""
         return [each for each in self.brokers if self._running().find_exit_code(each.name) is None]
 
+    def own_sessions(self) -> set[int]:
+        """The sessions of ZooKeeper's that Pulsar's own processes have at the moment."""
+        names = (_BOOKIE, *(each.name for each in self.serving()))
+        return set().union(*(sessions_of(self.zookeeper, self._pids[name]) for name in names))
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -256,7 +262,7 @@ class PulsarCluster:
         return [str(self._tools.java), *sizes, *_JVM, logging, "-cp", f"{self._jars}/*", main, *arguments]
 
     def _start(self, name: str, command: Sequence[str]) -> None:
-        self._running().start(name, command, cwd=self.folder, log=self._log(name))
+        self._pids[name] = self._running().start(name, command, cwd=self.folder, log=self._log(name))
 
     def _wait(self, name: str, condition: Callable[[], object]) -> None:
         wait_until(condition, f"{name} does not serve", timeout_s=_START_TIMEOUT_S, check=lambda: self._check(name))

@@ -1,12 +1,12 @@
 """Producers and consumers of Pulsar's own client, each message numbered and accounted for. A process of its own.
 
-`python -m examples.pulsar.load SERVICE_URL FILE`, where the file is a JSON object: messages per second by topic. It says a
-line of JSON a second: what was sent, acknowledged and received so far. When its input ends it sends no more, waits for
-what is still under way, and says as its last line what became of all of it (`outcome`).
+`python -m examples.pulsar.load SERVICE_URL FILE`, where the file is a JSON object: messages per second by topic. It
+says a line of JSON a second: what was sent, acknowledged and received so far. When its input ends it sends no more,
+waits for what is still under way, and says as its last line what became of all of it (`outcome`).
 
 Every topic has one producer, one consumer, and counts of its own. A message that was acknowledged and that nobody
-receives is lost; one that comes twice is a duplicate, which Pulsar's clients make when they reconnect. A stall is a time
-in which a topic took no message: how long the first of those that had to wait did wait.
+receives is lost; one that comes twice is a duplicate, which Pulsar's clients make when they reconnect. A stall is a
+time in which a topic took no message: how long the first of those that had to wait did wait.
 """
 
 from __future__ import annotations
@@ -93,9 +93,9 @@ class TopicLoad:
 class Load:
     """All topics of one process."""
 
-    def __init__(self, service_url: str, rates: dict[str, float]) -> None:
-        quiet = pulsar.ConsoleLogger(pulsar.LoggerLevel.Error)
-        self._client = pulsar.Client(service_url, logger=quiet, operation_timeout_seconds=60)
+    def __init__(self, service_url: str, rates: dict[str, float], log: Path) -> None:
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log))  # its console is our output
+        self._client = pulsar.Client(service_url, logger=logger, operation_timeout_seconds=60)
         self._topics = [TopicLoad(name, 1 / rate) for name, rate in rates.items()]
         self._ended = threading.Event()
 
@@ -165,7 +165,8 @@ def _end_with_input(load: Load) -> None:
 
 
 def main(service_url: str, file: str) -> None:
-    load = Load(service_url, json.loads(Path(file).read_text(encoding="utf-8")))
+    path = Path(file)
+    load = Load(service_url, json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".log"))
     threading.Thread(target=_end_with_input, args=(load,), daemon=True).start()
     load.connect()
     load.send_until_ended()

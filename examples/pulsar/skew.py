@@ -24,15 +24,25 @@ _END_TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Skew:
-    """What is sent. Half of the bundles begin at the first broker, the hot ones among them, the rest at the others."""
+    """What is sent. Half of the bundles begin at the first broker, the hot ones among them, the rest at the others.
+
+    No two bundles have the same load, so that which is the hottest is no matter of chance.
+    """
 
     namespace: str = "shop/orders"
     bundles: int = 16
     topics_each: int = 2
     hot_bundles: int = 6
-    hot_rate: float = 40.0
-    """Messages per second of a topic in a hot bundle."""
+    hot_rate: float = 50.0
+    """Messages per second of a topic in the hottest bundle; each further one has a tenth of it less."""
     cool_rate: float = 4.0
+    """The same of the hottest cool bundle; each further one has a twentieth of it less."""
+
+    def rate(self, bundle: int) -> float:
+        """Messages per second of each topic in this bundle, by its place in the namespace."""
+        if bundle < self.hot_bundles:
+            return self.hot_rate * (1 - bundle / 10)
+        return self.cool_rate * (1 - (bundle - self.hot_bundles) / 20)
 
     def prepare(self, cluster: PulsarCluster) -> dict[str, float]:
         """Make the namespace, if it is not there, and put every bundle where it begins; the rate of each topic."""
@@ -45,7 +55,7 @@ class Skew:
         where = {each: first if i < half or not others else others[i % len(others)] for i, each in enumerate(ranges)}
         operator.spread(self.namespace, where)
         return {
-            topic: self.hot_rate if i < self.hot_bundles else self.cool_rate
+            topic: self.rate(i)
             for i, each in enumerate(ranges)
             for topic in topics_in(self.namespace, each, self.topics_each)
         }
@@ -81,11 +91,19 @@ class RunningLoad:
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(_END_TIMEOUT_S)
-        assert self._listener is not None
-        self._listener.join()
+        self.close()
         if not self.outcome:
             raise EmbeddedServerError(f"the load ended with exit code {self.process.returncode} and no outcome")
         return self.outcome
+
+    def close(self) -> None:
+        """Hear the last of a process that ends. Idempotent."""
+        self.process.wait()
+        assert self._listener is not None
+        self._listener.join()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                pipe.close()
 
     def _check(self) -> None:
         if self.process.poll() is not None:
@@ -119,7 +137,7 @@ def running_load(cluster: PulsarCluster, rates: Mapping[str, float], name: str =
         yield load
     finally:
         process.kill()
-        process.wait()
+        load.close()
 
 
 def _namespaces(operator: Operator, namespace: str) -> list[str]:

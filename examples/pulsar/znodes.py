@@ -105,7 +105,8 @@ def last_zxid(zookeeper: str) -> int:
 
 def sessions_of(zookeeper: str, pid: int) -> set[int]:
     """The sessions that a process has at the moment, by the connections that ZooKeeper has and the kernel knows of."""
-    local = {f"{each.laddr.ip}:{each.laddr.port}" for each in psutil.Process(pid).net_connections("tcp") if each.laddr}
+    sockets = (each.laddr for each in psutil.Process(pid).net_connections("tcp") if each.laddr)
+    local = {f"{each.ip.removeprefix('::ffff:')}:{each.port}" for each in sockets}
     connections = re.findall(r"/([\d.]+:\d+)\[\d+\]\(.*?sid=(0x[0-9a-f]+)", four_letters(zookeeper, "cons"))
     return {int(session, 16) for peer, session in connections if peer in local}
 
