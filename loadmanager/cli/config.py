@@ -13,7 +13,7 @@ from rich.table import Table
 
 from loadmanager.cli.broker_conf import ImportedConf, import_broker_conf
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
-from loadmanager.config import AgentSettings, Settings, render_fields, render_yaml
+from loadmanager.config import AgentSettings, BesideSettings, Settings, render_fields, render_yaml
 from loadmanager.errors import ConfigurationError
 
 _NO_TERMINAL_WIDTH = 500
@@ -39,6 +39,12 @@ def serve() -> None:
 def agent() -> None:
     """Print the default configuration of an agent."""
     print(render_yaml(AgentSettings), end="")
+
+
+@config.command()
+def beside() -> None:
+    """Print the default configuration of a process beside a Pulsar."""
+    print(render_yaml(BesideSettings), end="")
 
 
 @config.command("import")

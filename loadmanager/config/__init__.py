@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from loadmanager.config.agent import AgentSettings
 from loadmanager.config.base import ENVIRONMENT_PREFIX
+from loadmanager.config.beside import BesideSettings
 from loadmanager.config.dynamic import NEEDS_RESTART, dynamic_keys, text_of, values_as_text, with_overrides
 from loadmanager.config.loading import load_settings, settings_of
 from loadmanager.config.node import Settings
 from loadmanager.config.rendering import render_fields, render_yaml
-from loadmanager.config.shared import HttpSettings, StoreSettings
+from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
     "NEEDS_RESTART",
     "AgentSettings",
+    "BesideSettings",
     "HttpSettings",
+    "SessionSettings",
     "Settings",
     "StoreSettings",
     "dynamic_keys",
@@ -29,4 +32,5 @@ __all__ = [
     "text_of",
     "values_as_text",
     "with_overrides",
+    "zookeeper_parts",
 ]

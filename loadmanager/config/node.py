@@ -25,7 +25,8 @@ def _known_placement(name: str) -> str:
     return _known(name, PLACEMENT_STRATEGIES)
 
 
-def _known_shedding(name: str) -> str:
+def known_shedding(name: str) -> str:
+    """The name itself if a shedding strategy has it, else `ValueError`."""
     return _known(name, SHEDDING_STRATEGIES)
 
 
@@ -65,9 +66,7 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     load_balancer_load_placement_strategy: Annotated[str, AfterValidator(_known_placement)] = _planned(
         "placement_strategy"
     )
-    load_balancer_load_shedding_strategy: Annotated[str, AfterValidator(_known_shedding)] = _planned(
-        "shedding_strategy"
-    )
+    load_balancer_load_shedding_strategy: Annotated[str, AfterValidator(known_shedding)] = _planned("shedding_strategy")
     load_balancer_distribute_bundles_evenly_enabled: bool = _planned("distribute_bundles_evenly_enabled")
     load_balancer_broker_max_topics: int = _planned("broker_max_topics")
     load_balancer_broker_overloaded_threshold_percentage: int = _planned("broker_overloaded_threshold_percentage")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import PurePath
 from typing import Any
 
 import yaml
@@ -39,5 +40,5 @@ def _yaml_value(value: Any) -> str:  # noqa: ANN401 - whatever a field's default
         return '""' if value == "" else ""
     plain = sorted(value) if isinstance(value, frozenset) else list(value) if isinstance(value, tuple) else value
     return yaml.safe_dump(
-        str(plain) if isinstance(plain, HashFunction) else plain, default_flow_style=True, width=_NO_WIDTH
+        str(plain) if isinstance(plain, HashFunction | PurePath) else plain, default_flow_style=True, width=_NO_WIDTH
     ).splitlines()[0]

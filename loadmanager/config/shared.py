@@ -17,14 +17,15 @@ def _weight(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
-class StoreSettings(KeyedSettings):
-    """How to reach the metadata store."""
+def zookeeper_parts(url: str) -> tuple[str, str]:
+    """The servers and the chroot of zk:host:port,host:port/chroot; the chroot is empty where there is none."""
+    hosts, slash, chroot = url.removeprefix("zk:").partition("/")
+    return hosts, slash + chroot.rstrip("/") if chroot else ""
 
-    metadata_store_url: str = Field(
-        "zk:127.0.0.1:2181",
-        min_length=1,
-        description="ZooKeeper servers (3.6 or newer) and an optional chroot: zk:host:port,host:port/chroot.",
-    )
+
+class SessionSettings(KeyedSettings):
+    """A session with a metadata store."""
+
     metadata_store_session_timeout_millis: int = Field(
         10_000,
         ge=1_000,
@@ -37,17 +38,18 @@ class StoreSettings(KeyedSettings):
     )
 
     @property
-    def zookeeper_hosts(self) -> str:
-        return self.metadata_store_url.removeprefix("zk:").partition("/")[0]
-
-    @property
-    def zookeeper_chroot(self) -> str:
-        _, slash, chroot = self.metadata_store_url.removeprefix("zk:").partition("/")
-        return slash + chroot.rstrip("/") if chroot else ""
-
-    @property
     def session_timeout_s(self) -> float:
         return self.metadata_store_session_timeout_millis / 1000
+
+
+class StoreSettings(SessionSettings):
+    """How to reach the metadata store."""
+
+    metadata_store_url: str = Field(
+        "zk:127.0.0.1:2181",
+        min_length=1,
+        description="ZooKeeper servers (3.6 or newer) and an optional chroot: zk:host:port,host:port/chroot.",
+    )
 
 
 class HttpSettings(KeyedSettings):

@@ -2,37 +2,48 @@
 
 Source: the znodes of Pulsar's brokers. Of brokers that run ExtensibleLoadManagerImpl only who they are is in ZooKeeper,
 not their load. What shedders remember is in the memory of Pulsar's leader alone, so a dump of Pulsar has no `state`.
-
-A namespace is `tenant/namespace` or, in Pulsar's first form, `tenant/cluster/namespace`, in the same trees. So it is
-with those by which brokers test themselves: `pulsar/<broker>` and `pulsar/<cluster>/<broker>`. A znode above those of
-others is empty, and stays when they go.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
-from urllib.parse import urlsplit
 
 import orjson
 
 from loadmanager.decide.broker_settings import BrokerSettings, BrokerSettingsError
 from loadmanager.decide.checks import is_range
-from loadmanager.decide.collecting import Collected, Reader, as_record, walk, without_empty_averages
+from loadmanager.decide.collecting import Collected, Reader, below, walk, without_empty_averages
 from loadmanager.decide.settings import known_settings, usable_settings
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
+from loadmanager.store.pulsars_paths import (
+    CLUSTERS,
+    DYNAMIC_CONFIGURATION,
+    LOCAL_POLICIES,
+    OWNERSHIP,
+    RESOURCE_QUOTAS,
+    failure_domains,
+    isolation_policies,
+)
 from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, ResourceQuota
 from loadmanager.wire.load_report import find_load_report, local_broker_data_of
-from loadmanager.wire.policies import FailoverPolicy, IsolationData
+from loadmanager.wire.pulsar import (
+    HASH_FUNCTION,
+    NO_LOAD,
+    anti_affinity_group_in,
+    boundaries_in,
+    isolation_in,
+    only,
+    owner_in,
+    parse_record,
+    publishes_no_load,
+)
 
-_QUOTAS = f"{paths.ROOT}/resource-quota"
-_LOCAL_POLICIES = "/admin/local-policies"
-_OWNERSHIP = "/namespace"
-_CLUSTERS = "/admin/clusters"
-_DYNAMIC_CONFIGURATION = "/admin/configuration"
-_EXTENSIBLE = "ExtensibleLoadManagerImpl"
+_EVERYWHERE = "global"
+"""What stands among the clusters and is none."""
 
 _Record = tuple[str, str, dict[str, Any]]
 
@@ -60,10 +71,10 @@ async def collect_pulsar(
 
 
 async def _check_cluster(store: Reader, told: BrokerSettings) -> None:
-    clusters = await store.children(_CLUSTERS)
+    clusters = await store.children(CLUSTERS)
     if clusters and told.cluster not in clusters:
         raise BrokerSettingsError(
-            f"--admin-url {told.url}: a broker of the cluster {told.cluster!r}, and {_CLUSTERS} has"
+            f"--admin-url {told.url}: a broker of the cluster {told.cluster!r}, and {CLUSTERS} has"
             f" {', '.join(sorted(clusters))}: give a broker of the cluster in this metadata store"
         )
 
@@ -85,9 +96,7 @@ async def _records(
         if text is None:
             continue
         try:
-            found.append((name, path, as_record(orjson.loads(text), path)))
-        except orjson.JSONDecodeError as error:
-            collected.faults.append(f"{path}: not JSON: {error}")
+            found.append((name, path, parse_record(text, path)))
         except InvalidRecordError as error:
             collected.faults.append(str(error))
     return found
@@ -98,17 +107,26 @@ async def _records_of_namespaces(store: Reader, collected: Collected, root: str)
     clusters: list[str] = []
     names = await walk(store, root, 2)
     found = await _records(store, collected, {name: f"{root}/{name}" for name in names}, clusters)
-    names = [f"{cluster}/{child}" for cluster in clusters for child in await store.children(f"{root}/{cluster}")]
+    names = await names_in_clusters(store, root, clusters)
     return found + await _records(store, collected, {name: f"{root}/{name}" for name in names}, [])
 
 
+async def names_in_clusters(store: Reader, root: str, clusters: Iterable[str]) -> list[str]:
+    """The namespaces of the first form that have a znode below `root`, by the names of their clusters."""
+    return [*chain.from_iterable((await below(store, root, list(clusters))).values())]
+
+
 async def _records_of_bundles(store: Reader, collected: Collected, root: str) -> list[_Record]:
-    """What is kept for each bundle below `root`: where a range is expected may be a namespace of the first form."""
-    named: dict[str, str] = {}
-    for name in await walk(store, root, 3):
-        children = [] if is_range(name.rpartition("/")[2]) else await store.children(f"{root}/{name}")
-        named |= {each: f"{root}/{each}" for each in ([f"{name}/{child}" for child in children] or [name])}
+    """What is kept for each bundle below `root`."""
+    named = {name: f"{root}/{name}" for name in await names_of_bundles(store, root)}
     return await _records(store, collected, named, [])
+
+
+async def names_of_bundles(store: Reader, root: str) -> list[str]:
+    """What is named below `root` where bundles are; where a range is expected may be a namespace of the first form."""
+    names = await walk(store, root, 3)
+    of_namespaces = await below(store, root, [name for name in names if not is_range(name.rpartition("/")[2])])
+    return [each for name in names for each in of_namespaces.get(name) or [name]]
 
 
 async def collect_brokers(store: Reader, collected: Collected) -> None:
@@ -122,59 +140,48 @@ async def collect_brokers(store: Reader, collected: Collected) -> None:
             continue
         content: Mapping[str, Any] = record if report is None else local_broker_data_of(report)
         collected.add("brokers", name, _broker(content), path)
-        if str(record.get("loadManagerClassName", "")).endswith(_EXTENSIBLE) and "cpu" not in record:
-            collected.faults.append(f"{path}: publishes no load in ZooKeeper")
+        if publishes_no_load(record):
+            collected.faults.append(f"{path}: {NO_LOAD}")
 
 
 def _broker(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a dump holds of a broker's record; unknown fields are left out, as Pulsar leaves them out."""
-    content = _only(record, LocalBrokerData.__annotations__)
+    content = only(record, LocalBrokerData.__annotations__)
     if "brokerVersion" in record:
         content["brokerVersionString"] = record["brokerVersion"]
     stats = content.get("lastStats")
     if isinstance(stats, dict):
         content["lastStats"] = {
-            name: _only(each, NamespaceBundleStats.__annotations__) if isinstance(each, dict) else each
+            name: only(each, NamespaceBundleStats.__annotations__) if isinstance(each, dict) else each
             for name, each in stats.items()
         }
     return content
 
 
-def _only(record: Mapping[str, Any], keys: Iterable[str]) -> dict[str, Any]:
-    return {key: record[key] for key in keys if key in record}
-
-
 async def _namespaces(store: Reader, collected: Collected) -> None:
-    for name, path, record in await _records_of_namespaces(store, collected, _LOCAL_POLICIES):
-        namespace: dict[str, Any] = {"hashFunction": "crc32"}
-        bundles = record.get("bundles")
-        if isinstance(bundles, dict) and bundles.get("boundaries"):
-            namespace["boundaries"] = bundles["boundaries"]
-        if record.get("namespaceAntiAffinityGroup"):
-            namespace["antiAffinityGroup"] = record["namespaceAntiAffinityGroup"]
+    for name, path, record in await _records_of_namespaces(store, collected, LOCAL_POLICIES):
+        namespace: dict[str, Any] = {"hashFunction": HASH_FUNCTION}
+        found = {"boundaries": boundaries_in(record), "antiAffinityGroup": anti_affinity_group_in(record)}
+        namespace |= {key: value for key, value in found.items() if value is not None}
         collected.add("namespaces", name, namespace, path)
 
 
 async def _ownership(store: Reader, collected: Collected) -> None:
     namespaces = collected.content["namespaces"]
-    for name, path, record in await _records_of_bundles(store, collected, _OWNERSHIP):
-        owner = record.get("brokerId") or _address(record.get("httpUrl") or record.get("httpUrlTls") or "")
+    for name, path, record in await _records_of_bundles(store, collected, OWNERSHIP):
+        owner = owner_in(record)
         if owner not in collected.content["brokers"]:
             collected.faults.append(f"{path}: owner {owner!r} is not registered")
             continue
         namespace, _, bundle_range = name.rpartition("/")
-        known = namespaces.get(namespace, {"hashFunction": "crc32"})
+        known = namespaces.get(namespace, {"hashFunction": HASH_FUNCTION})
         ownership = {**known.get("ownership", {}), bundle_range: {"state": "Owned", "owner": owner}}
         namespaces[namespace] = {**known, "ownership": ownership}
 
 
-def _address(url: object) -> str:
-    return urlsplit(url).netloc if isinstance(url, str) else ""
-
-
 async def _averages(store: Reader, collected: Collected) -> None:
     for name, path, record in await _records_of_bundles(store, collected, paths.BUNDLE_DATA):
-        collected.add("bundleData", name, _only(record, ("shortTermData", "longTermData", "topics")), path)
+        collected.add("bundleData", name, only(record, ("shortTermData", "longTermData", "topics")), path)
     brokers = collected.content["brokers"]
     named = {name: paths.broker_time_average(name) for name in brokers}
     for name, path, record in await _records(store, collected, named):
@@ -184,34 +191,30 @@ async def _averages(store: Reader, collected: Collected) -> None:
 
 
 async def _quotas(store: Reader, collected: Collected) -> None:
-    default = await _records(store, collected, {DEFAULT_QUOTA_NAME: f"{_QUOTAS}/{DEFAULT_QUOTA_NAME}"})
-    for name, path, record in default + await _records_of_bundles(store, collected, _QUOTAS):
-        collected.add("resourceQuotas", name, _only(record, ResourceQuota.__annotations__), path)
+    default = await _records(store, collected, {DEFAULT_QUOTA_NAME: f"{RESOURCE_QUOTAS}/{DEFAULT_QUOTA_NAME}"})
+    for name, path, record in default + await _records_of_bundles(store, collected, RESOURCE_QUOTAS):
+        collected.add("resourceQuotas", name, only(record, ResourceQuota.__annotations__), path)
+
+
+async def clusters_in(store: Reader) -> list[str]:
+    """The clusters that may have policies."""
+    return [name for name in await store.children(CLUSTERS) if name != _EVERYWHERE]
 
 
 async def _policies(store: Reader, collected: Collected, cluster: str | None) -> None:
-    clusters = [cluster] if cluster else await store.children(_CLUSTERS)
-    local = [name for name in clusters if name != "global"]
+    local = [cluster] if cluster else await clusters_in(store)
     if len(local) > 1:
-        collected.faults.append(f"{_CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
+        collected.faults.append(f"{CLUSTERS}: of which cluster are the policies? --cluster: {', '.join(local)}")
         return
     for name in local:
-        path = f"{_CLUSTERS}/{name}/namespaceIsolationPolicies"
+        path = isolation_policies(name)
         for _, _, policies in await _records(store, collected, {name: path}):
             for policy, data in policies.items():
-                collected.add("isolationPolicies", policy, _isolation(data), path)
-        domains = f"{_CLUSTERS}/{name}/failureDomain"
+                collected.add("isolationPolicies", policy, isolation_in(data), path)
+        domains = failure_domains(name)
         named = {domain: f"{domains}/{domain}" for domain in await store.children(domains)}
         for domain, path, record in await _records(store, collected, named):
-            collected.add("failureDomains", domain, _only(record, ("brokers",)), path)
-
-
-def _isolation(data: object) -> dict[str, Any]:
-    content = _only(data, IsolationData.__annotations__) if isinstance(data, dict) else {}
-    failover = content.get("auto_failover_policy")
-    if isinstance(failover, dict):
-        content["auto_failover_policy"] = _only(failover, FailoverPolicy.__annotations__)
-    return content
+            collected.add("failureDomains", domain, only(record, ("brokers",)), path)
 
 
 async def _configuration(store: Reader, collected: Collected, told: BrokerSettings | None) -> None:
@@ -224,7 +227,7 @@ async def _configuration(store: Reader, collected: Collected, told: BrokerSettin
     if told is not None:
         values, faults = usable_settings(told.texts, f"--admin-url {told.url}")
         collected.faults += faults
-    for _, path, record in await _records(store, collected, {"": _DYNAMIC_CONFIGURATION}):
+    for _, path, record in await _records(store, collected, {"": DYNAMIC_CONFIGURATION}):
         texts = {key: value for key, value in known_settings(record).items() if isinstance(value, str)}
         values, faults = usable_settings(texts, path, values)
         collected.faults += faults

@@ -22,15 +22,12 @@ from loadmanager.core.splitting.finder import (
     SplitCandidate,
     divide_bundle,
 )
-from loadmanager.core.splitting.round import SplitQuestion, find_splits_by, goes_by_latest_rates
+from loadmanager.core.splitting.round import SPLIT_STRATEGY, SplitQuestion, find_splits_by, goes_by_latest_rates
 from loadmanager.decide.checks import check_bundle, declared_bundles, parse_bundle
 from loadmanager.decide.deciding import DecidedLine, Decider
 from loadmanager.decide.settings import settings_for
 from loadmanager.errors import ConfigurationError
 from loadmanager.wire.dump import DumpLine
-
-_STATE = "DefaultNamespaceBundleSplitStrategyImpl"
-"""Pulsar's name for the extensible rule: the one that remembers something."""
 
 _NO_ALGORITHM = ""
 
@@ -76,10 +73,10 @@ class SplitDecider(Decider):
             counts=_bundle_counts(snapshot, line, where),
             topics={},
             under_way=frozenset(),
-            before=self._state.get(_STATE, {}).get("hits", {}),
+            before=self._state.get(SPLIT_STRATEGY, {}).get("hits", {}),
         )
         found, remembered = find_splits_by(divide, partial(_topics, line), question, settings)
-        state = self._state if remembered is None else self._with_state(_STATE, remembered)
+        state = self._state if remembered is None else self._with_state(SPLIT_STRATEGY, remembered)
         return DecidedLine(taken_at_ms, _decisions(snapshot, found.splits), found.verdicts, state)
 
     def _divide(self, settings: PlannerSettings, line: DumpLine) -> Divide:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Protocol
 
 from loadmanager.core.reasons import MergeReason, SplitReason
@@ -34,21 +35,17 @@ _MERGE_REASONS = (MergeReason.COLD_NEIGHBOURS, MergeReason.ADMIN_MERGE)
 
 
 class Counting(Protocol):
-    """The parts of a node that count."""
+    """The parts that count of whatever plans and moves bundles."""
 
-    assigner: Assigner
     desk: Desk
     drains: Drainer
     election: Election
     executor: Executor
     intake: Intake
     journal: Journal
-    ledger: Ledger
     persistence: Persistence
     plans: PlanKeeper
     recorder: Recorder
-    reshaper: Reshaper
-    reshaping: ReshapingLoop
     shedding: SheddingLoop
     store: MetadataStore
     view: ClusterView
@@ -57,18 +54,55 @@ class Counting(Protocol):
     def is_leading(self) -> bool: ...
 
 
-def scrape_of(node: Counting) -> Scrape:
+class CountingOwners(Counting, Protocol):
+    """The parts that count of a node, which says besides who owns what, and how bundles are cut."""
+
+    assigner: Assigner
+    ledger: Ledger
+    reshaper: Reshaper
+    reshaping: ReshapingLoop
+
+
+def scrape_of(node: CountingOwners) -> Scrape:
     """What the node counts at this moment; called on the event loop."""
+    merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
+    return replace(scrape_of_moves(node, _owner_counters(node)), splits=_splits(node), merges=merges)
+
+
+def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> Scrape:
+    """What whatever moves bundles counts at this moment, and these besides; called on the event loop."""
     return Scrape(
         node.desk.snapshot(),
-        _as_floats(_counters(node), _churn_counters(node), _recording_counters(node)),
-        _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node)),
+        _as_floats(_counters(node), _churn_counters(node), _recording_counters(node), counters),
+        _as_floats(_gauges(node), _churn_gauges(node), _recording_gauges(node), gauges),
         dict(node.journal.counts),
         dict(node.shedding.strategy_metrics),
-        _splits(node),
-        {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS},
-        node.drains.bundles_left(),
+        splits={},
+        merges={},
+        drains=node.drains.bundles_left(),
     )
+
+
+def _owner_counters(node: CountingOwners) -> list[Sample]:
+    none = dict[str, str]()
+    return [
+        (
+            "pulsar_lb_bundles_split",
+            "Bundles that the leader has split by itself.",
+            {"metric": "bundlesSplit"},
+            node.reshaper.automatic_splits,
+        ),
+        ("loadmanager_reshaping_rounds", "Looks for bundles to split or merge.", none, node.reshaping.rounds),
+        ("loadmanager_reshaping_rounds_failed", "Looks that ended in an error.", none, node.reshaping.rounds_failed),
+        ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
+        (
+            "loadmanager_invariants_violated",
+            "Writes not made because of what they would have said.",
+            none,
+            node.ledger.invariants_violated,
+        ),
+        ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
+    ]
 
 
 def _counters(node: Counting) -> list[Sample]:
@@ -84,29 +118,13 @@ def _counters(node: Counting) -> list[Sample]:
         ),
         ("loadmanager_stale_steps", "Steps of plans refused as out of date.", none, node.executor.stale_steps),
         (
-            "pulsar_lb_bundles_split",
-            "Bundles that the leader has split by itself.",
-            {"metric": "bundlesSplit"},
-            node.reshaper.automatic_splits,
-        ),
-        (
             "loadmanager_bundles_ignored",
             "Bundles in reports that the record of their namespace does not have.",
             none,
             node.view.model.bundles_ignored,
         ),
-        ("loadmanager_reshaping_rounds", "Looks for bundles to split or merge.", none, node.reshaping.rounds),
-        ("loadmanager_reshaping_rounds_failed", "Looks that ended in an error.", none, node.reshaping.rounds_failed),
-        ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
         ("loadmanager_shedding_cycles", "Rounds of shedding planned.", none, node.shedding.cycles),
         ("loadmanager_shedding_cycles_failed", "Rounds that ended in an error.", none, node.shedding.cycles_failed),
-        (
-            "loadmanager_invariants_violated",
-            "Writes not made because of what they would have said.",
-            none,
-            node.ledger.invariants_violated,
-        ),
-        ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
         (
             "loadmanager_sessions_given_up",
             "Sessions that ZooKeeper did not take back.",
@@ -218,7 +236,7 @@ def _churn_gauges(node: Counting) -> list[Sample]:
     ]
 
 
-def _splits(node: Counting) -> dict[tuple[str, str], int]:
+def _splits(node: CountingOwners) -> dict[tuple[str, str], int]:
     """By result and reason, as Pulsar names them."""
     done = {("Success", label): node.reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
     return {**done, ("Failure", "Unknown"): node.reshaper.splits_failed}

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Generic, TypeVar
 
+from loadmanager.core.leading.machine import Machine
 from loadmanager.core.leading.signal import Signal
 from loadmanager.sim.agenda import Agenda
-from loadmanager.wire.leading.form import Machine
 
 _Event = TypeVar("_Event")
 _Instruction = TypeVar("_Instruction")

@@ -17,13 +17,11 @@ from loadmanager.core.planner import State
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.round import shed
 from loadmanager.core.snapshot import Snapshot
-from loadmanager.core.splitting.round import find_splits
+from loadmanager.core.splitting.round import SPLIT_STRATEGY, find_splits
 from loadmanager.core.state import merged
 from loadmanager.wire.checkpoint import unquoted
 from loadmanager.wire.reshaping import merging_of, question_of
 from loadmanager.wire.steps import merge_as_json, split_as_json
-
-SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
 
 
 @dataclass(slots=True)

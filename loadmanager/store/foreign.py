@@ -12,12 +12,12 @@ from typing import Any
 import orjson
 
 from loadmanager.errors import ForeignStoreError, InvalidRecordError
-from loadmanager.store import paths
+from loadmanager.store import paths, pulsars_paths
 from loadmanager.store.base import MetadataStore, Znode
 from loadmanager.store.codec import decode
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
 
-_PULSARS = ("/admin/clusters", "/admin/local-policies", "/admin/policies")
+_PULSARS = (pulsars_paths.CLUSTERS, pulsars_paths.LOCAL_POLICIES, pulsars_paths.NAMESPACE_POLICIES)
 _OF_PULSAR = "org.apache.pulsar."
 
 

@@ -203,16 +203,19 @@ def encode_bundle_data(averages: Mapping[str, BundleAverages]) -> bytes:
 
 def decode_bundle_data(namespace: str, data: bytes, where: str) -> dict[str, BundleAverages]:
     """Averages by full bundle name."""
-    return {
-        f"{namespace}/{text}": BundleAverages(
-            short=record.short_term_data.mean(),
-            long=record.long_term_data.mean(),
-            short_samples=min(record.short_term_data.num_samples, SHORT_TERM_SAMPLES),
-            long_samples=min(record.long_term_data.num_samples, LONG_TERM_SAMPLES),
-            topics=min(record.topics, MAX_TOPICS),
-        )
-        for text, record in parse_json(_BUNDLE_DATA, data, where).items()
-    }
+    records = parse_json(_BUNDLE_DATA, data, where)
+    return {f"{namespace}/{text}": averages_of(record) for text, record in records.items()}
+
+
+def averages_of(record: BundleData) -> BundleAverages:
+    """The averages of one bundle, with no more samples and topics than there can be."""
+    return BundleAverages(
+        short=record.short_term_data.mean(),
+        long=record.long_term_data.mean(),
+        short_samples=min(record.short_term_data.num_samples, SHORT_TERM_SAMPLES),
+        long_samples=min(record.long_term_data.num_samples, LONG_TERM_SAMPLES),
+        topics=min(record.topics, MAX_TOPICS),
+    )
 
 
 class TimeAverageBrokerData(WireModel):

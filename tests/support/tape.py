@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import pytest
+from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from loadmanager.history.rows import Event, encode_json
 from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.sim.comparing import Mismatch
 from loadmanager.sim.restepping import SteppedAgain
-from loadmanager.wire.leading.form import Image
+from loadmanager.wire.leading.form import Form, Image
+
+
+class Leading(Protocol):
+    """A machine with what it looks at: `noting` is given all that it asks with; `make_step` makes its steps."""
+
+    make_step: Any
+
+
+_Leader = TypeVar("_Leader", bound=Leading)
 
 
 class Tape(Recorder):
@@ -32,6 +44,19 @@ class Tape(Recorder):
     def image(self) -> Image:
         found: Image = as_read(self.machines[self.machine]())
         return found
+
+
+def record(
+    tape: Tape,
+    lead: Callable[..., _Leader],
+    form_of: Callable[[_Leader], Form[Any, Any]],
+    **values: Any,  # noqa: ANN401 - any field
+) -> _Leader:
+    """A leader with these values, of whose machine the tape has each step."""
+    answers = Answers(tape)
+    leader = lead(noting=answers.noting, **values)
+    leader.make_step = RecordedMachine(tape.machine, form_of(leader), answers, tape).step
+    return leader
 
 
 def as_read(body: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -74,3 +99,23 @@ class Checkpoints:
                     again.step(body)
                 again.compare(image)
                 at = until
+
+
+class RecordedInAnyOrder(RuleBasedStateMachine):
+    """Whatever the other base of a class makes happen to its `machine`, with checkpoints in between."""
+
+    machine: ClassVar[str]
+    recorded: ClassVar[Callable[..., Any]]
+
+    def new_leader(self, **values: Any) -> Any:  # noqa: ANN401 - the leader of that machine, with any field
+        tape = Tape(self.machine)
+        self.checkpoints = Checkpoints(tape)
+        return self.recorded(tape, **values)
+
+    @rule()
+    def checkpoint(self) -> None:
+        self.checkpoints.take()
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.checkpoints.replay()

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from pydantic.alias_generators import to_camel
 
-from loadmanager.config import AgentSettings, Settings, load_settings, render_yaml
+from loadmanager.config import AgentSettings, BesideSettings, Settings, load_settings, render_yaml, zookeeper_parts
+from loadmanager.config.base import KeyedSettings
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.load import ResourceWeights
@@ -98,7 +99,7 @@ def test_settings_cannot_be_changed() -> None:
 )
 def test_the_metadata_stores_url_is_hosts_and_a_chroot(tmp_path: Path, url: str, hosts: str, chroot: str) -> None:
     settings = load_settings(Settings, written(tmp_path, f"metadataStoreUrl: '{url}'"))
-    assert (settings.zookeeper_hosts, settings.zookeeper_chroot) == (hosts, chroot)
+    assert zookeeper_parts(settings.metadata_store_url) == (hosts, chroot)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +183,8 @@ def test_an_agent_says_what_it_has_to_be_told(tmp_path: Path) -> None:
     assert "brokerId: is required; brokerUrl: is required; loadManagerUrls: is required" in str(refused.value)
 
 
-@pytest.mark.parametrize("model", [Settings, AgentSettings])
-def test_the_rendered_file_has_every_key_with_its_meaning(model: type[Settings | AgentSettings]) -> None:
+@pytest.mark.parametrize("model", [Settings, AgentSettings, BesideSettings])
+def test_the_rendered_file_has_every_key_with_its_meaning(model: type[KeyedSettings]) -> None:
     text = render_yaml(model)
     for name, field in model.model_fields.items():
         assert re.search(rf"^(# )?{model.key(name)}:", text, re.MULTILINE), name

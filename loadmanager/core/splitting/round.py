@@ -25,6 +25,9 @@ from loadmanager.core.splitting.finder import (
 
 State = dict[str, Any]
 
+SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
+"""Pulsar's name for the extensible rule, the one that remembers something: under which states keep its memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class SplitQuestion:

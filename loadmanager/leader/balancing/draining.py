@@ -89,10 +89,8 @@ class Drainer:
         return self._view.laid_down.controls
 
     def _owner_of(self, bundle: str) -> Registration | None:
-        with contextlib.suppress(LoadManagerError):
-            entry, index = self._view.bundle(BundleName.parse(bundle))
-            return entry.state.ownerships[index].owner
-        return None
+        current = self._view.find_ownership(bundle)
+        return None if current is None else current.owner
 
     async def start(self, broker: BrokerId) -> DrainProgress:
         """Begin to drain a broker. Raises `BrokerNotFoundError`, `NotLeaderError` or a `StoreError`."""

@@ -33,10 +33,10 @@ from loadmanager.core.names import InvalidNameError, namespace_of
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Registration
 from loadmanager.core.placement.base import State
 from loadmanager.core.splitting.candidates import find_candidates
-from loadmanager.core.splitting.round import SplitQuestion, find_splits
+from loadmanager.core.splitting.round import SPLIT_STRATEGY, SplitQuestion, find_splits
 from loadmanager.errors import LoadManagerError, NotLeaderError
 from loadmanager.leader.carrying_out.reshaping import Reshaper
-from loadmanager.leader.deciding.desk import MINUTE_S, SPLIT_STRATEGY, Desk
+from loadmanager.leader.deciding.desk import MINUTE_S, Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal

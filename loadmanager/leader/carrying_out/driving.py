@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from loadmanager.core.leading.machine import Machine
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.names import BundleRange
 from loadmanager.core.ownership import IllegalTransitionError, Ownership
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.term.ledger import Ledger
-from loadmanager.wire.leading.form import Machine
 
 _Event = TypeVar("_Event")
 _Instruction = TypeVar("_Instruction")

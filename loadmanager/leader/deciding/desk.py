@@ -21,6 +21,7 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.shedding import round as shedding
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.splitting.round import SPLIT_STRATEGY
 from loadmanager.core.state import merged
 from loadmanager.leader.deciding.churn import Churn
 from loadmanager.leader.deciding.working import Previews, Worker
@@ -34,8 +35,6 @@ from loadmanager.leader.recording.recorder import Asked, DeskMemory, Recorder
 log = structlog.get_logger(__name__)
 
 MINUTE_S = 60.0
-SPLIT_STRATEGY = "DefaultNamespaceBundleSplitStrategyImpl"
-"""Pulsar's name for the extensible rule of splitting, among the names of strategies."""
 _Decided = TypeVar("_Decided")
 
 SLICE = 200

@@ -12,27 +12,24 @@ from before a commit of this node's own.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Callable
 
 import structlog
 
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
-from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName, parse_broker_id
-from loadmanager.core.ownership import Registration
-from loadmanager.core.recordable import recordable
+from loadmanager.core.names import NamespaceName
 from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.leader.picture.broker_records import BrokerRecords
+from loadmanager.leader.picture.faults import Faults
 from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.rereading import Rereading
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
-from loadmanager.store.codec import decode, is_packed
-from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.store.codec import decode
 from loadmanager.wire.controls import decode_controls
 from loadmanager.wire.learned import decode_learned, learned_of
-from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation, policies_of
 from loadmanager.wire.records import (
     LeaderRecord,
@@ -46,12 +43,6 @@ from loadmanager.wire.validation import parse_model
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.2
-_DEBOUNCE_S = 0.002
-_ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
-_BROKER_PREFIX = f"{paths.BROKERS}/"
-_LONG_BYTES = 32 * 1024
-"""Reports from here on are decoded in a thread, and so are compressed ones: the loop would stand still meanwhile."""
-
 _ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
 _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ISOLATION: ("isolation", decode_isolation),
@@ -59,9 +50,6 @@ _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ANTI_AFFINITY: ("anti_affinity", decode_groups),
 }
 """Of each znode of policies: what it is in the view, and how it is read."""
-
-
-_Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
 
 
 class Intake:
@@ -74,25 +62,29 @@ class Intake:
         self._view = view
         self._live = live
         self._on_change = on_change
-        self._dirty: set[str] = set()
-        self._wake = asyncio.Event()
+        self._rereading = Rereading(self._read_and_apply)
+        self._brokers = BrokerRecords(view, live)
+        self._faults = Faults(view.faults)
         self._is_watching = False
-        self._marks = 1  # for everything, which is read once the watch is in force: until then nothing is settled
-        self._marks_applied = 0
         self._commits_when_asked = 0
-        self._waits_for_store = False
-        self._settled = asyncio.Condition()
-        self._decoded: dict[str, _Decoding] = {}
         self._apply_by_kind = {
-            "brokers": self._apply_broker,
+            "brokers": self._brokers.apply,
             "namespaces": self._apply_namespace,
             "nodes": self._apply_node,
             "policies": self._apply_laid_down,
             "configuration": self._apply_configuration,
             "learned": self._apply_learned,
         }
-        self.reports_applied = 0
-        self.records_rejected = 0
+
+    @property
+    def records_rejected(self) -> int:
+        """How many faults of records came up."""
+        return self._faults.counted
+
+    @property
+    def reports_applied(self) -> int:
+        """How many reports of brokers were taken in."""
+        return self._brokers.applied
 
     async def run(self) -> None:
         """Read and apply for as long as the node lives."""
@@ -101,10 +93,7 @@ class Intake:
             self._store.on_session(self._session_changed),
         ]
         try:
-            while True:
-                await self._wake.wait()
-                await asyncio.sleep(_DEBOUNCE_S)
-                await self._drain_once()
+            await self._rereading.run()
         finally:
             for stop in unsubscribe:
                 stop()
@@ -113,15 +102,11 @@ class Intake:
         """Have `path` read again soon; the root stands for everything."""
         if path == paths.ROOT:
             self._view.is_fresh = False
-        self._marks += 1
-        self._dirty.add(path)
-        self._wake.set()
+        self._rereading.mark(path)
 
     async def settled(self) -> None:
         """Return once everything that was dirty at the call has been read and applied."""
-        marks = self._marks
-        async with self._settled:
-            await self._settled.wait_for(lambda: self._marks_applied >= marks)
+        await self._rereading.settled()
 
     def _notified(self, path: str) -> None:
         """Take a watch's word; the root's own name says that the watch has just been armed."""
@@ -154,26 +139,6 @@ class Intake:
             self._is_watching = False
             self._view.is_fresh = False
 
-    async def _drain_once(self) -> None:
-        self._wake.clear()
-        batch, self._dirty = self._dirty, set()
-        marks = self._marks
-        try:
-            await self._read_and_apply(batch)
-        except StoreError as error:
-            if not self._waits_for_store:
-                log.warning("intake_waits_for_store", error=str(error))
-            self._waits_for_store = True
-            self._dirty |= batch
-            await asyncio.sleep(_RETRY_S)
-            self._wake.set()
-            return
-        self._waits_for_store = False
-        self._on_change()
-        self._marks_applied = marks
-        async with self._settled:
-            self._settled.notify_all()
-
     async def _read_and_apply(self, batch: set[str]) -> None:
         for path in batch:
             if not _is_record(path):  # history is read at the start only: who writes it again, mends it
@@ -185,36 +150,17 @@ class Intake:
         ordered = sorted(wanted)
         self._commits_when_asked = self._view.commits
         read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
-        self._decoded = await self._decode_long_reports(read)
+        await self._brokers.decode_long(read)
         if everything:
             self._drop_missing(read)
         self._apply_election(read)
         for path, znode in read.items():
             self._apply(path, znode)
         await self._take_divided(batch)
-        if everything and self._is_watching and paths.ROOT not in self._dirty:
+        if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
             self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
-
-    async def _decode_long_reports(self, read: dict[str, Znode | None]) -> dict[str, _Decoding]:
-        """Of each long report what `_decode_report` made of it, one after another: threads share the interpreter."""
-        decoded: dict[str, _Decoding] = {}
-        for path, znode in read.items():
-            if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
-                continue
-            known = self._view.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
-            if known is None or (known.registration.incarnation, known.znode_version) != (znode.czxid, znode.version):
-                decoded[path] = asyncio.ensure_future(asyncio.to_thread(self._decode_report, path, znode.data))
-                await asyncio.wait({decoded[path]})
-        return decoded
-
-    def _decode_report(self, where: str, data: bytes) -> tuple[LocalBrokerData, BrokerReport]:
-        """What a broker says of itself, and its load; raises `InvalidRecordError`. Changes nothing."""
-        record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
-        if not any(record.get(key) for key in _ADDRESSES):
-            raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
-        read_at_ms = time.time_ns() // 1_000_000
-        return record, recordable(report_of(record, where, self._view.model.known_bundles, read_at_ms))
+        self._on_change()
 
     async def _take_divided(self, batch: set[str]) -> None:
         """Read what the leader has written of the history of new bundles, which it divides better than this node."""
@@ -250,19 +196,12 @@ class Intake:
         apply = self._apply_by_kind.get(kind)
         if apply is None:
             return
-        try:
+        with self._faults.of(path):
             apply(name, znode)
-        except (InvalidRecordError, InvalidNameError) as error:
-            self.reject(path, error)
-        else:
-            self._view.faults.pop(path, None)
 
     def reject(self, path: str, error: Exception) -> None:
         """List what is wrong with a znode until it is mended; counted and logged once."""
-        if self._view.faults.get(path) != str(error):
-            self.records_rejected += 1
-            log.warning("record_rejected", path=path, error=str(error))
-        self._view.faults[path] = str(error)
+        self._faults.reject(path, error)
 
     def _apply_election(self, read: dict[str, Znode | None]) -> None:
         if paths.EPOCH not in read:
@@ -273,49 +212,12 @@ class Intake:
         if leader is None:
             self._view.faults.pop(paths.LEADER, None)
             return
-        try:
+        record = LeaderRecord(broker_id="", service_url="", epoch=0)
+        with self._faults.of(paths.LEADER):
             record = parse_model(LeaderRecord, decode(leader.data, paths.LEADER), paths.LEADER)
-        except InvalidRecordError as error:
-            self.reject(paths.LEADER, error)
-            record = LeaderRecord(broker_id="", service_url="", epoch=0)
-        else:
-            self._view.faults.pop(paths.LEADER, None)
         self._view.leader = Sighting(
             record.broker_id, record.service_url, record.epoch, leader.ephemeral_owner, leader.czxid
         )
-
-    def _apply_broker(self, name: str, znode: Znode | None) -> None:
-        broker_id = BrokerId(name)
-        if znode is None:
-            self._view.drop_broker(broker_id)
-            return
-        registration = Registration(parse_broker_id(name), znode.czxid)
-        known = self._view.brokers.get(broker_id)
-        if known is not None and known.registration == registration and known.znode_version == znode.version:
-            self._raise_doubt(broker_id)
-            return
-        if self._view.registrations.get(broker_id) != registration:
-            self._view.drop_broker(broker_id)
-            self._view.registrations[broker_id] = registration
-            at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
-            if at_once or broker_id in self._view.laid_down.controls.held_off:
-                self._view.unsettled += 1  # bundles may have waited for it
-        where = paths.broker(name)
-        decoded = self._decoded.get(where)
-        record, report = decoded.result() if decoded else self._decode_report(where, znode.data)
-        self._view.put_broker(registration, znode.version, record, znode.data)
-        most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
-        judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
-        if judged.counts:
-            self._view.model.apply_report(registration, judged.report)
-            self.reports_applied += 1
-        self._raise_doubt(broker_id)
-
-    def _raise_doubt(self, broker: BrokerId) -> None:
-        """Raise `InvalidRecordError` when the last report of a broker is not to be believed: then it is listed."""
-        doubt = self._view.gate.find_doubt(broker)
-        if doubt is not None:
-            raise InvalidRecordError(f"{paths.broker(broker)}: the report is not to be believed: {doubt}")
 
     def _apply_namespace(self, name: str, znode: Znode | None) -> None:
         if znode is None:
@@ -398,10 +300,6 @@ class Intake:
             return
         for name, value in averages.items():
             self._view.model.seed_bundle(name, value)
-
-
-def _is_long(data: bytes) -> bool:
-    return len(data) >= _LONG_BYTES or is_packed(data)
 
 
 def _is_record(path: str) -> bool:

@@ -37,11 +37,7 @@ class DrainsForm:
     """How the steps of `machine` are written, and read."""
 
     def __init__(self, machine: Drains) -> None:
-        self._machine = machine
-
-    @property
-    def machine(self) -> Drains:
-        return self._machine
+        self.machine = machine
 
     def event_as_json(self, event: Event) -> list[Any]:
         """Of a plan only what is gone by: its steps, and the verdicts on bundles that stay."""
@@ -89,7 +85,7 @@ class DrainsForm:
         return name_in(content)
 
     def image(self) -> Image:
-        now = self._machine.remembered()
+        now = self.machine.remembered()
         of_bundles = (*now.moving.values(), *(rest.drain for rest in now.resting.values()))
         drains = dict.fromkeys(each for each in (*now.drains.values(), *of_bundles) if each is not None)
         numbers: dict[Drain | None, int] = {drain: number for number, drain in enumerate(drains)}
@@ -112,7 +108,7 @@ class DrainsForm:
         written = [each for each in things if "isUnderWay" in each]
         drains: dict[int | None, Drain] = {number: _drain_of(each) for number, each in enumerate(written)}
         under_way = [drains[number] for number, each in enumerate(written) if each["isUnderWay"]]
-        self._machine.restore(
+        self.machine.restore(
             Remembered(
                 {drain.registration.broker: drain for drain in under_way},
                 {BrokerId(each["broker"]) for each in things if "isEnding" in each},

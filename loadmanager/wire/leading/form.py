@@ -20,24 +20,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from loadmanager.core.leading.machine import Machine
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 
-_In_contra = TypeVar("_In_contra", contravariant=True)
 _Event = TypeVar("_Event")
 _Instruction = TypeVar("_Instruction")
 
 Image = list[dict[str, Any]]
 """All that a machine remembers: the things it follows, each by the names of its fields."""
-
-
-class Machine(Protocol[_In_contra, _Instruction]):
-    """See `core.leading`."""
-
-    @property
-    def wake_s(self) -> float | None: ...
-
-    def step(self, event: _In_contra, now_s: float) -> list[_Instruction]: ...
 
 
 class Form(Protocol[_Event, _Instruction]):

@@ -44,14 +44,10 @@ class MovesForm:
     """How the steps of `machine` are written, and read."""
 
     def __init__(self, machine: Moves) -> None:
-        self._machine = machine
+        self.machine = machine
         self._numbers: dict[Move, int] = {}
         self._by_number: dict[int, Move] = {}
         self._next = count(1)
-
-    @property
-    def machine(self) -> Moves:
-        return self._machine
 
     def event_as_json(self, event: Event) -> list[Any]:
         if isinstance(event, Signal):
@@ -75,8 +71,8 @@ class MovesForm:
                 event = NotCommitted(self._find(number), RuntimeError(error))
             case ["Unanswered", number, stored, error]:
                 event = Unanswered(self._find(number), _known(owned_of, stored), RuntimeError(error))
-            case ["OwnerAnswered", number, refusal]:
-                event = OwnerAnswered(self._find(number), refusal)
+            case ["OwnerAnswered", number, refusal, *how]:
+                event = OwnerAnswered(self._find(number), refusal, is_final=how == ["for good"])
             case ["TIME" | "MEMBERSHIP" as name]:
                 event = Signal[name]
             case _:
@@ -102,11 +98,11 @@ class MovesForm:
         return self._find(number).bundle if isinstance(number, int) else ""
 
     def image(self) -> Image:
-        self._numbers = {move: self._numbers.get(move) or next(self._next) for move in self._machine.known}
+        self._numbers = {move: self._numbers.get(move) or next(self._next) for move in self.machine.known}
         return [_move_as_json(number, move) for move, number in self._numbers.items()]
 
     def restore(self, image: Image) -> None:
-        self._machine.restore(self._meet(each["move"], _move_of(each)) for each in image)
+        self.machine.restore(self._meet(each["move"], _move_of(each)) for each in image)
 
     def _said_by(self, event: Event) -> list[Any]:
         said: list[Any] = []
@@ -116,7 +112,7 @@ class MovesForm:
             case Resume(move):
                 said = [self._name(move), *_plan_of(move), owned_as_json(move.get_released())]
             case CallOff(is_meant, why):
-                waiting = (move for move in self._machine.known if move.phase is Phase.WAITING)
+                waiting = (move for move in self.machine.known if move.phase is Phase.WAITING)
                 said = [[self._number(move) for move in waiting if is_meant(move)], why]
             case Cancel(move):
                 said = [self._number(move)]
@@ -126,8 +122,8 @@ class MovesForm:
                 said = [self._number(move), str(error)]
             case Unanswered(move, stored, error):
                 said = [self._number(move), _known(owned_as_json, stored), str(error)]
-            case OwnerAnswered(move, refusal):
-                said = [self._number(move), refusal]
+            case OwnerAnswered(move, refusal, is_final):
+                said = [self._number(move), refusal, *(["for good"] if is_final else [])]
         return said
 
     def _name(self, move: Move) -> int:

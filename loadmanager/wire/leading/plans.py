@@ -41,11 +41,7 @@ class PlansForm:
 
     def __init__(self, plans: Plans) -> None:
         self._plans = plans
-        self._machine = Timeless(plans)
-
-    @property
-    def machine(self) -> Timeless:
-        return self._machine
+        self.machine = Timeless(plans)
 
     def event_as_json(self, event: Event) -> list[Any]:
         """With the end of a step, whether it had had its turn, which it had between two steps of the machine."""

@@ -151,7 +151,7 @@ async def test_a_long_report_is_decoded_while_the_loop_goes_on_and_a_later_one_w
     mirror: Mirror, monkeypatch: pytest.MonkeyPatch, encode: Callable[[bytes], bytes]
 ) -> None:
     held = HeldBack()
-    monkeypatch.setattr("loadmanager.leader.picture.intake.report_of", held)
+    monkeypatch.setattr("loadmanager.leader.picture.broker_records.report_of", held)
     count = 1_000 if encode is bytes else 1
     await write(mirror.store, BROKER, encode(many_bundles(count)))
     await eventually(lambda: held.threads)
@@ -171,7 +171,7 @@ async def test_a_long_report_that_was_taken_in_is_not_decoded_again(
 ) -> None:
     held = HeldBack()
     held.may_go_on.set()
-    monkeypatch.setattr("loadmanager.leader.picture.intake.report_of", held)
+    monkeypatch.setattr("loadmanager.leader.picture.broker_records.report_of", held)
     await mirror.put(BROKER, many_bundles(1_000))
     mirror.intake.mark_dirty(BROKER)
     await mirror.read()

@@ -8,23 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.moves import LOST, STAMP, A, B, C, Leader, Whatever
-from support.tape import Tape, difference, replayed
+from support.tape import Tape, difference, record, replayed
 
 from loadmanager.core.leading import moves
 from loadmanager.core.leading.moves import Cancel, Move, OwnerAnswered, Resume, Unanswered
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.ownership import release
-from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.sim.comparing import Mismatch
 from loadmanager.sim.restepping import SteppedAgain
 from loadmanager.wire.leading.moves import MovesForm
 
 
 def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
-    answers = Answers(tape)
-    leader = Leader(noting=answers.noting, **values)
-    leader.make_step = RecordedMachine("moves", MovesForm(leader.moves), answers, tape).step
-    return leader
+    return record(tape, Leader, lambda leader: MovesForm(leader.moves), **values)
 
 
 @given(st.data())
@@ -66,6 +62,17 @@ def test_a_release_that_was_found_and_a_write_of_which_nobody_knows_are_the_same
         ("Cancel", []),
     ]
     assert tape.bodies[-1]["event"] == ["Cancel", None], "nothing is said of a move that is over"
+    replayed(tape).compare(tape.image())
+
+
+def test_an_owner_that_refused_for_good_does_so_again() -> None:
+    tape = Tape("moves")
+    leader = recorded(tape)
+    move = leader.asked()
+    leader.step(OwnerAnswered(move, "it went to c:1", is_final=True))
+    assert tape.bodies[-1]["event"] == ["OwnerAnswered", 1, "it went to c:1", "for good"]
+    leader.commit()
+    assert tape.bodies[-1]["do"] == [["Ended", 1, "Kept", 3, "unload_failed", "it went to c:1"]]
     replayed(tape).compare(tape.image())
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis.stateful import rule
 from support.drains import MOVED, STALE, A, AnyOrder, B, Leader, away, drained, plan
-from support.tape import Checkpoints, Tape, difference, replayed
+from support.tape import RecordedInAnyOrder, Tape, difference, record, replayed
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.leading import drains
@@ -17,17 +16,13 @@ from loadmanager.core.leading.signal import Signal
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.plan import Figure, Plan, Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason
-from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.sim.comparing import Mismatch
 from loadmanager.sim.restepping import SteppedAgain
 from loadmanager.wire.leading.drains import DrainsForm
 
 
 def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
-    answers = Answers(tape)
-    leader = Leader(noting=answers.noting, **values)
-    leader.make_step = RecordedMachine("drains", DrainsForm(leader.drains), answers, tape).step
-    return leader
+    return record(tape, Leader, lambda leader: DrainsForm(leader.drains), **values)
 
 
 @pytest.fixture
@@ -35,24 +30,11 @@ def tape() -> Tape:
     return Tape("drains")
 
 
-class RecordedInAnyOrder(AnyOrder):
-    """Whatever happens, with checkpoints in between."""
-
-    def new_leader(self, **values: Any) -> Leader:  # noqa: ANN401 - any field
-        tape = Tape("drains")
-        self.checkpoints = Checkpoints(tape)
-        return recorded(tape, **values)
-
-    @rule()
-    def checkpoint(self) -> None:
-        self.checkpoints.take()
-
-    def teardown(self) -> None:
-        super().teardown()
-        self.checkpoints.replay()
+class Again(RecordedInAnyOrder, AnyOrder):
+    machine, recorded = "drains", staticmethod(recorded)
 
 
-TestWhateverHappensIsTheSameAgain = RecordedInAnyOrder.TestCase
+TestWhateverHappensIsTheSameAgain = Again.TestCase
 
 
 def test_every_outcome_of_a_move_is_the_same_again(tape: Tape) -> None:

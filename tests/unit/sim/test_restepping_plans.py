@@ -5,23 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis.stateful import rule
 from support.plans import OWNED, AnyOrder, Leader, plan
-from support.tape import Checkpoints, Tape, difference, replayed
+from support.tape import RecordedInAnyOrder, Tape, difference, record, replayed
 
 from loadmanager.core.leading import plans
 from loadmanager.core.leading.plans import Execute, StepEnded
-from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.sim.comparing import Mismatch
 from loadmanager.sim.restepping import SteppedAgain
 from loadmanager.wire.leading.plans import PlansForm
 
 
 def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
-    answers = Answers(tape)
-    leader = Leader(noting=answers.noting, **values)
-    leader.make_step = RecordedMachine("plans", PlansForm(leader.plans), answers, tape).step
-    return leader
+    return record(tape, Leader, lambda leader: PlansForm(leader.plans), **values)
 
 
 @pytest.fixture
@@ -29,23 +24,11 @@ def tape() -> Tape:
     return Tape("plans")
 
 
-class RecordedInAnyOrder(AnyOrder):
-    """Whatever happens, with checkpoints in between."""
-
-    def new_leader(self, **values: Any) -> Leader:  # noqa: ANN401 - any field
-        tape = Tape("plans")
-        self.checkpoints = Checkpoints(tape)
-        return recorded(tape, **values)
-
-    @rule()
-    def checkpoint(self) -> None:
-        self.checkpoints.take()
-
-    def teardown(self) -> None:
-        self.checkpoints.replay()
+class Again(RecordedInAnyOrder, AnyOrder):
+    machine, recorded = "plans", staticmethod(recorded)
 
 
-TestWhateverHappensIsTheSameAgain = RecordedInAnyOrder.TestCase
+TestWhateverHappensIsTheSameAgain = Again.TestCase
 
 
 def test_a_plan_is_recorded_with_all_that_its_execution_goes_by(tape: Tape) -> None:

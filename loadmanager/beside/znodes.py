@@ -1,0 +1,201 @@
+"""Pulsar's znodes in the terms of our core: what lies at a path, and what is in it. Nothing is read here.
+
+path                                           what it says                                   read by
+----                                           ------------                                   -------
+/loadbalance/brokers/<broker>                  who a broker is, and its load                  `BrokerRecords`
+/loadbalance/leader                            which broker leads                             `decode_leader`
+/loadbalance/bundle-data/<namespace>/<range>   the averages that Pulsar's leader has          `decode_averages`
+/namespace/<namespace>/<range>                 who owns a bundle                              `decode_owner`
+/admin/local-policies/<namespace>              how a namespace is cut; anti-affinity          `decode_cut`
+/admin/clusters/<cluster>/
+    namespaceIsolationPolicies                 who may own what                               `decode_isolation`
+    failureDomain/<domain>                     which brokers fail together                    `decode_domain`
+/admin/configuration                           settings that operators have changed           `decode_texts`
+/admin/flags/policies-readonly                 that no policy may be changed, by being there
+
+What cannot be used raises `InvalidRecordError`, which names the path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass
+from functools import lru_cache
+
+import orjson
+
+from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.hashing import HashFunction
+from loadmanager.core.load import BundleAverages
+from loadmanager.core.names import HASH_SPACE_END, BrokerId, InvalidNameError, NamespaceName, parse_broker_id
+from loadmanager.decide.checks import is_range, parse_bundle
+from loadmanager.errors import InvalidRecordError
+from loadmanager.store import paths
+from loadmanager.store.codec import decode
+from loadmanager.store.pulsars_paths import DYNAMIC_CONFIGURATION, LOCAL_POLICIES, OWNERSHIP, READ_ONLY
+from loadmanager.wire import policies
+from loadmanager.wire.policies import FAILURE_DOMAIN, FailureDomain, IsolationData
+from loadmanager.wire.pulsar import (
+    HASH_FUNCTION,
+    anti_affinity_group_in,
+    boundaries_in,
+    isolation_in,
+    leader_in,
+    only,
+    owner_in,
+    parse_record,
+)
+from loadmanager.wire.records import BundleData, averages_of, parse_boundaries
+from loadmanager.wire.validation import parse_json, parse_model
+
+_NAMESPACE_DEPTHS = (2, 3)
+"""`tenant/namespace`, and `tenant/cluster/namespace` of Pulsar's first form."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """How a namespace is cut into bundles, and the anti-affinity group that it is in."""
+
+    bundles: NamespaceBundles
+    group: str | None = None
+
+
+WHOLE = Cut(NamespaceBundles((0, HASH_SPACE_END), HashFunction(HASH_FUNCTION)))
+"""A namespace without local policies is one bundle, to Pulsar; so are those in which its brokers test themselves."""
+
+
+class NamesOfPulsar:
+    """The names of bundles that a report may have: those that are `known`, and those of Pulsar's first form."""
+
+    def __init__(self, known: Container[str]) -> None:
+        self._known = known
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._known or (isinstance(name, str) and _is_of_first_form(name))
+
+
+def record_at(path: str) -> tuple[str, str] | None:
+    """The tree that the record at a path is in, and what it is about; None for folders, and for what is none of ours.
+
+    Of a znode that is the only one of its kind both are its path.
+    """
+    if path in _SINGLE:
+        return path, path
+    for root, is_name in _NAMED.items():
+        if path.startswith(f"{root}/"):
+            name = path[len(root) + 1 :]
+            return (root, name) if is_name(name) else None
+    return None
+
+
+def path_of(root: str, name: str) -> str:
+    """Where the record of a tree is that is about this."""
+    return name if name.startswith("/") else f"{root}/{name}"
+
+
+def namespace_name(text: str) -> NamespaceName:
+    """A namespace of either form: the cluster of the first form belongs to the name. Raises `InvalidNameError`."""
+    tenant, *names = text.split("/")
+    return NamespaceName(tenant, "/".join(NamespaceName.of(tenant, name).local_name for name in names))
+
+
+def decode_owner(data: bytes, where: str) -> BrokerId:
+    """The broker that owns a bundle: a broker writes the same of all its bundles."""
+    return _find_owner(data) or _owner(data, where)
+
+
+def decode_leader(data: bytes, where: str) -> BrokerId:
+    """The broker that leads."""
+    return _broker(leader_in(parse_record(decode(data, where), where)), where)
+
+
+def decode_cut(data: bytes, where: str) -> Cut:
+    """What the local policies of a namespace say."""
+    record = parse_record(decode(data, where), where)
+    boundaries, group = boundaries_in(record), anti_affinity_group_in(record)
+    if group is not None and not isinstance(group, str):
+        raise InvalidRecordError(f"{where}: namespaceAntiAffinityGroup: expected a name")
+    if boundaries is None:
+        return Cut(WHOLE.bundles, group)
+    if not isinstance(boundaries, list) or not all(isinstance(each, str) for each in boundaries):
+        raise InvalidRecordError(f"{where}: bundles.boundaries: expected a list of 0x and hexadecimal digits")
+    try:
+        return Cut(NamespaceBundles(parse_boundaries(boundaries), HashFunction(HASH_FUNCTION)), group)
+    except InvalidNameError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+
+
+def decode_isolation(data: bytes, where: str) -> dict[str, IsolationData]:
+    """The isolation policies of a cluster, by name."""
+    record = parse_record(decode(data, where), where)
+    known = {name: isolation_in(policy) for name, policy in record.items()}
+    return policies.decode_isolation(orjson.dumps(known), where)
+
+
+def decode_domain(data: bytes, where: str) -> FailureDomain:
+    """The brokers of a failure domain."""
+    record = parse_record(decode(data, where), where)
+    return parse_json(FAILURE_DOMAIN, orjson.dumps(only(record, FailureDomain.__annotations__)), where)
+
+
+def decode_texts(data: bytes, where: str) -> dict[str, str]:
+    """Settings by key; Pulsar stores any text."""
+    record = parse_record(decode(data, where), where)
+    return {key: value for key, value in record.items() if isinstance(value, str)}
+
+
+def decode_averages(data: bytes, where: str) -> BundleAverages:
+    """The averages of one bundle."""
+    return averages_of(parse_model(BundleData, decode(data, where), where))
+
+
+@lru_cache(maxsize=1 << 14)
+def _find_owner(data: bytes) -> BrokerId | None:
+    try:
+        return _owner(data, "")
+    except InvalidRecordError:
+        return None
+
+
+def _owner(data: bytes, where: str) -> BrokerId:
+    return _broker(owner_in(parse_record(decode(data, where), where)), where)
+
+
+def _broker(named: str, where: str) -> BrokerId:
+    try:
+        return parse_broker_id(named)
+    except InvalidNameError as error:
+        raise InvalidRecordError(f"{where}: {error}") from None
+
+
+def _is_broker(name: str) -> bool:
+    return "/" not in name
+
+
+def _is_bundle(name: str) -> bool:
+    namespace, _, text = name.rpartition("/")
+    return is_range(text) and _is_namespace(namespace)
+
+
+@lru_cache(maxsize=1 << 16)
+def _is_namespace(name: str) -> bool:
+    try:
+        return len(name.split("/")) in _NAMESPACE_DEPTHS and bool(namespace_name(name))
+    except InvalidNameError:
+        return False
+
+
+_SINGLE = {DYNAMIC_CONFIGURATION, paths.LEADER, READ_ONLY}
+_NAMED: dict[str, Callable[[str], bool]] = {
+    paths.BROKERS: _is_broker,
+    OWNERSHIP: _is_bundle,
+    LOCAL_POLICIES: _is_namespace,
+}
+
+
+def _is_of_first_form(name: str) -> bool:
+    try:
+        namespace, own = parse_bundle(name, "")
+    except InvalidRecordError:
+        return False
+    return own is not None and len(namespace.split("/")) == max(_NAMESPACE_DEPTHS)

@@ -1,0 +1,202 @@
+"""A process that takes part in elections: its session, its registration, its terms, and the tasks it lives by."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from loadmanager import __version__
+from loadmanager.core.leadership import StepDownReason, Term
+from loadmanager.errors import NoLeaderError, NotLeaderError, OutcomeUnknownError, StoreUnavailableError
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.registering import NodeRegistrar
+from loadmanager.leader.term.election import Election
+from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.wire.records import LeaderRecord, NodeRecord
+
+log = structlog.get_logger(__name__)
+
+_TRY_AGAIN_S = 0.5
+
+
+class Candidate(ABC):
+    """What it does while it leads is said by whoever derives from it. It is a `port.LeadershipPort`.
+
+    `view` mirrors the store in which it is elected.
+    """
+
+    def __init__(
+        self, store: MetadataStore, view: ClusterView, node_id: str, service_url: str, probe_interval_s: float
+    ) -> None:
+        self.store = store
+        self.node_id = node_id
+        self.service_url = service_url
+        self.election = Election(
+            store,
+            view,
+            LeaderRecord(broker_id=node_id, service_url=service_url, epoch=0),
+            probe_interval_s,
+            self._on_elected,
+            self._on_deposed,
+        )
+        self.leading = asyncio.Event()
+        self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._elected_in = view
+        self._announced_url: str | None = None
+        self._waits_for_store = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._term_task: asyncio.Task[None] | None = None
+        self._end_of_term: asyncio.Task[None] | None = None
+        now_ms = time.time_ns() // 1_000_000
+        record = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
+        self._registrar = NodeRegistrar(store, record)
+
+    @abstractmethod
+    async def _prepare(self, term: Term) -> None:
+        """Read all that predecessors wrote, before the work of a term begins."""
+
+    @abstractmethod
+    def _begin_work(self, group: asyncio.TaskGroup) -> None:
+        """Begin the leader's work, in tasks that end with the term."""
+
+    @abstractmethod
+    def _note_end(self, reason: str) -> None:
+        """The term is over, as of this moment."""
+
+    @abstractmethod
+    async def _put_down(self, error: Exception) -> None:
+        """Leave the work of a term that is over as it is; whoever waits for it is told `error`."""
+
+    @property
+    def leader_url(self) -> str | None:
+        """Where the leader answers, None when there is none."""
+        leader = self._elected_in.leader
+        return leader.service_url or None if leader else None
+
+    def get_term(self) -> Term:
+        """The term that this node has won; `NotLeaderError` when it has not."""
+        return self.election.get_term()
+
+    def must_lead(self) -> None:
+        """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
+        self.get_term()
+        if not self.is_leading:
+            raise NoLeaderError("the new leader is still reading the cluster")
+
+    @property
+    def is_leading(self) -> bool:
+        """Whether this node leads, and has read all that its predecessors wrote."""
+        return self.leading.is_set()
+
+    def why_not_ready(self) -> str | None:
+        """Why this node's answers cannot be relied on at the moment; None when they can."""
+        state = self.store.state
+        if state is not SessionState.CONNECTED:
+            obstacle = self.store.obstacle
+            return f"the session with ZooKeeper is {state}" + (f": {obstacle}" if obstacle else "")
+        if not self._elected_in.is_fresh:
+            return "the cluster is being read again after a reconnection"
+        return self.election.why_nobody_leads()
+
+    def _follow_session(self) -> None:
+        """Hear of the session's ups and downs, from before anything is read."""
+        self._unsubscribe = self.store.on_session(self._on_session)
+
+    def _stand(self) -> None:
+        """Register, and take part in elections from now on."""
+        self._spawn(self._registrar.run(), "register")
+        self._spawn(self.election.run(), "election")
+
+    async def _leave(self) -> None:
+        """Hand leadership over and end every task; what is under way is finished by the next leader."""
+        await self.election.resign()
+        self.leading.clear()
+        self._note_end("this node is stopping")
+        await self._end_term(self._term_task, NotLeaderError("this node is stopping"))
+        self._unsubscribe()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _store_changed(self) -> None:
+        """Something that was read may bear on who leads."""
+        self.election.wake()
+        if self.leader_url != self._announced_url:
+            self._announce_leader()
+
+    def _announce_leader(self) -> None:
+        self._announced_url = self.leader_url
+        self.leader_changed.set_result(None)
+        self.leader_changed = asyncio.get_running_loop().create_future()
+
+    def _on_session(self, state: SessionState) -> None:
+        self.election.link_changed()
+        if state is SessionState.CONNECTED:
+            self._spawn(self._registrar.run(), "register")
+
+    def _on_elected(self, term: Term) -> None:
+        self._term_task = self._spawn(self._lead(term, self._end_of_term), f"term {term.epoch}")
+
+    def _on_deposed(self, reason: StepDownReason) -> None:
+        self.leading.clear()
+        self._note_end(str(reason))
+        error = NotLeaderError(f"this node has just stepped down: {reason}")
+        self._end_of_term = self._spawn(self._end_term(self._term_task, error), "end of term")
+
+    async def _end_term(self, term_task: asyncio.Task[None] | None, error: Exception) -> None:
+        if term_task is None:
+            return
+        term_task.cancel()
+        await asyncio.gather(term_task, return_exceptions=True)
+        await self._put_down(error)
+        log.info("term_over", reason=str(error))
+
+    async def _lead(self, term: Term, end_of_last_term: asyncio.Task[None] | None) -> None:
+        """The leader's work, from the moment it has seen everything its predecessors wrote."""
+        with structlog.contextvars.bound_contextvars(epoch=term.epoch):
+            if end_of_last_term is not None:
+                await end_of_last_term
+            await self._prepare(term)
+            self.leading.set()
+            self._announce_leader()
+            try:
+                async with asyncio.TaskGroup() as group:
+                    self._begin_work(group)
+            except* NotLeaderError as over:
+                log.info("term_ended_under_way", epoch=term.epoch, error=str(over.exceptions[0]))
+
+    async def _patiently(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Do a step of the start, again and again while the store does not answer."""
+        while True:
+            try:
+                await step()
+            except (StoreUnavailableError, OutcomeUnknownError) as error:
+                if not self._waits_for_store:
+                    log.warning("start_waits_for_store", error=str(error))
+                self._waits_for_store = True
+                await asyncio.sleep(_TRY_AGAIN_S)
+            else:
+                return
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.append(task)
+        task.add_done_callback(self._task_ended)
+        return task
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        if task in self._tasks:
+            self._tasks.remove(task)
+        if task.cancelled() or self.failure.done():
+            return
+        error = task.exception()
+        if error is not None:
+            log.error("task_failed", task=task.get_name(), exc_info=error)
+            self.failure.set_exception(error)

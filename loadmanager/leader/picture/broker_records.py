@@ -1,0 +1,120 @@
+"""What brokers say of themselves, from their znodes into the view.
+
+A report is applied once for each time its znode was written. One that cannot be read, or is not to be believed, leaves
+what was known before; its broker lives all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Container, Mapping
+
+from loadmanager.core.load import BrokerReport
+from loadmanager.core.names import BrokerId, parse_broker_id
+from loadmanager.core.ownership import Registration
+from loadmanager.core.recordable import recordable
+from loadmanager.errors import InvalidRecordError
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.store import paths
+from loadmanager.store.base import Znode
+from loadmanager.store.codec import decode, is_packed
+from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.load_report import decode_broker_record
+
+_ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")
+_BROKER_PREFIX = f"{paths.BROKERS}/"
+_LONG_BYTES = 32 * 1024
+"""Reports from here on are decoded in a thread, and so are compressed ones: the loop would stand still meanwhile."""
+
+_Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
+
+
+class BrokerRecords:
+    """Takes them in. Names of bundles in `names` are not checked. `find_fault` says why no load is to be taken from a
+    record that can be read, None when it is.
+    """
+
+    def __init__(
+        self,
+        view: ClusterView,
+        live: LiveSettings,
+        names: Container[str] | None = None,
+        find_fault: Callable[[LocalBrokerData], str | None] = lambda _: None,
+    ) -> None:
+        self._view = view
+        self._live = live
+        self._names = view.model.known_bundles if names is None else names
+        self._find_fault = find_fault
+        self._decoded: dict[str, _Decoding] = {}
+        self.applied = 0
+
+    async def decode_long(self, read: Mapping[str, Znode | None]) -> None:
+        """Decode each long report of a batch before it is applied, one after another: threads share the interpreter."""
+        self._decoded = {}
+        for path, znode in read.items():
+            if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
+                continue
+            known = self._view.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
+            if known is None or (known.registration.incarnation, known.znode_version) != (znode.czxid, znode.version):
+                self._decoded[path] = asyncio.ensure_future(asyncio.to_thread(self._decode, path, znode.data))
+                await asyncio.wait({self._decoded[path]})
+
+    def apply(self, name: str, znode: Znode | None) -> None:
+        """Take in the znode of a broker, None if it is gone; raises `InvalidRecordError` and `InvalidNameError`."""
+        broker_id = BrokerId(name)
+        if znode is None:
+            self._view.drop_broker(broker_id)
+            return
+        registration = self.register(name, znode)
+        known = self._view.brokers.get(broker_id)
+        if known is not None and known.registration == registration and known.znode_version == znode.version:
+            self._raise_doubt(broker_id, known.record)
+            return
+        where = paths.broker(name)
+        decoded = self._decoded.get(where)
+        record, report = decoded.result() if decoded else self._decode(where, znode.data)
+        self._view.put_broker(registration, znode.version, record, znode.data)
+        if self._find_fault(record) is None:
+            self._take_in(registration, report)
+        self._raise_doubt(broker_id, record)
+
+    def register(self, name: str, znode: Znode) -> Registration:
+        """Whose life the znode of a broker stands for, whatever is in it; raises `InvalidNameError`."""
+        registration = Registration(parse_broker_id(name), znode.czxid)
+        if self._view.registrations.get(registration.broker) != registration:
+            self._view.drop_broker(registration.broker)
+            self._view.registrations[registration.broker] = registration
+            at_once = self._live.current.reassign_bundles_of_dead_brokers_at_once
+            if at_once or registration.broker in self._view.laid_down.controls.held_off:
+                self._view.unsettled += 1  # bundles may have waited for it
+        return registration
+
+    def _take_in(self, registration: Registration, report: BrokerReport) -> None:
+        most_age_s = self._live.planner.broker_load_data_ttl_in_seconds
+        judged = self._view.gate.judge(registration, report, time.time(), most_age_s)
+        if judged.counts:
+            self._view.model.apply_report(registration, judged.report)
+            self.applied += 1
+
+    def _decode(self, where: str, data: bytes) -> tuple[LocalBrokerData, BrokerReport]:
+        """What a broker says of itself, and its load; raises `InvalidRecordError`. Changes nothing."""
+        record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
+        if not any(record.get(key) for key in _ADDRESSES):
+            raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
+        read_at_ms = time.time_ns() // 1_000_000
+        return record, recordable(report_of(record, where, self._names, read_at_ms))
+
+    def _raise_doubt(self, broker: BrokerId, record: LocalBrokerData) -> None:
+        """Raise `InvalidRecordError` when the last report of a broker is not to be believed: then it is listed."""
+        fault = self._find_fault(record)
+        if fault is not None:
+            raise InvalidRecordError(f"{paths.broker(broker)}: {fault}")
+        doubt = self._view.gate.find_doubt(broker)
+        if doubt is not None:
+            raise InvalidRecordError(f"{paths.broker(broker)}: the report is not to be believed: {doubt}")
+
+
+def _is_long(data: bytes) -> bool:
+    return len(data) >= _LONG_BYTES or is_packed(data)

@@ -1,0 +1,98 @@
+"""Paths that are to be read again: marked by whoever hears of a change, read and applied a batch at a time.
+
+Level-triggered: what is told of a change only marks a path, so that a burst of changes costs one read. A batch that the
+store does not answer stays marked, and is read after a while.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from loadmanager.errors import StoreError
+
+log = structlog.get_logger(__name__)
+
+_RETRY_S = 0.2
+_DEBOUNCE_S = 0.002
+
+
+class Rereading:
+    """`read_and_apply` gets the paths of a batch; it raises `StoreError` when they have to be read once more.
+
+    Batches begin `apart_s` after each other at least, unless somebody waits in `settled`.
+    """
+
+    def __init__(self, read_and_apply: Callable[[set[str]], Awaitable[None]], apart_s: float = 0.0) -> None:
+        self._read_and_apply = read_and_apply
+        self._apart_s = apart_s
+        self._marked: set[str] = set()
+        self._wake = asyncio.Event()
+        self._is_awaited = asyncio.Event()
+        self._waiting = 0
+        self._marks = 1  # for everything, which is read once watches are in force: until then nothing is settled
+        self._marks_applied = 0
+        self._waits_for_store = False
+        self._settled = asyncio.Condition()
+
+    def mark(self, path: str) -> None:
+        """Have `path` read again soon."""
+        self._marks += 1
+        self._marked.add(path)
+        self._wake.set()
+
+    def is_marked(self, path: str) -> bool:
+        """Whether it was marked since the batch that is under way began."""
+        return path in self._marked
+
+    async def settled(self) -> None:
+        """Return once everything that was marked at the call has been read and applied."""
+        marks = self._marks
+        self._waiting += 1
+        self._is_awaited.set()
+        try:
+            async with self._settled:
+                await self._settled.wait_for(lambda: self._marks_applied >= marks)
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._is_awaited.clear()
+
+    async def run(self) -> None:
+        """Read and apply for as long as the process lives."""
+        while True:
+            await self._wake.wait()
+            await asyncio.sleep(_DEBOUNCE_S)
+            began_s = time.monotonic()
+            await self._read_batch()
+            await self._stay_apart(began_s)
+
+    async def _read_batch(self) -> None:
+        self._wake.clear()
+        batch, self._marked = self._marked, set()
+        marks = self._marks
+        try:
+            await self._read_and_apply(batch)
+        except StoreError as error:
+            if not self._waits_for_store:
+                log.warning("intake_waits_for_store", error=str(error))
+            self._waits_for_store = True
+            self._marked |= batch
+            await asyncio.sleep(_RETRY_S)
+            self._wake.set()
+            return
+        self._waits_for_store = False
+        self._marks_applied = marks
+        async with self._settled:
+            self._settled.notify_all()
+
+    async def _stay_apart(self, began_s: float) -> None:
+        left_s = began_s + self._apart_s - time.monotonic()
+        if left_s > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._is_awaited.wait()

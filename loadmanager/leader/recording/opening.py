@@ -1,0 +1,34 @@
+"""The view of a node, and what records what happens to it."""
+
+from __future__ import annotations
+
+from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.extensible import ReportRules
+from loadmanager.history.files import Directory
+from loadmanager.history.retention import Retention
+from loadmanager.history.writer import HistoryWriter, WriterLimits
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView, LaidDown
+from loadmanager.leader.recording.moving import MoveRecorder
+from loadmanager.leader.recording.recorded_model import RecordedModel
+from loadmanager.leader.recording.recorder import Recorder
+
+_HOUR_S = 3_600.0
+
+
+def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, MoveRecorder]:
+    """An empty view, with what records into the history that the settings name: nothing does without one."""
+    settings, rules, laid_down = live.base, ReportRules.of(live.planner), LaidDown()
+    if not settings.history_url:
+        recorder = Recorder()
+        return ClusterView(ClusterModel(rules), laid_down=laid_down), recorder, MoveRecorder(recorder)
+    limits = WriterLimits(
+        queue_rows=settings.history_queue_rows,
+        rows_per_file=settings.history_rows_per_file,
+        flush_interval_s=settings.history_flush_interval_s,
+    )
+    retention = Retention(settings.history_retention_hours * _HOUR_S or None, settings.history_max_bytes or None)
+    writer = HistoryWriter(Directory.of(settings.history_url), node_id, limits, retention)
+    recorder = Recorder(live, laid_down, writer)
+    moves = MoveRecorder(recorder)
+    return ClusterView(RecordedModel(rules, laid_down, recorder, moves), laid_down=laid_down), recorder, moves

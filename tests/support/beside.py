@@ -1,0 +1,117 @@
+"""Processes beside a fake Pulsar, inside the test's process: they act, and plan only when a test has them do so."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from support.fake_pulsar import FakePulsar
+from support.nodes import Connect, in_memory
+from support.stores import MemoryWorld
+from support.waiting import eventually
+
+from loadmanager.beside.admin import PulsarAdmin
+from loadmanager.beside.reading import ReadOnlyStore
+from loadmanager.beside.service import BesideNode
+from loadmanager.beside.settings import PulsarSettings
+from loadmanager.config import BesideSettings
+from loadmanager.core.leading.acting import Acts
+from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import Ownership, Registration
+from loadmanager.core.plan import Verdict
+from loadmanager.store import paths
+from loadmanager.store.base import MetadataStore
+from loadmanager.store.codec import decode
+from loadmanager.wire.acting import decode_acts
+
+NAMESPACE = "lm/bench"
+NEVER = {"loadBalancerSheddingIntervalMinutes": "100000", "loadBalancerSheddingGracePeriodMinutes": "0"}
+
+
+@dataclass(slots=True)
+class Beside:
+    """A Pulsar whose own shedding and splits are off, a store of ours, and the processes that were started."""
+
+    pulsar: FakePulsar
+    connect: Connect
+    store: MetadataStore
+    folder: Path
+    nodes: list[BesideNode] = field(default_factory=list)
+    _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    async def start(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+        """One more process, which has read everything and asked all brokers."""
+        folder = self.folder / str(len(self.nodes))
+        settings = BesideSettings(**{**_SETTINGS, "admin_urls": tuple(self.pulsar.urls), "folder": folder, **changes})
+        admin = PulsarAdmin(self.pulsar.urls, timeout_s=30.0)
+        live = PulsarSettings(await admin.settings(self.pulsar.urls[0]), settings)
+        listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        self._stack.push_async_callback(listener.wait_closed)
+        self._stack.callback(listener.close)
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        pulsars = ReadOnlyStore(await self.pulsar.world.connect())
+        node = BesideNode(settings, live, pulsars, await self.connect(), admin, f"beside-{len(self.nodes)}", url, 1)
+        self.nodes.append(node)
+        self._stack.push_async_callback(node.stop)
+        await node.start()
+        await eventually(lambda: not node.brokers.unknown())
+        return node
+
+    async def leader(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+        """A process that leads, and has seen through what there was."""
+        node = await self.start(**changes)
+        await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
+        return node
+
+    async def acts(self) -> Acts:
+        """What is written down."""
+        znode = await self.store.get(paths.BESIDE_MOVES)
+        return Acts() if znode is None else decode_acts(decode(znode.data, znode.path), znode.path)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+_SETTINGS: dict[str, Any] = {
+    "pulsar_metadata_store_url": "zk:127.0.0.1:1",
+    "mode": "act",
+    "state_store_url": "zk:127.0.0.1:1/ours",
+    "settling_seconds": 0.0,
+    "move_timeout_ms": 20_000,
+    "overrides": NEVER,
+}
+
+
+@contextlib.asynccontextmanager
+async def beside_pulsar(folder: Path, brokers: int = 3, bundles: int = 4) -> AsyncIterator[Beside]:
+    """The first broker leads, and owns all bundles of `lm/bench`."""
+    world = MemoryWorld()
+    connect = in_memory()
+    async with FakePulsar(world, brokers) as pulsar:
+        await pulsar.set_dynamic(
+            {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
+        )
+        await pulsar.add_namespace(NAMESPACE, bundles, [pulsar.brokers[0].broker_id])
+        beside = Beside(pulsar, connect, await connect(), folder)
+        try:
+            yield beside
+        finally:
+            await beside.close()
+    await world.close()
+
+
+def registration(node: BesideNode, number: int) -> Registration:
+    """Of the broker of that number in Pulsar's order of joining."""
+    return node.view.registrations[sorted(node.view.registrations)[number]]
+
+
+def ownership(node: BesideNode, bundle: str) -> Ownership:
+    return node.view.get_ownership(BundleName.parse(bundle))
+
+
+def words(stops: list[Verdict]) -> list[str]:
+    return [stop.verdict.value for stop in stops]
