@@ -13,24 +13,18 @@ import structlog
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
-from loadmanager.beside.healing import Healer
-from loadmanager.beside.ledger import FollowingLedger
+from loadmanager.beside.fenced import FencedRecord
+from loadmanager.beside.hands import Hands
 from loadmanager.beside.ordering import ShadowDrains, ShadowPlans, Unloads
-from loadmanager.beside.owners import PulsarOwners
 from loadmanager.beside.picture import PulsarIntake
-from loadmanager.beside.rails import Rails
 from loadmanager.beside.reading import ReadOnlyStore
-from loadmanager.beside.remembering import ActsMemory
-from loadmanager.beside.seeing import Owned
 from loadmanager.beside.settings import PulsarSettings
+from loadmanager.beside.take_over import TakeOver
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
-from loadmanager.leader.balancing.draining import Drainer
-from loadmanager.leader.balancing.plans import PlanKeeper
-from loadmanager.leader.balancing.shedding import SheddingLoop
+from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
-from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.deciding.terms import Terms
@@ -43,10 +37,13 @@ from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves
 from loadmanager.leader.term.operators import Operators
+from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.wire.beside import BesideStatus
 
 log = structlog.get_logger(__name__)
+
+_GIVE_BACK_S = 5.0
 
 
 class BesideNode(Candidate):
@@ -78,34 +75,28 @@ class BesideNode(Candidate):
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
-        self._make_hands()
-        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
-        self._swept = 0
-
-    def _make_hands(self) -> None:
-        """What moves bundles, and what stops it."""
-        view, election, journal = self.view, self.election, self.journal
-        owned = Owned(self.picture, self._admin, election)
-        self.memory = ActsMemory(self.store, election, self.settings.failures_until_stop)
-        self.rails = Rails(self.settings, view, self.picture, self.brokers, self.memory)
-        self.ledger = FollowingLedger(view, self.picture, owned, election, self.rails, self.memory, journal)
-        self.executor = Executor(
-            view,
-            self.ledger,
-            PulsarOwners(self.picture, self._admin, election),
-            journal,
-            lambda: ExecutorSettings.of(self.live.current),
-            self.desk.churn,
-            self.recorder,
+        self.hands = Hands(
+            settings,
+            live,
+            self.view,
+            self.picture,
+            admin,
+            self.brokers,
+            store,
+            self.election,
+            self.desk,
+            self.operators,
+            self.journal,
         )
-        self.healer = Healer(self.memory, owned, journal)
-        self.shedding = SheddingLoop(self.desk, self.executor, election, journal, view, self.live, self.rails)
-        self.drains = Drainer(view, self.desk, self.executor, self.operators, journal, self.live)
-        self.plans = PlanKeeper(view, self.desk, self.executor, self.live)
-        is_shadow = self.settings.mode == "shadow"
+        self.executor, self.shedding = self.hands.executor, self.hands.shedding
+        self.drains, self.plans = self.hands.drains, self.hands.plans
+        is_shadow = settings.mode == "shadow"
         self.drains_to_order: DrainPort = ShadowDrains(self.drains) if is_shadow else self.drains
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
         self.unloads = Unloads(self.executor, self.must_lead)
+        self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
+        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
+        self._swept = 0
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
@@ -125,9 +116,9 @@ class BesideNode(Candidate):
 
     async def stop(self) -> None:
         """Hand over and end; what is under way is seen through by the next one."""
+        await self._give_back()
         await self._leave()
         await self.executor.close()
-        await self._admin.close()
         await asyncio.to_thread(self.recorder.close)
 
     def why_not_ready(self) -> str | None:
@@ -140,9 +131,9 @@ class BesideNode(Candidate):
 
     def status(self) -> BesideStatus:
         """How this process stands, and what keeps it from acting."""
-        stops = self.rails.stops_of_round()
+        stops = self.hands.rails.stops_of_round()
         reported_s = [at_s for broker in self.view.registrations if (at_s := self.picture.reports_at_s(broker))]
-        failures = self.memory.acts.failures
+        failures = self.hands.memory.acts.failures
         return BesideStatus(
             mode=self.settings.mode,
             cluster=self.live.current.cluster_name,
@@ -161,11 +152,21 @@ class BesideNode(Candidate):
 
     async def go_on(self) -> None:
         """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""
-        await self.memory.go_on()
+        await self.hands.memory.go_on()
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
         return scrape_of_moves(self)
+
+    async def _give_back(self) -> None:
+        """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
+        if not self.is_leading:
+            return
+        try:
+            async with asyncio.timeout(_GIVE_BACK_S):
+                await self.take_over.give_back()
+        except (LoadManagerError, TimeoutError) as error:
+            log.error("not_given_back", error=str(error), way_back=self.take_over.way_back())  # noqa: TRY400 - of Pulsar
 
     # What was read
 
@@ -195,20 +196,19 @@ class BesideNode(Candidate):
 
     async def _prepare(self, term: Term) -> None:
         await self.picture.settled()
-        await self.memory.take_over()
+        await self.hands.take_over()
         await self.persistence.take_over()
-        self.drains.forget()
-        self.plans.forget()
         self.terms.begin(term.epoch)
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
         group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.take_over.run(self.brokers.switched_on))
         group.create_task(self._balance(group))
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         await self.persistence.taken_over()
-        await self.healer.run(self.view.epoch)
+        await self.hands.healer.run(self.view.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
         if self.settings.mode == "act":
@@ -225,8 +225,7 @@ class BesideNode(Candidate):
 
     async def _put_down(self, error: Exception) -> None:
         del error
-        await self.executor.abort()
-        self.ledger.put_down()
+        await self.hands.put_down()
 
 
 def _web_services(view: ClusterView) -> list[str]:

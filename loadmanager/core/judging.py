@@ -61,44 +61,43 @@ _NO_ROUND: Mapping[Reason, JudgingReason] = {
     JudgingReason.STRATEGY_UNKNOWN: JudgingReason.WE_ALONE_UNKNOWN,
 }
 
-PULSARS_MOVES = frozenset(
-    {
-        JudgingReason.MOVED_AS_WE_WOULD,
-        JudgingReason.MOVED_ELSEWHERE,
-        JudgingReason.MOVED_ANOTHER,
-        JudgingReason.MOVED_AGAINST_US,
-        JudgingReason.MOVED_UNSELECTED,
-        JudgingReason.MOVED_BEFORE_OUR_ROUND,
-        JudgingReason.CAME_BACK,
-        JudgingReason.LEFT_WITHOUT_OWNER,
-    }
+PULSARS_MOVES = (
+    JudgingReason.MOVED_AS_WE_WOULD,
+    JudgingReason.MOVED_ELSEWHERE,
+    JudgingReason.MOVED_ANOTHER,
+    JudgingReason.MOVED_AGAINST_US,
+    JudgingReason.MOVED_UNSELECTED,
+    JudgingReason.MOVED_BEFORE_OUR_ROUND,
+    JudgingReason.CAME_BACK,
+    JudgingReason.LEFT_WITHOUT_OWNER,
 )
 """What somebody decided, and not we."""
 
-OTHER_MOVES = frozenset(
-    {JudgingReason.OWNER_LEFT, JudgingReason.FIRST_OWNER, JudgingReason.PULSAR_SPLIT, JudgingReason.MOVED_BY_US}
+OTHER_MOVES = (
+    JudgingReason.OWNER_LEFT,
+    JudgingReason.FIRST_OWNER,
+    JudgingReason.PULSAR_SPLIT,
+    JudgingReason.MOVED_BY_US,
 )
-"""Every move that was seen is said with one of these, or of `PULSARS_MOVES`."""
 
-WE_ALONE = frozenset(
-    {
-        JudgingReason.WE_ALONE_SHEDDING_OFF,
-        JudgingReason.WE_ALONE_NOT_SELECTED,
-        JudgingReason.WE_ALONE_UNKNOWN,
-        JudgingReason.WE_ALONE_WAITS,
-        JudgingReason.WE_ALONE_STAYS,
-        JudgingReason.WE_ALONE_STALLED,
-        JudgingReason.WE_ALONE_UNEXPLAINED,
-    }
+MOVES = frozenset((*PULSARS_MOVES, *OTHER_MOVES))
+"""Every move that was seen is said with one of these."""
+
+WE_ALONE = (
+    JudgingReason.WE_ALONE_SHEDDING_OFF,
+    JudgingReason.WE_ALONE_NOT_SELECTED,
+    JudgingReason.WE_ALONE_UNKNOWN,
+    JudgingReason.WE_ALONE_WAITS,
+    JudgingReason.WE_ALONE_STAYS,
+    JudgingReason.WE_ALONE_STALLED,
+    JudgingReason.WE_ALONE_UNEXPLAINED,
 )
 """What we would move, and Pulsar does not."""
 
-STALLS = frozenset(
-    {
-        JudgingReason.STALLED_ON_OWNER,
-        JudgingReason.STALLED_WITHOUT_DESTINATION,
-        JudgingReason.STALLED_UNEXPLAINED,
-    }
+STALLS = (
+    JudgingReason.STALLED_ON_OWNER,
+    JudgingReason.STALLED_WITHOUT_DESTINATION,
+    JudgingReason.STALLED_UNEXPLAINED,
 )
 
 
@@ -454,7 +453,7 @@ class Judging:
         because: tuple[Verdict, ...] = (),
         load: float = 0.0,
     ) -> None:
-        verdict = Verdict(subject, reason, acted=reason in PULSARS_MOVES | OTHER_MOVES, why=why)
+        verdict = Verdict(subject, reason, acted=reason in MOVES, why=why)
         self._said.append(Entry(self._now_ms, verdict, because, load))
 
 

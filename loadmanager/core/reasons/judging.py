@@ -20,8 +20,8 @@ class JudgingReason(Reason):
     MOVED_ANOTHER = entry(
         "moved_another",
         (
-            "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; we would have taken {others} others"
-            " from there, {ours} first"
+            "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; we would have taken others"
+            " from there ({others}), {ours} first"
         ),
     )
     MOVED_AGAINST_US = entry(
@@ -100,8 +100,8 @@ class JudgingReason(Reason):
     STALLED_ON_OWNER = entry(
         "stalled_on_owner",
         (
-            "Pulsar has stalled: for {rounds} rounds its strategy has selected {bundles} bundles of {source}, and its"
-            " placement chose their present owner each time. Nothing moves, and the same repeats for ever"
+            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
+            " its placement chose their present owner each time. Nothing moves, and the same repeats for ever"
         ),
         remedy=(
             (
@@ -114,8 +114,8 @@ class JudgingReason(Reason):
     STALLED_WITHOUT_DESTINATION = entry(
         "stalled_without_destination",
         (
-            "Pulsar has stalled: for {rounds} rounds its strategy has selected {bundles} bundles of {source}, and none"
-            " of them may go elsewhere"
+            "Pulsar has stalled: for {rounds} rounds its strategy selected {bundles} of the bundles of {source}, and"
+            " none of them may go elsewhere"
         ),
         remedy="see why each of them stays",
     )
@@ -123,7 +123,7 @@ class JudgingReason(Reason):
         "stalled_unexplained",
         (
             "Pulsar has stalled: for {rounds} rounds its strategy, as we work it out, would have moved {bundles}"
-            " bundles of {source}, and nothing was moved"
+            " of the bundles of {source}, and nothing was moved"
         ),
         remedy=(
             "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"

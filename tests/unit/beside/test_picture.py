@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import random
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from support.delays import a_memory_cluster
+from hypothesis import given
+from hypothesis import strategies as st
+from support.delays import TURNS, a_memory_cluster
 from support.pulsar_znodes import HISTORY, LOWER, UPPER, ZNODES
 from support.registrations import a_record, load_of, write
 from support.waiting import eventually
@@ -25,9 +28,10 @@ from loadmanager.core.judging import Sighted
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.decide.broker_settings import BrokerSettings
+from loadmanager.errors import LoadManagerError
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths, pulsars_paths
-from loadmanager.store.base import Create, Delete, MetadataStore
+from loadmanager.store.base import Create, Delete, MetadataStore, Znode
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 
 B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
@@ -204,8 +208,8 @@ class HeldBack(ReadOnlyStore):
         self.may_answer.set()
         self.held = 0
 
-    async def get_many(self, wanted: Any) -> Any:  # noqa: ANN401 - as the store has it
-        found = await super().get_many(wanted)
+    async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
+        found = await super().get_many(paths)
         self.held += 1
         await self.may_answer.wait()
         return found
@@ -266,22 +270,23 @@ async def test_a_report_is_no_change_of_who_is_there(pulsar: Beside) -> None:
     assert pulsar.intake.changed_s == float("-inf")
 
 
-async def test_reports_one_after_the_other_cost_a_few_reads_a_second(pulsar: Beside) -> None:
-    reads = 0
+async def test_reports_one_after_the_other_cost_a_few_reads_a_second(
+    pulsar: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[Sequence[str]] = []
     read = pulsar.own.get_many
 
-    async def counted(wanted: Any) -> Any:  # noqa: ANN401 - as the store has it
-        nonlocal reads
-        reads += 1
+    async def counted(wanted: Sequence[str]) -> list[Znode | None]:
+        reads.append(wanted)
         return await read(wanted)
 
-    pulsar.own.get_many = counted  # type: ignore[method-assign]
+    monkeypatch.setattr(pulsar.own, "get_many", counted)
     began_s = time.monotonic()
     for number in range(60):
         await write(pulsar.store, paths.broker(B1), json.dumps(broker(B1, {BUNDLE: 1.0 + number})).encode())
         await asyncio.sleep(0.01)
     batches = 2 + (time.monotonic() - began_s) / 0.25
-    assert 1 <= reads / 2 <= batches, "a batch, and what is below empty znodes"
+    assert 1 <= len([wanted for wanted in reads if wanted]) <= batches
 
 
 @pytest.mark.parametrize(
@@ -359,7 +364,7 @@ async def test_a_broker_that_publishes_no_load_is_said_and_offered_to_nobody(pul
     pulsar.intake.mark_dirty(path)
     await pulsar.read()
     assert pulsar.view.faults == {path: f"{path}: publishes no load in ZooKeeper: ModularLoadManagerImpl is needed"}
-    assert pulsar.intake.load_managers["b3:8080"] == extensible
+    assert pulsar.intake.load_managers[BrokerId("b3:8080")] == extensible
     assert pulsar.view.model.snapshot(0.0, 0.0).brokers.ids == (B1, B2)
 
 
@@ -455,8 +460,102 @@ async def test_after_a_disconnection_everything_is_read_again(pulsar: Beside, *,
     assert set(pulsar.view.registrations) == {B2}
 
 
+QUARTERS = ["0x00000000_0x40000000", "0x40000000_0x80000000"]
+WHOLE = "0x00000000_0xffffffff"
+CUTS = [["0x00000000", "0x80000000", "0xffffffff"], ["0x00000000", "0x40000000", "0x80000000", "0xffffffff"]]
+OWNED = [f"t/ns/{own}" for own in (WHOLE, LOWER, UPPER, *QUARTERS)] + [f"t/c1/old/{LOWER}", f"t/c1/old/{UPPER}"]
+GOOD: dict[str, list[object]] = {
+    **{pulsars_paths.owner(name): [{"brokerId": "b1:8080"}, {"httpUrl": "http://b2:8080"}] for name in OWNED},
+    **{
+        paths.broker(name): [broker(name, {OWNED[1]: 1.0}), broker(name, dict.fromkeys(OWNED[2:4], 2.0))]
+        for name in (B1, B2)
+    },
+    **{
+        pulsars_paths.local_policies(name): [
+            {"bundles": {"boundaries": CUTS[0]}, "namespaceAntiAffinityGroup": "g"},
+            {"bundles": {"boundaries": CUTS[1]}},
+        ]
+        for name in ("t/ns", "t/c1/old")
+    },
+    ISOLATION: [PULSAR[ISOLATION], {}],
+    DOMAIN: [{"brokers": ["b1:8080"]}, {"brokers": []}],
+    paths.LEADER: [{"brokerId": "b1:8080"}, {"serviceUrl": "http://b2:8080"}],
+    "/admin/configuration": [{"loadBalancerSheddingIntervalMinutes": "2"}, {"other": "x"}],
+    pulsars_paths.READ_ONLY: [{}, {}],
+}
+"""Of each path what may be there."""
+
+CHANGES = st.tuples(st.sampled_from(sorted(GOOD)), st.sampled_from(["first", "second", "garbage", "nothing", "again"]))
+FATES = st.sampled_from(["cut off", "cut off unnoticed", "healed", "expired", "a while", "owner now"])
+
+
+@given(events=st.lists(CHANGES | FATES, min_size=5, max_size=60), seed=st.integers(0, 2**32))
+def test_whatever_changed_in_whatever_order_the_view_is_in_the_end_what_a_fresh_look_gives(
+    events: list[tuple[str, str] | str], seed: int
+) -> None:
+    asyncio.run(follow(events, random.Random(seed)))
+
+
+async def follow(events: list[tuple[str, str] | str], chance: random.Random) -> None:
+    cluster = MemoryCluster(time.monotonic, lambda: chance.choice(TURNS))
+    async with beside(cluster, {"/admin/clusters/c1": {}}) as pulsar:
+        for event in events:
+            if isinstance(event, tuple):
+                await change(pulsar.store, *event)
+            else:
+                await suffer(pulsar, event, chance)
+        cluster.heal(pulsar.own)
+        for path in GOOD:
+            if find(await pulsar.store.get(path)) == b"{":
+                await change(pulsar.store, path, "first")
+        await pulsar.read()
+        async with beside(cluster, {}) as fresh:
+            assert pulsar.view.faults == fresh.view.faults == {}
+            assert state_of(pulsar.view, pulsar.intake) == state_of(fresh.view, fresh.intake)
+            assert pulsar.view.is_fresh
+        assert all(name_of(each.before) != name_of(each.after) for each in pulsar.sighted)
+
+
+async def change(store: MetadataStore, path: str, to: str) -> None:
+    there = await store.get(path)
+    if to in ("nothing", "again") and there is not None:
+        await store.commit([Delete(path)])
+    if to == "again" and there is not None:
+        await write(store, path, there.data)
+    elif to == "garbage":
+        await write(store, path, b"{")
+    elif to in ("first", "second"):
+        await write(store, path, json.dumps(GOOD[path][to == "second"]).encode())
+
+
+async def suffer(pulsar: Beside, fate: str, chance: random.Random) -> None:
+    match fate:
+        case "cut off" | "cut off unnoticed":
+            pulsar.cluster.partition(pulsar.own, noticed=fate == "cut off")
+        case "healed":
+            pulsar.cluster.heal(pulsar.own)
+        case "expired":
+            pulsar.cluster.expire(pulsar.own)
+        case "owner now":
+            with contextlib.suppress(LoadManagerError):
+                await pulsar.intake.owner_now(BundleName.parse(chance.choice(OWNED[:5])))
+        case _:
+            for _ in range(chance.randrange(30)):
+                await asyncio.sleep(0)
+            await asyncio.sleep(chance.choice([0.0, 0.003]))
+
+
+def find(znode: Znode | None) -> bytes | None:
+    return None if znode is None else znode.data
+
+
+def name_of(owner: Registration | None) -> BrokerId | None:
+    return None if owner is None else owner.broker
+
+
 def state_of(view: ClusterView, intake: PulsarIntake) -> dict[str, object]:
     """All that the view and the intake say, but for how often something changed."""
+    policies = view.model.snapshot(0.0, 0.0).policies
     return {
         "registrations": dict(view.registrations),
         "brokers": {name: (each.registration, each.record) for name, each in view.brokers.items()},
@@ -466,6 +565,6 @@ def state_of(view: ClusterView, intake: PulsarIntake) -> dict[str, object]:
         },
         "owners": dict(intake.owners),
         "laid down": (view.laid_down.isolation, view.laid_down.failure_domains, view.laid_down.anti_affinity),
-        "policies": view.model.snapshot(0.0, 0.0).policies,
+        "policies": (policies.isolation, policies.anti_affinity_groups, policies.failure_domains),
         "others": (intake.pulsars_leader, intake.dynamic, intake.is_read_only, intake.load_managers),
     }

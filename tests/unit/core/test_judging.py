@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from support.builders import MIB, broker, bundle
 
 from loadmanager.core.judging import (
-    OTHER_MOVES,
-    PULSARS_MOVES,
+    MOVES,
     SPLIT_MS,
     STALLS,
     Entry,
@@ -150,7 +149,7 @@ def test_a_move_of_another_bundle_than_we_would_take_of_the_same_broker() -> Non
     bench.move(HOT, A, B, 10)
     entry = only(bench.wait(15))
     assert entry.reason is JudgingReason.MOVED_ANOTHER
-    assert entry.verdict.sentence().endswith(f"we would have taken 2 others from there, {OTHER} first")
+    assert entry.verdict.sentence().endswith(f"we would have taken others from there (2), {OTHER} first")
 
 
 @pytest.mark.parametrize(
@@ -401,8 +400,8 @@ def test_two_rounds_without_any_effect_are_a_stall() -> None:
     entry = only(bench.plan(120, [], kept, sheds()))
     assert (entry.reason, entry.because, bench.judging.stalled) == (JudgingReason.STALLED_ON_OWNER, (kept,), entry)
     assert entry.verdict.sentence() == (
-        "Pulsar has stalled: for 2 rounds its strategy has selected 1 bundles of a:8080, and its placement chose their"
-        " present owner each time. Nothing moves, and the same repeats for ever"
+        "Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of a:8080, and its placement chose"
+        " their present owner each time. Nothing moves, and the same repeats for ever"
     )
     assert entry.verdict.remedy() == (
         "set loadBalancerDistributeBundlesEvenlyEnabled to false on Pulsar's brokers, for which 2 brokers are passed"
@@ -530,8 +529,7 @@ class Tale:
 
     def judged(self) -> Counter[str]:
         """How many moves of each bundle something was said of."""
-        moves = PULSARS_MOVES | OTHER_MOVES
-        return Counter(entry.verdict.subject for entry in self.bench.said if entry.reason in moves)
+        return Counter(entry.verdict.subject for entry in self.bench.said if entry.reason in MOVES)
 
     def count(self, reason: JudgingReason) -> int:
         return sum(entry.reason is reason for entry in self.bench.said)
