@@ -14,9 +14,9 @@ from typing import Protocol
 import structlog
 
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.beside.take_over import SHEDS, SPLITS, SWITCHES
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
-from loadmanager.core.settings import KEYS
 from loadmanager.decide.broker_settings import BrokerSettings
 from loadmanager.leader.deciding.desk import MINUTE_S
 from loadmanager.leader.picture.view import ClusterView
@@ -26,8 +26,6 @@ log = structlog.get_logger(__name__)
 _AT_A_TIME = 8
 _AGAIN_S = 10.0
 _STALE_S = 600.0
-_SHEDS = KEYS["shedding_enabled"]
-_SPLITS = KEYS["auto_bundle_split_enabled"]
 _ON = "true"
 _INTERVAL = "loadBalancerReportUpdateMaxIntervalMinutes"
 _DEFAULT_MINUTES = 15.0
@@ -90,11 +88,15 @@ class AskedBrokers:
 
     def shedding(self) -> list[BrokerId]:
         """The brokers that shed by themselves, if they lead."""
-        return self._with(_SHEDS)
+        return self._with(SHEDS)
 
     def splitting(self) -> list[BrokerId]:
         """The brokers that split bundles by themselves, if they lead."""
-        return self._with(_SPLITS)
+        return self._with(SPLITS)
+
+    def switched_on(self) -> list[str]:
+        """The keys by which some broker would move or split bundles by itself."""
+        return [key for key in SWITCHES if self._with(key)]
 
     def _with(self, key: str) -> list[BrokerId]:
         """Those where a switch is on, as it is by default."""

@@ -13,14 +13,17 @@ import structlog
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.fenced import FencedRecord
 from loadmanager.beside.hands import Hands
 from loadmanager.beside.ordering import ShadowDrains, ShadowPlans, Unloads
 from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.settings import PulsarSettings
+from loadmanager.beside.take_over import TakeOver
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
+from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
@@ -34,10 +37,13 @@ from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves
 from loadmanager.leader.term.operators import Operators
+from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.wire.beside import BesideStatus
 
 log = structlog.get_logger(__name__)
+
+_GIVE_BACK_S = 5.0
 
 
 class BesideNode(Candidate):
@@ -88,6 +94,7 @@ class BesideNode(Candidate):
         self.drains_to_order: DrainPort = ShadowDrains(self.drains) if is_shadow else self.drains
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
         self.unloads = Unloads(self.executor, self.must_lead)
+        self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
         self._swept = 0
 
@@ -109,6 +116,7 @@ class BesideNode(Candidate):
 
     async def stop(self) -> None:
         """Hand over and end; what is under way is seen through by the next one."""
+        await self._give_back()
         await self._leave()
         await self.executor.close()
         await asyncio.to_thread(self.recorder.close)
@@ -150,6 +158,16 @@ class BesideNode(Candidate):
         """What this process counts at this moment; called on the event loop."""
         return scrape_of_moves(self)
 
+    async def _give_back(self) -> None:
+        """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
+        if not self.is_leading:
+            return
+        try:
+            async with asyncio.timeout(_GIVE_BACK_S):
+                await self.take_over.give_back()
+        except (LoadManagerError, TimeoutError) as error:
+            log.error("not_given_back", error=str(error), way_back=self.take_over.way_back())  # noqa: TRY400 - of Pulsar
+
     # What was read
 
     def _on_told(self) -> None:
@@ -185,6 +203,7 @@ class BesideNode(Candidate):
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
         group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.take_over.run(self.brokers.switched_on))
         group.create_task(self._balance(group))
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:

@@ -33,7 +33,9 @@ from loadmanager.errors import InvalidRecordError, StoreError
 
 log = structlog.get_logger(__name__)
 
-SWITCHES = (KEYS["shedding_enabled"], KEYS["auto_bundle_split_enabled"])
+SHEDS = KEYS["shedding_enabled"]
+SPLITS = KEYS["auto_bundle_split_enabled"]
+SWITCHES = (SHEDS, SPLITS)
 """By which Pulsar moves and splits bundles by itself."""
 
 _AGAIN_S = 1.0

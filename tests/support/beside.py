@@ -64,7 +64,7 @@ class Beside:
     async def leader(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
         """A process that leads, and has seen through what there was."""
         node = await self.start(**changes)
-        await eventually(lambda: node.is_leading and not node.memory.open_moves)
+        await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
         return node
 
     async def acts(self) -> Acts:

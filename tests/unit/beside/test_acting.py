@@ -13,7 +13,8 @@ from loadmanager.core.names import BundleName
 from loadmanager.core.reasons import OwnershipReason
 
 BUNDLES = [
-    f"{NAMESPACE}/0x{n}0000000_0x{end}" for n, end in zip("048c", ["40000000", "80000000", "c0000000", "ffffffff"], strict=True)
+    f"{NAMESPACE}/0x{n}0000000_0x{end}"
+    for n, end in zip("048c", ["40000000", "80000000", "c0000000", "ffffffff"], strict=True)
 ]
 
 
