@@ -74,10 +74,10 @@ class BesideNode(Candidate):
         self._pulsar = pulsar
         self._admin = admin
         self.journal = Journal(live.current.decisions_kept)
-        self.intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
-        self.picture = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
+        self._told_intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
+        self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
         self.brokers = AskedBrokers(admin, self.view)
-        self.operators = Operators(store, self.intake, self.election)
+        self.operators = Operators(store, self._told_intake, self.election)
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
@@ -88,7 +88,7 @@ class BesideNode(Candidate):
             settings,
             live,
             self.view,
-            self.picture,
+            self.intake,
             admin,
             self.brokers,
             store,
@@ -105,7 +105,7 @@ class BesideNode(Candidate):
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
         self.unloads = Unloads(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
-        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
+        self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
 
@@ -127,11 +127,11 @@ class BesideNode(Candidate):
         self._follow_session()
         self.recorder.start()
         await self.executor.start()
+        self._spawn(self._told_intake.run(), "what was told")
         self._spawn(self.intake.run(), "intake")
-        self._spawn(self.picture.run(), "picture")
         await self._patiently(self._registrar.make_folders)
+        await self._told_intake.settled()
         await self.intake.settled()
-        await self.picture.settled()
         self._spawn(self.brokers.run(), "brokers")
         self._spawn(self.judge.run(), "judge")
         self._stand()
@@ -154,7 +154,7 @@ class BesideNode(Candidate):
     def status(self) -> BesideStatus:
         """How this process stands, and what keeps it from acting."""
         stops = self.hands.rails.stops_of_round()
-        reported_s = [at_s for broker in self.view.registrations if (at_s := self.picture.reports_at_s(broker))]
+        reported_s = [at_s for broker in self.view.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
         return BesideStatus(
             mode=self.settings.mode,
@@ -165,11 +165,11 @@ class BesideNode(Candidate):
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             brokers=len(self.view.registrations),
-            bundles=len(self.picture.owners),
-            pulsars_leader=self.picture.pulsars_leader,
+            bundles=len(self.intake.owners),
+            pulsars_leader=self.intake.pulsars_leader,
             pulsar_sheds=bool(self.brokers.shedding()),
             oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
-            faults=self.view.faults,
+            faults={**self._told.faults, **self.view.faults},
         )
 
     async def go_on(self) -> None:
@@ -204,7 +204,7 @@ class BesideNode(Candidate):
     def _on_seen(self) -> None:
         """Pulsar's store has something new."""
         self._admin.trust(_web_services(self.view))
-        self.brokers.changed(self.picture.dynamic)
+        self.brokers.changed(self.intake.dynamic)
         registered = frozenset(self.view.registrations.values())
         for each in self._registered - registered:
             self.judge.left(each, _now_ms())
@@ -222,7 +222,7 @@ class BesideNode(Candidate):
     # The work of a term
 
     async def _prepare(self, term: Term) -> None:
-        await self.picture.settled()
+        await self.intake.settled()
         await self.hands.take_over()
         await self.persistence.take_over()
         self.terms.begin(term.epoch)
@@ -243,7 +243,7 @@ class BesideNode(Candidate):
 
     async def _shed(self) -> None:
         """The first round at once: who has just started this wants to see something."""
-        await self.picture.seeded.wait()
+        await self.intake.seeded.wait()
         await self.shedding.begin_cycle()
         await self.shedding.run()
 
