@@ -22,6 +22,7 @@ from loadmanager.core.plan import Unload, Verdict
 from loadmanager.http.app import make_app
 from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.carrying_out.executor import Batch, Executor, ExecutorSettings
+from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.service import Node
 from loadmanager.observability import configure_logging
 from loadmanager.store import paths
@@ -54,9 +55,10 @@ class Cycles:
     """Planning cycles back to back; before each of them a broker reports, so that each takes a new snapshot."""
 
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
-        limits = ExecutorSettings(60.0, attempt_timeout_s=10.0, concurrency=16, concurrency_per_broker=8)
+        limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
         churn, recorder = node.desk.churn, node.recorder
-        self._executor = PlansOnly(node.view, node.ledger, node.election, node.journal, lambda: limits, churn, recorder)
+        owners = AgentOwners(node.view, node.election, lambda: 10.0)
+        self._executor = PlansOnly(node.view, node.ledger, owners, node.journal, lambda: limits, churn, recorder)
         self._loop = SheddingLoop(node.desk, self._executor, node.election, node.journal, node.view, node.live)
         self._store = store
         self._records = records

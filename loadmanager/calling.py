@@ -24,7 +24,7 @@ class PeerUnavailableError(LoadManagerError):
 
 
 class PeerNotReachedError(PeerUnavailableError):
-    """There was no connection, or the URL is none: the other side has not heard of the call."""
+    """There was no connection, or the URL is none: the other side has not heard of the command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,9 @@ class HttpClient:
     """
 
     def __init__(self, connections: int = _CONNECTIONS) -> None:
-        self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=connections))
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_once_unless_get]
+        )
 
     async def close(self) -> None:
         await self._session.close()
@@ -87,6 +89,20 @@ class HttpClient:
             raise PeerUnavailableError(f"{url} did not answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise PeerUnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+
+
+async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """A command is given once. By itself aiohttp repeats PUT and DELETE too when the connection ends without an answer,
+    and tells what became of the second one alone.
+    """
+    try:
+        return await send(request)
+    except aiohttp.ClientConnectorError:
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        if request.method == "GET":
+            raise
+        raise aiohttp.ClientConnectionError(str(error)) from error
 
 
 async def _read(response: aiohttp.ClientResponse, url: str, most_bytes: int) -> bytes:

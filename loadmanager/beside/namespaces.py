@@ -21,9 +21,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from loadmanager.beside.znodes import WHOLE, Cut, namespace_name
+from loadmanager.core.judging import Sighted
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
@@ -31,20 +31,6 @@ from loadmanager.store.base import Znode
 
 NO_LIFE = 0
 """The incarnation of an owner that is not registered."""
-
-
-@dataclass(frozen=True, slots=True)
-class Sighted:
-    """A bundle was seen to have gone from one broker to another, or from or to nobody; `at_ms` since 1970.
-
-    `by_us`: while a move of ours had it on its way.
-    """
-
-    bundle: str
-    before: Registration | None
-    after: Registration | None
-    at_ms: int
-    by_us: bool
 
 
 class PulsarNamespaces:

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TypeVar
 
-from loadmanager.beside.namespaces import PulsarNamespaces, Sighted
+from loadmanager.beside.namespaces import PulsarNamespaces
 from loadmanager.beside.policies import ClusterPolicies
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.seeding import Seeding
@@ -38,6 +38,7 @@ from loadmanager.beside.znodes import (
     path_of,
 )
 from loadmanager.core.extensible import ReportRules
+from loadmanager.core.judging import Sighted
 from loadmanager.core.names import BrokerId, BundleName, InvalidNameError
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import InvalidRecordError
@@ -99,6 +100,8 @@ class PulsarIntake:
         self._armed: set[str] = set()
         self._read_since: set[str] = set()
         self._was_read = False
+        self.seeded = self._seeding.is_complete
+        """Set once the history that Pulsar's leader has of bundles was taken over."""
         self.owners: Mapping[str, Registration | None] = self._namespaces.owners
         """By bundle who owns it as Pulsar says, also of one that is on its way in the view by a move of ours."""
         self.pulsars_leader: BrokerId | None = None
@@ -108,11 +111,6 @@ class PulsarIntake:
         """Whether Pulsar refuses changes of policies."""
         self.changed_s = _NEVER
         """When a broker joined or left last, on the monotonic clock; long ago, if none has since the first look."""
-
-    @property
-    def is_seeded(self) -> bool:
-        """Whether the history that Pulsar's leader has of bundles was taken over."""
-        return self._seeding.is_complete
 
     @property
     def reports_applied(self) -> int:

@@ -28,6 +28,9 @@ class ReadOnlyStore:
     async def children(self, path: str) -> list[str]:
         return await self._store.children(path)
 
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return await self._store.children_many(paths)
+
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         return self._store.watch(path, on_change)
 

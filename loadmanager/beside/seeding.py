@@ -26,12 +26,12 @@ _PAUSE_S = 1.0
 
 
 class Seeding:
-    """`is_complete` once every bundle was asked for."""
+    """`is_complete` is set once every bundle was asked for."""
 
     def __init__(self, store: ReadOnlyStore, model: ClusterModel) -> None:
         self._store = store
         self._model = model
-        self.is_complete = False
+        self.is_complete = asyncio.Event()
 
     async def run(self, bundles: Sequence[str]) -> None:
         """Read the history of these; what cannot be read is said in the log, and left out."""
@@ -46,7 +46,7 @@ class Seeding:
                 self._seed(znodes)
                 begin += _AT_A_TIME
             await asyncio.sleep(_PAUSE_S)
-        self.is_complete = True
+        self.is_complete.set()
 
     def _seed(self, znodes: Sequence[Znode | None]) -> None:
         for znode in znodes:

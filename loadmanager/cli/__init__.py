@@ -10,6 +10,7 @@ import typer
 COMMANDS = (
     "serve",
     "agent",
+    "beside",
     "admin",
     "monitor",
     "demo",

@@ -46,7 +46,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     # The port first: while it is ours, no former life of this agent can be handing out leases behind it.
     listener = listen(settings.key("agent_port"), settings.bind_address, settings.agent_port)
     url = url_of(settings, listener.getsockname()[1])
-    store = await open_store(settings, listener)
+    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener)
     beside = Agent(settings, store, url)
     runner = await serve_within(beside.app(), ServerLimits.of(settings), ANSWER_S)
     await web.SockSite(runner, listener, backlog=BACKLOG).start()

@@ -86,7 +86,7 @@ async def _collect(settings: Settings) -> Collected:
 
 @asynccontextmanager
 async def _reading(settings: Settings) -> AsyncIterator[ZooKeeperStore]:
-    store = store_of(settings, create_chroot=False)
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
         yield store

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,6 @@ from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment, show_moment
 from loadmanager.cli.running import store_of, write_lines
 from loadmanager.config import Settings, load_settings
-from loadmanager.core.names import is_self_test_namespace, namespace_of
 from loadmanager.decide.collecting import Collected, Reader
 from loadmanager.decide.pulsar import collect_brokers, collect_pulsar
 from loadmanager.errors import (
@@ -229,12 +228,14 @@ async def _sample(
 ) -> None:
     """Everything once, as a checkpoint; then each new report, whenever it is looked at."""
     every_s, for_s = every_for_s
-    store = store_of(settings, create_chroot=False)
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
         taken_at_ms = _now_ms()
         collected = await collect_pulsar(store, taken_at_ms, cluster)
-        importer.add(taken_at_ms, Event(_CHECKPOINT, "pulsar", encode(collected.finish())))
+        # In a thread: that of a large Pulsar takes longer than its session lasts unless the loop renews it.
+        content = await asyncio.to_thread(lambda: encode(collected.finish()))
+        importer.add(taken_at_ms, Event(_CHECKPOINT, "pulsar", content))
         started_s, looks, known, said = time.monotonic(), 0, dict[str, Any](), set[str]()
         while True:
             await _look(store, importer, known, said)
@@ -259,7 +260,7 @@ async def _look(store: Reader, importer: Importer, known: dict[str, Any], said: 
             continue
         known[name] = stamp
         try:
-            record = decode_local_broker_data(orjson.dumps(_without_clusters(name, content, faults)), name)
+            record = decode_local_broker_data(orjson.dumps(content), name)
             importer.add(at_ms, entry_of(name, record, name, at_ms))
         except (HistoryFileError, InvalidRecordError) as error:
             faults.append(str(error))
@@ -268,19 +269,6 @@ async def _look(store: Reader, importer: Importer, known: dict[str, Any], said: 
         if fault not in said:
             said.add(fault)
             print(f"left out: {fault}", file=sys.stderr)
-
-
-def _without_clusters(broker: str, content: Mapping[str, Any], faults: list[str]) -> dict[str, Any]:
-    """The report without the bundles of namespaces of Pulsar's first form, `tenant/cluster/namespace`; what the broker
-    carries in all stays as it is. That brokers test themselves in such ones is no fault.
-    """
-    gone = {name for name in content.get("lastStats", ()) if namespace_of(name).count("/") > 1}
-    faults += [
-        f"{broker}: {name}: a history has no room for a cluster in a name"
-        for name in sorted(gone)
-        if not is_self_test_namespace(namespace_of(name))
-    ]
-    return {**content, "lastStats": {n: stats for n, stats in content.get("lastStats", {}).items() if n not in gone}}
 
 
 class _Faults:

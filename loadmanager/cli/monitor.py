@@ -51,7 +51,7 @@ def monitor(
 
 
 async def _monitor(settings: Settings, brokers: list[str], interval_s: float, *, once: bool, as_json: bool) -> None:
-    store = store_of(settings, create_chroot=False)
+    store = store_of(settings.metadata_store_url, settings, create_chroot=False)
     await store.start()
     try:
         readings = Readings(store, brokers)

@@ -165,7 +165,7 @@ def _shown(compared: Compared) -> list[str]:
         ("moves", "moves", "{:.0f}"),
         ("moved load, MiB/s", "moved_mib_per_s", "{:.2f}"),
     ):
-        table.add_row(label, *(form.format(each[key]) for each in compared.figures()))
+        table.add_row(label, *(form.format(getattr(each, key)) for each in compared.figures()))
     lines = [f"{show_moment(compared.from_ms)} to {show_moment(compared.to_ms)}, in steps of {compared.step_s:g} s"]
     console = Console(width=120)
     with console.capture() as captured:

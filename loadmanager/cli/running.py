@@ -8,20 +8,20 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
-from loadmanager.config import StoreSettings, load_settings, zookeeper_parts
+from loadmanager.config import SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.observability import configure_logging
 from loadmanager.store.foreign import refuse_pulsar
 from loadmanager.store.zookeeper import ZooKeeperStore
 
-S = TypeVar("S", bound=StoreSettings)
+S = TypeVar("S", bound=SessionSettings)
 
 ANSWER_S = 0.5
 """How long requests under way may take once the process is told to stop."""
@@ -77,20 +77,20 @@ def listen(key: str, address: str, port: int) -> socket.socket:
     return listener
 
 
-def start_up(model: type[S], config: Path | None, *, json_lines: bool) -> S:
+def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] | None = None, *, json_lines: bool) -> S:
     """What every service does first: logging, settings (the process ends when they cannot be used), the event loop."""
     configure_logging(json_lines=json_lines)
     try:
-        settings = load_settings(model, config)
+        settings = load_settings(model, config, overrides)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     install_fast_loop()
     return settings
 
 
-def store_of(settings: StoreSettings, *, create_chroot: bool = True) -> ZooKeeperStore:
-    """The store that the settings name, not started; `ConfigurationError` when they name none."""
-    hosts, chroot = zookeeper_parts(settings.metadata_store_url)
+def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True) -> ZooKeeperStore:
+    """The store at `url`, not started; `ConfigurationError` when that names none."""
+    hosts, chroot = zookeeper_parts(url)
     return ZooKeeperStore(
         hosts,
         session_timeout_s=settings.session_timeout_s,
@@ -100,16 +100,16 @@ def store_of(settings: StoreSettings, *, create_chroot: bool = True) -> ZooKeepe
     )
 
 
-async def open_store(settings: StoreSettings, listener: socket.socket) -> ZooKeeperStore:
-    """A session with a ZooKeeper of ours; without one the process gives the port back and ends, saying why."""
+async def open_store(key: str, url: str, settings: SessionSettings, listener: socket.socket) -> ZooKeeperStore:
+    """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
     try:
-        store = store_of(settings)
+        store = store_of(url, settings)
         await store.start()
         await _refuse_pulsar(store)
     except (ConfigurationError, StoreError) as error:
         listener.close()
         code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
-        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", code)
+        fail(f"{key} {url}: {error}", code)
     return store
 
 
@@ -133,6 +133,15 @@ def stop_signal() -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     return stop
+
+
+async def until_told_to_stop(failure: asyncio.Future[None]) -> None:
+    """Return on SIGTERM or SIGINT; the process ends with the `failure` of a task that must not end."""
+    stop = stop_signal()
+    failure.add_done_callback(lambda _: stop.set())
+    await stop.wait()
+    if failure.done():
+        fail(f"the node cannot go on: {failure.exception()}", EXIT_FAILURE)
 
 
 def install_fast_loop() -> None:

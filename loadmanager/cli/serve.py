@@ -21,7 +21,7 @@ from loadmanager.cli.running import (
     listen,
     open_store,
     start_up,
-    stop_signal,
+    until_told_to_stop,
     write_ready_file,
 )
 from loadmanager.config import Settings
@@ -53,7 +53,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     host = settings.advertised_address or socket.getfqdn()
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"http://{address}"
-    store = await open_store(settings, listener)
+    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener)
     node = Node(settings, store, address, url, secrets.randbits(63))
     runner = await serve_within(make_app(node), ServerLimits.of(settings), ANSWER_S)
     try:
@@ -63,7 +63,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         log.info("serving", url=url, store=settings.metadata_store_url)
         if ready_file is not None:
             write_ready_file(ready_file, url)
-        await _until_told_to_stop(node)
+        await until_told_to_stop(node.failure)
         log.info("stopping", url=url)
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
@@ -79,12 +79,3 @@ def _check_history(url: str) -> None:
         Directory.of(url)
     except HistoryError as error:
         fail(f"historyUrl: {error}", EXIT_CONFIGURATION)
-
-
-async def _until_told_to_stop(node: Node) -> None:
-    """Return on SIGTERM or SIGINT; raise what ended one of the node's tasks."""
-    stop = stop_signal()
-    node.failure.add_done_callback(lambda _: stop.set())
-    await stop.wait()
-    if node.failure.done():
-        fail(f"the node cannot go on: {node.failure.exception()}", EXIT_FAILURE)

@@ -5,27 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from loadmanager.cli.recorded import Start
-from loadmanager.config import Settings, values_as_text, with_overrides
+from loadmanager.config import Settings
 from loadmanager.errors import HistoryError
+from loadmanager.history.columns import columns_of
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.schemas import BROKER_REPORTS, EVENTS, LOAD_COLUMNS, MOVES, RESOURCE_COLUMNS
+from loadmanager.history.schemas import BROKER_REPORTS, EVENTS
 from loadmanager.overrides import settings_recorded
-from loadmanager.pipeline.stretches import Stretch, read_range
-from loadmanager.sim.composing import world_rules
-from loadmanager.sim.cost import CostModel
-from loadmanager.sim.happened import BrokerLoads, what_happened
-from loadmanager.sim.recorded import BrokerRows, RecordedRange, recorded_world
-from loadmanager.sim.running import with_strategy
-from loadmanager.sim.scenario import Rules
 from loadmanager.sim.world import Progress
+from loadmanager.whatif.figures import Figures, happened_in, moves_done, settings_with, simulate
+from loadmanager.whatif.ranges import Stretch, read_range
 
 _MIB = 1024 * 1024
-Figures = dict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,25 +51,30 @@ def what_if(
 ) -> Compared:
     """Raises `ConfigurationError` or `HistoryError`, naming what is wrong."""
     before = _settings_at(history, start, on_fault)
-    changed = _changed(before, overrides, strategy)
-    rows = list(history.rows(BROKER_REPORTS, from_ms or start.at_ms, to_ms, on_fault=on_fault))
-    if not rows:
+    changed = settings_with(before, strategy, overrides)
+    at_ms = columns_of(history, BROKER_REPORTS, from_ms or start.at_ms, to_ms, ["at_ms"], on_fault)["at_ms"]
+    if not len(at_ms):
         raise HistoryError(f"{history.directory}: no broker has reported in the range")
-    stretch = Stretch(0, from_ms or start.at_ms, to_ms or rows[-1]["at_ms"] + 1)
+    stretch = Stretch(0, from_ms or start.at_ms, to_ms or int(at_ms[-1]) + 1)
     duration_s = stretch.duration_s
     if duration_s < step_s:
         raise HistoryError(f"{history.directory}: the range is {duration_s:g} s long; take a --step below {step_s:g}")
     try:
         recorded = read_range(history, stretch, on_fault)
         worlds = [
-            _run(recorded, settings, step_s, lambda done, number=number: advance((number + done) / 2))  # type: ignore[misc]
+            simulate(recorded, settings, step_s, _half(number, advance))
             for number, settings in enumerate((before, changed))
         ]
+        happened = _happened(history, stretch, before, step_s, on_fault)
     except ValueError as error:
         raise HistoryError(f"{history.directory}: {error}") from None
-    happened = _happened(history, stretch, rows, before, step_s, on_fault)
     change = " ".join([*([strategy] if strategy else []), *(f"{key}={text}" for key, text in overrides.items())])
     return Compared(stretch.from_ms, stretch.to_ms, step_s, change, happened, *worlds)
+
+
+def _half(number: int, advance: Callable[[float], None]) -> Callable[[Progress], None]:
+    """How far the first or the second of two worlds is, as a part of both."""
+    return lambda progress: advance((number + progress.t_s / progress.duration_s) / 2)
 
 
 def _settings_at(history: History, start: Start, on_fault: OnFault | None) -> Settings:
@@ -85,60 +84,10 @@ def _settings_at(history: History, start: Start, on_fault: OnFault | None) -> Se
     raise HistoryError(f"{history.directory}: the checkpoint of epoch {start.epoch} cannot be read")
 
 
-def _changed(settings: Settings, overrides: Mapping[str, str], strategy: str) -> Settings:
-    texts = values_as_text(settings)
-    chosen = {key: str(value) for key, value in with_strategy(texts, strategy).items() if texts.get(key) != value}
-    return with_overrides(settings, {**chosen, **overrides}, "--set")
-
-
-def _run(recorded: RecordedRange, settings: Settings, step_s: float, advance: Callable[[float], None]) -> Figures:
-    def observe(progress: Progress) -> None:
-        advance(progress.t_s / progress.duration_s)
-
-    world = recorded_world(recorded, settings.planner_settings(), rules=world_rules(Rules(), settings))
-    result = world.run(recorded.duration_s, step_s, observe)
-    imbalance = result.series.imbalance[~np.isnan(result.series.imbalance)]
-    return {
-        "imbalance": float(imbalance.mean()) if len(imbalance) else 1.0,
-        "worst_usage": result.worst_usage,
-        "moves": float(len(result.moves)),
-        "moved_mib_per_s": sum(move.load for move in result.moves) / _MIB,
-    }
-
-
 def _happened(
-    history: History,
-    stretch: Stretch,
-    rows: list[dict[str, Any]],
-    settings: Settings,
-    step_s: float,
-    on_fault: OnFault | None,
+    history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None
 ) -> Figures:
-    def columns(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - numpy's array
-        return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
-
-    reports = BrokerRows(
-        np.array([(row["at_ms"] - stretch.from_ms) / 1000 for row in rows]),
-        np.array([row["broker"] for row in rows], dtype=object),
-        columns(RESOURCE_COLUMNS[1::2]),
-        np.array([row["version"] for row in rows], dtype=object),
-        np.array([row["load_manager_class"] for row in rows], dtype=object),
-    )
-    topics = np.array([row["topics"] for row in rows], dtype=np.int64)
-    loads = BrokerLoads(columns(LOAD_COLUMNS), topics, columns(RESOURCE_COLUMNS[0::2]))
-    found = what_happened(reports, loads, settings.planner_settings(), CostModel(), stretch.duration_s, step_s)
-    done, moved = 0, 0.0
-    began: dict[tuple[int, int], float] = {}
-    for row in history.rows(MOVES, stretch.from_ms, stretch.to_ms, on_fault=on_fault):
-        if row["kind"] == "began":
-            began[row["epoch"], row["sequence"]] = (row["msg_throughput_in"] or 0) + (row["msg_throughput_out"] or 0)
-        elif row["kind"] == "done":
-            done += 1
-            moved += began.get((row["epoch"], row["move"]), 0.0)
+    found = happened_in(history, stretch, settings, step_s, on_fault)
+    done, moved = moves_done(history, stretch, on_fault)
     worst = found.worst_usage[~np.isnan(found.worst_usage)]
-    return {
-        "imbalance": found.mean_imbalance,
-        "worst_usage": float(worst.max(initial=0.0)),
-        "moves": float(done),
-        "moved_mib_per_s": moved / _MIB,
-    }
+    return Figures(found.mean_imbalance, float(worst.max(initial=0.0)), float(done), moved / _MIB)

@@ -13,7 +13,7 @@ from loadmanager.config.dynamic import NEEDS_RESTART, dynamic_keys, text_of, val
 from loadmanager.config.loading import load_settings, settings_of
 from loadmanager.config.node import Settings
 from loadmanager.config.rendering import render_fields, render_yaml
-from loadmanager.config.shared import HttpSettings, StoreSettings, zookeeper_parts
+from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -21,6 +21,7 @@ __all__ = [
     "AgentSettings",
     "BesideSettings",
     "HttpSettings",
+    "SessionSettings",
     "Settings",
     "StoreSettings",
     "dynamic_keys",

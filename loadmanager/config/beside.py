@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.base import Port, PositiveMs
 from loadmanager.config.node import known_shedding
-from loadmanager.config.shared import HttpSettings, zookeeper_parts
+from loadmanager.config.shared import HttpSettings, SessionSettings, zookeeper_parts
 
 
 def _pattern(text: str) -> str:
@@ -25,7 +25,7 @@ _Url = Annotated[str, Field(pattern=r"^https?://[^/]+/?$")]
 _Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
-class BesideSettings(HttpSettings):
+class BesideSettings(HttpSettings, SessionSettings):
     """Settings of a process beside a Pulsar."""
 
     title: ClassVar[str] = "loadmanager beside"
@@ -51,9 +51,6 @@ class BesideSettings(HttpSettings):
     )
     metadata_store_session_timeout_millis: int = Field(
         10_000, ge=1_000, le=600_000, description="Session timeout in both stores."
-    )
-    metadata_store_connect_timeout_millis: PositiveMs = Field(
-        15_000, description="How long the process waits at its start for either store before it gives up."
     )
     folder: Path = Field(
         Path("loadmanager-beside"), description="Where the diary, the scores and the recorded history are kept."
@@ -136,7 +133,3 @@ class BesideSettings(HttpSettings):
                 "stateStoreUrl: is the Pulsar's own; give a chroot of its own, as zk:host:2181/loadmanager"
             )
         return self
-
-    @property
-    def session_timeout_s(self) -> float:
-        return self.metadata_store_session_timeout_millis / 1000

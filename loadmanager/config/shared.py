@@ -23,14 +23,9 @@ def zookeeper_parts(url: str) -> tuple[str, str]:
     return hosts, slash + chroot.rstrip("/") if chroot else ""
 
 
-class StoreSettings(KeyedSettings):
-    """How to reach the metadata store."""
+class SessionSettings(KeyedSettings):
+    """A session with a metadata store."""
 
-    metadata_store_url: str = Field(
-        "zk:127.0.0.1:2181",
-        min_length=1,
-        description="ZooKeeper servers (3.6 or newer) and an optional chroot: zk:host:port,host:port/chroot.",
-    )
     metadata_store_session_timeout_millis: int = Field(
         10_000,
         ge=1_000,
@@ -45,6 +40,16 @@ class StoreSettings(KeyedSettings):
     @property
     def session_timeout_s(self) -> float:
         return self.metadata_store_session_timeout_millis / 1000
+
+
+class StoreSettings(SessionSettings):
+    """How to reach the metadata store."""
+
+    metadata_store_url: str = Field(
+        "zk:127.0.0.1:2181",
+        min_length=1,
+        description="ZooKeeper servers (3.6 or newer) and an optional chroot: zk:host:port,host:port/chroot.",
+    )
 
 
 class HttpSettings(KeyedSettings):

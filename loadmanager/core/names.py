@@ -29,7 +29,10 @@ class InvalidNameError(ValueError):
 
 @dataclass(frozen=True, slots=True, order=True)
 class NamespaceName:
-    """`tenant/namespace`."""
+    """`tenant/namespace`; in Pulsar's first form `tenant/cluster/namespace`, the cluster being part of the local name.
+
+    Namespaces of ours have no cluster. `parse_any` is for what others recorded, where names are only compared.
+    """
 
     tenant: str
     local_name: str
@@ -44,6 +47,14 @@ class NamespaceName:
         if len(parts) != 2:  # noqa: PLR2004 - a tenant and a name
             raise InvalidNameError(f"namespace {text[:80]!r}: expected 'tenant/namespace'")
         return cls.of(parts[0], parts[1])
+
+    @classmethod
+    def parse_any(cls, text: str) -> NamespaceName:
+        tenant, *names = text.split("/")
+        if len(names) != 2:  # noqa: PLR2004 - a cluster and a name
+            return cls.parse(text)
+        cluster, name = names
+        return cls(_name_part("tenant", tenant), f"{_name_part('cluster', cluster)}/{_name_part('namespace', name)}")
 
     @classmethod
     def of(cls, tenant: str, local_name: str) -> NamespaceName:
@@ -124,10 +135,14 @@ class BundleName:
 
     @classmethod
     def parse(cls, text: str) -> BundleName:
-        namespace, separator, bundle_range = text.rpartition("/")
-        if not separator:
-            raise InvalidNameError(f"bundle {text[:80]!r}: expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
+        namespace, bundle_range = _split_bundle(text)
         return cls(NamespaceName.parse(namespace), BundleRange.parse(bundle_range))
+
+    @classmethod
+    def parse_any(cls, text: str) -> BundleName:
+        """With a namespace in either form of Pulsar's."""
+        namespace, bundle_range = _split_bundle(text)
+        return cls(NamespaceName.parse_any(namespace), BundleRange.parse(bundle_range))
 
     def __str__(self) -> str:
         return f"{self.namespace}/{self.range}"
@@ -158,6 +173,13 @@ def is_self_test_namespace(namespace: str) -> bool:
     Those of Pulsar's first form, with a cluster before the broker, are such too.
     """
     return _SELF_TEST_NAMESPACE.fullmatch(namespace) is not None
+
+
+def _split_bundle(text: str) -> tuple[str, str]:
+    namespace, separator, bundle_range = text.rpartition("/")
+    if not separator:
+        raise InvalidNameError(f"bundle {text[:80]!r}: expected 'tenant/namespace/0xLLLLLLLL_0xUUUUUUUU'")
+    return namespace, bundle_range
 
 
 def _name_part(field: str, text: str) -> str:

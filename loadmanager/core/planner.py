@@ -68,9 +68,17 @@ EXCLUDED_NAMESPACES = KEYS["shedding_excluded_namespaces"]
 
 
 def plan_shedding(
-    snapshot: Snapshot, settings: PlannerSettings, state: State, rng: np.random.Generator
+    snapshot: Snapshot,
+    settings: PlannerSettings,
+    state: State,
+    rng: np.random.Generator,
+    *,
+    offers_source: bool = False,
 ) -> tuple[Plan, State]:
-    """One shedding round: which bundles move from which broker to which. Raises `UnknownStrategyError`."""
+    """One shedding round: which bundles move from which broker to which. Raises `UnknownStrategyError`.
+
+    With `offers_source` the broker that sheds a bundle may be chosen for it, which then stays: Pulsar's rule.
+    """
     whole, snapshot = snapshot, restrain(snapshot)
     refusal = find_round_refusal(snapshot, settings)
     if refusal is not None:
@@ -82,7 +90,7 @@ def plan_shedding(
     verdicts = [*shed.verdicts, *restrained(whole, shed)]
     for pick in shed.bundles:
         for bundle in pick.bundles:
-            step, verdict = _transfer(placer, pick, bundle)
+            step, verdict = _transfer(placer, pick, bundle, offers_source=offers_source)
             steps += [step] if step else []
             verdicts.append(verdict)
     return _plan(snapshot, steps, verdicts, shed.metrics), placer.state
@@ -418,7 +426,9 @@ def find_round_refusal(snapshot: Snapshot, settings: PlannerSettings) -> Verdict
     return None
 
 
-def _transfer(placer: _Placer, pick: Pick, bundle: int) -> tuple[Unload | None, Verdict]:
+def _transfer(
+    placer: _Placer, pick: Pick, bundle: int, *, offers_source: bool = False
+) -> tuple[Unload | None, Verdict]:
     """Where one shed bundle goes, if anywhere."""
     snapshot, settings = placer.snapshot, placer.settings
     name = snapshot.bundles.names[bundle]
@@ -431,7 +441,9 @@ def _transfer(placer: _Placer, pick: Pick, bundle: int) -> tuple[Unload | None, 
         refusal = placer.find_refusal(name, pick.broker)
         if refusal is not None:
             return None, Verdict(name, SheddingReason.ANTI_AFFINITY_KEPT, acted=False, why=refusal)
-        placement = placer.place(name, bundle, pick.broker, pick.destination)
+        placement = placer.place(name, bundle, None if offers_source else pick.broker, pick.destination)
+    if placement.broker == pick.broker:
+        return None, _stays(snapshot, name, placement, len(placer.candidates))
     verdict = _placed(snapshot, name, placement, PlacementReason.NO_OTHER_BROKER)
     if placement.broker is None:
         return None, verdict
@@ -442,6 +454,19 @@ def _transfer(placer: _Placer, pick: Pick, bundle: int) -> tuple[Unload | None, 
 def _unload(snapshot: Snapshot, bundle: str, source: int, destination: int, reason: Reason) -> Unload:
     registrations = snapshot.brokers.registrations
     return Unload(bundle, registrations[source], registrations[destination], reason)
+
+
+def _stays(snapshot: Snapshot, bundle: str, placement: Placement, candidates: int) -> Verdict:
+    """It was offered to its owner too, which was chosen."""
+    assert placement.broker is not None, "its owner was chosen"
+    why = {
+        **placement.why,
+        "broker": snapshot.brokers.ids[placement.broker],
+        "brokers": len(snapshot.brokers),
+        "candidates": candidates,
+        "namespace": namespace_of(bundle),
+    }
+    return Verdict(bundle, PlacementReason.OWNER_CHOSEN, acted=False, why=why)
 
 
 def _placed(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reason) -> Verdict:

@@ -69,6 +69,22 @@ class InvalidPolicyError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
+class Patterns:
+    """Patterns of whole texts. Raises `InvalidPolicyError`."""
+
+    patterns: tuple[str, ...] = ()
+    _compiled: _Patterns = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_compiled", tuple(map(_compile, self.patterns)))
+
+    def find(self, text: str) -> str | None:
+        """The first of them that matches."""
+        found = (each for each, compiled in zip(self.patterns, self._compiled, strict=True) if compiled.fullmatch(text))
+        return next(found, None)
+
+
+@dataclass(frozen=True, slots=True)
 class IsolationPolicy:
     """The bundles of namespaces that match `namespaces` belong on brokers that match `primary`, which serve no others.
 

@@ -7,7 +7,9 @@ configuration has changed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import orjson
 from yarl import URL
@@ -16,10 +18,12 @@ from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.decide.settings import LISTS, known_settings
 from loadmanager.errors import ConfigurationError, InvalidRecordError, LoadManagerError
 
-_PATH = "/admin/v2/brokers/configuration/runtime"
+RUNTIME_CONFIGURATION = "/admin/v2/brokers/configuration/runtime"
 _TIMEOUT_S = 10.0
 _CLUSTER = "clusterName"
 _OF_PULSAR = (_CLUSTER, "loadManagerClassName")
+_METADATA_STORE = ("metadataStoreUrl", "zookeeperServers")
+_CONFIGURATION_STORE = ("configurationMetadataStoreUrl", "configurationStoreServers", "globalZookeeperServers")
 _UNSET = ("", "Optional.empty")
 _EXPECTED = "give the web service of a Pulsar broker, such as http://broker:8080"
 _REFUSED = (
@@ -34,11 +38,17 @@ class BrokerSettingsError(LoadManagerError):
 
 @dataclass(frozen=True, slots=True)
 class BrokerSettings:
-    """What the broker at `url`, of `cluster`, goes by: the keys that are known here, as a `broker.conf` has them."""
+    """What the broker at `url`, of `cluster`, goes by: the keys that are known here, as a `broker.conf` has them.
+
+    `metadata_store` is the URL of where it keeps what it knows, `configuration_store` of what several clusters have in
+    common; empty if it does not say.
+    """
 
     url: str
     cluster: str
     texts: dict[str, str]
+    metadata_store: str = ""
+    configuration_store: str = ""
 
 
 async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S) -> BrokerSettings:
@@ -46,7 +56,7 @@ async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S) -> BrokerSetti
 
     Raises `ConfigurationError` for what is no such URL, and `BrokerSettingsError`.
     """
-    asked = _address(url)
+    asked = web_service(url, "--admin-url").with_path(RUNTIME_CONFIGURATION)
     try:
         async with HttpClient(1) as http:
             answer = await http.call("GET", asked, timeout_s)
@@ -57,10 +67,14 @@ async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S) -> BrokerSetti
     remedy = _find_remedy(answer)
     if remedy is not None:
         raise BrokerSettingsError(f"--admin-url: {answer.shown()}: {remedy}")
-    return _settings_in(answer, url)
+    told = settings_in(answer.body, url)
+    if told is None:
+        raise BrokerSettingsError(f"--admin-url: {answer.shown()}: no settings of a Pulsar broker: {_EXPECTED}")
+    return told
 
 
-def _address(url: str) -> URL:
+def web_service(url: str, given_as: str) -> URL:
+    """The address of a broker's web service; `ConfigurationError`, which names the option, for what is none."""
     try:
         parsed = URL(url)
         usable = parsed.scheme in ("http", "https") and parsed.host and parsed == parsed.origin() / ""
@@ -68,9 +82,9 @@ def _address(url: str) -> URL:
         usable = False
     if not usable:
         raise ConfigurationError(
-            f"--admin-url {url!r}: expected the web service of a broker, such as http://broker:8080"
+            f"{given_as} {url!r}: expected the web service of a broker, such as http://broker:8080"
         )
-    return parsed.with_path(_PATH)
+    return parsed
 
 
 def _find_remedy(answer: HttpAnswer) -> str | None:
@@ -86,16 +100,24 @@ def _find_remedy(answer: HttpAnswer) -> str | None:
     return _EXPECTED
 
 
-def _settings_in(answer: HttpAnswer, url: str) -> BrokerSettings:
+def settings_in(body: bytes, url: str) -> BrokerSettings | None:
+    """What the broker at `url` answered when it was asked for its runtime configuration; None for anything else."""
     try:
-        content = orjson.loads(answer.body)
+        content = orjson.loads(body)
     except orjson.JSONDecodeError:
-        content = None
+        return None
     told = known_settings(content) if isinstance(content, dict) else {}
     if not isinstance(content, dict) or not all(isinstance(content.get(key), str) for key in (*_OF_PULSAR, *told)):
-        raise BrokerSettingsError(f"--admin-url: {answer.shown()}: no settings of a Pulsar broker: {_EXPECTED}")
+        return None
     texts = {key: _as_written(key, text) for key, text in told.items() if text not in _UNSET}
-    return BrokerSettings(url, content[_CLUSTER], texts)
+    stores = (_store(content, *keys) for keys in (_METADATA_STORE, _CONFIGURATION_STORE))
+    return BrokerSettings(url, content[_CLUSTER], texts, *stores)
+
+
+def _store(content: Mapping[str, Any], key: str, *of_zookeepers: str) -> str:
+    """The URL of a store; brokers that are configured as older ones were name servers of ZooKeeper instead."""
+    zookeepers = [f"zk:{content[each]}" for each in of_zookeepers if content.get(each)]
+    return str(next(iter([content[key]] if content.get(key) else zookeepers), ""))
 
 
 def _as_written(key: str, text: str) -> str:

@@ -39,7 +39,7 @@ def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
     found = _RANGE.fullmatch(text)
     try:
         if found is not None or namespace:
-            _check_namespace(namespace)
+            NamespaceName.parse_any(namespace)
         if found is not None:
             return namespace, BundleRange(int(found[1], 16), int(found[2], 16))
     except InvalidNameError as error:
@@ -52,17 +52,6 @@ def parse_bundle(name: str, where: str) -> tuple[str, BundleRange | None]:
 def is_range(text: str) -> bool:
     """Whether it is how a range is written."""
     return _RANGE.fullmatch(text) is not None
-
-
-def _check_namespace(text: str) -> None:
-    """Raise `InvalidNameError` for what is no namespace. Pulsar's first form, `tenant/cluster/namespace`, is one in a
-    dump, where names are only compared; records and addresses of ours have no room for it.
-    """
-    tenant, *names = text.split("/")
-    if len(names) != 2:  # noqa: PLR2004 - a cluster and a name
-        NamespaceName.parse(text)
-    for name in names:
-        NamespaceName.of(tenant, name)
 
 
 def check_bundle(line: DumpLine, name: str, where: str, key: str) -> None:
@@ -144,7 +133,7 @@ def _check_brokers(line: DumpLine, where: str) -> None:
         _check_once((each["bundle"] for each in listed), f"{where}: topBundles.{broker}")
     for namespace in line.get("namespaces", {}):
         try:
-            _check_namespace(namespace)
+            NamespaceName.parse_any(namespace)
         except InvalidNameError as error:
             raise InvalidRecordError(f"{where}: namespaces: {error}") from None
         declared_bundles(line, namespace, where)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+from itertools import chain
 from typing import Any, Protocol
 
+from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.names import namespace_of
 from loadmanager.decide.checks import check, declared_bundles, parse_bundle
 from loadmanager.errors import InvalidRecordError
@@ -14,6 +17,8 @@ from loadmanager.store.codec import decode
 from loadmanager.wire.dump import DEFAULT_QUOTA_NAME, DumpLine, decode_line, encode
 
 THE_DUMP = "the dump"
+
+_Declared = Callable[[str], NamespaceBundles | None]
 
 
 class Reader(Protocol):
@@ -24,6 +29,8 @@ class Reader(Protocol):
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]: ...
 
     async def children(self, path: str) -> list[str]: ...
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]: ...
 
 
 @dataclass(slots=True)
@@ -58,24 +65,27 @@ class Collected:
         Raises `InvalidRecordError` when the records do not fit together.
         """
         line = decode_line(encode(self.content), THE_DUMP)
+        declared = cache(lambda namespace: declared_bundles(line, namespace, THE_DUMP))
         for broker, data in line.get("brokers", {}).items():
             reported = dict.fromkeys((*(data.get("bundles") or ()), *(data.get("lastStats") or ())))
-            gone = self._gone(line, reported, f"brokers.{broker}")
+            gone = self._gone(declared, reported, f"brokers.{broker}")
             if gone:
                 data["bundles"] = [name for name in data.get("bundles") or () if name not in gone]
                 data["lastStats"] = {n: stats for n, stats in (data.get("lastStats") or {}).items() if n not in gone}
-        for name in self._gone(line, line.get("bundleData", ()), "bundleData"):
+        for name in self._gone(declared, line.get("bundleData", ()), "bundleData"):
             del line["bundleData"][name]
-        for name in self._gone(line, line.get("resourceQuotas", {}).keys() - {DEFAULT_QUOTA_NAME}, "resourceQuotas"):
+        for name in self._gone(
+            declared, line.get("resourceQuotas", {}).keys() - {DEFAULT_QUOTA_NAME}, "resourceQuotas"
+        ):
             del line["resourceQuotas"][name]
         for namespace, content in line.get("namespaces", {}).items():
             names = [f"{namespace}/{each}" for each in content.get("ownership", ())]
-            for name in self._gone(line, names, f"namespaces.{namespace}.ownership"):
+            for name in self._gone(declared, names, f"namespaces.{namespace}.ownership"):
                 del content["ownership"][name.rpartition("/")[2]]
         check(line, THE_DUMP)
         return line
 
-    def _gone(self, line: DumpLine, names: Iterable[str], where: str) -> set[str]:
+    def _gone(self, declared: _Declared, names: Iterable[str], where: str) -> set[str]:
         gone = set()
         for name in names:
             try:
@@ -84,8 +94,8 @@ class Collected:
                 gone.add(name)
                 self.faults.append(str(error))
                 continue
-            declared = declared_bundles(line, namespace_of(name), THE_DUMP)
-            if own is not None and declared is not None and declared.find_index(own) is None:
+            bundles = declared(namespace_of(name))
+            if own is not None and bundles is not None and bundles.find_index(own) is None:
                 gone.add(name)
                 self.faults.append(f"{where}: {name}: is no bundle of its namespace")
         return gone
@@ -93,14 +103,16 @@ class Collected:
 
 async def walk(store: Reader, root: str, levels: int) -> list[str]:
     """The names below `root` so many levels down, joined by `/`."""
-    names = [""]
-    for _ in range(levels):
-        names = [
-            f"{name}/{child}" if name else child
-            for name in names
-            for child in await store.children(f"{root}/{name}" if name else root)
-        ]
+    names = await store.children(root)
+    for _ in range(1, levels):
+        names = [*chain.from_iterable((await below(store, root, names)).values())]
     return names
+
+
+async def below(store: Reader, root: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """By each of these names below `root` those one level down, joined by `/`."""
+    found = await store.children_many([f"{root}/{name}" for name in names])
+    return {name: [f"{name}/{child}" for child in children] for name, children in zip(names, found, strict=True)}
 
 
 def without_empty_averages(averages: Mapping[str, Any], broker: Mapping[str, Any]) -> Mapping[str, Any] | None:

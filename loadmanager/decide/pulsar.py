@@ -7,13 +7,14 @@ not their load. What shedders remember is in the memory of Pulsar's leader alone
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import orjson
 
 from loadmanager.decide.broker_settings import BrokerSettings, BrokerSettingsError
 from loadmanager.decide.checks import is_range
-from loadmanager.decide.collecting import Collected, Reader, walk, without_empty_averages
+from loadmanager.decide.collecting import Collected, Reader, below, walk, without_empty_averages
 from loadmanager.decide.settings import known_settings, usable_settings
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
@@ -112,7 +113,7 @@ async def _records_of_namespaces(store: Reader, collected: Collected, root: str)
 
 async def names_in_clusters(store: Reader, root: str, clusters: Iterable[str]) -> list[str]:
     """The namespaces of the first form that have a znode below `root`, by the names of their clusters."""
-    return [f"{cluster}/{child}" for cluster in clusters for child in await store.children(f"{root}/{cluster}")]
+    return [*chain.from_iterable((await below(store, root, list(clusters))).values())]
 
 
 async def _records_of_bundles(store: Reader, collected: Collected, root: str) -> list[_Record]:
@@ -123,11 +124,9 @@ async def _records_of_bundles(store: Reader, collected: Collected, root: str) ->
 
 async def names_of_bundles(store: Reader, root: str) -> list[str]:
     """What is named below `root` where bundles are; where a range is expected may be a namespace of the first form."""
-    names: list[str] = []
-    for name in await walk(store, root, 3):
-        children = [] if is_range(name.rpartition("/")[2]) else await store.children(f"{root}/{name}")
-        names += [f"{name}/{child}" for child in children] or [name]
-    return names
+    names = await walk(store, root, 3)
+    of_namespaces = await below(store, root, [name for name in names if not is_range(name.rpartition("/")[2])])
+    return [each for name in names for each in of_namespaces.get(name) or [name]]
 
 
 async def collect_brokers(store: Reader, collected: Collected) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import InvalidNameError, parse_broker_id
+from loadmanager.core.names import BundleName, InvalidNameError, parse_broker_id
 from loadmanager.core.ownership import Registration
 from loadmanager.core.recordable import recordable
 from loadmanager.errors import HistoryError, HistoryFileError, InvalidRecordError
@@ -115,7 +115,8 @@ def _read_report(path: Path) -> tuple[int, Report]:
 
 
 def entry_of(broker: str, record: LocalBrokerData, where: str, read_at_ms: int) -> Report:
-    """A broker's record as an entry; its life is named by when the broker was started, for want of a registration.
+    """A broker's record as an entry; its life is named by when the broker was started, for want of a registration. Its
+    bundles may be of namespaces in either form of Pulsar's.
 
     Raises `HistoryFileError`, `InvalidRecordError`.
     """
@@ -123,7 +124,7 @@ def entry_of(broker: str, record: LocalBrokerData, where: str, read_at_ms: int) 
         broker_id = parse_broker_id(broker)
     except InvalidNameError as error:
         raise HistoryFileError(f"{where}: {error}, as brokerId or as the name of the file") from None
-    report: BrokerReport = recordable(report_of(record, where, (), read_at_ms))
+    report: BrokerReport = recordable(report_of(record, where, (), read_at_ms, BundleName.parse_any))
     return Report(Registration(broker_id, report.start_timestamp_ms), report)
 
 

@@ -1,4 +1,4 @@
-"""Puts the handlers of a node together into one application."""
+"""Puts the handlers of a node, or of a process beside a Pulsar, together into one application."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from loadmanager.beside.port import BesidePort
 from loadmanager.calling import HttpClient
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
+from loadmanager.http.beside import BesideHandlers
 from loadmanager.http.broker_stats import BrokerStatsHandlers
 from loadmanager.http.brokers import BrokerHandlers
 from loadmanager.http.bundles import BundleHandlers
@@ -22,21 +24,23 @@ from loadmanager.http.learned import LearnedHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
-from loadmanager.http.openapi import OpenApiHandlers
+from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.ops import OpsHandlers
 from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
-from loadmanager.leader.port import NodePort
+from loadmanager.leader.port import LeadershipPort, NodePort
 
 _CONNECTIONS_TO_LEADER = 512
+_ASK_PULSAR = (
+    "this is a process beside a Pulsar, whose brokers place bundles and keep namespaces, policies and settings: ask"
+    " them, as pulsar-admin does"
+)
 
 
 def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
-    app = web.Application(client_max_size=MAX_BODY_BYTES)
-    http = HttpClient(_CONNECTIONS_TO_LEADER)
-    forwarder = Forwarder(node, http, node.settings.lookup_timeout_ms / 1000)
+    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = CollectorRegistry(), node.settings.cluster_name
     metrics = LookupMetrics(registry, cluster)
     operations = [
@@ -58,9 +62,39 @@ def make_app(node: NodePort) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *OpsHandlers(node, node.view, cluster, registry).operations(),
     ]
-    operations += OpenApiHandlers(operations).operations()
-    app.add_routes([operation.route() for operation in operations])
-    app.router.add_route("*", "/{path:.*}", no_such_route)
+    return _application(operations, http)
+
+
+def make_beside_app(node: BesidePort) -> web.Application:
+    """The HTTP application of a process beside a Pulsar: what a node's operators have, but for owners and lookups."""
+    forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
+    settings = node.live.current
+    operations = [
+        *BesideHandlers(node, forwarder).operations(),
+        *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
+        *ControlHandlers(node, node.view, node.operators, forwarder).of_balancing(),
+        *DrainingHandlers(node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
+        *PlanHandlers(node.plans_to_order, forwarder).operations(),
+        *BrokerHandlers(node, node.view, node.desk).operations(),
+        *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
+        *ExplainHandlers(node.explainer, forwarder).operations(),
+        *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),
+    ]
+    return _application(operations, http, _ASK_PULSAR)
+
+
+def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
+    http = HttpClient(_CONNECTIONS_TO_LEADER)
+    return Forwarder(node, http, patience_s), http
+
+
+def _application(operations: list[Operation], http: HttpClient, elsewhere: str = "") -> web.Application:
+    """All of these and the document about them, and nothing else; `http` is closed with it."""
+    app = web.Application(client_max_size=MAX_BODY_BYTES)
+    described = [*operations, *OpenApiHandlers(operations).operations()]
+    app.add_routes([operation.route() for operation in described])
+    app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 
     async def close_http(_: web.Application) -> AsyncIterator[None]:
         yield

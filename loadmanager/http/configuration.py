@@ -24,7 +24,8 @@ class ConfigurationHandlers:
         self._operators = operators
         self._forwarder = forwarder
 
-    def operations(self) -> list[Operation]:
+    def questions(self) -> list[Operation]:
+        """Those that change nothing."""
         texts = dict[str, str]
         return [
             Operation("GET", _CONFIGURATION, "the dynamic keys", self.list_keys, response_model=list[str]),
@@ -42,6 +43,11 @@ class ConfigurationHandlers:
                 self.runtime,
                 response_model=texts,
             ),
+        ]
+
+    def operations(self) -> list[Operation]:
+        return [
+            *self.questions(),
             Operation(
                 "POST",
                 f"{_CONFIGURATION}/{{key}}/{{value:.*}}",

@@ -10,7 +10,7 @@ from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceN
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response
-from loadmanager.leader.port import BreakerPort, BundlePort, DrainPort
+from loadmanager.leader.port import BreakerPort, DrainPort, UnloadPort
 from loadmanager.wire.plans import ChurnAnswer, DrainProgress, FrozenBundle
 
 _DRAIN = "/loadbalance/v1/brokers/{broker}/drain"
@@ -20,9 +20,9 @@ _BREAKER = f"{_CHURN}/breaker"
 
 
 class DrainingHandlers:
-    def __init__(self, drains: DrainPort, bundles: BundlePort, breaker: BreakerPort, forwarder: Forwarder) -> None:
+    def __init__(self, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder) -> None:
         self._drains = drains
-        self._bundles = bundles
+        self._unloads = unloads
         self._breaker = breaker
         self._forwarder = forwarder
 
@@ -101,7 +101,7 @@ class DrainingHandlers:
         name = BundleName(namespace, BundleRange.parse(request.match_info["range"].lower()))
 
         async def act() -> web.Response:
-            await self._bundles.cancel_unload(name)
+            await self._unloads.cancel_unload(name)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)

@@ -5,7 +5,7 @@
 | `LeadershipPort` | who leads; whether this node does | `service.Node` |
 | `HealthPort` | is it alive, can it be relied on, what does it count | `service.Node` |
 | `LookupPort` | which broker owns a topic | `lookups.OwnerLookups` |
-| `BundlePort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
+| `BundlePort`, `UnloadPort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
 | `PicturePort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
 | `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
@@ -132,13 +132,17 @@ class LookupPort(Protocol):
         """The owner of a topic's bundle, assigned now if it had none; only the leader may."""
 
 
-class BundlePort(Protocol):
+class UnloadPort(Protocol):
+    async def cancel_unload(self, name: BundleName) -> None:
+        """Have the owner keep a bundle that it is asked to let go of; only the leader may."""
+
+
+class BundlePort(UnloadPort, Protocol):
     """All but `get_topics` only the leader may; what each raises is said in `commands`."""
 
     async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None: ...
     async def unload_namespace(self, name: NamespaceName) -> None: ...
     async def unload(self, name: BundleName, destination: Registration | None, reason: Reason) -> None: ...
-    async def cancel_unload(self, name: BundleName) -> None: ...
     async def split(
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]: ...

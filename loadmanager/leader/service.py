@@ -17,11 +17,13 @@ from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.carrying_out.agents import Agents
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
+from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.commands import BundleCommands
-from loadmanager.leader.deciding.desk import MINUTE_S, Desk
+from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
@@ -29,7 +31,6 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.leader.scraping import scrape_of
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
@@ -54,6 +55,7 @@ class Node(Candidate):
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
         self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves)
+        self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
         self.executor = self._make_executor()
         self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
@@ -83,9 +85,9 @@ class Node(Candidate):
         return Executor(
             self.view,
             self.ledger,
-            self.election,
+            AgentOwners(self.view, self.election, lambda: self.live.current.unload_attempt_timeout_ms / 1000),
             self.journal,
-            lambda: _executor_settings(self.live.current),
+            lambda: ExecutorSettings.of(self.live.current),
             self.desk.churn,
             self.recorder,
         )
@@ -147,14 +149,14 @@ class Node(Candidate):
         await self.persistence.take_over()
         self.drains.forget()
         self.plans.forget()
-        self._begin_to_record(term)
+        self.terms.begin(term.epoch)
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
         group.create_task(self.assigner.run())
         group.create_task(self.reconciler.run())
         group.create_task(self.drains.run())
-        group.create_task(self._keep_checkpoints())
+        group.create_task(self.terms.keep_checkpoints())
         if self.settings.load_balancer_enabled:
             group.create_task(self._balance(group))
 
@@ -175,27 +177,3 @@ class Node(Candidate):
         group.create_task(self.persistence.run_memory())
         group.create_task(self.persistence.run_reshaped())
         group.create_task(self.reshaping.run())
-
-    def _begin_to_record(self, term: Term) -> None:
-        """Begin the term's part of the history, with what this node knows and remembers before it decides anything."""
-        self.moves.forget()
-        self.desk.begin_term()
-        model = self.view.model
-        if isinstance(model, RecordedModel):
-            self.recorder.begin_term(term.epoch, self.node_id, model, self.desk)
-
-    async def _keep_checkpoints(self) -> None:
-        """Record everything again now and then: where a replay may begin."""
-        model = self.view.model
-        while isinstance(model, RecordedModel):
-            await asyncio.sleep(self.settings.history_checkpoint_interval_minutes * MINUTE_S)
-            await self.desk.checkpoint(model)
-
-
-def _executor_settings(settings: Settings) -> ExecutorSettings:
-    return ExecutorSettings(
-        deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
-        attempt_timeout_s=settings.unload_attempt_timeout_ms / 1000,
-        concurrency=settings.max_concurrent_unloads,
-        concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
-    )

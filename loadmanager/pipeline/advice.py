@@ -106,7 +106,7 @@ def current(bundles: Iterable[BusyBundle]) -> list[BusyBundle]:
     """
     kept: list[tuple[BundleRange, BusyBundle]] = []
     for bundle in sorted(bundles, key=lambda each: (-each.last_ms, each.name)):
-        own = BundleName.parse(bundle.name).range
+        own = BundleName.parse_any(bundle.name).range
         if all(own.upper <= other.lower or other.upper <= own.lower for other, _ in kept):
             kept.append((own, bundle))
     return [bundle for _, bundle in sorted(kept, key=lambda each: each[0])]
@@ -177,7 +177,7 @@ def _split_up(
 
 def _cut(bundle: MergeCandidate, split: Split) -> list[MergeCandidate]:
     """Parts that carry the same, as nothing is known of the topics."""
-    name = BundleName.parse(bundle.name)
+    name = BundleName.parse_any(bundle.name)
     ends = (name.range.lower, *split.boundaries, name.range.upper)
     count = len(ends) - 1
     return [
@@ -204,7 +204,7 @@ def _count_merges(namespace: str, bundles: list[MergeCandidate], settings: Plann
 
 
 def _joined(lower: MergeCandidate, upper: MergeCandidate) -> MergeCandidate:
-    own, above = BundleName.parse(lower.name), BundleName.parse(upper.name)
+    own, above = BundleName.parse_any(lower.name), BundleName.parse_any(upper.name)
     return replace(
         lower,
         name=str(BundleName(own.namespace, BundleRange(own.range.lower, above.range.upper))),
@@ -222,7 +222,7 @@ def _splits(
     halves = SPLIT_ALGORITHMS["range_equally_divide"]
     candidates = [
         SplitCandidate(
-            each.name, BundleName.parse(each.name).range, each.topics, each.sessions, each.msg_rate, each.throughput
+            each.name, BundleName.parse_any(each.name).range, each.topics, each.sessions, each.msg_rate, each.throughput
         )
         for each in bundles
     ]
@@ -245,10 +245,10 @@ def _merge_candidate(bundle: BusyBundle, until_ms: int) -> MergeCandidate:
 
 def _with_gaps(bundles: Sequence[MergeCandidate]) -> list[MergeCandidate]:
     """The same, and where hashes between them are in none a bundle of which nothing is known, not even an owner."""
-    namespace = BundleName.parse(bundles[0].name).namespace
+    namespace = BundleName.parse_any(bundles[0].name).namespace
     found, reached = list[MergeCandidate](), 0
     for each in bundles:
-        own = BundleName.parse(each.name).range
+        own = BundleName.parse_any(each.name).range
         if reached < own.lower:
             found.append(_unknown(namespace, reached, own.lower))
         found.append(each)

@@ -50,9 +50,10 @@ def learned_from(tables: Tables, summary: Summary) -> LearnedData:
 
 def loads_of_namespaces(namespace_windows: DataFrame) -> DataFrame:
     """Of each namespace that carried something, the one with the most load first: what a bundle of it carries on the
-    mean (`METRICS`), and the most `bundles` it had.
+    mean (`METRICS`), and the most `bundles` it had. Not of one with a cluster in its name: no leader has such ones.
     """
     short = namespace_windows.where((f.col("window_s") == HOUR_MS // 1000) & (f.col("bundles") > 0))
+    short = short.where(~f.col("namespace").like("%/%/%"))
     covered = f.sum("covered_s")
     means = [
         (f.sum(f.col(f"mean_{metric}") / f.col("bundles") * f.col("covered_s")) / covered).alias(metric)

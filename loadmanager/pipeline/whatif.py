@@ -23,7 +23,7 @@ from loadmanager.config import settings_of
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import PipelineError, ScenarioError
 from loadmanager.history.reader import History, OnFault
-from loadmanager.pipeline.stretches import Stretch, find_stretches, read_range, when
+from loadmanager.pipeline.stretches import find_stretches, when
 from loadmanager.pipeline.whatif_file import FleetChanges, Variant, WhatIf
 from loadmanager.sim.composing import broker_spec, cost_model, world_rules
 from loadmanager.sim.cost import CostModel
@@ -33,6 +33,7 @@ from loadmanager.sim.result import Result
 from loadmanager.sim.running import with_strategy
 from loadmanager.sim.scenario import ScenarioBrokers
 from loadmanager.sim.trial import Trial, figures
+from loadmanager.whatif.ranges import Stretch, read_range
 
 MOST_TRIALS = 10_000
 

@@ -157,7 +157,7 @@ class BundleTable:
         self._source_of.update(zip(spec.bundle_names(), range(self._created, self._created + len(spec)), strict=True))
         self._created += len(spec)
         rows = self._add(places)
-        self._states[spec.name] = NamespaceState(NamespaceName.parse(spec.name), bundles, ownerships)
+        self._states[spec.name] = NamespaceState(NamespaceName.parse_any(spec.name), bundles, ownerships)
         self._rows[spec.name] = rows
         self._write(spec.name)
         return rows

@@ -47,7 +47,7 @@ class NamespaceSpec:
     owners: tuple[BrokerId | None, ...] | None = None
 
     def __post_init__(self) -> None:
-        NamespaceName.parse(self.name)
+        NamespaceName.parse_any(self.name)
         validate_boundaries(self.boundaries)
         if self.owners is not None and len(self.owners) != len(self):
             raise ValueError(f"owners of {self.name}: expected one for each of {len(self)} bundles")

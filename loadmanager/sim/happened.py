@@ -26,16 +26,22 @@ class BrokerLoads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Happened:
-    """At each step: how the busiest broker compares with the level of all, and what the worst one used (a fraction)."""
+    """At each step: how the busiest broker compares with the level of all, by its load; what the worst one used (a
+    fraction), and that beside the mean of what all used, each of its most used resource.
+    """
 
     t_s: FloatArray
     imbalance: FloatArray
     worst_usage: FloatArray
+    max_over_mean: FloatArray
 
     @property
     def mean_imbalance(self) -> float:
-        known = self.imbalance[~np.isnan(self.imbalance)]
-        return float(np.cumsum(known)[-1]) / len(known) if len(known) else 1.0
+        return _mean(self.imbalance)
+
+    @property
+    def mean_max_over_mean(self) -> float:
+        return _mean(self.max_over_mean)
 
 
 def what_happened(
@@ -58,7 +64,7 @@ def what_happened(
     first = np.unique(broker, return_index=True)[1]
     last = np.where(rows.at_s[first] <= HOLD_S, first, -1)
     steps = np.arange(int(np.ceil(duration_s / step_s)), dtype=np.float64) * step_s
-    found = np.full((len(steps), 2), np.nan)
+    found = np.full((len(steps), 3), np.nan)
     done = 0
     for number, t_s in enumerate(steps.tolist()):
         end = int(np.searchsorted(rows.at_s, t_s, side="right"))
@@ -66,8 +72,17 @@ def what_happened(
         done = end
         up = last[(last >= 0) & (rows.at_s[last] > t_s - _GONE_S)]
         if len(up):
-            found[number] = _imbalance(demand[up], rows.capacity[up], counted), usage[up][:, counted].max()
-    return Happened(steps, found[:, 0], found[:, 1])
+            highest = usage[up][:, counted].max(axis=1, initial=0.0)
+            mean = highest.mean()
+            ratio = highest.max() / mean if mean > 0 else 1.0
+            found[number] = _imbalance(demand[up], rows.capacity[up], counted), highest.max(), ratio
+    return Happened(steps, *found.T)
+
+
+def _mean(values: FloatArray) -> float:
+    """Of those that are known; 1 for none."""
+    known = values[~np.isnan(values)]
+    return float(np.cumsum(known)[-1]) / len(known) if len(known) else 1.0
 
 
 def _imbalance(demand: FloatArray, capacity: FloatArray, counted: list[int]) -> float:

@@ -8,6 +8,7 @@ the session with it, when that raises. A `Request` is serialised by the caller t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from kazoo.exceptions import EXCEPTIONS, NoNodeError
@@ -72,7 +73,7 @@ def get_data(full_path: str, path: str) -> Request[Znode]:
 
 
 def get_children(full_path: str) -> Request[list[str]]:
-    return Request(_GET_CHILDREN, write_string(full_path) + _NO_WATCH, _read_strings)
+    return Request(_GET_CHILDREN, write_string(full_path) + _NO_WATCH, lambda *at: _read_strings(*at)[0])
 
 
 def sync(full_path: str) -> Request[None]:
@@ -86,12 +87,24 @@ def add_watch(full_path: str) -> Request[None]:
 
 def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> Request[list[Znode | None]]:
     """Read many znodes at one moment; None for those that do not exist."""
-    header = multiheader_struct.pack(_GET_DATA, _MORE, _ERROR)
+    return _multi_read(_GET_DATA, full_paths, [partial(_read_znode, path) for path in paths])
+
+
+def multi_children(full_paths: Sequence[str], _paths: Sequence[str]) -> Request[list[list[str] | None]]:
+    """The names of the children of many znodes at one moment; None for those that do not exist."""
+    return _multi_read(_GET_CHILDREN, full_paths, [_read_strings] * len(full_paths))
+
+
+def _multi_read(
+    opcode_of_each: int, full_paths: Sequence[str], readers: Sequence[Callable[[bytes, int], tuple[T, int]]]
+) -> Request[list[T | None]]:
+    """Each reader is given the answer's bytes and where its part begins, and says where that ends."""
+    header = multiheader_struct.pack(opcode_of_each, _MORE, _ERROR)
     payload = b"".join(header + write_string(full_path) + _NO_WATCH for full_path in full_paths)
 
-    def parse(buffer: bytes, offset: int) -> list[Znode | None]:
-        znodes: list[Znode | None] = []
-        for path in paths:
+    def parse(buffer: bytes, offset: int) -> list[T | None]:
+        found: list[T | None] = []
+        for read in readers:
             opcode, _, _ = multiheader_struct.unpack_from(buffer, offset)
             offset += multiheader_struct.size
             if opcode == _ERROR:
@@ -99,11 +112,11 @@ def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> Request[list[
                 offset += int_struct.size
                 if code != NoNodeError.code:
                     raise EXCEPTIONS[code]
-                znodes.append(None)
+                found.append(None)
             else:
-                znode, offset = _read_znode(path, buffer, offset)
-                znodes.append(znode)
-        return znodes
+                each, offset = read(buffer, offset)
+                found.append(each)
+        return found
 
     return Request(_MULTI_READ, payload + _END_OF_MULTI, parse)
 
@@ -161,14 +174,14 @@ def _read_znode(path: str, buffer: bytes, offset: int) -> tuple[Znode, int]:
     return Znode(path, data or b"", version, czxid, mzxid, owner), offset + stat_struct.size
 
 
-def _read_strings(buffer: bytes, offset: int) -> list[str]:
+def _read_strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
     (count,) = int_struct.unpack_from(buffer, offset)
     offset += int_struct.size
     strings = []
     for _ in range(count):
         string, offset = read_string(buffer, offset)
         strings.append(string)
-    return strings
+    return strings, offset
 
 
 def _ignore(_buffer: bytes, _offset: int) -> None:

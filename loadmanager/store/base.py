@@ -172,6 +172,9 @@ class MetadataStore(Protocol):
     async def children(self, path: str) -> list[str]:
         """Names of the children, sorted; empty when `path` does not exist."""
 
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        """The same of many znodes with few requests, in the order asked; each request sees one moment, as above."""
+
     async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         """Do all operations or none; the new version per operation (Create: 0, Check: as given, Delete: -1).
 

@@ -243,6 +243,10 @@ class MemoryStore(OfSession):
     async def children(self, path: str) -> list[str]:
         return await self._read(partial(self._cluster.children, check_path(path)))
 
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        reads = [partial(self._cluster.children, check_path(path)) for path in paths]
+        return [await self._read(read) for read in reads]
+
     async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         for op in ops:
             check_path(op.path)

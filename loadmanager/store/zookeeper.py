@@ -167,19 +167,7 @@ class ZooKeeperStore(OfSession):
             return None
 
     async def get_many(self, paths: Sequence[str]) -> list[Znode | None]:
-        """As the port says; by the sizes seen so far, each request asks for what should fit a moderate reply."""
-        full_paths = [self._full(path) for path in paths]
-        znodes: list[Znode | None] = []
-        size = _FIRST_READ_ZNODES
-        while len(znodes) < len(paths):
-            begin = len(znodes)
-            end = _end_of_chunk(full_paths, begin, size)
-            chunk = await self._read(requests.multi_read(full_paths[begin:end], paths[begin:end]), paths[begin])
-            znodes += chunk
-            reply_bytes = sum(len(znode.data) for znode in chunk if znode is not None)
-            mean_bytes = max(1, reply_bytes // len(chunk))
-            size = max(1, min(size * _READ_GROWTH, _MAX_READ_ZNODES, _READ_REPLY_BYTES // mean_bytes))
-        return znodes
+        return await self._read_many(requests.multi_read, paths, lambda znode: len(znode.data))
 
     async def children(self, path: str) -> list[str]:
         try:
@@ -187,6 +175,10 @@ class ZooKeeperStore(OfSession):
         except NoNodeError:
             return []
         return sorted(names)
+
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        found = await self._read_many(requests.multi_children, paths, lambda names: sum(map(len, names)))
+        return [sorted(names or ()) for names in found]
 
     async def commit(self, ops: Sequence[Op], *, session_id: int | None = None) -> list[int]:
         return await self._transact(ops, self._full, session_id)
@@ -331,6 +323,25 @@ class ZooKeeperStore(OfSession):
         task.add_done_callback(self._tasks.discard)
 
     # Requests
+
+    async def _read_many(
+        self,
+        request_of: Callable[[Sequence[str], Sequence[str]], Request[list[T | None]]],
+        paths: Sequence[str],
+        size_of: Callable[[T], int],
+    ) -> list[T | None]:
+        """What is at each path; by the sizes seen so far, each request asks for what should fit a moderate reply."""
+        full_paths = [self._full(path) for path in paths]
+        found: list[T | None] = []
+        size = _FIRST_READ_ZNODES
+        while len(found) < len(paths):
+            begin = len(found)
+            end = _end_of_chunk(full_paths, begin, size)
+            chunk = await self._read(request_of(full_paths[begin:end], paths[begin:end]), paths[begin])
+            found += chunk
+            mean_bytes = max(1, sum(size_of(each) for each in chunk if each is not None) // len(chunk))
+            size = max(1, min(size * _READ_GROWTH, _MAX_READ_ZNODES, _READ_REPLY_BYTES // mean_bytes))
+        return found
 
     async def _read(self, request: Request[T], path: str) -> T:
         """The answer; `NoNodeError` when the one znode asked for does not exist."""

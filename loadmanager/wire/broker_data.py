@@ -6,7 +6,7 @@ object per bundle. Source: Pulsar's LocalBrokerData and NamespaceBundleStats as 
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 from operator import itemgetter
 from typing import Annotated, Any, NotRequired
 
@@ -132,16 +132,21 @@ def encode_local_broker_data(record: LocalBrokerData) -> bytes:
 
 
 def report_of(
-    record: LocalBrokerData, where: str, known_bundles: Container[str] = (), read_at_ms: int = 0
+    record: LocalBrokerData,
+    where: str,
+    known_bundles: Container[str] = (),
+    read_at_ms: int = 0,
+    parse: Callable[[str], BundleName] = BundleName.parse,
 ) -> BrokerReport:
-    """The load in a record as columns, in the order of its `lastStats`; names in `known_bundles` are not checked.
+    """The load in a record as columns, in the order of its `lastStats`; names in `known_bundles` are not checked,
+    others by `parse`.
 
     A record without `lastUpdate` is from the moment it was read, as in Pulsar.
 
     A broker has as many bundles as its record names, whatever number stands beside the names, as in Pulsar's decisions.
     """
     stats = record.get("lastStats") or {}
-    check_bundle_names(stats, known_bundles, where)
+    check_bundle_names(stats, known_bundles, where, parse)
     matrix = _matrix(stats.values())
     return BrokerReport(
         usage=np.array([_usage(record, name) for name in _RESOURCES], dtype=np.float64),
@@ -164,7 +169,9 @@ def report_of(
     )
 
 
-def check_bundle_names(names: Iterable[str], known: Container[str], where: str) -> None:
+def check_bundle_names(
+    names: Iterable[str], known: Container[str], where: str, parse: Callable[[str], BundleName]
+) -> None:
     """Raise `InvalidRecordError` for the first name that is not a bundle's.
 
     Names in `known` parsed before: a report repeats the same names for hours, and parsing them would cost more than
@@ -173,7 +180,7 @@ def check_bundle_names(names: Iterable[str], known: Container[str], where: str) 
     for name in names:
         if name not in known:
             try:
-                BundleName.parse(name)
+                parse(name)
             except InvalidNameError as error:
                 raise InvalidRecordError(f"{where}: lastStats: {error}") from None
 

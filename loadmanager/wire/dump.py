@@ -11,6 +11,7 @@ import difflib
 import json
 import math
 from collections.abc import Mapping
+from functools import partial
 from types import NoneType
 from typing import Annotated, Any, NotRequired, get_args, get_origin, get_type_hints
 
@@ -371,7 +372,13 @@ def decode_line(text: str, where: str) -> DumpLine:
 
 def encode(record: Mapping[str, Any]) -> str:
     """One line of JSON, without its end; numbers that are not finite are quoted."""
-    return json.dumps(quoted(record), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    try:
+        return _dumps(record)
+    except (TypeError, ValueError):  # what is no dictionary, or not finite
+        return _dumps(quoted(record))
+
+
+_dumps = partial(json.dumps, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 def quoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold

@@ -39,6 +39,8 @@ async def test_what_does_not_exist_is_none_or_empty(store: MetadataStore) -> Non
     assert await store.get_many(["/nowhere"]) == [None]
     assert await store.get_many([]) == []
     assert await store.children("/nowhere") == []
+    assert await store.children_many(["/nowhere"]) == [[]]
+    assert await store.children_many([]) == []
 
 
 async def test_empty_data_are_read_as_empty(store: MetadataStore) -> None:
@@ -67,6 +69,13 @@ async def test_children_are_names_in_order(store: MetadataStore) -> None:
     assert await store.children("/p") == ["a", "b"]
     assert await store.children("/p/b") == []
     assert await store.children("/") == ["p"]
+
+
+async def test_the_children_of_many_are_found_in_the_order_asked_with_none_of_the_missing(store: MetadataStore) -> None:
+    await store.commit([Create(f"/n{i:03}", b"") for i in range(0, 200, 2)])
+    await store.commit([Create(f"/n{i:03}/{name}", b"") for i in range(0, 200, 4) for name in ("b", "a")])
+    found = await store.children_many([f"/n{i:03}" for i in reversed(range(200))])
+    assert found == [["a", "b"] if i % 4 == 0 else [] for i in reversed(range(200))]
 
 
 async def test_each_operation_answers_with_its_new_version(store: MetadataStore) -> None:
@@ -178,6 +187,8 @@ async def test_a_malformed_path_is_refused_before_anything_is_sent(store: Metada
         await store.get_many(["/", path])
     with pytest.raises(ValueError, match="not a path"):
         await store.children(path)
+    with pytest.raises(ValueError, match="not a path"):
+        await store.children_many(["/", path])
     with pytest.raises(ValueError, match="not a path"):
         await store.commit([Create(path, b"")])
     with pytest.raises(ValueError, match="not a path"):

@@ -75,6 +75,17 @@ def test_a_bundle_above_a_limit_is_to_be_split_and_says_by_how_much() -> None:
     assert found["bundles"].evidence["bundles_settled"] == 9
 
 
+def test_on_a_namespace_of_pulsars_first_form_the_same_is_advised() -> None:
+    shape = bundles(8)
+    shape[3] = replace(shape[3], msg_rate=50_000.0)
+    shape[5:7] = [replace(each, **COLD) for each in shape[5:7]]  # type: ignore[arg-type]  # fields of their types
+    of_first_form = [replace(each, name=each.name.replace("t/n/", "t/c1/n/")) for each in shape]
+
+    expected = {kind: each.subject.replace("t/n", "t/c1/n") for kind, each in advise(shape).items()}
+    assert {kind: each.subject for kind, each in advise(of_first_form).items()} == expected
+    assert {"split", "merge"} <= expected.keys()
+
+
 def test_a_bundle_whose_only_topic_is_above_a_limit_cannot_be_split() -> None:
     shape = bundles(8)
     shape[0] = replace(shape[0], topics=1, throughput=200.0 * MIB)

@@ -36,6 +36,7 @@ def test_a_bundle_carries_what_its_namespace_did_divided_among_its_bundles_by_ti
         window("t/busy", 1, 1e6),
         window("t/idle", 3, 0.0),
         window("t/busy", 1, 5e9, window_s=300),
+        window("t/c1/old", 1, 1e7),
     ]
     found = loads_of_namespaces(spark.createDataFrame(rows, TABLES["namespace_windows"])).collect()
     assert [row.namespace for row in found] == ["t/busy", "t/even"]

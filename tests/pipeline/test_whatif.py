@@ -26,12 +26,13 @@ from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
 from loadmanager.pipeline.league import league_table, paired_differences, recommend, recommended_yaml
-from loadmanager.pipeline.stretches import find_stretches, read_range
+from loadmanager.pipeline.stretches import find_stretches
 from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.recorded import FleetChange, recorded_world
 from loadmanager.sim.trial import figures
+from loadmanager.whatif.ranges import read_range
 
 SHEDDERS = ["ThresholdShedder", "TransferShedder"]
 

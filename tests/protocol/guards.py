@@ -19,7 +19,7 @@ from loadmanager.agent.grants import Claim, Grants, GrantVerdict, TopicQuestion
 from loadmanager.core.ownership import Registration as Life
 from loadmanager.demo.hosting import TopicHost
 from loadmanager.demo.lease import Lease
-from loadmanager.leader.carrying_out.executor import Executor
+from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths, session
@@ -76,7 +76,7 @@ def _no_incarnation() -> contextlib.AbstractContextManager[object]:
 def _no_answer_awaited() -> contextlib.AbstractContextManager[object]:
     async def ask(*_: object) -> None: ...
 
-    return patch.object(Executor, "_ask", ask)
+    return patch.object(AgentOwners, "ask", ask)
 
 
 @contextlib.contextmanager

@@ -514,6 +514,9 @@ class ModelStore(OfSession):
         found: list[Znode | None] = await self._ask(lambda follower: [follower.znodes.get(path) for path in paths])
         return found
 
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return [await self.children(path) for path in paths]
+
     async def children(self, path: str) -> list[str]:
         check_path(path)
         prefix = "/" if path == "/" else f"{path}/"

@@ -1,133 +1,117 @@
-"""A picture of a Pulsar at work, over the znodes that its brokers write."""
+"""Processes beside a fake Pulsar, inside the test's process: they act, and plan only when a test has them do so."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-from support.pulsar_znodes import LOWER, UPPER, ZNODES
-from support.registrations import a_record, load_of, write
-from support.stores import StoreWorld
+from support.fake_pulsar import FakePulsar
+from support.nodes import Connect, in_memory
+from support.stores import MemoryWorld
+from support.waiting import eventually
 
-from loadmanager.beside.namespaces import Sighted
-from loadmanager.beside.picture import PulsarIntake
+from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.reading import ReadOnlyStore
+from loadmanager.beside.service import BesideNode
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.config import BesideSettings
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership
-from loadmanager.decide.broker_settings import BrokerSettings
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.store import paths, pulsars_paths
-from loadmanager.store.base import Delete, MetadataStore
+from loadmanager.core.leading.acting import Acts
+from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import Ownership, Registration
+from loadmanager.core.plan import Verdict
+from loadmanager.store import paths
+from loadmanager.store.base import MetadataStore
+from loadmanager.store.codec import decode
+from loadmanager.wire.acting import decode_acts
 
-B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-NAMESPACE = "public/default"
-BUNDLE, OTHER = f"{NAMESPACE}/{LOWER}", f"{NAMESPACE}/{UPPER}"
-POLICIES = pulsars_paths.local_policies(NAMESPACE)
-ISOLATION = "/admin/clusters/c1/namespaceIsolationPolicies"
-DOMAIN = "/admin/clusters/c1/failureDomain/d1"
-MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
+NAMESPACE = "lm/bench"
+NEVER = {"loadBalancerSheddingIntervalMinutes": "100000", "loadBalancerSheddingGracePeriodMinutes": "0"}
 
 
-def broker(broker_id: str, bundles: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What a broker says of itself that carries so many MiB/s of each bundle."""
-    stats = {name: load_of(mib_per_s) for name, mib_per_s in (bundles or {}).items()}
-    return {**a_record(broker_id, stats), "loadManagerClassName": MODULAR, "startTimestamp": 1}
+@dataclass(slots=True)
+class Beside:
+    """A Pulsar whose own shedding and splits are off, a store of ours, and the processes that were started."""
+
+    pulsar: FakePulsar
+    connect: Connect
+    store: MetadataStore
+    folder: Path
+    nodes: list[BesideNode] = field(default_factory=list)
+    _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
+
+    async def start(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+        """One more process, which has read everything and asked all brokers."""
+        folder = self.folder / str(len(self.nodes))
+        settings = BesideSettings(**{**_SETTINGS, "admin_urls": tuple(self.pulsar.urls), "folder": folder, **changes})
+        admin = PulsarAdmin(self.pulsar.urls, timeout_s=30.0)
+        live = PulsarSettings(await admin.settings(self.pulsar.urls[0]), settings)
+        listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        self._stack.push_async_callback(listener.wait_closed)
+        self._stack.callback(listener.close)
+        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        pulsars = ReadOnlyStore(await self.pulsar.world.connect())
+        node = BesideNode(settings, live, pulsars, await self.connect(), admin, f"beside-{len(self.nodes)}", url, 1)
+        self.nodes.append(node)
+        self._stack.push_async_callback(node.stop)
+        await node.start()
+        await eventually(lambda: not node.brokers.unknown())
+        return node
+
+    async def leader(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+        """A process that leads, and has seen through what there was."""
+        node = await self.start(**changes)
+        await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
+        return node
+
+    async def acts(self) -> Acts:
+        """What is written down."""
+        znode = await self.store.get(paths.BESIDE_MOVES)
+        return Acts() if znode is None else decode_acts(decode(znode.data, znode.path), znode.path)
+
+    async def close(self) -> None:
+        await self._stack.aclose()
 
 
-PULSAR = {path: content for path, content in ZNODES.items() if not path.startswith(paths.BROKERS)} | {
-    paths.broker(B1): broker(B1, {BUNDLE: 3.0, OTHER: 1.0}),
-    paths.broker(B2): broker(B2),
-    paths.LEADER: {"serviceUrl": "http://b1:8080", "brokerId": "b1:8080"},
+_SETTINGS: dict[str, Any] = {
+    "pulsar_metadata_store_url": "zk:127.0.0.1:1",
+    "mode": "act",
+    "state_store_url": "zk:127.0.0.1:1/ours",
+    "settling_seconds": 0.0,
+    "move_timeout_ms": 20_000,
+    "overrides": NEVER,
 }
 
 
-def a_live() -> PulsarSettings:
-    ours = BesideSettings(pulsar_metadata_store_url="zk:localhost:2181", admin_urls=("http://b1:8080",))
-    return PulsarSettings(BrokerSettings("http://b1:8080", "c1", {}), ours)
-
-
-@dataclass
-class Beside:
-    """An intake at work, and another session that changes what it reads."""
-
-    own: MetadataStore
-    store: MetadataStore
-    view: ClusterView
-    intake: PulsarIntake
-    sighted: list[Sighted] = field(default_factory=list)
-
-    async def read(self) -> None:
-        """Return once everything written so far has been taken in."""
-        await self.own.sync()
-        await asyncio.sleep(0)  # the watches speak first
-        await self.intake.settled()
-
-    async def put(self, path: str, content: object) -> None:
-        await write(self.store, path, content if isinstance(content, bytes) else json.dumps(content).encode())
-        await self.read()
-
-    async def delete(self, *found: str) -> None:
-        await self.store.commit([Delete(path) for path in found])
-        await self.read()
-
-    async def own_by(self, bundle: str, owner: str) -> None:
-        await self.put(pulsars_paths.owner(bundle), {"httpUrl": f"http://{owner}", "disabled": False})
-
-    def ownership(self, bundle: str) -> Ownership:
-        ownership = self.view.find_ownership(bundle)
-        assert ownership is not None
-        return ownership
-
-    def owner(self, bundle: str) -> BrokerId | None:
-        owner = self.ownership(bundle).owner
-        return None if owner is None else owner.broker
-
-
 @contextlib.asynccontextmanager
-async def beside(
-    world: StoreWorld, znodes: Mapping[str, object] = PULSAR, cluster: str | None = None
-) -> AsyncIterator[Beside]:
-    """An intake that has read these znodes, which are written before it looks; those that are there already stay."""
-    own, other = await world.connect(), await world.connect()
-    for path, content in znodes.items():
-        await write(other, path, content if isinstance(content, bytes) else json.dumps(content).encode())
-    async with looking(ReadOnlyStore(own), cluster) as (view, intake, sighted):
-        yield Beside(own, other, view, intake, sighted)
+async def beside_pulsar(folder: Path, brokers: int = 3, bundles: int = 4) -> AsyncIterator[Beside]:
+    """The first broker leads, and owns all bundles of `lm/bench`."""
+    world = MemoryWorld()
+    connect = in_memory()
+    async with FakePulsar(world, brokers) as pulsar:
+        await pulsar.set_dynamic(
+            {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
+        )
+        await pulsar.add_namespace(NAMESPACE, bundles, [pulsar.brokers[0].broker_id])
+        beside = Beside(pulsar, connect, await connect(), folder)
+        try:
+            yield beside
+        finally:
+            await beside.close()
+    await world.close()
 
 
-@contextlib.asynccontextmanager
-async def looking(
-    store: ReadOnlyStore, cluster: str | None = None, *, awaited: bool = True
-) -> AsyncIterator[tuple[ClusterView, PulsarIntake, list[Sighted]]]:
-    """An intake at work, its view, and what it tells; when `awaited`, it has taken its first look."""
-    view, sighted = ClusterView(), list[Sighted]()
-    intake = PulsarIntake(store, view, a_live(), cluster, lambda: None, sighted.append)
-    task = asyncio.create_task(intake.run())
-    if awaited:
-        await intake.settled()
-    yield view, intake, sighted
-    task.cancel()
-    await asyncio.wait({task})
+def registration(node: BesideNode, number: int) -> Registration:
+    """Of the broker of that number in Pulsar's order of joining."""
+    return node.view.registrations[sorted(node.view.registrations)[number]]
 
 
-def state_of(view: ClusterView, intake: PulsarIntake) -> dict[str, object]:
-    """All that the view and the intake say, but for how often something changed."""
-    policies = view.model.snapshot(0.0, 0.0).policies
-    return {
-        "registrations": dict(view.registrations),
-        "brokers": {name: (each.registration, each.record) for name, each in view.brokers.items()},
-        "namespaces": {
-            name: (each.state.bundles, [(own.state, own.owner) for own in each.state.ownerships])
-            for name, each in view.namespaces.items()
-        },
-        "owners": dict(intake.owners),
-        "laid down": (view.laid_down.isolation, view.laid_down.failure_domains, view.laid_down.anti_affinity),
-        "policies": (policies.isolation, policies.anti_affinity_groups, policies.failure_domains),
-        "others": (intake.pulsars_leader, intake.dynamic, intake.is_read_only, intake.load_managers),
-    }
+def ownership(node: BesideNode, bundle: str) -> Ownership:
+    return node.view.get_ownership(BundleName.parse(bundle))
+
+
+def words(stops: list[Verdict]) -> list[str]:
+    return [stop.verdict.value for stop in stops]

@@ -163,7 +163,8 @@ class Whatever:
             case Commit():
                 leader.step(self._write(instruction))
             case AskOwner():
-                leader.step(OwnerAnswered(move, draw(st.sampled_from([None, "no"]))))
+                refusal = draw(st.sampled_from([None, "no"]))
+                leader.step(OwnerAnswered(move, refusal, is_final=refusal is not None and draw(st.booleans())))
             case Ended():
                 assert move not in self.outcomes, "once"
                 self.outcomes[move] = instruction.outcome

@@ -35,6 +35,9 @@ class SlowStore(MortalStore):
     async def children(self, path: str) -> list[str]:
         return await self._ask(lambda: self.inner.children(path))
 
+    async def children_many(self, paths: Sequence[str]) -> list[list[str]]:
+        return await self._ask(lambda: self.inner.children_many(paths))
+
     async def sync(self) -> None:
         await self._ask(self.inner.sync)
 

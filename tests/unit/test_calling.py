@@ -14,7 +14,7 @@ from loadmanager.errors import InvalidRecordError
 
 @dataclass(slots=True)
 class Peer(LoopbackServer):
-    """Answers `/endless` without end, `/elsewhere` with a redirect to `/`, and nothing at `/silent`."""
+    """Answers `/endless` without end, `/elsewhere` with a redirect to `/`, nothing at `/silent`; dies of `/dying`."""
 
     status: int = 307
     asked: list[str] = field(default_factory=list)
@@ -25,6 +25,7 @@ class Peer(LoopbackServer):
             web.get("/endless", self._answer_without_end),
             web.route("*", "/elsewhere", self._send_elsewhere),
             web.get("/silent", self._say_nothing),
+            web.route("*", "/dying", self._die),
         ]
 
     async def _answer(self, request: web.Request) -> web.Response:
@@ -37,6 +38,15 @@ class Peer(LoopbackServer):
         while True:
             await response.write(b"x" * 4096)
             await asyncio.sleep(0)
+
+    async def _die(self, request: web.Request) -> web.Response:
+        self.asked.append(request.method)
+        assert self._runner is not None
+        for site in self._runner.sites:
+            await site.stop()
+        assert request.transport is not None
+        request.transport.abort()
+        return web.Response()
 
     async def _send_elsewhere(self, _: web.Request) -> web.Response:
         return web.Response(status=self.status, headers={"Location": "/"})
@@ -79,6 +89,16 @@ async def test_a_peer_that_is_not_there_is_named(http: HttpClient) -> None:
     url = f"http://127.0.0.1:{closed_port()}/x"
     with pytest.raises(PeerNotReachedError, match=url):
         await http.call("GET", url, 1.0)
+
+
+@pytest.mark.parametrize("method", ["PUT", "POST", "DELETE"])
+async def test_a_peer_that_dies_of_a_command_has_heard_it_and_is_not_told_again(
+    peer: Peer, http: HttpClient, method: str
+) -> None:
+    with pytest.raises(PeerUnavailableError) as death:
+        await http.call(method, f"{peer.url}/dying", 60.0)
+    assert not isinstance(death.value, PeerNotReachedError)
+    assert peer.asked == [method]
 
 
 @pytest.mark.parametrize("url", ["", "nonsense", "http://[", "http://a:99999999", f"http://{'x' * 300}:1"])

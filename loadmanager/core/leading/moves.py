@@ -13,7 +13,8 @@ came of it. The record is the truth at every phase, so that whoever leads next f
                 NotCommitted                                                Ended: Failed
     (Resume)                                as RELEASING when Committed
     ASKED       OwnerAnswered: released                                     Commit the destination    ─▶ COMPLETING
-                OwnerAnswered: refused      the owner is not registered     Commit the destination    ─▶ COMPLETING
+                OwnerAnswered: refused      for good                        Commit that it is kept    ─▶ KEEPING
+                                            the owner is not registered     Commit the destination    ─▶ COMPLETING
                                             no pause fits the deadline      Commit that it is kept    ─▶ KEEPING
                                             else                            (a pause, each time twice
                                                                              as long)                 ─▶ PAUSED
@@ -32,6 +33,8 @@ came of it. The record is the truth at every phase, so that whoever leads next f
 
 A move that ended with Failed may have left its bundle released: whoever looks at the records resumes it. A turn is had
 from RELEASING to the end, also while nobody knows what became of a write; what is resumed has one, whatever the limits.
+An owner refuses for good where it is not the leader here who places bundles, and this one has gone to another broker
+than it was meant for: what is committed then is what is true, and the move has failed.
 """
 
 from __future__ import annotations
@@ -211,10 +214,11 @@ class Unanswered:
 
 @dataclass(frozen=True, slots=True)
 class OwnerAnswered:
-    """None: the owner has let go; else why it did not, or that it did not answer."""
+    """None: the owner has let go; else why it did not, or that it did not answer. `is_final`: it is not asked again."""
 
     move: Move
     refusal: str | None
+    is_final: bool = False
 
 
 Event = Want | Resume | CallOff | Cancel | Committed | NotCommitted | Unanswered | OwnerAnswered | Signal
@@ -312,8 +316,8 @@ class Moves:
                 self._end(move, Failed(error))
             case Unanswered(move, stored, error):
                 self._unanswered(move, stored, error)
-            case OwnerAnswered(move, refusal):
-                self._answered(move, refusal)
+            case OwnerAnswered(move, refusal, is_final):
+                self._answered(move, refusal, is_final=is_final)
             case _:
                 self._look()
         self._give_turns()
@@ -412,15 +416,15 @@ class Moves:
         move.phase = Phase.ASKED
         self._to_do.append(AskOwner(move, move.deadline_s - self._now_s))
 
-    def _answered(self, move: Move, refusal: str | None) -> None:
+    def _answered(self, move: Move, refusal: str | None, *, is_final: bool) -> None:
         if move.phase is not Phase.ASKED:
             return
-        if refusal is None or not self.is_registered(move.get_released().owner):
+        if refusal is None or not (is_final or self.is_registered(move.get_released().owner)):
             self._complete(move)
             return
         move.refusal, move.refusals = refusal, move.refusals + 1
         wake_s = self._now_s + min(_FIRST_PAUSE_S * 2 ** (move.refusals - 1), _LONGEST_PAUSE_S)
-        if wake_s > move.deadline_s:
+        if is_final or wake_s > move.deadline_s:
             self._keep(move)
         else:
             move.phase, move.wake_s = Phase.PAUSED, wake_s

@@ -268,7 +268,7 @@ class Rounds:
         if held is not None:
             self._leave_alone(candidate, SplitReason.SHAPE_HELD, {"held": held})
             return
-        name = BundleName.parse(candidate.name)
+        name = BundleName.parse_any(candidate.name)
         asked = Reshaping(name, limit, (name.range,))
         self._unanswered[asked] = candidate
         self._to_do.append(AskTopics(asked, owner))
@@ -304,7 +304,7 @@ class Rounds:
             why = {"bundles": bundles, "brokers": len(self._looked_at)}
             self._judge("split", CLUSTER, SplitReason.NOTHING_TO_SPLIT, why)
         for split in found.splits:
-            name, topics = BundleName.parse(split.bundle), self._topics.get(split.bundle, ())
+            name, topics = BundleName.parse_any(split.bundle), self._topics.get(split.bundle, ())
             parts = Parts.PLACED if self._due.places_parts else Parts.STAY
             reshaping = Reshaping(name, split.reason, (name.range,), parts=parts, topics=topics)
             reshaping.cut(split, verdicts[split.bundle])
@@ -315,7 +315,9 @@ class Rounds:
         self._stage = Stage.MERGING
         self._to_do += [Judge("merge", verdict) for verdict in found.verdicts]
         for each in found.merges:
-            self._queue.append(Reshaping.merge(BundleName.parse(each.lower), BundleName.parse(each.upper), each.why))
+            self._queue.append(
+                Reshaping.merge(BundleName.parse_any(each.lower), BundleName.parse_any(each.upper), each.why)
+            )
         self._go_on()
 
     def _go_on(self) -> None:

@@ -43,4 +43,17 @@ class PlacementReason(Reason):
         "No move because none of the other of {brokers} registered brokers may own it",
         remedy="have another broker that may own it",
     )
+    OWNER_CHOSEN = entry(
+        "owner_chosen",
+        (
+            "No move because the destination chosen is its owner {broker}: {owns_more_of_namespace} of {brokers}"
+            " brokers were passed over, which have more bundles of {namespace} than others"
+            " ({#distribute_bundles_evenly_enabled})"
+        ),
+        "No move because the destination chosen is its owner {broker}, of {candidates} candidates",
+        remedy=(
+            "set {#distribute_bundles_evenly_enabled} to false: {owns_more_of_namespace} more brokers are candidates"
+            " then"
+        ),
+    )
     NOT_FREE = entry("not_free", "Not placed because it is owned by, or on its way to, {broker}")

@@ -86,7 +86,7 @@ def _candidate(
 ) -> SplitCandidate | None:
     """A bundle as its broker reports it, with its latest rates, else the long-term ones; None for one that is none."""
     name = report.bundle_names[row]
-    state, own = namespaces.get(namespace_of(name)), BundleName.parse(name).range
+    state, own = namespaces.get(namespace_of(name)), BundleName.parse_any(name).range
     index = state.bundles.find_index(own) if state is not None else None
     if state is None or index is None:
         return None

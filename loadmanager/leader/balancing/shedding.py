@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import structlog
 
@@ -24,8 +25,31 @@ _Steps = Sequence[tuple[Unload, Sequence[Verdict]]]
 """What to move, and why."""
 
 
+class Rails(Protocol):
+    """What may keep a round from moving what it plans, besides all that a plan goes by."""
+
+    def begin_round(self) -> Sequence[Verdict]:
+        """What stops the round that begins now; nothing if it may move what it plans."""
+
+    def stops_of_step(self, step: Unload) -> Sequence[Verdict]:
+        """What stops a step of the round, also what stops the whole of it."""
+
+
+class NoRails:
+    """Nothing does."""
+
+    def begin_round(self) -> Sequence[Verdict]:
+        return ()
+
+    def stops_of_step(self, _step: Unload) -> Sequence[Verdict]:
+        return ()
+
+
 class SheddingLoop:
-    """Plans a round of shedding every interval and has its steps carried out; a broker that hangs holds up no other."""
+    """Plans a round of shedding every interval and has its steps carried out; a broker that hangs holds up no other.
+
+    What `rails` stop is shown as in a dry run, with what stops it. `on_plan` is told of each round as it was decided.
+    """
 
     def __init__(
         self,
@@ -35,6 +59,8 @@ class SheddingLoop:
         journal: Journal,
         view: ClusterView,
         live: LiveSettings,
+        rails: Rails | None = None,
+        on_plan: Callable[[Plan], None] = lambda _: None,
     ) -> None:
         self._desk = desk
         self._executor = executor
@@ -42,6 +68,8 @@ class SheddingLoop:
         self._journal = journal
         self._view = view
         self._live = live
+        self._rails = rails or NoRails()
+        self._on_plan = on_plan
         self._batch = Batch()
         self._moving: set[asyncio.Task[None]] = set()
         self.cycles = 0
@@ -74,7 +102,7 @@ class SheddingLoop:
         return plan
 
     async def begin_cycle(self) -> Plan:
-        """One round of shedding, whose moves begin; in a dry run only explained.
+        """One round of shedding, whose moves begin; in a dry run, or where rails stop them, only explained.
 
         Steps of the last round that still wait for their turn are called off before: this one decides anew, on what is
         true now, in which the moves under way are as good as made.
@@ -83,7 +111,11 @@ class SheddingLoop:
         self._batch = Batch()
         started_s = time.monotonic()
         term = self._election.get_term()
+        stops = self._rails.begin_round()
+        if stops:
+            self._journal.stopped("cluster", stops, epoch=term.epoch)
         plan = await self._desk.shed()
+        self._on_plan(plan)
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1
         self.strategy_metrics = plan.metrics
@@ -99,14 +131,9 @@ class SheddingLoop:
             duration_ms=round(self.last_cycle_s * 1000, 2),
         )
         await self._explain(plan, steps, term)
-        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
-        because = [
-            (step, [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]) for step in steps
-        ]
-        if is_dry_run:
-            self._show(because, term)
-        elif steps:
-            self._begin(because)
+        unstopped = self._show_stopped(plan, steps, term, is_dry_run=is_dry_run)
+        if unstopped:
+            self._begin(unstopped)
         return plan
 
     async def _explain(self, plan: Plan, steps: Sequence[Unload], term: Term) -> None:
@@ -118,18 +145,32 @@ class SheddingLoop:
             if verdict.subject not in moving:
                 self._journal.judged("shed", verdict, epoch=term.epoch)
 
-    def _show(self, steps: _Steps, term: Term) -> None:
-        """What would be moved if this were no dry run."""
-        for step, because in steps:
-            self._journal.would_move(
-                "would_unload",
-                step.bundle,
-                step.reason,
-                epoch=term.epoch,
-                source=step.source,
-                destination=step.destination,
-                because=because,
-            )
+    def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
+        """The steps that nothing stops, and why each is made; the others are shown."""
+        # Of several verdicts of a broker, why it sheds is the one that led here, and not what is wrong with its report.
+        ordered = sorted(plan.verdicts, key=lambda verdict: verdict.acted)
+        verdicts = {verdict.subject: verdict for verdict in ordered}
+        unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
+        for step in steps:
+            because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
+            stops = self._rails.stops_of_step(step)
+            if is_dry_run or stops:
+                self._show(step, [*stops, *because], term)
+            else:
+                unstopped.append((step, because))
+        return unstopped
+
+    def _show(self, step: Unload, because: Sequence[Verdict], term: Term) -> None:
+        """What would be moved if nothing stopped it."""
+        self._journal.would_move(
+            "would_unload",
+            step.bundle,
+            step.reason,
+            epoch=term.epoch,
+            source=step.source,
+            destination=step.destination,
+            because=because,
+        )
 
     def _begin(self, steps: _Steps) -> None:
         self.brokers_shed += len({step.source for step, _ in steps})

@@ -1,4 +1,4 @@
-"""Carries out what `loadmanager.core.leading.moves` says of unloads, with the ledger and the owners' agents.
+"""Carries out what `loadmanager.core.leading.moves` says of unloads, with who writes ownership and who asks owners.
 
 Here is waiting and nothing else: a task for each write and each call under way, a timer for the machine's next look,
 and a future for whoever wants to know how a move ended.
@@ -10,12 +10,11 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import Any, Protocol
 
 import structlog
 
-from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.config import Settings
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.leading.moves import (
     AskOwner,
@@ -44,12 +43,12 @@ from loadmanager.core.leading.moves import (
     Want,
 )
 from loadmanager.core.leading.signal import Signal
-from loadmanager.core.names import BundleName
+from loadmanager.core.leading.writing import Transition
+from loadmanager.core.names import BundleName, BundleRange
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason, Reason
 from loadmanager.errors import (
-    InvalidRecordError,
     LoadManagerError,
     NotLeaderError,
     NoUnloadError,
@@ -58,37 +57,34 @@ from loadmanager.errors import (
     UnloadFailedError,
 )
 from loadmanager.leader.carrying_out.driving import Waiting
+from loadmanager.leader.carrying_out.owners import Owners
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.leader.recording.stepping import Answers, RecordedMachine
-from loadmanager.leader.term.election import Election
-from loadmanager.leader.term.ledger import Ledger
-from loadmanager.wire.http import (
-    BUNDLE_VERSION_HEADER,
-    EPOCH_HEADER,
-    HASH_FUNCTION_HEADER,
-    INCARNATION_HEADER,
-    OWNER_HEADER,
-)
 from loadmanager.wire.leading.moves import MovesForm
 
 log = structlog.get_logger(__name__)
 
-_SHORTEST_CALL_S = 0.1
-_LONGEST_REFUSAL_BYTES = 64 * 1024
 _LOOK_AHEAD = 256
 """Steps of a plan that wait for their turn at a time: more than run at once, so that a busy broker stops no other."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """Limits on unloads: the deadline of one, the time-out of one call, how many at a time, and how many per broker."""
+    """Limits on unloads: the deadline of one, how many at a time, and how many per broker."""
 
     deadline_s: float
-    attempt_timeout_s: float
     concurrency: int
     concurrency_per_broker: int
+
+    @classmethod
+    def of(cls, settings: Settings) -> ExecutorSettings:
+        return cls(
+            deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
+            concurrency=settings.max_concurrent_unloads,
+            concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +93,19 @@ class Batch:
 
     moves: set[Move] = field(default_factory=set)
     is_called_off: bool = False
+
+
+class Writes(Protocol):
+    """Who writes ownership."""
+
+    async def apply(self, namespace: str, bundle_range: BundleRange, transition: Transition, reason: str) -> Ownership:
+        """Commit one transition of one bundle; the ownership as it then is.
+
+        Raises `IllegalTransitionError`, or a `LoadManagerError`; `OutcomeUnknownError` if it may have happened.
+        """
+
+    async def settled(self) -> None:
+        """Return once what a write without an answer may have changed was read again."""
 
 
 class Followed(Protocol):
@@ -114,7 +123,7 @@ class Followed(Protocol):
 
 
 class Executor:
-    """Runs unloads of the current leader. `settings` are asked anew for each unload and each call.
+    """Runs unloads of the current leader. `settings` are asked anew for each unload.
 
     `followed_by` is told when an unload has begun, and how it ended.
     """
@@ -122,18 +131,17 @@ class Executor:
     def __init__(
         self,
         view: ClusterView,
-        ledger: Ledger,
-        election: Election,
+        writes: Writes,
+        owners: Owners,
         journal: Journal,
         settings: Callable[[], ExecutorSettings],
         followed_by: Followed,
         recorder: Recorder,
     ) -> None:
         self._view = view
-        self._ledger = ledger
-        self._election = election
+        self._writes = writes
+        self._owners = owners
         self._journal = journal
-        self._settings = settings
         self._followed_by = followed_by
         answers = Answers(recorder)
         self._moves = Moves(
@@ -142,7 +150,6 @@ class Executor:
             answers.noting("is_registered", view.is_registered),
         )
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
-        self._http: HttpClient | None = None
         self._ends = Waiting[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
         self._tasks: dict[Move, asyncio.Task[None]] = {}
@@ -153,12 +160,11 @@ class Executor:
         self.stale_steps = 0
 
     async def start(self) -> None:
-        self._http = HttpClient()
+        await self._owners.start()
 
     async def close(self) -> None:
         await self.abort()
-        if self._http is not None:
-            await self._http.close()
+        await self._owners.close()
 
     async def abort(self) -> None:
         """Stop following the unloads under way: their records say what the next leader has to finish."""
@@ -287,7 +293,7 @@ class Executor:
             case Commit(move):
                 self._begin(move, self._commit(instruction))
             case AskOwner(move, patience_s):
-                self._begin(move, self._ask_for(move, patience_s))
+                self._begin(move, self._ask(move, patience_s))
             case StopAsking(move):
                 self._tasks.pop(move).cancel()
             case Ended(move, outcome):
@@ -320,7 +326,7 @@ class Executor:
         name = BundleName.parse(move.bundle)
         event: Event
         try:
-            stored = await self._ledger.apply(
+            stored = await self._writes.apply(
                 str(name.namespace), name.range, instruction.transition, instruction.reason
             )
         except OutcomeUnknownError as error:
@@ -336,36 +342,15 @@ class Executor:
 
     async def _read_again(self, name: BundleName) -> Ownership | None:
         """A bundle's ownership, once what a write may have changed was read again; None if it is no more."""
-        await self._ledger.settled()
+        await self._writes.settled()
         return self._view.find_ownership(str(name))
 
-    async def _ask_for(self, move: Move, patience_s: float) -> None:
-        refusal = await self._ask(BundleName.parse(move.bundle), move.get_released(), patience_s)
-        self._step(OwnerAnswered(move, refusal))
-
-    async def _ask(self, name: BundleName, released: Ownership, patience_s: float) -> str | None:
-        """One unload call: None when the owner has let go, else what went wrong."""
-        owner = released.owner
-        entry = self._view.brokers.get(owner.broker) if owner else None
-        if owner is None or entry is None or entry.command_url is None:
-            return "the broker's record names no URL to call"
-        if self._http is None:
-            raise NotLeaderError("the executor is not running")
-        url = f"{entry.command_url}/admin/v2/namespaces/{name.namespace}/{name.range}/unload"
-        headers = {
-            EPOCH_HEADER: str(self._election.get_term().epoch),
-            BUNDLE_VERSION_HEADER: str(released.version),
-            OWNER_HEADER: owner.broker,
-            INCARNATION_HEADER: str(owner.incarnation),
-            HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
-        }
-        # Never 0 or less, which would mean "without limit" to aiohttp.
-        timeout_s = min(self._settings().attempt_timeout_s, max(patience_s, _SHORTEST_CALL_S))
-        try:
-            answer = await self._http.call("PUT", url, timeout_s, most_bytes=_LONGEST_REFUSAL_BYTES, headers=headers)
-        except (PeerUnavailableError, InvalidRecordError) as error:
-            return str(error)
-        return None if answer.status == HTTPStatus.NO_CONTENT else answer.shown()
+    async def _ask(self, move: Move, patience_s: float) -> None:
+        refusal = await self._owners.ask(BundleName.parse(move.bundle), move.get_released(), patience_s)
+        if refusal is None:
+            self._step(OwnerAnswered(move, None))
+        else:
+            self._step(OwnerAnswered(move, refusal.why, refusal.is_final))
 
     # What becomes of moves, for whoever wants to know
 
@@ -431,15 +416,16 @@ class Executor:
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
 
     def _kept(self, name: BundleName, released: Ownership, outcome: Kept) -> Exception:
-        """Note that the owner keeps the bundle; what those who wait are told."""
+        """Note that the bundle did not move as it was to; what those who wait are told."""
         kept, reason = outcome.kept, outcome.reason
         self._followed_by.kept(name, released, reason, outcome.refusal)
         why = Verdict(str(name), reason, acted=True, why={"error": outcome.refusal})
         self._journal.moved(reason.value, str(name), reason, epoch=kept.epoch, source=kept.owner, because=[why])
-        keeper = kept.owner.broker if kept.owner else None
+        verb = "stays" if kept.owner == released.owner else "is"
+        where = f"{name} {verb} with {kept.owner.broker if kept.owner else 'nobody'}"
         if reason is OwnershipReason.UNLOAD_CANCELLED:
             self.unloads_cancelled += 1
             log.info("unload_cancelled", bundle=str(name), owner=str(kept.owner), version=kept.version)
-            return UnloadCancelledError(f"{name} stays with {keeper}: it was cancelled")
+            return UnloadCancelledError(f"{where}: it was cancelled")
         self.unloads_failed += 1
-        return UnloadFailedError(f"{name} stays with {keeper}: {outcome.refusal}")
+        return UnloadFailedError(f"{where}: {outcome.refusal}")

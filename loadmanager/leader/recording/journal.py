@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from loadmanager.core.ownership import Registration
@@ -98,19 +98,24 @@ class Journal:
         entry.because = because
         self._decisions.append(entry)
 
-    def judged(self, kind: str, verdict: Verdict, *, epoch: int) -> None:
-        """A cycle looked at something and said why it acted on it, or did not."""
+    def stopped(self, subject: str, stops: Sequence[Verdict], *, epoch: int) -> None:
+        """Rails stopped something: a move of that bundle, or all that the cluster would have had moved."""
+        self.judged("rail", replace(stops[0], subject=subject), epoch=epoch, because=stops)
+
+    def judged(self, kind: str, verdict: Verdict, *, epoch: int, because: Sequence[Verdict] = ()) -> None:
+        """A cycle looked at something and said why it acted on it, or did not; `because` of more than that verdict."""
+        because = because or (verdict,)
         key = (kind, verdict.subject)
         last = self._refrained.get(key)
         if last is not None and not verdict.acted and last.reason is verdict.verdict and last.epoch == epoch:
             self.counts[kind, verdict.verdict.value, False] += 1
             last.times += 1
             last.last_ms = _now_ms()
-            last.because = (verdict,)
+            last.because = because
             self._refrained.move_to_end(key)
             return
         entry = self._entry(kind, verdict.subject, verdict.verdict, epoch=epoch, acted=verdict.acted)
-        entry.because = (verdict,)
+        entry.because = because
         if verdict.acted:
             self._refrained.pop(key, None)
             self._decisions.append(entry)

@@ -71,8 +71,8 @@ class MovesForm:
                 event = NotCommitted(self._find(number), RuntimeError(error))
             case ["Unanswered", number, stored, error]:
                 event = Unanswered(self._find(number), _known(owned_of, stored), RuntimeError(error))
-            case ["OwnerAnswered", number, refusal]:
-                event = OwnerAnswered(self._find(number), refusal)
+            case ["OwnerAnswered", number, refusal, *how]:
+                event = OwnerAnswered(self._find(number), refusal, is_final=how == ["for good"])
             case ["TIME" | "MEMBERSHIP" as name]:
                 event = Signal[name]
             case _:
@@ -122,8 +122,8 @@ class MovesForm:
                 said = [self._number(move), str(error)]
             case Unanswered(move, stored, error):
                 said = [self._number(move), _known(owned_as_json, stored), str(error)]
-            case OwnerAnswered(move, refusal):
-                said = [self._number(move), refusal]
+            case OwnerAnswered(move, refusal, is_final):
+                said = [self._number(move), refusal, *(["for good"] if is_final else [])]
         return said
 
     def _name(self, move: Move) -> int:

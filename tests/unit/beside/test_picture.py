@@ -12,7 +12,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.beside import (
+from support.delays import TURNS, a_memory_cluster
+from support.pulsar_picture import (
     B1,
     B2,
     BUNDLE,
@@ -29,7 +30,6 @@ from support.beside import (
     looking,
     state_of,
 )
-from support.delays import TURNS, a_memory_cluster
 from support.pulsar_znodes import HISTORY, LOWER, UPPER
 from support.registrations import write
 from support.stores import MemoryWorld, in_memory
@@ -348,7 +348,7 @@ async def test_a_named_cluster_is_one_of_several(world: MemoryWorld) -> None:
 
 
 async def test_the_history_that_pulsars_leader_has_is_taken_over_once(pulsar: Beside) -> None:
-    await eventually(lambda: pulsar.intake.is_seeded)
+    await pulsar.intake.seeded.wait()
     assert pulsar.view.model.samples_of(BUNDLE) == (10, 412)
     await pulsar.put(paths.broker(B1), broker(B1, {BUNDLE: 3.0}))
     assert pulsar.view.model.samples_of(BUNDLE) == (10, 413)
@@ -357,7 +357,7 @@ async def test_the_history_that_pulsars_leader_has_is_taken_over_once(pulsar: Be
 
 async def test_history_that_cannot_be_read_is_left_out(world: MemoryWorld) -> None:
     async with beside(world, {**PULSAR, paths.bundle_data(BUNDLE): b"{", paths.bundle_data(OTHER): HISTORY}) as pulsar:
-        await eventually(lambda: pulsar.intake.is_seeded)
+        await pulsar.intake.seeded.wait()
         assert pulsar.view.model.samples_of(BUNDLE) == (1, 1)
         assert pulsar.view.model.samples_of(OTHER) == (10, 412)
 
@@ -371,7 +371,7 @@ async def test_history_is_read_when_the_store_answers_again(
         world.cluster.partition(in_memory(pulsar.own), noticed=True)
         await asyncio.sleep(0.05)
         world.cluster.heal(in_memory(pulsar.own))
-        await eventually(lambda: pulsar.intake.is_seeded)
+        await pulsar.intake.seeded.wait()
         assert pulsar.view.model.samples_of(BUNDLE) == (10, 412)
 
 

@@ -15,6 +15,7 @@ from loadmanager.core.leading.moves import (
     CallOff,
     Cancel,
     Commit,
+    Committed,
     Ended,
     Expected,
     Failed,
@@ -212,6 +213,30 @@ def test_an_owner_that_refused_and_is_gone_has_let_go(leader: Leader) -> None:
     leader.registered.discard(A)
     leader.step(OwnerAnswered(move, "no connection"))
     assert isinstance(leader.to_do[0], Commit)
+    leader.commit()
+    assert isinstance(leader.ended(), Moved)
+
+
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_an_owner_that_refuses_for_good_is_not_asked_again(leader: Leader, is_gone: bool) -> None:  # noqa: FBT001 - a case
+    move = leader.asked()
+    if is_gone:
+        leader.registered.discard(A)
+    (keep,) = leader.step(OwnerAnswered(move, "it went to c:1", is_final=True))
+    assert isinstance(keep, Commit)
+    assert (move.phase, leader.moves.wake_s) == (Phase.KEEPING, None)
+    assert keep.reason == OwnershipReason.UNLOAD_FAILED.value
+    leader.to_do.clear()
+    leader.step(Committed(move, Ownership(OwnershipState.OWNED, C, None, 3)))
+    outcome = leader.ended()
+    assert isinstance(outcome, Kept)
+    assert (outcome.kept.owner, outcome.kept.version) == (C, 3), "what is true"
+    assert (outcome.reason, outcome.refusal) == (OwnershipReason.UNLOAD_FAILED, "it went to c:1")
+
+
+def test_one_that_has_let_go_did_not_refuse(leader: Leader) -> None:
+    move = leader.asked()
+    leader.step(OwnerAnswered(move, None, is_final=True))
     leader.commit()
     assert isinstance(leader.ended(), Moved)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from loadmanager.core.names import (
@@ -67,6 +69,37 @@ def test_a_bundle_name_is_read_and_written_the_same() -> None:
 def test_a_bad_bundle_name_is_refused_with_what_is_wrong(text: str, complaint: str) -> None:
     with pytest.raises(InvalidNameError, match=complaint):
         BundleName.parse(text)
+
+
+@pytest.mark.parametrize("namespace", ["tenant/ns", "tenant/cluster/ns"])
+def test_what_others_recorded_is_read_in_either_form_and_written_the_same(namespace: str) -> None:
+    bundle = f"{namespace}/0x40000000_0xffffffff"
+    assert str(NamespaceName.parse_any(namespace)) == namespace
+    assert str(BundleName.parse_any(bundle)) == bundle
+    assert BundleName.parse_any(bundle).range == BundleRange(0x40000000, 0xFFFFFFFF)
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("0x00000000_0xffffffff", "expected 'tenant/namespace/0x"),
+        ("tenant/0x00000000_0xffffffff", "expected 'tenant/namespace'"),
+        ("t/c/ns/more/0x00000000_0xffffffff", "expected 'tenant/namespace'"),
+        ("t t/c/ns/0x00000000_0xffffffff", "tenant 't t'"),
+        ("t/c c/ns/0x00000000_0xffffffff", "cluster 'c c'"),
+        ("t/c//0x00000000_0xffffffff", "namespace ''"),
+        ("t/c/ns/nonsense", "bundle range 'nonsense'"),
+    ],
+)
+def test_what_is_a_name_in_neither_form_is_refused_with_what_is_wrong(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidNameError, match=complaint):
+        BundleName.parse_any(text)
+
+
+@pytest.mark.parametrize("parse", [NamespaceName.parse, lambda text: BundleName.parse(f"{text}/0x00000000_0xffffffff")])
+def test_a_name_of_ours_has_no_cluster(parse: Callable[[str], object]) -> None:
+    with pytest.raises(InvalidNameError, match="expected 'tenant/namespace'"):
+        parse("tenant/cluster/ns")
 
 
 def test_a_range_holds_its_lower_bound_and_its_upper_one_only_at_the_end_of_the_hash_space() -> None:

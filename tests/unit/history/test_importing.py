@@ -15,6 +15,7 @@ from loadmanager.history.gaps import TERM_BEGAN, TERM_ENDED, find_gaps
 from loadmanager.history.importing import Importer, import_reports
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
+from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.history.series import Series, SyntheticFleet, import_series, read_series
 
 BUNDLE = "t/ns/0x00000000_0xffffffff"
@@ -77,12 +78,27 @@ def test_a_report_of_the_simple_load_manager_is_read_too(directory: Directory, f
     assert (report.registration.broker, report.report.bundle_names) == ("b1:8080", (BUNDLE,))
 
 
+def test_bundles_of_namespaces_of_pulsars_first_form_are_imported_and_read_as_they_are(
+    directory: Directory, folder: Path
+) -> None:
+    rates = {BUNDLE: 1.0, "t/c1/old/0x00000000_0x80000000": 2.0, "pulsar/c1/b1:8080/0x00000000_0xffffffff": 3.0}
+    stats = {name: {"msgRateIn": rate} for name, rate in rates.items()}
+    a_file(folder, "b1:8080.json", lastUpdate=NOON_MS, lastStats=stats)
+    bring_in(directory, folder)
+    (recorded,) = History(directory).reports()
+    found = recorded.report
+    assert dict(zip(found.bundle_names, found.bundle_load[:, 0].tolist(), strict=True)) == rates
+    rows = {(row["namespace"], row["range_upper"]) for row in History(directory).rows(BUNDLE_REPORTS)}
+    assert rows == {("t/ns", 0xFFFFFFFF), ("t/c1/old", 0x80000000), ("pulsar/c1/b1:8080", 0xFFFFFFFF)}
+
+
 @pytest.mark.parametrize(
     ("name", "data", "message"),
     [
         ("b2:1.json", b"{x", "Invalid JSON"),
         ("b2:1.json", b'{"cpu": {"usage": -1e99, "limit": 1}}', "cpu.usage: "),
         ("b2:1.json", b'{"lastStats": {"nonsense": {}}}', "lastStats: bundle 'nonsense'"),
+        ("b2:1.json", b'{"lastStats": {"t/c 1/ns/0x00000000_0xffffffff": {}}}', "lastStats: cluster 'c 1'"),
         ("nobody.json", b"{}", "broker id 'nobody': expected 'host:port', as brokerId or as the name of the file"),
     ],
 )

@@ -24,6 +24,7 @@ from loadmanager.core.plan import Unload
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.errors import NotLeaderError, NoUnloadError, UnloadCancelledError, UnloadFailedError
+from loadmanager.leader.carrying_out.owners import AgentOwners, Refusal
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
@@ -119,6 +120,23 @@ async def test_a_broker_that_never_answers_keeps_the_bundle_at_a_higher_version_
         assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
         assert leader.node.executor.unloads_failed == 1
         assert (await leader.node.lookups.lookup(TOPIC)).registration == broker.registration
+
+
+async def test_an_owner_that_refuses_for_good_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Ownership] = []
+
+    async def ask(_self: AgentOwners, _name: BundleName, released: Ownership, _patience_s: float) -> Refusal:
+        asked.append(released)
+        return Refusal("it went to b3:8080", is_final=True)
+
+    monkeypatch.setattr(AgentOwners, "ask", ask)
+    async with a_leader() as (cluster, leader):
+        broker, bundle = await _owned(cluster, leader)
+        with pytest.raises(UnloadFailedError, match="stays with b1:8080: it went to b3:8080"):
+            await leader.node.bundles.unload(BundleName.parse(bundle), None, OwnershipReason.ADMIN_UNLOAD)
+        assert [released.version for released in asked] == [2]
+        kept = leader.ownership(bundle)
+        assert (kept.state, kept.owner, kept.version) == (OwnershipState.OWNED, broker.registration, 3)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -14,9 +14,10 @@ from support.waiting import eventually
 
 from loadmanager.core.names import BrokerId, TopicName
 from loadmanager.core.ownership import OwnershipState
-from loadmanager.core.plan import Plan
-from loadmanager.core.reasons import ChurnReason, SheddingReason
+from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.reasons import ChurnReason, RailReason, SheddingReason
 from loadmanager.errors import NamespaceNotFoundError, NoBrokerAvailableError, NotLeaderError
+from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.carrying_out import executor
 from loadmanager.leader.service import Node
 from loadmanager.store import paths
@@ -342,6 +343,49 @@ async def test_a_dry_run_decides_and_explains_and_moves_nothing() -> None:
         await leader.node.operators.update_controls(lambda controls: replace(controls, dry_run=False))
         await leader.node.shedding.cycle()
         assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
+
+
+class Stopping:
+    """Rails that say what a test tells them to."""
+
+    def __init__(self) -> None:
+        self.rounds: list[Verdict] = []
+        self.steps: dict[str, list[Verdict]] = {}
+
+    def begin_round(self) -> Sequence[Verdict]:
+        return self.rounds
+
+    def stops_of_step(self, step: Unload) -> Sequence[Verdict]:
+        return [*self.rounds, *self.steps.get(step.bundle, [])]
+
+
+async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None:
+    async with a_leader() as (cluster, leader):
+        await _hot_and_cold(cluster)
+        rails, node = Stopping(), leader.node
+        shedding = SheddingLoop(node.desk, node.executor, node.election, node.journal, node.view, node.live, rails)
+
+        def shown() -> list[str]:
+            return [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "would_unload"]
+
+        rails.rounds = [Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False)]
+        (step,) = (await shedding.cycle()).steps
+        assert shown()[0].startswith("No move because Pulsar's policies are read-only: ")
+        assert " because usage 95 %" in shown()[0]
+        (said,) = [each for each in node.journal.recent(100) if each["kind"] == "rail"]
+        assert (said["subject"], said["reason"]) == ("cluster", "policies_read_only")
+
+        rails.rounds = []
+        rails.steps = {step.bundle: [Verdict(step.bundle, RailReason.ROUND_IS_FULL, acted=False)]}
+        await shedding.cycle()
+        assert [each.split(" because")[0] for each in shown()] == ["Round is full. Shed 1 of 2 bundles", "No move"]
+        assert (node.executor.unloads_completed, shedding.brokers_shed) == (0, 0)
+        assert cluster.brokers["b1:8080"].unloads == []
+
+        rails.steps = {"t/ns/another": rails.steps[step.bundle]}
+        await shedding.cycle()
+        assert leader.ownership(step.bundle).owner == cluster.brokers["b2:8080"].registration
+        assert len(shown()) == 2
 
 
 async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None:

@@ -68,6 +68,18 @@ def test_loads_hold_until_they_are_reported_again() -> None:
     assert [rates(given, t_s) for t_s in (0.0, 60.0, 99.9, 100.0, 3000.0)] == [[10.0], [10.0], [10.0], [30.0], [0.0]]
 
 
+def test_a_namespace_of_pulsars_first_form_is_split_and_balanced_as_any_other() -> None:
+    results = []
+    for name in ("c1/old", "old"):
+        of_a, of_b = [(name, LOWER, 200_000.0), (name, UPPER, 10.0)], [("other", WHOLE, 10.0)]
+        reports = [(at_s, *each) for at_s in np.arange(0.0, HOUR_S, 60.0) for each in (("a", of_a), ("b", of_b))]
+        results.append(recorded_world(recorded(*reports), PlannerSettings()).run(HOUR_S))
+
+    first, usual = results
+    assert len(first.splits) == len(usual.splits) > 0
+    assert first.series.worst_usage.tolist() == usual.series.worst_usage.tolist()
+
+
 def test_asked_again_for_an_earlier_time_it_says_the_same() -> None:
     given = recorded((0.0, "a", [("ns", WHOLE, 10.0)]), (100.0, "a", [("ns", WHOLE, 30.0)]))
 

@@ -65,6 +65,17 @@ def test_a_release_that_was_found_and_a_write_of_which_nobody_knows_are_the_same
     replayed(tape).compare(tape.image())
 
 
+def test_an_owner_that_refused_for_good_does_so_again() -> None:
+    tape = Tape("moves")
+    leader = recorded(tape)
+    move = leader.asked()
+    leader.step(OwnerAnswered(move, "it went to c:1", is_final=True))
+    assert tape.bodies[-1]["event"] == ["OwnerAnswered", 1, "it went to c:1", "for good"]
+    leader.commit()
+    assert tape.bodies[-1]["do"] == [["Ended", 1, "Kept", 3, "unload_failed", "it went to c:1"]]
+    replayed(tape).compare(tape.image())
+
+
 def refused(tape: Tape) -> Leader:
     """An owner refuses once, and is asked again after the first pause; meanwhile another move is wanted."""
     leader = recorded(tape)

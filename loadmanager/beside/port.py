@@ -1,0 +1,76 @@
+"""All that `http` knows of a process beside a Pulsar, besides what it shares with a node: see `leader.port`."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from loadmanager.config import BesideSettings
+from loadmanager.leader.port import (
+    DecisionPort,
+    DeskPort,
+    DrainPort,
+    ExplainPort,
+    HealthPort,
+    LaidDownPort,
+    LeadershipPort,
+    PicturePort,
+    PlanPort,
+    SettingsPort,
+    UnloadPort,
+)
+from loadmanager.wire.beside import BesideStatus
+
+
+class DiaryPort(Protocol):
+    """What Pulsar did, and what would have been done here; the newest entries."""
+
+    def text(self, rounds: int) -> str:
+        """The entries of so many rounds, for people; the newest come last."""
+
+    def records(self, limit: int) -> list[dict[str, Any]]:
+        """So many entries as JSON objects, the newest first."""
+
+
+class ScoresPort(Protocol):
+    """How Pulsar did, and how the strategies would have done by the simulator's model, for hours and days."""
+
+    def records(self) -> list[dict[str, Any]]:
+        """The scores as JSON objects, the newest first."""
+
+    def text(self) -> str:
+        """The newest scores as a table, under what they mean."""
+
+
+class BesidePort(LeadershipPort, HealthPort, Protocol):
+    """A process beside a Pulsar, as the one who puts the application together sees it."""
+
+    @property
+    def settings(self) -> BesideSettings: ...
+    @property
+    def view(self) -> PicturePort: ...
+    @property
+    def live(self) -> SettingsPort: ...
+    @property
+    def operators(self) -> LaidDownPort: ...
+    @property
+    def unloads(self) -> UnloadPort: ...
+    @property
+    def desk(self) -> DeskPort: ...
+    @property
+    def journal(self) -> DecisionPort: ...
+    @property
+    def explainer(self) -> ExplainPort: ...
+    @property
+    def drains_to_order(self) -> DrainPort: ...
+    @property
+    def plans_to_order(self) -> PlanPort: ...
+    @property
+    def diary(self) -> DiaryPort: ...
+    @property
+    def scores(self) -> ScoresPort: ...
+
+    def status(self) -> BesideStatus:
+        """How it stands, and what keeps it from acting."""
+
+    async def go_on(self) -> None:
+        """Act again after moves that failed in succession; `NotLeaderError` or a `StoreError`."""

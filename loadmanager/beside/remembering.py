@@ -1,0 +1,137 @@
+"""Keeps what is remembered of moves that are made beside a Pulsar in the store of the processes that may make them.
+
+One znode, written under the epoch: before Pulsar is asked for a move, and when the move has ended. Changes that arrive
+while a write is under way share the next one. Who is elected reads it before anything is moved.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import replace
+
+import structlog
+
+from loadmanager.core.leading.acting import Acts, MoveUnderWay
+from loadmanager.core.names import BrokerId
+from loadmanager.errors import InvalidRecordError, StaleEpochError, StoreError, TransactionFailedError
+from loadmanager.leader.term.election import Election
+from loadmanager.store import paths
+from loadmanager.store.base import Check, Create, MetadataStore, Op, Put
+from loadmanager.store.codec import decode, pack
+from loadmanager.wire.acting import decode_acts, encode_acts
+
+log = structlog.get_logger(__name__)
+
+_AGAIN_S = 1.0
+_UNREAD = "what an earlier term left is being read"
+
+
+class ActsMemory:
+    """`acts` is what is remembered. `open_moves` says why nothing may be moved yet: what earlier terms left is not
+    known, or not seen through; nothing once it is.
+    """
+
+    def __init__(self, store: MetadataStore, election: Election, failures_until_stop: int) -> None:
+        self._store = store
+        self._election = election
+        self._failures_until_stop = failures_until_stop
+        self._writing = asyncio.Lock()
+        self._written: Acts | None = None
+        self._exists = False
+        self.acts = Acts()
+        self.open_moves = _UNREAD
+
+    async def take_over(self) -> None:
+        """Begin with what the last term left; waits while the store does not say it. One that cannot be read leaves
+        `open_moves` said, until an operator says go on.
+        """
+        self.acts, self._written, self.open_moves = Acts(), None, _UNREAD
+        while True:
+            self._election.get_term()
+            try:
+                znode = await self._store.get(paths.BESIDE_MOVES)
+                break
+            except StoreError as error:
+                log.warning("moves_not_read", error=str(error))
+            await asyncio.sleep(_AGAIN_S)
+        self._exists = znode is not None
+        try:
+            if znode is not None:
+                self.acts = decode_acts(decode(znode.data, znode.path), znode.path).at(time.time())
+        except InvalidRecordError as error:
+            log.error("moves_unreadable", error=str(error))  # noqa: TRY400 - a state of the store, not of the code
+            self.open_moves = str(error)
+            return
+        left = len(self.acts.under_way)
+        self.open_moves = f"{left} of an earlier term are being seen through" if left else ""
+
+    async def begin(self, bundle: str, move: MoveUnderWay) -> None:
+        """Write down that a move begins. Raises `NotLeaderError` or a `StoreError`, and then it has not begun."""
+        self.acts = self.acts.begun(bundle, move)
+        try:
+            await self._write()
+        except BaseException:
+            self.acts = self.acts.not_begun(bundle)
+            raise
+
+    async def withdraw(self, bundle: str) -> None:
+        """A move that was written down does not begin after all."""
+        self.acts = self.acts.not_begun(bundle)
+        await self._write_now_or_later()
+
+    async def end(self, bundle: str, owner: BrokerId | None, *, is_cancelled: bool) -> None:
+        """A move under way has ended with the bundle at `owner`; if the store does not take that now, the next write
+        says it. Raises `NotLeaderError`.
+        """
+        self.acts = self.acts.ended(
+            bundle, owner, time.time(), is_cancelled=is_cancelled, failures_until_stop=self._failures_until_stop
+        )
+        await self._write_now_or_later()
+
+    async def go_on(self) -> None:
+        """An operator wants moves to be made again, whatever failed, or cannot be read. Raises `NotLeaderError` or a
+        `StoreError`.
+        """
+        failures = self.acts.failures
+        self.acts = self.acts.went_on()
+        try:
+            await self._write()
+        except BaseException:
+            self.acts = replace(self.acts, failures=failures)
+            raise
+        if not self.acts.under_way:
+            self.open_moves = ""
+
+    def seen_through(self) -> None:
+        """No move of an earlier term is open any more."""
+        self.open_moves = ""
+
+    async def _write_now_or_later(self) -> None:
+        try:
+            await self._write()
+        except StoreError as error:
+            log.warning("moves_not_written", error=str(error))
+
+    async def _write(self) -> None:
+        async with self._writing:
+            acts = self.acts
+            if acts is self._written:  # by whoever wrote last
+                return
+            term = self._election.get_term()
+            if not self._exists:
+                await self._store.ensure_path(paths.BESIDE)
+            try:
+                await self._store.commit(
+                    [Check(paths.EPOCH, term.epoch), self._op(pack(encode_acts(acts)))], session_id=term.session_id
+                )
+            except TransactionFailedError as error:
+                if error.index == 0:
+                    self._election.deposed()
+                    raise StaleEpochError("another process has taken over; this write had no effect") from None
+                self._exists = error.cause == "node_exists"
+                raise
+            self._exists, self._written = True, acts
+
+    def _op(self, data: bytes) -> Op:
+        return Put(paths.BESIDE_MOVES, data) if self._exists else Create(paths.BESIDE_MOVES, data)

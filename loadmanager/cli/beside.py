@@ -1,0 +1,168 @@
+"""`loadmanager beside`: look at how a Pulsar balances, judge it, and do it better if told to."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import socket
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+from aiohttp import web
+
+from loadmanager.beside.admin import PulsarAdmin
+from loadmanager.beside.checking import find_warnings, refuse_unfit
+from loadmanager.beside.credentials import TlsOptions
+from loadmanager.beside.reading import ReadOnlyStore
+from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.beside.service import BesideNode
+from loadmanager.beside.settings import PulsarSettings
+from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
+from loadmanager.cli.running import (
+    ANSWER_S,
+    BACKLOG,
+    GRACE_S,
+    keep_pauses_short,
+    listen,
+    open_store,
+    start_up,
+    store_of,
+    until_told_to_stop,
+    write_ready_file,
+)
+from loadmanager.config import BesideSettings
+from loadmanager.errors import ConfigurationError, StoreError
+from loadmanager.http.app import make_beside_app
+from loadmanager.serving import ServerLimits, serve_within
+from loadmanager.store.base import MetadataStore
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.zookeeper import ZooKeeperStore
+
+log = structlog.get_logger(__name__)
+
+
+def beside(
+    pulsar: Annotated[
+        str | None, typer.Option(metavar="URL", help="The ZooKeeper of the brokers, zk:host:2181; it is only read.")
+    ] = None,
+    admin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="URL", help="The web service of a broker, http://broker:8080; for more, say it again."),
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="YAML file; see config/beside.yaml.")] = None,
+    take_over: Annotated[  # noqa: FBT002 - a command-line flag
+        bool,
+        typer.Option("--take-over", help="In mode act: switch the brokers' own balancing off, and back at the end."),
+    ] = False,
+    ready_file: Annotated[Path | None, typer.Option(help='Write {"url": ...} here once all is read.')] = None,
+    log_json: Annotated[bool, typer.Option(help="Log JSON lines.")] = False,  # noqa: FBT002 - a command-line flag
+) -> None:
+    """Look at a Pulsar's balancing from beside it, and judge it; in mode act, move bundles in its stead.
+
+    By default (mode shadow) nothing is changed, anywhere.
+    """
+    given: dict[str, Any] = {"takeOver": True} if take_over else {}
+    given |= {} if pulsar is None else {"pulsarMetadataStoreUrl": pulsar}
+    given |= {} if not admin else {"adminUrls": admin}
+    settings = start_up(BesideSettings, config, given, json_lines=log_json)
+    try:
+        settings.folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        fail(f"folder {settings.folder}: {error.strerror}", EXIT_CONFIGURATION)
+    asyncio.run(_run(settings, ready_file))
+
+
+async def _run(settings: BesideSettings, ready_file: Path | None) -> None:
+    listener = listen(settings.key("web_service_port"), settings.bind_address, settings.web_service_port)
+    pulsar = await _open_pulsar(settings, listener)
+    try:
+        await _beside(settings, ReadOnlyStore(pulsar), listener, ready_file)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+    except (PulsarRefusedError, PulsarUnreachableError, StoreError) as error:
+        fail(str(error), EXIT_FAILURE)
+    finally:
+        listener.close()
+        await pulsar.close()
+
+
+async def _open_pulsar(settings: BesideSettings, listener: socket.socket) -> ZooKeeperStore:
+    url = settings.pulsar_metadata_store_url
+    try:
+        store = store_of(url, settings, create_chroot=False)
+        await store.start()
+    except (ConfigurationError, StoreError) as error:
+        listener.close()
+        code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
+        fail(f"{settings.key('pulsar_metadata_store_url')} {url}: {error}", code)
+    return store
+
+
+async def _beside(
+    settings: BesideSettings, pulsar: ReadOnlyStore, listener: socket.socket, ready_file: Path | None
+) -> None:
+    async with _admin_of(settings) as admin:
+        told = await refuse_unfit(pulsar, admin, settings)
+        for warning in await find_warnings(pulsar, told):
+            log.warning("pulsar", warning=warning)
+        live = PulsarSettings(told, settings)
+        for fault in live.faults:
+            log.warning("setting_left_out", fault=fault)
+        store = await _open_state_store(settings, listener)
+        try:
+            await _serve(settings, live, pulsar, store, admin, listener, ready_file)
+        finally:
+            await store.close()
+
+
+def _admin_of(settings: BesideSettings) -> PulsarAdmin:
+    tls = TlsOptions(
+        trust_certs=settings.tls_trust_certs_file_path,
+        certificate=settings.tls_certificate_file_path,
+        key=settings.tls_key_file_path,
+        allow_insecure=settings.tls_allow_insecure_connection,
+        hostname_verification=settings.tls_hostname_verification_enable,
+    )
+    timeout_s = settings.admin_timeout_ms / 1000
+    return PulsarAdmin(settings.admin_urls, token_file=settings.token_file, tls=tls, timeout_s=timeout_s)
+
+
+async def _open_state_store(settings: BesideSettings, listener: socket.socket) -> MetadataStore:
+    """Where this process is elected, among others, or alone in its memory."""
+    if settings.state_store_url:
+        return await open_store(settings.key("state_store_url"), settings.state_store_url, settings, listener)
+    store = MemoryStore(MemoryCluster(time.monotonic), session_timeout_s=settings.session_timeout_s)
+    await store.start()
+    return store
+
+
+async def _serve(
+    settings: BesideSettings,
+    live: PulsarSettings,
+    pulsar: ReadOnlyStore,
+    store: MetadataStore,
+    admin: PulsarAdmin,
+    listener: socket.socket,
+    ready_file: Path | None,
+) -> None:
+    host = settings.advertised_address or settings.bind_address
+    port = listener.getsockname()[1]
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    url = f"http://{address}"
+    node = BesideNode(settings, live, pulsar, store, admin, address, url, secrets.randbits(63))
+    runner = await serve_within(make_beside_app(node), ServerLimits.of(settings), ANSWER_S)
+    try:
+        await node.start()
+        keep_pauses_short()
+        await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        log.info("beside", url=url, mode=settings.mode, pulsar=settings.pulsar_metadata_store_url)
+        if ready_file is not None:
+            write_ready_file(ready_file, url)
+        await until_told_to_stop(node.failure)
+        log.info("stopping", url=url)
+    finally:
+        await node.stop()
+        await asyncio.wait_for(runner.cleanup(), GRACE_S)

@@ -1,0 +1,97 @@
+"""The figures of what happened in a range, and of what worlds of it come to, by the simulator's cost model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from loadmanager.config import Settings, values_as_text, with_overrides
+from loadmanager.history.reader import History, OnFault
+from loadmanager.history.schemas import BROKER_REPORTS, LOAD_COLUMNS, MOVES, RESOURCE_COLUMNS
+from loadmanager.sim.composing import world_rules
+from loadmanager.sim.cost import CostModel
+from loadmanager.sim.happened import BrokerLoads, Happened, what_happened
+from loadmanager.sim.recorded import BrokerRows, RecordedRange, recorded_world
+from loadmanager.sim.running import with_strategy
+from loadmanager.sim.scenario import Rules
+from loadmanager.sim.world import Progress
+from loadmanager.whatif.ranges import Stretch
+
+_MIB = 1024 * 1024
+_NONE: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """`imbalance` is how the busiest broker compares with the level of all (see `sim.result`), the mean over time;
+    `worst_usage` the highest usage of any broker, a fraction; `moves` those done, and what their bundles carried.
+    """
+
+    imbalance: float
+    worst_usage: float
+    moves: float
+    moved_mib_per_s: float
+
+
+def settings_with(settings: Settings, strategy: str, overrides: Mapping[str, str] = _NONE) -> Settings:
+    """The same settings with this strategy, or NAME+NAME (empty: theirs), and with these overrides.
+
+    Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
+    """
+    texts = values_as_text(settings)
+    chosen = {key: str(value) for key, value in with_strategy(texts, strategy).items() if texts.get(key) != value}
+    return with_overrides(settings, {**chosen, **overrides}, "--set")
+
+
+def simulate(
+    recorded: RecordedRange, settings: Settings, step_s: float, observe: Callable[[Progress], None] | None = None
+) -> Figures:
+    """What a world comes to that carries the recorded loads."""
+    world = recorded_world(recorded, settings.planner_settings(), rules=world_rules(Rules(), settings))
+    result = world.run(recorded.duration_s, step_s, observe)
+    imbalance = result.series.imbalance[~np.isnan(result.series.imbalance)]
+    return Figures(
+        float(imbalance.mean()) if len(imbalance) else 1.0,
+        result.worst_usage,
+        float(len(result.moves)),
+        sum(move.load for move in result.moves) / _MIB,
+    )
+
+
+def happened_in(
+    history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None = None
+) -> Happened:
+    """What the brokers reported in the range. Raises `ValueError` when none did."""
+    rows = list(history.rows(BROKER_REPORTS, stretch.from_ms, stretch.to_ms, on_fault=on_fault))
+    if not rows:
+        raise ValueError("no broker has reported in the range")
+
+    def columns(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - numpy's array
+        return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
+
+    reports = BrokerRows(
+        np.array([(row["at_ms"] - stretch.from_ms) / 1000 for row in rows]),
+        np.array([row["broker"] for row in rows], dtype=object),
+        columns(RESOURCE_COLUMNS[1::2]),
+        np.array([row["version"] for row in rows], dtype=object),
+        np.array([row["load_manager_class"] for row in rows], dtype=object),
+    )
+    topics = np.array([row["topics"] for row in rows], dtype=np.int64)
+    loads = BrokerLoads(columns(LOAD_COLUMNS), topics, columns(RESOURCE_COLUMNS[0::2]))
+    return what_happened(reports, loads, settings.planner_settings(), CostModel(), stretch.duration_s, step_s)
+
+
+def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = None) -> tuple[int, float]:
+    """How many moves of ours were completed in the range, and what their bundles carried when they began, bytes/s."""
+    done, moved = 0, 0.0
+    began: dict[tuple[int, int], float] = {}
+    for row in history.rows(MOVES, stretch.from_ms, stretch.to_ms, on_fault=on_fault):
+        if row["kind"] == "began":
+            began[row["epoch"], row["sequence"]] = (row["msg_throughput_in"] or 0) + (row["msg_throughput_out"] or 0)
+        elif row["kind"] == "done":
+            done += 1
+            moved += began.get((row["epoch"], row["move"]), 0.0)
+    return done, moved

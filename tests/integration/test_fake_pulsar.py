@@ -1,0 +1,34 @@
+"""The fake Pulsar in a real ZooKeeper: sessions that end take what they held along there too."""
+
+from __future__ import annotations
+
+import pytest
+from support.fake_pulsar import FakePulsar
+from support.stores import ZooKeeperWorld
+
+from loadmanager.beside.admin import PulsarAdmin
+from loadmanager.core.names import BundleName
+from loadmanager.embedded.zookeeper import ZooKeeperServer
+from loadmanager.store import foreign
+
+BUNDLE = BundleName.parse("lm/bench/0x00000000_0x40000000")
+
+
+@pytest.mark.zookeeper
+async def test_a_bundle_moves_and_is_nobodys_when_its_owner_dies(zookeeper: ZooKeeperServer, chroot: str) -> None:
+    world = ZooKeeperWorld(zookeeper, chroot)
+    async with FakePulsar(world) as pulsar:
+        _, owner, to = pulsar.brokers
+        await pulsar.add_namespace("lm/bench", owners=[owner.broker_id])
+        pulsar.load(str(BUNDLE), rate=100.0)
+        await pulsar.report()
+        assert await foreign.find_pulsar(pulsar.operator) == "/admin/clusters"
+        async with PulsarAdmin(pulsar.urls[:1], timeout_s=30.0) as admin:
+            admin.trust(pulsar.urls)
+            await admin.unload(BUNDLE, to.broker_id)
+            await admin.look_up(BUNDLE)
+            assert await pulsar.owner(str(BUNDLE)) == to.broker_id
+            await pulsar.kill(to)
+            assert await pulsar.owner(str(BUNDLE)) is None
+            assert len(await admin.brokers()) == 2
+    await world.close()

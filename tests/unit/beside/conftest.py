@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+from support.fake_pulsar import FakePulsar
+from support.stores import MemoryWorld
+
+
+@pytest.fixture
+async def world() -> AsyncIterator[MemoryWorld]:
+    world = MemoryWorld()
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def pulsar(world: MemoryWorld) -> AsyncIterator[FakePulsar]:
+    """Three brokers, and `lm/bench` with four bundles that nobody owns yet."""
+    async with FakePulsar(world) as pulsar:
+        await pulsar.add_namespace("lm/bench", bundles=4)
+        yield pulsar
