@@ -48,10 +48,9 @@ def command(
         @wraps(make)
         def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
             request = make(**given)
+            show_it = shown
             if as_json:
                 request, show_it = request.for_programs or request, _show_json
-            else:
-                show_it = shown
             _carry_out(request, _urls(url), timeout, show_it)
 
         own = inspect.signature(make, eval_str=True)
