@@ -78,8 +78,6 @@ class SheddingLoop:
         self.last_cycle_s = 0.0
         self.strategy_metrics: Mapping[str, float] = {}
         """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
-        self.listeners: list[Callable[[Plan], None]] = []
-        """Told each plan, before anything of it is done."""
 
     async def run(self) -> None:
         """Pause, decide, have it carried out, for as long as the term lasts; no round waits for moves."""
@@ -121,8 +119,6 @@ class SheddingLoop:
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1
         self.strategy_metrics = plan.metrics
-        for listen in self.listeners:
-            listen(plan)
         steps = [step for step in plan.steps if isinstance(step, Unload)]
         is_dry_run = self._view.laid_down.controls.dry_run
         log.info(

@@ -392,11 +392,19 @@ async def test_whoever_listens_is_told_each_plan_before_anything_of_it_is_done()
     async with a_leader() as (cluster, leader):
         await _hot_and_cold(cluster)
         told: list[tuple[Plan, int]] = []
-        shedding = leader.node.shedding
-        shedding.listeners.append(lambda plan: told.append((plan, len(cluster.brokers["b1:8080"].unloads))))
+        node, owner = leader.node, cluster.brokers["b1:8080"]
+        shedding = SheddingLoop(
+            node.desk,
+            node.executor,
+            node.election,
+            node.journal,
+            node.view,
+            node.live,
+            on_plan=lambda plan: told.append((plan, len(owner.unloads))),
+        )
         plan = await shedding.cycle()
         assert told == [(plan, 0)]
-        assert len(cluster.brokers["b1:8080"].unloads) == len(plan.steps) == 1
+        assert len(owner.unloads) == len(plan.steps) == 1
 
 
 async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None:
