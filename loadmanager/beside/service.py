@@ -11,18 +11,24 @@ import time
 
 import structlog
 
+from loadmanager.beside import scoring
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.diary import BoundedFile, Diary
 from loadmanager.beside.fenced import FencedRecord
 from loadmanager.beside.hands import Hands
+from loadmanager.beside.judging import Judge, SettingsOfBoth, tell_score
 from loadmanager.beside.ordering import ShadowDrains, ShadowPlans, Unloads
 from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
+from loadmanager.beside.scores import Scores
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.beside.take_over import TakeOver
+from loadmanager.beside.verdict import Where
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
+from loadmanager.core.ownership import Registration
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
@@ -75,6 +81,9 @@ class BesideNode(Candidate):
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.diary = Diary(settings.folder)
+        self.scores = self._make_scores()
+        self.judge = self._make_judge(seed)
         self.hands = Hands(
             settings,
             live,
@@ -87,6 +96,7 @@ class BesideNode(Candidate):
             self.desk,
             self.operators,
             self.journal,
+            lambda plan: self.judge.planned(plan, self.desk.snapshot()),
         )
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
@@ -97,6 +107,17 @@ class BesideNode(Candidate):
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
         self._swept = 0
+        self._registered: frozenset[Registration] = frozenset()
+
+    def _make_scores(self) -> Scores:
+        file = BoundedFile(self.settings.folder / "scores.jsonl")
+        told = tell_score(self.diary)
+        return Scores(lambda: self.live.current, self.settings.strategies, scoring.ask, told, file)
+
+    def _make_judge(self, seed: int) -> Judge:
+        live, where = self.live, Where(self.settings.folder, self.service_url)
+        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current)
+        return Judge(both, self.diary, self.scores, where, seed, is_acting=self.settings.mode == "act")
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
@@ -112,6 +133,7 @@ class BesideNode(Candidate):
         await self.intake.settled()
         await self.picture.settled()
         self._spawn(self.brokers.run(), "brokers")
+        self._spawn(self.judge.run(), "judge")
         self._stand()
 
     async def stop(self) -> None:
@@ -156,7 +178,7 @@ class BesideNode(Candidate):
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
-        return scrape_of_moves(self)
+        return scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
@@ -183,12 +205,17 @@ class BesideNode(Candidate):
         """Pulsar's store has something new."""
         self._admin.trust(_web_services(self.view))
         self.brokers.changed(self.picture.dynamic)
+        registered = frozenset(self.view.registrations.values())
+        for each in self._registered - registered:
+            self.judge.left(each, _now_ms())
+        self._registered = registered
         if self.view.unsettled != self._swept:
             self._swept = self.view.unsettled
             self.executor.membership_changed()
 
     def _on_moved(self, seen: Sighted) -> None:
         """A bundle has another owner."""
+        self.judge.seen(seen)
         if seen.before is not None and not seen.by_us and self.view.is_registered(seen.before):
             self.view.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
 
@@ -222,10 +249,15 @@ class BesideNode(Candidate):
 
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)
+        self.judge.rest()
 
     async def _put_down(self, error: Exception) -> None:
         del error
         await self.hands.put_down()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _web_services(view: ClusterView) -> list[str]:
