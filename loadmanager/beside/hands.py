@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
 from loadmanager.beside.healing import Healer
@@ -13,6 +15,7 @@ from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned
 from loadmanager.beside.splitting import PulsarReshaper
 from loadmanager.config import BesideSettings
+from loadmanager.core.plan import Plan
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.balancing.plans import PlanKeeper
 from loadmanager.leader.balancing.rounds import ReshapingLoop
@@ -45,6 +48,7 @@ class Hands:
         desk: Desk,
         operators: Operators,
         journal: Journal,
+        on_plan: Callable[[Plan], None],
     ) -> None:
         self.memory = ActsMemory(store, election, settings.failures_until_stop)
         self.rails = Rails(settings, view, picture, brokers, self.memory)
@@ -60,7 +64,7 @@ class Hands:
             desk.churn,
             desk.recorder,
         )
-        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails)
+        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan)
         self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, journal, live)
         self.reshaping = ReshapingLoop(view, desk, self.reshaper, election, journal, live)
         self.drains = Drainer(view, desk, self.executor, operators, journal, live)
