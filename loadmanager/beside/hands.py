@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.fenced import FencedRecord
 from loadmanager.beside.healing import Healer
 from loadmanager.beside.ledger import FollowingLedger
 from loadmanager.beside.owners import PulsarOwners
@@ -27,6 +28,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.operators import Operators
+from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
 
 
@@ -50,7 +52,7 @@ class Hands:
         journal: Journal,
         on_plan: Callable[[Plan], None],
     ) -> None:
-        self.memory = ActsMemory(store, election, settings.failures_until_stop)
+        self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
         self.rails = Rails(settings, view, picture, brokers, self.memory)
         owned = Owned(picture, admin, election)
         self.healer = Healer(self.memory, owned, journal)

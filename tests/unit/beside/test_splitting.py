@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -123,11 +124,11 @@ async def test_in_shadow_it_is_said_what_would_have_been_split_and_what_stops_it
 
 async def test_a_dry_run_and_a_freeze_hold_for_splits(beside: Beside) -> None:
     node = await leader(beside)
-    await node.operators.set_dry_run(on=True)
+    await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
     await eventually(lambda: node.view.laid_down.controls.dry_run)
     await node.hands.reshaping.round()
     assert len(said(node, "would_split")) == 1
-    await node.operators.freeze("maintenance")
+    await node.operators.update_controls(lambda controls: replace(controls, frozen="maintenance"))
     await eventually(lambda: node.view.laid_down.controls.frozen)
     await beside.pulsar.report()
     await node.hands.reshaping.round()
