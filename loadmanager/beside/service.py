@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import structlog
 
@@ -41,7 +42,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.scraping import scrape_of_moves
+from loadmanager.leader.scraping import scrape_of_moves, splits_of
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
@@ -178,7 +179,8 @@ class BesideNode(Candidate):
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
-        return scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
+        counted = scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
+        return replace(counted, splits=splits_of(self.hands.reshaper))
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
@@ -238,6 +240,8 @@ class BesideNode(Candidate):
         await self.hands.healer.run(self.view.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
+        if self.settings.splits_enabled:
+            group.create_task(self._split())
         if self.settings.mode == "act":
             group.create_task(self.drains.run())
 
@@ -246,6 +250,10 @@ class BesideNode(Candidate):
         await self.intake.seeded.wait()
         await self.shedding.begin_cycle()
         await self.shedding.run()
+
+    async def _split(self) -> None:
+        await self.picture.seeded.wait()
+        await self.hands.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)
