@@ -33,8 +33,8 @@ from loadmanager.leader.port import LeadershipPort, NodePort
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
-    "this is a process beside a Pulsar, whose brokers place bundles and keep namespaces, policies and settings: ask them,"
-    " as pulsar-admin does"
+    "this is a process beside a Pulsar, whose brokers place bundles and keep namespaces, policies and settings: ask"
+    " them, as pulsar-admin does"
 )
 
 

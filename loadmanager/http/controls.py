@@ -53,7 +53,9 @@ class ControlHandlers:
                 body_model=HoldOff,
                 statuses=(204, 404, 409),
             ),
-            Operation("DELETE", f"{_BROKER}/hold-off", "let its bundles wait no longer", self.let_go, statuses=(204, 409)),
+            Operation(
+                "DELETE", f"{_BROKER}/hold-off", "let its bundles wait no longer", self.let_go, statuses=(204, 409)
+            ),
         ]
 
     def of_balancing(self) -> list[Operation]:
