@@ -79,7 +79,7 @@ class Diary:
         self._records_file = None if folder is None else BoundedFile(folder / "diary.jsonl")
         self._paragraphs: deque[str] = deque(maxlen=kept)
         self._records: deque[dict[str, Any]] = deque(maxlen=kept)
-        self._zone = zone
+        self.zone = zone
         self._counted: Counter[JudgingReason] = Counter()
         self._quiet_since_ms: int | None = None
         self._rounds = 0
@@ -101,7 +101,7 @@ class Diary:
 
     def note(self, at_ms: int, first: str, *lines: str) -> None:
         """A paragraph of one or more lines; an hour without one begins with it."""
-        when = datetime.fromtimestamp(at_ms / 1000, self._zone).astimezone(self._zone)
+        when = datetime.fromtimestamp(at_ms / 1000, self.zone).astimezone(self.zone)
         text = "\n".join([f"{when:%Y-%m-%d %H:%M} {first}", *(f"    {line}" for line in lines)])
         self._paragraphs.append(text)
         if self._text_file is not None:

@@ -4,7 +4,7 @@
     ----------------------------------    ----
     its destination                       it has landed
     its source, or another broker         it is over: its unload never began, or Pulsar placed the bundle elsewhere
-    nobody                                it is looked up once, and Pulsar places it
+    nobody                                it is looked up, and Pulsar places it
 
 Until all were looked at, rails stop everything. The unload of a process that was paused may still come after that:
 then it is one bundle that Pulsar places anew.

@@ -3,7 +3,7 @@
     transition       what is done
     ----------       ------------
     release          rails are asked; the move is written down under the epoch of the term; then the view says Releasing
-    complete,        Pulsar's metadata are read; what nobody owns is looked up once; the view says what is true then,
+    complete,        Pulsar's metadata are read; what nobody owns is looked up; the view says what is true then,
     abandon          whatever the transition would have made, and the move is written down as ended
 
 A bundle that the view says to be Releasing is under way by a move of ours; nobody else's word changes it there. When a

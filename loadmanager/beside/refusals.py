@@ -33,7 +33,8 @@ _NO_PULSAR = "no answer of a Pulsar: give the web service of a broker, such as h
 class PulsarRefusedError(LoadManagerError):
     """Pulsar answered, and not with what was asked for.
 
-    `status` is the answer's, 200 too if what came with it is of no use; `reason` is Pulsar's own word, maybe empty.
+    `status` is the answer's, 200 too if what came with it is of no use; 0 without an answer of its own: a broker that
+    cannot be asked where it says that it is. `reason` is Pulsar's own word, maybe empty.
     """
 
     def __init__(self, message: str, status: int, reason: str = "") -> None:

@@ -16,6 +16,7 @@ from loadmanager.leader.term.election import Election
 
 log = structlog.get_logger(__name__)
 
+_LOOKUPS = 3
 _AGAIN_S = 1.0
 
 
@@ -49,19 +50,22 @@ class Owned:
         self._election = election
 
     async def find(self, name: BundleName) -> Registration | None:
-        """Who owns a bundle; if nobody does, it is looked up once, so that Pulsar places it.
+        """Who owns a bundle; if nobody does, it is looked up a few times, so that Pulsar places it.
 
-        Waits while Pulsar's metadata cannot be read, for as long as the term lasts: `NotLeaderError` when it is over.
+        The first lookup fails if its destination has died: then Pulsar's leader has forgotten that, and the next one
+        has it placed. Waits while Pulsar's metadata cannot be read, for as long as the term lasts: `NotLeaderError`
+        when it is over.
         """
-        owner = await self._read(name)
-        if owner is None:
+        for _ in range(_LOOKUPS):
+            owner = await self._read(name)
+            if owner is not None:
+                return owner
             self._election.get_term()
             try:
                 await self._admin.look_up(name)
             except (PulsarRefusedError, PulsarUnreachableError) as error:
                 log.warning("bundle_not_placed", bundle=str(name), error=str(error))
-            owner = await self._read(name)
-        return owner
+        return await self._read(name)
 
     async def _read(self, name: BundleName) -> Registration | None:
         while True:

@@ -8,6 +8,7 @@ from loadmanager.config import BesideSettings, Settings, dynamic_keys, text_of
 from loadmanager.decide.broker_settings import BrokerSettings
 from loadmanager.decide.settings import settings_for, usable_settings
 from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.overrides import usable_overrides
 
 HISTORY = "history"
 """The folder of the recorded history, in the folder of the process."""
@@ -28,13 +29,19 @@ class PulsarSettings(LiveSettings):
         self._forced = {**_forced(ours), **ours.overrides}
         texts, self.faults = usable_settings(told.texts, f"the broker at {told.url}")
         settings_for(ours.overrides, _WHERE)
+        self._told = settings_for(texts, _WHERE)
+        self._dynamic: Mapping[str, str] = {}
+        self.theirs = self._told
+        """What Pulsar's own leader goes by: nothing is forced or overridden."""
         super().__init__(settings_for({**texts, **self._forced, **_of_process(told.cluster, ours)}, _WHERE))
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:
         """Pulsar's dynamic configuration, of which most is about other things; what is wrong with the rest."""
-        return super().apply(
-            {key: text for key, text in overrides.items() if key in _DYNAMIC and key not in self._forced}
-        )
+        known = {key: text for key, text in overrides.items() if key in _DYNAMIC}
+        if known != self._dynamic:
+            self._dynamic = known
+            self.theirs = usable_overrides(self._told, known)[0]
+        return super().apply({key: text for key, text in known.items() if key not in self._forced})
 
 
 def _forced(ours: BesideSettings) -> dict[str, str]:

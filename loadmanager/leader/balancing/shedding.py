@@ -144,7 +144,9 @@ class SheddingLoop:
 
     def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
         """The steps that nothing stops, and why each is made; the others are shown."""
-        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
+        # Of several verdicts of a broker, why it sheds is the one that led here, and not what is wrong with its report.
+        ordered = sorted(plan.verdicts, key=lambda verdict: verdict.acted)
+        verdicts = {verdict.subject: verdict for verdict in ordered}
         unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
         for step in steps:
             because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]

@@ -91,3 +91,24 @@ def test_settings_of_brokers_that_cannot_be_used_are_left_out_and_said() -> None
 def test_overrides_that_cannot_be_used_are_refused(overrides: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="overrides"):
         PulsarSettings(told(), settings({"overrides": overrides}))
+
+
+def test_what_pulsars_own_leader_goes_by_is_known_beside_what_plans_go_by(tmp_path: Path) -> None:
+    ours = settings({"folder": str(tmp_path), "overrides": {"loadBalancerBrokerThresholdShedderPercentage": "5"}})
+    live = PulsarSettings(
+        told(loadBalancerBrokerThresholdShedderPercentage="25", loadBalancerSheddingEnabled="false"), ours
+    )
+    theirs = live.theirs
+    assert (theirs.load_balancer_broker_threshold_shedder_percentage, theirs.load_balancer_shedding_enabled) == (
+        25,
+        False,
+    )
+    live.apply({"loadBalancerSheddingEnabled": "true", "loadBalancerSheddingIntervalMinutes": "3", "else": "1"})
+    assert (live.theirs.load_balancer_shedding_enabled, live.theirs.load_balancer_shedding_interval_minutes) == (
+        True,
+        3,
+    )
+    assert live.theirs.load_balancer_broker_threshold_shedder_percentage == 25
+    assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
+    live.apply({})
+    assert live.theirs == theirs
