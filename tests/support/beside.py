@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+from aiohttp import web
 from support.fake_pulsar import FakePulsar
 from support.nodes import PATIENT, Connect, Reply, in_memory
 from support.servers import end_app, listen, serve_app
@@ -44,6 +45,8 @@ class Beside:
     store: MetadataStore
     folder: Path
     nodes: list[BesideNode] = field(default_factory=list)
+    apps: list[web.Application] = field(default_factory=list)
+    """What answers for each of them."""
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def start(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
@@ -58,7 +61,8 @@ class Beside:
         pulsars = ReadOnlyStore(await self.pulsar.world.connect())
         node = BesideNode(settings, live, pulsars, await self.connect(), admin, f"beside-{len(self.nodes)}", url, 1)
         self.nodes.append(node)
-        self._stack.push_async_callback(end_app, await serve_app(make_beside_app(node), listener))
+        self.apps.append(make_beside_app(node))
+        self._stack.push_async_callback(end_app, await serve_app(self.apps[-1], listener))
         self._stack.push_async_callback(node.stop)
         await node.start()
         await eventually(lambda: not node.brokers.unknown())
