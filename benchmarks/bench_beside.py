@@ -145,7 +145,7 @@ async def watch(store: ReadOnlyStore) -> None:
     await intake.settled()
     say(bundles=len(intake.owners), brokers=len(view.brokers), faults=len(view.faults))
     while await loop.run_in_executor(None, sys.stdin.readline):
-        say(seeded=intake.is_seeded, reports=intake.reports_applied)
+        say(seeded=intake.seeded.is_set(), reports=intake.reports_applied)
     running.cancel()
 
 

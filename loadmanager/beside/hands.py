@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
 from loadmanager.beside.healing import Healer
@@ -12,6 +14,7 @@ from loadmanager.beside.rails import Rails
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned
 from loadmanager.config import BesideSettings
+from loadmanager.core.plan import Plan
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.balancing.plans import PlanKeeper
 from loadmanager.leader.balancing.shedding import SheddingLoop
@@ -43,6 +46,7 @@ class Hands:
         desk: Desk,
         operators: Operators,
         journal: Journal,
+        on_plan: Callable[[Plan], None],
     ) -> None:
         self.memory = ActsMemory(store, election, settings.failures_until_stop)
         self.rails = Rails(settings, view, picture, brokers, self.memory)
@@ -58,7 +62,7 @@ class Hands:
             desk.churn,
             desk.recorder,
         )
-        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails)
+        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan)
         self.drains = Drainer(view, desk, self.executor, operators, journal, live)
         self.plans = PlanKeeper(view, desk, self.executor, live)
 

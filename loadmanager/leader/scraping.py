@@ -21,7 +21,6 @@ from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import Sample, Scrape
 from loadmanager.leader.recording.journal import Journal
@@ -34,6 +33,15 @@ _SPLIT_REASONS = {**PULSAR_REASONS, SplitReason.ADMIN_SPLIT: "Admin"}
 _MERGE_REASONS = (MergeReason.COLD_NEIGHBOURS, MergeReason.ADMIN_MERGE)
 
 
+class TakesIn(Protocol):
+    """Whoever keeps the view equal to what brokers say."""
+
+    @property
+    def reports_applied(self) -> int: ...
+    @property
+    def records_rejected(self) -> int: ...
+
+
 class Counting(Protocol):
     """The parts that count of whatever plans and moves bundles."""
 
@@ -41,7 +49,6 @@ class Counting(Protocol):
     drains: Drainer
     election: Election
     executor: Executor
-    intake: Intake
     journal: Journal
     persistence: Persistence
     plans: PlanKeeper
@@ -52,6 +59,8 @@ class Counting(Protocol):
 
     @property
     def is_leading(self) -> bool: ...
+    @property
+    def intake(self) -> TakesIn: ...
 
 
 class CountingOwners(Counting, Protocol):
