@@ -28,8 +28,8 @@ from loadmanager.beside.verdict import Where
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
-from loadmanager.core.plan import Verdict
 from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
