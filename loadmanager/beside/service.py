@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import structlog
 
@@ -29,6 +30,7 @@ from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
 from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
@@ -41,7 +43,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.scraping import scrape_of_moves
+from loadmanager.leader.scraping import scrape_of_moves, splits_of
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
@@ -161,7 +163,7 @@ class BesideNode(Candidate):
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,
             acting=not stops,
-            obstacles=[stop.sentence() for stop in stops],
+            obstacles=[_with_remedy(stop) for stop in stops],
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             brokers=len(self.view.registrations),
@@ -178,7 +180,8 @@ class BesideNode(Candidate):
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
-        return scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
+        counted = scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
+        return replace(counted, splits=splits_of(self.hands.reshaper))
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
@@ -238,6 +241,8 @@ class BesideNode(Candidate):
         await self.hands.healer.run(self.view.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
+        if self.settings.splits_enabled:
+            group.create_task(self._split())
         if self.settings.mode == "act":
             group.create_task(self.drains.run())
 
@@ -246,6 +251,10 @@ class BesideNode(Candidate):
         await self.intake.seeded.wait()
         await self.shedding.begin_cycle()
         await self.shedding.run()
+
+    async def _split(self) -> None:
+        await self.intake.seeded.wait()
+        await self.hands.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)
@@ -258,6 +267,10 @@ class BesideNode(Candidate):
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _with_remedy(stop: Verdict) -> str:
+    return f"{stop.sentence()}; to change it: {stop.remedy()}"
 
 
 def _web_services(view: ClusterView) -> list[str]:
