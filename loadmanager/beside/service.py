@@ -30,6 +30,7 @@ from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
 from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
@@ -170,7 +171,7 @@ class BesideNode(Candidate):
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,
             acting=not stops,
-            obstacles=[stop.sentence() for stop in stops],
+            obstacles=[_with_remedy(stop) for stop in stops],
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             brokers=len(self.view.registrations),
@@ -260,7 +261,7 @@ class BesideNode(Candidate):
         await self.shedding.run()
 
     async def _split(self) -> None:
-        await self.picture.seeded.wait()
+        await self.intake.seeded.wait()
         await self.hands.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
@@ -274,6 +275,10 @@ class BesideNode(Candidate):
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _with_remedy(stop: Verdict) -> str:
+    return f"{stop.sentence()}; to change it: {stop.remedy()}"
 
 
 def _web_services(view: ClusterView) -> list[str]:
