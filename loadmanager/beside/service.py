@@ -126,7 +126,7 @@ class BesideNode(Candidate):
             where,
             seed,
             is_acting=self.settings.mode == "act",
-            is_there=self.picture.owners.__contains__,
+            is_there=self.intake.owners.__contains__,
         )
 
     async def start(self) -> None:
