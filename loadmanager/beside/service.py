@@ -252,7 +252,7 @@ class BesideNode(Candidate):
         await self.shedding.run()
 
     async def _split(self) -> None:
-        await self.picture.seeded.wait()
+        await self.intake.seeded.wait()
         await self.hands.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
