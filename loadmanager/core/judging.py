@@ -221,6 +221,9 @@ class _Round:
 
     def __init__(self, rounds: Rounds) -> None:
         self.steps = {step.bundle: step for step in rounds.ours.steps if isinstance(step, Unload)}
+        self.by_source: dict[Registration, list[str]] = {}
+        for step in self.steps.values():
+            self.by_source.setdefault(step.source, []).append(step.bundle)
         self.said = {verdict.subject: verdict for verdict in rounds.ours.verdicts}
         self.pulsars_steps = {step.bundle: step for step in rounds.pulsars.steps if isinstance(step, Unload)}
         self.pulsars_said = {verdict.subject: verdict for verdict in rounds.pulsars.verdicts}
@@ -497,8 +500,9 @@ def _compare(move: _Move) -> tuple[JudgingReason, tuple[Verdict, ...]]:
 
 def _others_of(move: _Move) -> list[str]:
     """The other bundles that our round takes from the same broker."""
-    steps = () if move.round is None else move.round.steps.values()
-    return [step.bundle for step in steps if step.source == move.before and step.bundle != move.bundle]
+    if move.round is None or move.before is None:
+        return []
+    return [bundle for bundle in move.round.by_source.get(move.before, ()) if bundle != move.bundle]
 
 
 def _ours_of(move: _Move) -> tuple[Verdict, ...]:
