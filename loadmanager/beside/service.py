@@ -30,6 +30,7 @@ from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
 from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
@@ -162,7 +163,7 @@ class BesideNode(Candidate):
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,
             acting=not stops,
-            obstacles=[stop.sentence() for stop in stops],
+            obstacles=[_with_remedy(stop) for stop in stops],
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             brokers=len(self.view.registrations),
@@ -266,6 +267,10 @@ class BesideNode(Candidate):
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _with_remedy(stop: Verdict) -> str:
+    return f"{stop.sentence()}; to change it: {stop.remedy()}"
 
 
 def _web_services(view: ClusterView) -> list[str]:
