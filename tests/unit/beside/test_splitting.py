@@ -228,8 +228,4 @@ async def test_a_namespace_that_is_left_out_keeps_its_bundles(beside: Beside) ->
     await node.hands.reshaping.round()
     assert asked_to_split(beside) == []
     (entry,) = said(node, "would_split")
-<<<<<<< HEAD
-=======
-    assert entry["reason"] != RailReason.NAMESPACE_LEFT_OUT.value
->>>>>>> main
     assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
