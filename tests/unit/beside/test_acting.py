@@ -455,7 +455,8 @@ async def test_a_broker_that_dies_in_the_middle_of_a_move_leaves_a_bundle_that_s
 ) -> None:
     node = await beside.leader(move_timeout_ms=5_000)
     await beside.pulsar.elect(beside.pulsar.brokers[2])
-    await eventually(lambda: node.intake.pulsars_leader == beside.pulsar.brokers[2].broker_id)
+    leader = beside.pulsar.brokers[2].broker_id
+    await eventually(lambda: node.intake.pulsars_leader == leader and node.view.is_fresh)
     dying, to = beside.pulsar.brokers[number], beside.pulsar.brokers[1]
     if number == 0:
         beside.pulsar.faults.kill("/unload", at=dying.broker_id, done=done)
