@@ -119,7 +119,15 @@ class BesideNode(Candidate):
     def _make_judge(self, seed: int) -> Judge:
         live, where = self.live, Where(self.settings.folder, self.service_url)
         both = SettingsOfBoth(lambda: live.theirs, lambda: live.current)
-        return Judge(both, self.diary, self.scores, where, seed, is_acting=self.settings.mode == "act")
+        return Judge(
+            both,
+            self.diary,
+            self.scores,
+            where,
+            seed,
+            is_acting=self.settings.mode == "act",
+            is_there=self.intake.owners.__contains__,
+        )
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.

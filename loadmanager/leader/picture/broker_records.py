@@ -32,8 +32,8 @@ _Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
 
 
 class BrokerRecords:
-    """Takes them in. `parse` reads the names of bundles, as in `report_of`. `find_fault` says why no load is to be taken
-    from a record that can be read, None when it is.
+    """Takes them in. `parse` reads the names of bundles, as in `report_of`. `find_fault` says why the load in a record
+    does not count, None when it does.
     """
 
     def __init__(

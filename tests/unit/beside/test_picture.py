@@ -35,9 +35,9 @@ from support.registrations import write
 from support.stores import MemoryWorld, in_memory
 from support.waiting import eventually
 
-from loadmanager.beside.namespaces import NO_LIFE
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.trees import WATCHED
+from loadmanager.core.judging import NO_LIFE
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.errors import LoadManagerError
