@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline-demo test soak protocol test-pipeline mutation check lint bench format clean
+.PHONY: help demo pipeline-demo test soak protocol test-pipeline test-pulsar mutation check lint bench format clean
 
 # Test processes side by side: more than there are cores, since tests with processes of their own mostly wait for them,
 # the longest of them one after the other in one worker.
@@ -17,7 +17,7 @@ PYTHON ?= $(shell for each in python3.14 python3.13 python3.12 python3.11 python
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-CODE := loadmanager tests benchmarks
+CODE := loadmanager tests benchmarks examples
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
@@ -42,8 +42,8 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 # What decides and does nothing else.
 PASSIVE := core agent.grants agent.lease agent.presence store.session
 
-test: $(VENV)/.for-development ## All tests but those on Spark, and every branch of what decides covered
-	$(BIN)/python -m pytest -m 'not spark' -n $(WORKERS) \
+test: $(VENV)/.for-development ## All tests but those on Spark or Pulsar, and every branch of what decides covered
+	$(BIN)/python -m pytest -m 'not spark and not pulsar' -n $(WORKERS) \
 		$(PASSIVE:%=--cov=loadmanager.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
 # So many schedules (1000), one of them (=17) or some (1000-2000); ARGS=--guards takes out each guard in turn.
@@ -63,6 +63,9 @@ soak: $(VENV)/.for-development ## The leader's tests in memory, over and over, w
 
 test-pipeline: $(VENV)/.for-development ## The tests on Spark, in one process
 	$(BIN)/python -m pytest -m spark tests/pipeline tests/integration/test_pipeline_end_to_end.py $(ARGS)
+
+test-pulsar: $(VENV)/.for-development ## The tests beside a real Pulsar (needs a JDK, Maven; fetches 230 MB the first time)
+	$(BIN)/python -m pytest -m pulsar tests/real_pulsar $(ARGS)
 
 check: lint test test-pipeline ## What has to pass before a change goes in
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 from urllib.parse import quote, urlencode
 
 import orjson
+from yarl import URL
 
 from loadmanager.beside.calls import PulsarCalls, Request
 from loadmanager.beside.credentials import TlsOptions, TokenFile
@@ -24,6 +25,8 @@ from loadmanager.beside.topics import topic_in
 from loadmanager.calling import HttpAnswer
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.decide.broker_settings import RUNTIME_CONFIGURATION, BrokerSettings, settings_in, web_service
+from loadmanager.errors import ConfigurationError
+from loadmanager.wire.broker_data import LocalBrokerData
 
 _ADMIN = "/admin/v2"
 _BROKERS = f"{_ADMIN}/brokers"
@@ -56,14 +59,19 @@ class PulsarAdmin:
         await self.close()
 
     def trust(self, urls: Iterable[str]) -> None:
-        """The web services of all brokers that are registered now: redirects go there, and settings are asked there."""
+        """The web services of all brokers that are registered now: redirects to them are followed, without a token."""
         self._calls.trust(urls)
+
+    def address_in(self, record: LocalBrokerData) -> str:
+        """Where a registered broker is asked: by TLS if the configured ones are; empty if it says nothing."""
+        plain, by_tls = record.get("webServiceUrl") or "", record.get("webServiceUrlTls") or ""
+        return by_tls or plain if self._calls.is_encrypted else plain or by_tls
 
     # What is asked
 
     async def settings(self, url: str) -> BrokerSettings:
         """What the broker at `url` goes by, its dynamic configuration included."""
-        answer = await self._calls.ask_at(web_service(url, "broker"), Request("GET", RUNTIME_CONFIGURATION))
+        answer = await self._calls.ask_at(_web(url), Request("GET", RUNTIME_CONFIGURATION))
         told = settings_in(answer.body, url)
         if told is None:
             raise no_pulsar(answer)
@@ -76,7 +84,7 @@ class PulsarAdmin:
     async def brokers(self, url: str | None = None) -> list[BrokerId]:
         """Who is registered, in the eyes of the broker that answers, or of the one at `url`; sorted."""
         request = Request("GET", _BROKERS)
-        answer = await (self._calls.ask_at(web_service(url, "broker"), request) if url else self._calls.ask(request))
+        answer = await (self._calls.ask_at(_web(url), request) if url else self._calls.ask(request))
         found = _content(answer)
         if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
             raise no_pulsar(answer)
@@ -151,6 +159,14 @@ class PulsarAdmin:
     async def delete_dynamic(self, key: str) -> None:
         """Have all brokers go back to what their own files say."""
         await self._calls.ask(Request("DELETE", f"{_CONFIGURATION}/{_quoted(key)}"))
+
+
+def _web(url: str) -> URL:
+    """What a broker says of itself may be anything."""
+    try:
+        return web_service(url, "the web service of a broker")
+    except ConfigurationError as error:
+        raise PulsarRefusedError(str(error), 0) from None
 
 
 def _put(bundle: BundleName, verb: str, query: dict[str, str], body: bytes = b"") -> Request:

@@ -20,6 +20,7 @@ from loadmanager.core.ownership import Registration
 from loadmanager.decide.broker_settings import BrokerSettings
 from loadmanager.leader.deciding.desk import MINUTE_S
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.wire.broker_data import LocalBrokerData
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +33,7 @@ _DEFAULT_MINUTES = 15.0
 
 
 class Tells(Protocol):
+    def address_in(self, record: LocalBrokerData) -> str: ...
     async def settings(self, url: str) -> BrokerSettings: ...
 
 
@@ -106,7 +108,7 @@ class AskedBrokers:
         entry = self._view.brokers.get(registration.broker)
         if entry is None:
             return
-        url = entry.record.get("webServiceUrl") or entry.record.get("webServiceUrlTls") or ""
+        url = self._admin.address_in(entry.record)
         async with turns:
             dynamic = self._dynamic
             try:

@@ -5,13 +5,16 @@
 | no connection | the next configured address is asked; after the last one `PulsarUnreachableError` |
 | no answer in time | `PulsarUnreachableError`, as it may have been heard; the next call begins at another address |
 | 401 | the token's file is read again; if it has another token by now, that one is tried once, else it is refused |
-| 307 to a host that is trusted | the same request there, with its method and its body: three hops at most |
-| 307 to any other, or from https to http | refused: the token goes nowhere else, and so does nothing |
+| 401 from a host that is not configured | refused: the token goes to configured hosts only |
+| 307 to a configured address or a registered broker | the same request there, method and body too; three hops at most |
+| 307 to anywhere else, or from https to http | refused |
+| a broker without https, where addresses are configured with it | refused, and not asked |
 | another 3xx, 4xx, 5xx | `PulsarRefusedError`, with a sentence |
 | 2xx | the answer |
 
-Trusted are the configured addresses and the registered brokers. Source: of brokers of Pulsar 4.0.1, a follower sends an
-unload to the leader, and that one to the owner.
+In many a ZooKeeper anybody may register as a broker. So whoever is registered is asked, but not with the token, which
+may do anything to that Pulsar. Source: of brokers of Pulsar 4.0.1, a follower sends an unload to the leader, and that
+one to the owner.
 """
 
 from __future__ import annotations
@@ -49,14 +52,17 @@ class Request:
 class PulsarCalls:
     """Asks the brokers of one Pulsar. Made in a running event loop; to be closed, or used with `async with`.
 
-    Raises `ConfigurationError` for addresses, a token file or TLS keys that cannot be used.
+    `is_encrypted` says whether the first of the addresses is https. Raises `ConfigurationError` for addresses, a token
+    file or TLS keys that cannot be used.
     """
 
     def __init__(self, urls: Sequence[str], token: TokenFile | None, tls: TlsOptions, timeout_s: float) -> None:
         if not urls:
             raise ConfigurationError("no address of a Pulsar: expected the web service of at least one broker")
         self._admins = deque(web_service(url, "admin URL") for url in urls)
-        self._configured = frozenset(map(_host, self._admins))
+        self._configured = frozenset(map(_address, self._admins))
+        self._with_token = frozenset(host for host, _ in self._configured)
+        self.is_encrypted = self._admins[0].scheme == "https"
         self._registered: frozenset[tuple[str, int]] = frozenset()
         self._token = token
         self._ssl = tls.context()
@@ -73,8 +79,8 @@ class PulsarCalls:
         await self.close()
 
     def trust(self, urls: Iterable[str]) -> None:
-        """The web services of the brokers that are registered now, instead of those before; what is no URL is none."""
-        self._registered = frozenset(host for url in urls if (host := _find_host(url)) is not None)
+        """Follow redirects to the web services of the brokers that are registered now too; what is no URL is none."""
+        self._registered = frozenset(address for url in urls if (address := _find_address(url)) is not None)
 
     async def ask(self, request: Request, timeout_s: float | None = None) -> HttpAnswer:
         """The answer of the first configured address that is there; whoever was not is asked last from then on."""
@@ -90,6 +96,8 @@ class PulsarCalls:
 
     async def ask_at(self, web: URL, request: Request, timeout_s: float | None = None) -> HttpAnswer:
         """The answer of 2xx that comes of asking at `web`; see the table."""
+        if self.is_encrypted and web.scheme == "http":
+            raise PulsarRefusedError(f"{web}: is not asked, as adminUrls are https and this is not", 0)
         asked = web.join(URL(request.path, encoded=True))
         timeout_s = timeout_s or self._timeout_s
         token = None if self._token is None else self._token.read()
@@ -112,13 +120,18 @@ class PulsarCalls:
             token = None if self._token is None else self._token.read_again()
         except ConfigurationError as error:
             raise refused(answer, str(error)) from None
-        if token is None or token == sent:
+        if token is None or token == sent or not self._may_have_token(URL(answer.url)):
             raise self._unauthorized(answer)
         return token
+
+    def _may_have_token(self, asked: URL) -> bool:
+        return _address(asked)[0] in self._with_token
 
     def _unauthorized(self, answer: HttpAnswer) -> PulsarRefusedError:
         if self._token is None:
             return refused(answer, "it wants to know who asks: give a token file")
+        if not self._may_have_token(URL(answer.url)):
+            return refused(answer, "the token goes to the hosts in adminUrls only: add this one, if it is one of yours")
         return refused(
             answer,
             f"the token in {self._token.path} is none of this Pulsar's, or has ended: put a valid one into the file",
@@ -136,10 +149,10 @@ class PulsarCalls:
         location = answer.headers.get("Location", "")[:2048]
         try:
             target = URL(location, encoded=True)
-            trusted = _host(target) in self._configured | self._registered
+            is_known = _address(target) in self._configured | self._registered
         except (ValueError, TypeError):
-            trusted = False
-        if not trusted or target.raw_path != asked.raw_path or (asked.scheme, target.scheme) == ("https", "http"):
+            is_known = False
+        if not is_known or target.raw_path != asked.raw_path or (asked.scheme, target.scheme) == ("https", "http"):
             raise refused(
                 answer,
                 f"it sends elsewhere, to {location[:200]!r}, and nobody follows: that is neither a configured address"
@@ -148,7 +161,7 @@ class PulsarCalls:
         return target
 
     async def _once(self, asked: URL, request: Request, token: str | None, timeout_s: float) -> HttpAnswer:
-        headers = _JSON if token is None else {**_JSON, "Authorization": f"Bearer {token}"}
+        headers = {**_JSON, "Authorization": f"Bearer {token}"} if token and self._may_have_token(asked) else _JSON
         try:
             return await self._http.call(
                 request.method,
@@ -165,14 +178,14 @@ class PulsarCalls:
             raise PulsarRefusedError(f"{error}: no answer of a Pulsar", 0) from None
 
 
-def _find_host(url: str) -> tuple[str, int] | None:
+def _find_address(url: str) -> tuple[str, int] | None:
     try:
-        return _host(URL(url))
+        return _address(URL(url))
     except (ValueError, TypeError):
         return None
 
 
-def _host(url: URL) -> tuple[str, int]:
+def _address(url: URL) -> tuple[str, int]:
     """Host and port; `ValueError` if one is missing, or it is neither http nor https."""
     if url.scheme not in ("http", "https") or url.host is None or url.port is None:
         raise ValueError(f"{url}: no web service")

@@ -1,6 +1,8 @@
-"""What moves bundles beside a Pulsar, put together: rounds, drains and plans, and what stops before each move."""
+"""What moves and splits bundles beside a Pulsar, put together: rounds, drains and plans, and what stops them."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
@@ -12,9 +14,12 @@ from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.rails import Rails
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned
+from loadmanager.beside.splitting import PulsarReshaper
 from loadmanager.config import BesideSettings
+from loadmanager.core.plan import Plan
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.balancing.plans import PlanKeeper
+from loadmanager.leader.balancing.rounds import ReshapingLoop
 from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.deciding.desk import Desk
@@ -45,6 +50,7 @@ class Hands:
         desk: Desk,
         operators: Operators,
         journal: Journal,
+        on_plan: Callable[[Plan], None],
     ) -> None:
         self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
         self.rails = Rails(settings, view, picture, brokers, self.memory)
@@ -60,7 +66,9 @@ class Hands:
             desk.churn,
             desk.recorder,
         )
-        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails)
+        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan)
+        self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, journal, live)
+        self.reshaping = ReshapingLoop(view, desk, self.reshaper, election, journal, live)
         self.drains = Drainer(view, desk, self.executor, operators, journal, live)
         self.plans = PlanKeeper(view, desk, self.executor, live)
 

@@ -8,7 +8,8 @@ from loadmanager.calling import HttpAnswer, PeerNotReachedError, PeerUnavailable
 from loadmanager.errors import LoadManagerError
 
 _SHOWN_CHARACTERS = 200
-_FAULTS_OF_ITS_OWN = 500
+FAULTS_OF_ITS_OWN = 500
+"""From this status on an answer says that Pulsar could not, and not that it would never."""
 
 _REMEDIES = {
     400: "it does not take the request as it is: is it a Pulsar, and of a version that was tried?",
@@ -33,7 +34,8 @@ _NO_PULSAR = "no answer of a Pulsar: give the web service of a broker, such as h
 class PulsarRefusedError(LoadManagerError):
     """Pulsar answered, and not with what was asked for.
 
-    `status` is the answer's, 200 too if what came with it is of no use; `reason` is Pulsar's own word, maybe empty.
+    `status` is the answer's, 200 too if what came with it is of no use; 0 without an answer of its own: a broker that
+    cannot be asked where it says that it is. `reason` is Pulsar's own word, maybe empty.
     """
 
     def __init__(self, message: str, status: int, reason: str = "") -> None:
@@ -73,7 +75,7 @@ def unreachable(error: PeerUnavailableError) -> PulsarUnreachableError:
 
 
 def _find_remedy(status: int) -> str:
-    return _REMEDIES.get(status) or (_OF_ANY_FAULT if status >= _FAULTS_OF_ITS_OWN else _NO_PULSAR)
+    return _REMEDIES.get(status) or (_OF_ANY_FAULT if status >= FAULTS_OF_ITS_OWN else _NO_PULSAR)
 
 
 def _find_reason(answer: HttpAnswer) -> str:

@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import structlog
 
+from loadmanager.beside import scoring
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.diary import BoundedFile, Diary
 from loadmanager.beside.fenced import FencedRecord
 from loadmanager.beside.hands import Hands
+from loadmanager.beside.judging import Judge, SettingsOfBoth, tell_score
 from loadmanager.beside.ordering import ShadowDrains, ShadowPlans, Unloads
 from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
+from loadmanager.beside.scores import Scores
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.beside.take_over import TakeOver
+from loadmanager.beside.verdict import Where
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
+from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
@@ -35,7 +43,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.scraping import scrape_of_moves
+from loadmanager.leader.scraping import scrape_of_moves, splits_of
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
@@ -68,18 +76,21 @@ class BesideNode(Candidate):
         self._pulsar = pulsar
         self._admin = admin
         self.journal = Journal(live.current.decisions_kept)
-        self.intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
-        self.picture = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
+        self._told_intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
+        self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
         self.brokers = AskedBrokers(admin, self.view)
-        self.operators = Operators(store, self.intake, self.election)
+        self.operators = Operators(store, self._told_intake, self.election)
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.diary = Diary(settings.folder)
+        self.scores = self._make_scores()
+        self.judge = self._make_judge(seed)
         self.hands = Hands(
             settings,
             live,
             self.view,
-            self.picture,
+            self.intake,
             admin,
             self.brokers,
             store,
@@ -87,6 +98,7 @@ class BesideNode(Candidate):
             self.desk,
             self.operators,
             self.journal,
+            lambda plan: self.judge.planned(plan, self.desk.snapshot()),
         )
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
@@ -95,8 +107,27 @@ class BesideNode(Candidate):
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
         self.unloads = Unloads(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
-        self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, live)
+        self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
+        self._registered: frozenset[Registration] = frozenset()
+
+    def _make_scores(self) -> Scores:
+        file = BoundedFile(self.settings.folder / "scores.jsonl")
+        told = tell_score(self.diary)
+        return Scores(lambda: self.live.current, self.settings.strategies, scoring.ask, told, file)
+
+    def _make_judge(self, seed: int) -> Judge:
+        live, where = self.live, Where(self.settings.folder, self.service_url)
+        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current)
+        return Judge(
+            both,
+            self.diary,
+            self.scores,
+            where,
+            seed,
+            is_acting=self.settings.mode == "act",
+            is_there=self.intake.owners.__contains__,
+        )
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
@@ -106,12 +137,13 @@ class BesideNode(Candidate):
         self._follow_session()
         self.recorder.start()
         await self.executor.start()
+        self._spawn(self._told_intake.run(), "what was told")
         self._spawn(self.intake.run(), "intake")
-        self._spawn(self.picture.run(), "picture")
         await self._patiently(self._registrar.make_folders)
+        await self._told_intake.settled()
         await self.intake.settled()
-        await self.picture.settled()
         self._spawn(self.brokers.run(), "brokers")
+        self._spawn(self.judge.run(), "judge")
         self._stand()
 
     async def stop(self) -> None:
@@ -132,22 +164,22 @@ class BesideNode(Candidate):
     def status(self) -> BesideStatus:
         """How this process stands, and what keeps it from acting."""
         stops = self.hands.rails.stops_of_round()
-        reported_s = [at_s for broker in self.view.registrations if (at_s := self.picture.reports_at_s(broker))]
+        reported_s = [at_s for broker in self.view.registrations if (at_s := self.intake.reports_at_s(broker))]
         failures = self.hands.memory.acts.failures
         return BesideStatus(
             mode=self.settings.mode,
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,
             acting=not stops,
-            obstacles=[stop.sentence() for stop in stops],
+            obstacles=[_with_remedy(stop) for stop in stops],
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             brokers=len(self.view.registrations),
-            bundles=len(self.picture.owners),
-            pulsars_leader=self.picture.pulsars_leader,
+            bundles=len(self.intake.owners),
+            pulsars_leader=self.intake.pulsars_leader,
             pulsar_sheds=bool(self.brokers.shedding()),
             oldest_report_s=round(time.time() - min(reported_s), 3) if reported_s else None,
-            faults=self.view.faults,
+            faults={**self._told.faults, **self.view.faults},
         )
 
     async def go_on(self) -> None:
@@ -156,7 +188,8 @@ class BesideNode(Candidate):
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
-        return scrape_of_moves(self)
+        counted = scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
+        return replace(counted, splits=splits_of(self.hands.reshaper))
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
@@ -182,20 +215,25 @@ class BesideNode(Candidate):
     def _on_seen(self) -> None:
         """Pulsar's store has something new."""
         self._admin.trust(_web_services(self.view))
-        self.brokers.changed(self.picture.dynamic)
+        self.brokers.changed(self.intake.dynamic)
+        registered = frozenset(self.view.registrations.values())
+        for each in self._registered - registered:
+            self.judge.left(each, _now_ms())
+        self._registered = registered
         if self.view.unsettled != self._swept:
             self._swept = self.view.unsettled
             self.executor.membership_changed()
 
     def _on_moved(self, seen: Sighted) -> None:
         """A bundle has another owner."""
+        self.judge.seen(seen)
         if seen.before is not None and not seen.by_us and self.view.is_registered(seen.before):
             self.view.model.mark_unloaded(seen.bundle, seen.at_ms / 1000, seen.before.broker)
 
     # The work of a term
 
     async def _prepare(self, term: Term) -> None:
-        await self.picture.settled()
+        await self.intake.settled()
         await self.hands.take_over()
         await self.persistence.take_over()
         self.terms.begin(term.epoch)
@@ -211,21 +249,36 @@ class BesideNode(Candidate):
         await self.hands.healer.run(self.view.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
+        if self.settings.splits_enabled:
+            group.create_task(self._split())
         if self.settings.mode == "act":
             group.create_task(self.drains.run())
 
     async def _shed(self) -> None:
         """The first round at once: who has just started this wants to see something."""
-        await self.picture.seeded.wait()
+        await self.intake.seeded.wait()
         await self.shedding.begin_cycle()
         await self.shedding.run()
 
+    async def _split(self) -> None:
+        await self.intake.seeded.wait()
+        await self.hands.reshaping.run()
+
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)
+        self.judge.rest()
 
     async def _put_down(self, error: Exception) -> None:
         del error
         await self.hands.put_down()
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def _with_remedy(stop: Verdict) -> str:
+    return f"{stop.sentence()}; to change it: {stop.remedy()}"
 
 
 def _web_services(view: ClusterView) -> list[str]:

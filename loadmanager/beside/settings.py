@@ -8,6 +8,7 @@ from loadmanager.config import BesideSettings, Settings, dynamic_keys, text_of
 from loadmanager.decide.broker_settings import BrokerSettings
 from loadmanager.decide.settings import settings_for, usable_settings
 from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.overrides import usable_overrides
 
 HISTORY = "history"
 """The folder of the recorded history, in the folder of the process."""
@@ -19,34 +20,44 @@ _DYNAMIC = frozenset(dynamic_keys())
 class PulsarSettings(LiveSettings):
     """What a broker has `told` at the start, under what Pulsar's operators change while its brokers run.
 
-    Whatever brokers say: shedding is planned for, as theirs has to be off where we act; nothing is split by itself; and
-    how bundles are moved is a matter of our configuration. `faults` are settings of the brokers' that cannot be used.
-    Raises `ConfigurationError` for overrides that cannot be.
+    Whatever brokers say: shedding is planned for, as theirs has to be off where we act; how bundles are moved is a
+    matter of our configuration, and so is, whatever it overrides, whether they are split; none are merged. `faults` are
+    settings of the brokers' that cannot be used. Raises `ConfigurationError` for overrides that cannot be.
     """
 
     def __init__(self, told: BrokerSettings, ours: BesideSettings) -> None:
-        self._forced = {**_forced(ours), **ours.overrides}
+        self._forced = {**_forced(ours), **ours.overrides, **_of_shape(ours)}
         texts, self.faults = usable_settings(told.texts, f"the broker at {told.url}")
         settings_for(ours.overrides, _WHERE)
+        self._told = settings_for(texts, _WHERE)
+        self._dynamic: Mapping[str, str] = {}
+        self.theirs = self._told
+        """What Pulsar's own leader goes by: nothing is forced or overridden."""
         super().__init__(settings_for({**texts, **self._forced, **_of_process(told.cluster, ours)}, _WHERE))
 
     def apply(self, overrides: Mapping[str, str]) -> list[str]:
         """Pulsar's dynamic configuration, of which most is about other things; what is wrong with the rest."""
-        return super().apply(
-            {key: text for key, text in overrides.items() if key in _DYNAMIC and key not in self._forced}
-        )
+        known = {key: text for key, text in overrides.items() if key in _DYNAMIC}
+        if known != self._dynamic:
+            self._dynamic = known
+            self.theirs = usable_overrides(self._told, known)[0]
+        return super().apply({key: text for key, text in known.items() if key not in self._forced})
 
 
 def _forced(ours: BesideSettings) -> dict[str, str]:
     return _texts(
         load_balancer_enabled=True,
         load_balancer_shedding_enabled=True,
-        load_balancer_auto_bundle_split_enabled=False,
-        load_balancer_auto_bundle_merge_enabled=False,
         namespace_bundle_unloading_timeout_ms=ours.move_timeout_ms,
         unload_attempt_timeout_ms=ours.move_timeout_ms,
         max_concurrent_unloads=ours.moves_at_once,
         max_concurrent_unloads_per_broker=ours.moves_at_once,
+    )
+
+
+def _of_shape(ours: BesideSettings) -> dict[str, str]:
+    return _texts(
+        load_balancer_auto_bundle_split_enabled=ours.splits_enabled, load_balancer_auto_bundle_merge_enabled=False
     )
 
 

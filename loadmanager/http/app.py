@@ -32,6 +32,10 @@ from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import LeadershipPort, NodePort
 
 _CONNECTIONS_TO_LEADER = 512
+_ASK_PULSAR = (
+    "this is a process beside a Pulsar, whose brokers place bundles and keep namespaces, policies and settings: ask"
+    " them, as pulsar-admin does"
+)
 
 
 def make_app(node: NodePort) -> web.Application:
@@ -68,7 +72,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
-        *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
+        *ControlHandlers(node, node.view, node.operators, forwarder).of_balancing(),
         *DrainingHandlers(node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
         *PlanHandlers(node.plans_to_order, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
@@ -77,7 +81,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),
     ]
-    return _application(operations, http)
+    return _application(operations, http, _ASK_PULSAR)
 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
@@ -85,12 +89,12 @@ def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, Http
     return Forwarder(node, http, patience_s), http
 
 
-def _application(operations: list[Operation], http: HttpClient) -> web.Application:
+def _application(operations: list[Operation], http: HttpClient, elsewhere: str = "") -> web.Application:
     """All of these and the document about them, and nothing else; `http` is closed with it."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
     app.add_routes([operation.route() for operation in described])
-    app.router.add_route("*", "/{path:.*}", no_such_route)
+    app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 
     async def close_http(_: web.Application) -> AsyncIterator[None]:
         yield

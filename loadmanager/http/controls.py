@@ -40,6 +40,26 @@ class ControlHandlers:
         self._forwarder = forwarder
 
     def operations(self) -> list[Operation]:
+        return [*self.of_balancing(), *self._of_placement()]
+
+    def _of_placement(self) -> list[Operation]:
+        """Controls that mean something only to who places the bundles that nobody owns."""
+        return [
+            Operation(
+                "PUT",
+                f"{_BROKER}/hold-off",
+                "let the broker's bundles wait for it while it restarts",
+                self.hold_off,
+                body_model=HoldOff,
+                statuses=(204, 404, 409),
+            ),
+            Operation(
+                "DELETE", f"{_BROKER}/hold-off", "let its bundles wait no longer", self.let_go, statuses=(204, 409)
+            ),
+        ]
+
+    def of_balancing(self) -> list[Operation]:
+        """Controls that say what may be moved, and where to."""
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
         return [
             Operation(
@@ -49,15 +69,6 @@ class ControlHandlers:
                 "PUT", f"{_BROKER}/exclusion", "give the broker no new bundles", self.exclude, statuses=of_broker
             ),
             Operation("DELETE", f"{_BROKER}/exclusion", "give it bundles again", self.include, statuses=done),
-            Operation(
-                "PUT",
-                f"{_BROKER}/hold-off",
-                "let the broker's bundles wait for it while it restarts",
-                self.hold_off,
-                body_model=HoldOff,
-                statuses=of_broker,
-            ),
-            Operation("DELETE", f"{_BROKER}/hold-off", "let its bundles wait no longer", self.let_go, statuses=done),
             Operation(
                 "PUT",
                 f"{_BUNDLE}/pin",

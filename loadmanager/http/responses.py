@@ -130,16 +130,23 @@ def problem_of(request: web.Request, error: Exception) -> web.Response:
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}"[:_SHOWN_CHARACTERS])
 
 
-async def no_such_route(request: web.Request) -> web.Response:
-    """The answer to what no other route takes: 405 naming the methods of a path that there is, else 404."""
-    here = request.match_info.route.resource
-    allowed: set[str] = set()
-    for resource in request.app.router.resources():
-        if resource is not here:
-            allowed |= (await resource.resolve(request))[1]
-    path = request.path[:_SHOWN_CHARACTERS]
-    if not allowed:
-        return problem(HTTPStatus.NOT_FOUND, f"no such path: {path}")
-    response = problem(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} {path}: Method Not Allowed")
-    response.headers["Allow"] = ",".join(sorted(allowed))
-    return response
+def no_such_route(elsewhere: str = "") -> Handler:
+    """What answers whatever no other route takes: 405 naming the methods of a path that there is, else 404.
+
+    `elsewhere` says whom to ask, to be read after a semicolon.
+    """
+
+    async def refuse(request: web.Request) -> web.Response:
+        here = request.match_info.route.resource
+        allowed: set[str] = set()
+        for resource in request.app.router.resources():
+            if resource is not here:
+                allowed |= (await resource.resolve(request))[1]
+        path, whom = request.path[:_SHOWN_CHARACTERS], f"; {elsewhere}" if elsewhere else ""
+        if not allowed:
+            return problem(HTTPStatus.NOT_FOUND, f"no such path: {path}{whom}")
+        response = problem(HTTPStatus.METHOD_NOT_ALLOWED, f"{request.method} {path}: Method Not Allowed{whom}")
+        response.headers["Allow"] = ",".join(sorted(allowed))
+        return response
+
+    return refuse

@@ -6,11 +6,12 @@ Pulsar's names where it has them, `loadmanager_` for the rest. `Sample` is a nam
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from loadmanager.core.reasons import MergeReason, SplitReason
+from loadmanager.core.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.splitting import PULSAR_REASONS
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.balancing.plans import PlanKeeper
@@ -21,7 +22,6 @@ from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.persistence import Persistence
-from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import Sample, Scrape
 from loadmanager.leader.recording.journal import Journal
@@ -34,6 +34,15 @@ _SPLIT_REASONS = {**PULSAR_REASONS, SplitReason.ADMIN_SPLIT: "Admin"}
 _MERGE_REASONS = (MergeReason.COLD_NEIGHBOURS, MergeReason.ADMIN_MERGE)
 
 
+class TakesIn(Protocol):
+    """Whoever keeps the view equal to what brokers say."""
+
+    @property
+    def reports_applied(self) -> int: ...
+    @property
+    def records_rejected(self) -> int: ...
+
+
 class Counting(Protocol):
     """The parts that count of whatever plans and moves bundles."""
 
@@ -41,7 +50,6 @@ class Counting(Protocol):
     drains: Drainer
     election: Election
     executor: Executor
-    intake: Intake
     journal: Journal
     persistence: Persistence
     plans: PlanKeeper
@@ -52,6 +60,15 @@ class Counting(Protocol):
 
     @property
     def is_leading(self) -> bool: ...
+    @property
+    def intake(self) -> TakesIn: ...
+
+
+class CountingSplits(Protocol):
+    """Whoever splits bundles."""
+
+    splits: Counter[Reason]
+    splits_failed: int
 
 
 class CountingOwners(Counting, Protocol):
@@ -66,7 +83,7 @@ class CountingOwners(Counting, Protocol):
 def scrape_of(node: CountingOwners) -> Scrape:
     """What the node counts at this moment; called on the event loop."""
     merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
-    return replace(scrape_of_moves(node, _owner_counters(node)), splits=_splits(node), merges=merges)
+    return replace(scrape_of_moves(node, _owner_counters(node)), splits=splits_of(node.reshaper), merges=merges)
 
 
 def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> Scrape:
@@ -236,10 +253,10 @@ def _churn_gauges(node: Counting) -> list[Sample]:
     ]
 
 
-def _splits(node: CountingOwners) -> dict[tuple[str, str], int]:
+def splits_of(reshaper: CountingSplits) -> dict[tuple[str, str], int]:
     """By result and reason, as Pulsar names them."""
-    done = {("Success", label): node.reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
-    return {**done, ("Failure", "Unknown"): node.reshaper.splits_failed}
+    done = {("Success", label): reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
+    return {**done, ("Failure", "Unknown"): reshaper.splits_failed}
 
 
 def _lease_s(node: Counting) -> float:

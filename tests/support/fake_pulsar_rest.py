@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
+from urllib.parse import unquote, urlencode
 
 import orjson
 from aiohttp import web
@@ -195,14 +195,14 @@ class Rest:
     async def _set(self, request: web.Request) -> web.Response:
         name, value = request.match_info["name"], request.match_info["value"]
         if name not in DYNAMIC:
-            return _reason(412, " Can't update non-dynamic configuration")
+            return _reason(412, "Can't update non-dynamic configuration")
         await self._pulsar.set_dynamic({**await self._pulsar.dynamic(), name: value})
         return web.Response(status=200)
 
     async def _delete(self, request: web.Request) -> web.Response:
         name = request.match_info["name"]
         if name not in DYNAMIC:
-            return _reason(412, " Can't delete non-dynamic configuration")
+            return _reason(412, "Can't delete non-dynamic configuration")
         values = await self._pulsar.dynamic()
         await self._pulsar.set_dynamic({key: value for key, value in values.items() if key != name})
         return web.Response(status=200)
@@ -217,7 +217,7 @@ class Rest:
         bundle = f"{_namespace(request)}/{request.match_info['range']}"
         destination = request.query.get("destinationBroker", "")
         if request.content_type != _JSON:
-            return _reason(415, "HTTP 415 Unsupported Media Type")
+            return web.Response(status=415)
         if destination:
             answer = await self._remember(request, bundle, BrokerId(destination))
             if answer is not None:
@@ -226,7 +226,7 @@ class Rest:
         if answer is not None or owner is None:
             return answer or web.Response(status=204)
         if owner != self._broker.broker_id:
-            return _redirect(request, owner, authoritative="false")
+            return _redirect(request, owner, without="destinationBroker")
         try:
             await self._broker.release(bundle)
         except TransactionFailedError:
@@ -237,13 +237,13 @@ class Rest:
         """What is answered if it is not this broker that remembers where the bundle is to go."""
         leader, registered = await self._pulsar.leader(), await self._registered()
         if destination not in registered:
-            return _reason(409, f"Not allowed to move to {destination}, which is not in the active broker list")
+            return _reason(409, "Not allowed unload namespace bundle to inactive destination broker")
         if leader is None:
             return _reason(412, "The leader broker is not found")
         if leader not in registered:
             return _reason(404, f"The leader broker {leader} is not registered")
         if leader != self._broker.broker_id:
-            return _redirect(request, leader, authoritative="false", destinationBroker=destination)
+            return _redirect(request, leader)
         self._broker.affinity[bundle] = destination
         return None
 
@@ -251,20 +251,20 @@ class Rest:
         """The owner of the bundle in the path, or what is answered if it is none."""
         namespace = _namespace(request)
         if not await self._pulsar.content(f"/admin/local-policies/{namespace}"):
-            return _reason(404, f"Namespace {namespace} not found"), None
+            return _reason(404, "Namespace not found"), None
         if request.match_info["range"] not in (await self._pulsar.bundles(namespace)).range_texts():
-            return _reason(412, "Failed to find ownership for namespace bundle: no such bundle"), None
+            return _reason(412, "Invalid upper boundary for bundle"), None
         return None, await self._pulsar.owner(f"{namespace}/{request.match_info['range']}")
 
     async def _split(self, request: web.Request) -> web.Response:
         """In two equal parts, or at the positions given."""
         answer, owner = await self._find_owner(request)
         if request.content_type != _JSON:
-            return _reason(415, "HTTP 415 Unsupported Media Type")
+            return web.Response(status=415)
         if answer is not None:
             return answer
         if owner is not None and owner != self._broker.broker_id:
-            return _redirect(request, owner, authoritative="false")
+            return _redirect(request, owner, without="destinationBroker")
         await self._cut(request, await request.read(), owned=owner is not None)
         return web.Response(status=204)
 
@@ -313,8 +313,7 @@ class Rest:
         registered = await self._registered()
         if candidate not in registered:
             return _reason(500, f"Failed to look up {candidate}: it is not registered")
-        decides = not is_decided and await self._decides()
-        return _redirect(request, candidate, authoritative=str(decides).lower())
+        return _redirect(request, candidate, is_decided=not is_decided and await self._decides())
 
     async def _take(self, bundle: str) -> PulsarBroker:
         """The owner: this broker, unless another was faster."""
@@ -360,12 +359,12 @@ def _reason(status: int, reason: str) -> web.Response:
     return web.json_response({"reason": reason}, status=status)
 
 
-def _redirect(request: web.Request, to: BrokerId, **query: str) -> web.Response:
-    """As Pulsar sends to another of its brokers: the same path, and the query as it goes on, percent-encoded."""
-    kept = {key: value for key, value in request.query.items() if key != "destinationBroker"}
-    text = "&".join(f"{key}={value.replace(':', '%3A')}" for key, value in {**kept, **query}.items())
+def _redirect(request: web.Request, to: BrokerId, *, is_decided: bool = False, without: str = "") -> web.Response:
+    """As Pulsar sends to another of its brokers: the same path and query, and whether the decision is made."""
+    query = {**request.query, "authoritative": str(is_decided).lower()}
+    query.pop(without, None)
     path = request.raw_path.partition("?")[0]
-    return web.Response(status=307, headers={"Location": f"http://{to}{path}?{text}"})
+    return web.Response(status=307, headers={"Location": f"http://{to}{path}?{urlencode(query)}"})
 
 
 def _found(owner: PulsarBroker) -> web.Response:

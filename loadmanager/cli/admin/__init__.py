@@ -5,7 +5,7 @@ Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong
 
 from __future__ import annotations
 
-from loadmanager.cli.admin import balancing, brokers, namespaces, policies, topics
+from loadmanager.cli.admin import balancing, beside, brokers, namespaces, policies, topics
 from loadmanager.cli.admin.commands import command, group
 
 admin = group("Ask and command a running service, as pulsar-admin does.")
@@ -20,6 +20,7 @@ for _name, _app in {
     "plans": balancing.PLANS,
     "explain": balancing.EXPLAIN,
     "balancer": balancing.BALANCER,
+    "beside": beside.BESIDE,
 }.items():
     admin.add_typer(_app, name=_name)
 command(admin, "decisions")(balancing.decisions)

@@ -19,6 +19,7 @@ from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
 
 EXIT_UNREACHABLE = 3
 URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
+_NODE = "http://127.0.0.1:8080"
 
 _Urls = Annotated[
     str,
@@ -35,17 +36,26 @@ def group(help_text: str) -> typer.Typer:
     return typer.Typer(help=help_text, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 
 
-def command(app: typer.Typer, name: str) -> Callable[[Callable[..., AdminRequest]], Callable[..., AdminRequest]]:
-    """Make a function that returns a request the command `name`, with the options that every command has."""
+def command(
+    app: typer.Typer, name: str, *, shown: Callable[[object], None] = show, default_url: str = _NODE
+) -> Callable[[Callable[..., AdminRequest]], Callable[..., AdminRequest]]:
+    """Make a function that returns a request the command `name`, with the options that every command has.
+
+    `shown` prints the answer for people.
+    """
 
     def register(make: Callable[..., AdminRequest]) -> Callable[..., AdminRequest]:
         @wraps(make)
         def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
-            _carry_out(make(**given), _urls(url), timeout, as_json=as_json)
+            request = make(**given)
+            if as_json and request.for_programs is not None:
+                request = request.for_programs
+            _carry_out(request, _urls(url), timeout, _show_json if as_json else shown)
 
         own = inspect.signature(make, eval_str=True)
-        shared = inspect.signature(_shared, eval_str=True)
-        parameters = [*own.parameters.values(), *shared.parameters.values()]
+        shared = inspect.signature(_shared, eval_str=True).parameters
+        of_all = [each.replace(default=default_url) if each.name == "url" else each for each in shared.values()]
+        parameters = [*own.parameters.values(), *of_all]
         run.__signature__ = own.replace(  # type: ignore[attr-defined]  # what Typer reads
             parameters=[each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters],
             return_annotation=None,
@@ -59,7 +69,7 @@ def command(app: typer.Typer, name: str) -> Callable[[Callable[..., AdminRequest
 
 def _shared(
     *,
-    url: _Urls = "http://127.0.0.1:8080",
+    url: _Urls = _NODE,
     as_json: _Json = False,
     timeout: _Timeout = 90.0,
 ) -> None:
@@ -81,7 +91,7 @@ def _urls(text: str) -> list[str]:
     return urls
 
 
-def _carry_out(request: AdminRequest, urls: list[str], timeout_s: float, *, as_json: bool) -> None:
+def _carry_out(request: AdminRequest, urls: list[str], timeout_s: float, show_it: Callable[[object], None]) -> None:
     """Ask, and print the answer; a refusal ends the process with 1, and nobody to ask with 3."""
     try:
         answer = ask(urls, request, timeout_s)
@@ -92,10 +102,12 @@ def _carry_out(request: AdminRequest, urls: list[str], timeout_s: float, *, as_j
     if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
         fail(f"{answer.status} {answer.phrase}: {answer.reason}", EXIT_FAILURE)
     try:
-        if not as_json:
-            show(answer.content)
-        elif answer.body:
-            print(orjson.dumps(answer.content, option=orjson.OPT_INDENT_2).decode())
+        if answer.body:
+            show_it(answer.content)
         sys.stdout.flush()
     except BrokenPipeError:
         write_nowhere()
+
+
+def _show_json(content: object) -> None:
+    print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())

@@ -27,12 +27,16 @@ class AnswerLostError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class AdminRequest:
-    """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out."""
+    """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out.
+
+    `for_programs` is asked in its place for JSON, where this one is answered with text for people.
+    """
 
     method: str
     path: str
     query: dict[str, object] = field(default_factory=dict)
     body: object = None
+    for_programs: AdminRequest | None = None
 
     @property
     def target(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import structlog
@@ -48,7 +48,7 @@ class NoRails:
 class SheddingLoop:
     """Plans a round of shedding every interval and has its steps carried out; a broker that hangs holds up no other.
 
-    What `rails` stop is shown as in a dry run, with what stops it.
+    What `rails` stop is shown as in a dry run, with what stops it. `on_plan` is told of each round as it was decided.
     """
 
     def __init__(
@@ -60,6 +60,7 @@ class SheddingLoop:
         view: ClusterView,
         live: LiveSettings,
         rails: Rails | None = None,
+        on_plan: Callable[[Plan], None] = lambda _: None,
     ) -> None:
         self._desk = desk
         self._executor = executor
@@ -68,6 +69,7 @@ class SheddingLoop:
         self._view = view
         self._live = live
         self._rails = rails or NoRails()
+        self._on_plan = on_plan
         self._batch = Batch()
         self._moving: set[asyncio.Task[None]] = set()
         self.cycles = 0
@@ -113,6 +115,7 @@ class SheddingLoop:
         if stops:
             self._journal.stopped("cluster", stops, epoch=term.epoch)
         plan = await self._desk.shed()
+        self._on_plan(plan)
         self.last_cycle_s = time.monotonic() - started_s
         self.cycles += 1
         self.strategy_metrics = plan.metrics

@@ -10,6 +10,7 @@ from support.fake_pulsar import IMPL, FakePulsar
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.refusals import PulsarRefusedError
 from loadmanager.core.names import BundleName
+from loadmanager.wire.broker_data import LocalBrokerData
 
 BUNDLE = BundleName.parse("lm/bench/0x40000000_0x80000000")
 
@@ -92,6 +93,30 @@ async def test_a_broker_of_an_older_configuration_names_its_servers(pulsar: Fake
     assert (await admin.settings(pulsar.urls[0])).metadata_store == "zk:a:2181,b:2181/p"
     pulsar.brokers[0].settings |= {"metadataStoreUrl": "", "zookeeperServers": ""}
     assert (await admin.settings(pulsar.urls[0])).metadata_store == ""
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "http://b1:8080/path"])
+async def test_a_broker_that_gives_no_address_is_refused_as_one(admin: PulsarAdmin, url: str) -> None:
+    with pytest.raises(PulsarRefusedError, match=f"^the web service of a broker '{url}': expected") as refused:
+        await admin.settings(url)
+    assert refused.value.status == 0
+
+
+@pytest.mark.parametrize(
+    ("configured", "record", "address"),
+    [
+        ("http://a:1", {"webServiceUrl": "http://b:1", "webServiceUrlTls": "https://b:2"}, "http://b:1"),
+        ("http://a:1", {"webServiceUrlTls": "https://b:2"}, "https://b:2"),
+        ("https://a:1", {"webServiceUrl": "http://b:1", "webServiceUrlTls": "https://b:2"}, "https://b:2"),
+        ("https://a:1", {"webServiceUrl": "http://b:1"}, "http://b:1"),
+        ("https://a:1", {}, ""),
+    ],
+)
+async def test_brokers_are_asked_as_the_configured_ones_are(
+    configured: str, record: LocalBrokerData, address: str
+) -> None:
+    async with PulsarAdmin([configured]) as admin:
+        assert admin.address_in(record) == address
 
 
 async def test_who_is_there_and_who_leads(pulsar: FakePulsar, admin: PulsarAdmin) -> None:

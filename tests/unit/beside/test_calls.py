@@ -58,13 +58,38 @@ async def test_an_unload_is_followed_to_the_leader_and_to_the_owner_with_its_met
     assert await pulsar.owner(str(BUNDLE)) is None
 
 
-async def test_the_token_goes_to_every_broker_that_is_registered(pulsar: FakePulsar, token_file: Path) -> None:
+async def test_the_token_goes_to_every_host_that_is_configured(pulsar: FakePulsar, token_file: Path) -> None:
     pulsar.token = "first"
-    await pulsar.brokers[1].acquire(str(BUNDLE))
+    leader, owner, asked = pulsar.brokers
+    await owner.acquire(str(BUNDLE))
+    other_ports = [f"http://{each.host}:1" for each in (leader, owner)]
+    async with an_admin([asked.url, *other_ports], token_file) as admin:
+        admin.trust(pulsar.urls)
+        await admin.unload(BUNDLE, asked.broker_id)
+    assert [each.token for each in pulsar.asked] == ["first"] * 3
+
+
+async def test_the_token_does_not_go_to_a_broker_that_is_only_registered(pulsar: FakePulsar, token_file: Path) -> None:
+    pulsar.token = "first"
+    async with an_admin([pulsar.urls[2]], token_file) as admin:
+        admin.trust(pulsar.urls)
+        said = f"^{pulsar.urls[0]}/admin.* answered 401 .*: the token goes to the hosts in adminUrls only: add this one"
+        with pytest.raises(PulsarRefusedError, match=said):
+            await admin.unload(BUNDLE, pulsar.brokers[2].broker_id)
+        with pytest.raises(
+            PulsarRefusedError, match=f"^{pulsar.urls[1]}/admin.* the token goes to the hosts in adminUrls"
+        ):
+            await admin.settings(pulsar.urls[1])
+    assert [each.token for each in pulsar.asked] == ["first", None, None]
+
+
+async def test_where_no_token_is_wanted_redirects_to_registered_brokers_are_followed_without_one(
+    pulsar: FakePulsar, token_file: Path
+) -> None:
     async with an_admin([pulsar.urls[2]], token_file) as admin:
         admin.trust(pulsar.urls)
         await admin.unload(BUNDLE, pulsar.brokers[2].broker_id)
-    assert [each.token for each in pulsar.asked] == ["first"] * 3
+    assert [each.token for each in pulsar.asked] == ["first", None]
 
 
 async def test_nothing_goes_to_a_host_that_is_neither_configured_nor_registered(
@@ -142,6 +167,13 @@ async def test_a_redirect_to_a_broker_that_is_not_there_says_which(pulsar: FakeP
     with pytest.raises(PulsarUnreachableError, match=f"^{gone}/admin/.* is it running") as error:
         await admin.unload(BUNDLE)
     assert error.value.was_not_heard
+
+
+async def test_nothing_goes_unencrypted_where_addresses_are_encrypted(pulsar: FakePulsar, token_file: Path) -> None:
+    async with an_admin(["https://127.0.0.1:1"], token_file) as admin:
+        with pytest.raises(PulsarRefusedError, match="is not asked, as adminUrls are https and this is not"):
+            await admin.settings(pulsar.urls[0])
+    assert pulsar.asked == []
 
 
 async def test_a_token_that_has_ended_is_read_again_once(pulsar: FakePulsar, token_file: Path) -> None:

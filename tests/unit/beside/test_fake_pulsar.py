@@ -46,7 +46,7 @@ async def test_an_unload_goes_from_a_follower_to_the_leader_and_to_the_owner_and
     first = await put(http, f"{to.url}{UNLOAD}", to.broker_id)
     assert first.status == 307
     assert where(first) == (
-        f"{leader.url}{UNLOAD}?authoritative=false&destinationBroker={to.broker_id.replace(':', '%3A')}"
+        f"{leader.url}{UNLOAD}?destinationBroker={to.broker_id.replace(':', '%3A')}&authoritative=false"
     )
     second = await http.call("PUT", where(first), 30.0, headers=JSON)
     assert (second.status, where(second)) == (307, f"{owner.url}{UNLOAD}?authoritative=false")
@@ -75,15 +75,23 @@ async def test_what_a_leader_remembers_goes_with_it(pulsar: FakePulsar, http: Ht
 
 
 @pytest.mark.parametrize(
-    ("bundle", "destination", "status"),
-    [("0x00000000_0x40000000", "127.0.0.9:1", 409), ("0x00000000_0x80000000", "", 412)],
+    ("bundle", "destination", "status", "reason"),
+    [
+        (
+            "bench/0x00000000_0x40000000",
+            "127.0.0.9:1",
+            409,
+            "Not allowed unload namespace bundle to inactive destination broker",
+        ),
+        ("bench/0x00000000_0x80000000", "", 412, "Invalid upper boundary for bundle"),
+        ("none/0x00000000_0x80000000", "", 404, "Namespace not found"),
+    ],
 )
 async def test_what_cannot_be_unloaded_is_refused_with_a_reason(
-    pulsar: FakePulsar, http: HttpClient, bundle: str, destination: str, status: int
+    pulsar: FakePulsar, http: HttpClient, bundle: str, destination: str, status: int, reason: str
 ) -> None:
-    answer = await put(http, f"{pulsar.urls[0]}/admin/v2/namespaces/lm/bench/{bundle}/unload", destination)
-    assert answer.status == status
-    assert orjson.loads(answer.body)["reason"]
+    answer = await put(http, f"{pulsar.urls[0]}/admin/v2/namespaces/lm/{bundle}/unload", destination)
+    assert (answer.status, orjson.loads(answer.body)) == (status, {"reason": reason})
 
 
 async def test_an_unload_without_a_leader_or_with_one_that_is_not_registered_is_refused(

@@ -1,0 +1,57 @@
+"""What an operator asks of a Pulsar broker over HTTP, redirects from broker to broker included."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+_TIMEOUT_S = 60.0
+_HOPS = 4
+_REDIRECTS = (301, 302, 307, 308)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    body: bytes
+
+    def content(self) -> Any:  # noqa: ANN401 - JSON
+        return json.loads(self.body)
+
+
+class RefusedError(Exception):
+    """A broker answered with what is no success; the message has the request, the status and its reason."""
+
+
+def ask(base_url: str, method: str, path: str, content: object = None, timeout_s: float = _TIMEOUT_S) -> Answer:
+    """One request, repeated with its method wherever a broker sends it; raises `OSError` when nobody answers."""
+    url = base_url + path
+    body = None if content is None else json.dumps(content)
+    for _ in range(_HOPS):
+        parts = urlsplit(url)
+        connection = http.client.HTTPConnection(parts.hostname or "", parts.port, timeout=timeout_s)
+        try:
+            target = f"{parts.path}?{parts.query}" if parts.query else parts.path
+            connection.request(method, target, body, {"Content-Type": "application/json"} if body else {})
+            response = connection.getresponse()
+            answer = Answer(response.status, response.read())
+            where = response.headers.get("Location")
+        except http.client.HTTPException as error:  # a broker that is starting or ending breaks off
+            raise ConnectionError(f"{method} {url}: {error!r}") from error
+        finally:
+            connection.close()
+        if answer.status not in _REDIRECTS or where is None:
+            return answer
+        url = where
+    raise ConnectionError(f"{method} {base_url}{path}: sent on {_HOPS} times")
+
+
+def demand(base_url: str, method: str, path: str, content: object = None) -> Answer:
+    """As `ask`, and `RefusedError` for anything but a success."""
+    answer = ask(base_url, method, path, content)
+    if not 200 <= answer.status < 300:  # noqa: PLR2004
+        raise RefusedError(f"{method} {base_url}{path}: {answer.status} {answer.body[:500].decode(errors='replace')}")
+    return answer

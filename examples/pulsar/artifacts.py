@@ -1,0 +1,83 @@
+"""The jars of a Pulsar broker, fetched by Maven once and kept: ZooKeeper and BookKeeper are among them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from examples.pulsar.progress import Say
+from loadmanager.embedded.jvm import CHOICE_VARIABLE, MIN_JAVA_VERSION, get_java
+from loadmanager.errors import EmbeddedServerError, LoadManagerError
+
+VERSION = "4.0.1"
+CACHE_VARIABLE = "LOADMANAGER_PULSAR_CACHE"
+CONFIGURATION = Path(__file__).with_name("configuration")
+
+_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependencies"
+_FETCH_TIMEOUT_S = 1200.0
+
+
+class NotPossibleHereError(LoadManagerError):
+    """This machine lacks what a Pulsar needs; the message begins with `needs:`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The executables that were found."""
+
+    java: Path
+    maven: Path
+
+
+def find_tools() -> Tools:
+    """Java and Maven of this machine; `NotPossibleHereError` names all that is not there."""
+    lacking = [] if sys.platform.startswith("linux") else ["Linux"]
+    maven = shutil.which("mvn")
+    if maven is None:
+        lacking.append("Maven (mvn on the PATH)")
+    try:
+        java = get_java({CHOICE_VARIABLE: "system", **os.environ}).executable
+    except EmbeddedServerError:
+        lacking.append(f"a JDK of version {MIN_JAVA_VERSION} or newer (java on the PATH)")
+    if lacking:
+        raise NotPossibleHereError(f"needs: {', '.join(lacking)}")
+    assert maven is not None
+    return Tools(java, Path(maven))
+
+
+def fetch_jars(tools: Tools, say: Say) -> Path:
+    """The folder with all jars, 230 MB; fetched if it is not there, which takes a minute or two."""
+    kept = _cache() / "lib"
+    if kept.is_dir():
+        return kept
+    say(f"fetching Apache Pulsar {VERSION} from Maven Central into {kept}, once")
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="lib-", dir=kept.parent) as partial:
+        fetched = Path(partial) / "lib"
+        _copy_dependencies(tools, fetched)
+        if not kept.is_dir():  # another process may have been quicker
+            fetched.rename(kept)
+    return kept
+
+
+def _cache() -> Path:
+    given = os.environ.get(CACHE_VARIABLE)
+    return Path(given) if given else Path.home() / ".cache" / "loadmanager" / f"pulsar-{VERSION}"
+
+
+def _copy_dependencies(tools: Tools, folder: Path) -> None:
+    command = [
+        *(str(tools.maven), "--batch-mode", "--quiet"),
+        *("--settings", str(CONFIGURATION / "settings.xml"), "--file", str(CONFIGURATION / "pom.xml")),
+        *(_PLUGIN, f"-Dpulsar.version={VERSION}", "-DincludeScope=runtime", f"-DoutputDirectory={folder}"),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_FETCH_TIMEOUT_S, check=False)
+    if done.returncode != 0:
+        raise NotPossibleHereError(
+            f"needs: Pulsar {VERSION} from Maven Central, and Maven says:\n{done.stdout[-2000:]}"
+        )

@@ -1,0 +1,298 @@
+"""ZooKeeper, one bookie and some brokers: processes of this machine that end when ours does.
+
+Every broker has a loopback address of its own, since Pulsar's policies tell brokers apart by their hosts, and a cgroup
+of its own where one can be made. All ports are free ones.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from string import Template
+from types import TracebackType
+from typing import Self
+
+from examples.pulsar.admin import ask
+from examples.pulsar.artifacts import CONFIGURATION, fetch_jars, find_tools
+from examples.pulsar.cgroups import Cgroup, make_cgroup
+from examples.pulsar.progress import Say, wait_until
+from examples.pulsar.znodes import four_letters, read_znode, sessions_of
+from loadmanager.embedded.ports import LOOPBACK, free_ports
+from loadmanager.embedded.processes import ServerProcesses
+from loadmanager.errors import EmbeddedServerError
+
+CLUSTER = "example"
+
+_START_TIMEOUT_S = 240.0
+_LINES_OF_LOG = 25
+_ZOOKEEPER, _METADATA, _BOOKIE = "zookeeper", "metadata", "bookie"
+_MAIN = {
+    _ZOOKEEPER: "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+    _METADATA: "org.apache.pulsar.PulsarClusterMetadataSetup",
+    _BOOKIE: "org.apache.bookkeeper.server.Main",
+}
+_BROKER_MAIN = "org.apache.pulsar.PulsarBrokerStarter"
+_OPENED = (
+    *("java.base/java.lang", "java.base/java.nio", "java.base/java.util.zip", "java.base/jdk.internal.loader"),
+    *("java.base/jdk.internal.misc", "java.base/sun.net", "java.base/sun.nio.ch"),
+    *("java.management/sun.management", "jdk.management/com.sun.management.internal"),
+    "java.base/jdk.internal.platform",  # by which a broker reads what its own cgroup uses
+)
+_JVM = (
+    # Short lives on shared cores: compiling quickly is worth more than compiling well.
+    *("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:ActiveProcessorCount=2", "-Xshare:auto"),
+    *("-Dio.netty.tryReflectionSetAccessible=true", "-Dzookeeper.forceSync=no"),
+    "-Dbookkeeper.metadata.bookie.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataBookieDriver",
+    "-Dbookkeeper.metadata.client.drivers=org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver",
+    *(f"--add-opens={package}=ALL-UNNAMED" for package in _OPENED),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Broker:
+    """A broker by its place; `name` is what Pulsar calls its id."""
+
+    address: str
+    web_port: int
+    service_port: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.address}:{self.web_port}"
+
+    @property
+    def web_url(self) -> str:
+        return f"http://{self.name}"
+
+    @property
+    def service_url(self) -> str:
+        return f"pulsar://{self.address}:{self.service_port}"
+
+
+class PulsarCluster:
+    """A Pulsar in a temporary folder.
+
+    `strategy` is the shedding strategy of its brokers, which is off until somebody switches it on; `cores` is what each
+    broker gets where cgroups can be made: `separate_cpu` says whether they could.
+    Raises `NotPossibleHereError` on a machine without Java or Maven, and `EmbeddedServerError` when a part of it dies.
+    """
+
+    def __init__(
+        self, *, brokers: int = 3, strategy: str = "UniformLoadShedder", cores: float = 0.6, say: Say = print
+    ) -> None:
+        self._tools = find_tools()
+        self._say = say
+        self._strategy = strategy
+        self._cores = cores
+        self._zookeeper_port, self._bookie_port, self._statistics_port, web_port, service_port = free_ports(5)
+        self.brokers = tuple(Broker(f"127.0.0.{21 + i}", web_port, service_port) for i in range(brokers))
+        self._jars: Path | None = None
+        self._processes: ServerProcesses | None = None
+        self._pids: dict[str, int] = {}
+        self._cgroups: dict[str, Cgroup] = {}
+
+    @property
+    def zookeeper(self) -> str:
+        """Where Pulsar's ZooKeeper is, host:port; all is at its root."""
+        return f"{LOOPBACK}:{self._zookeeper_port}"
+
+    @property
+    def service_url(self) -> str:
+        """For clients: all brokers."""
+        return "pulsar://" + ",".join(f"{each.address}:{each.service_port}" for each in self.brokers)
+
+    @property
+    def folder(self) -> Path:
+        """Where everything is, until the end."""
+        folder = self._running().folder
+        assert folder is not None
+        return folder
+
+    @property
+    def zookeeper_data(self) -> Path:
+        return self.folder / _ZOOKEEPER
+
+    @property
+    def separate_cpu(self) -> bool:
+        """Whether each broker reports the CPU that it uses itself, and not that of the machine."""
+        return len(self._cgroups) == len(self.brokers)
+
+    def broker(self, name: str) -> Broker:
+        """The broker with this id."""
+        return next(each for each in self.brokers if each.name == name)
+
+    def log_of(self, broker: Broker) -> Path:
+        return self._log(broker.name)
+
+    def start(self) -> None:
+        """Start everything, and return when every broker serves and one of them leads."""
+        self._jars = fetch_jars(self._tools, self._say)
+        self._processes = ServerProcesses("loadmanager-pulsar-")
+        try:
+            self._start_all()
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """End everything, its data too. Idempotent."""
+        if self._processes is not None:
+            self._processes.close()
+        for each in self._cgroups.values():
+            each.remove()
+        self._cgroups.clear()
+
+    def start_broker(self, broker: Broker) -> None:
+        """Start a broker without waiting for it: once more after `kill` or `stop_broker`."""
+        file = self.folder / f"{broker.name}.conf"
+        command = self._java(_BROKER_MAIN, "--broker-conf", str(file), heap_mib=320, direct_mib=192)
+        group = self._cgroups.get(broker.name)
+        self._start(broker.name, group.entering(command) if group else command)
+
+    def wait_for_broker(self, broker: Broker) -> None:
+        """Return once it serves and has registered."""
+        self._wait(broker.name, lambda: self._serves(broker))
+
+    def kill(self, broker: Broker) -> None:
+        """SIGKILL; what it owned is nobody's once its session has ended, 10 s later."""
+        self._running().stop(broker.name, grace_s=0)
+
+    def stop_broker(self, broker: Broker) -> None:
+        """In order: it unloads what it owns."""
+        self._running().stop(broker.name, grace_s=60)
+
+    def pause(self, broker: Broker) -> None:
+        """SIGSTOP: connections stay open, and nothing answers."""
+        self._running().signal(broker.name, signal.SIGSTOP)
+
+    def resume(self, broker: Broker) -> None:
+        self._running().signal(broker.name, signal.SIGCONT)
+
+    def serving(self) -> list[Broker]:
+        """The brokers whose process is there."""
+        return [each for each in self.brokers if self._running().find_exit_code(each.name) is None]
+
+    def own_sessions(self) -> set[int]:
+        """The sessions of ZooKeeper's that Pulsar's own processes have at the moment."""
+        names = (_BOOKIE, *(each.name for each in self.serving()))
+        return set().union(*(sessions_of(self.zookeeper, self._pids[name]) for name in names))
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _start_all(self) -> None:
+        self._say("starting ZooKeeper")
+        self._write("zoo.cfg", "zoo.cfg", folder=self.zookeeper_data, port=self._zookeeper_port)
+        self._start(_ZOOKEEPER, self._java(_MAIN[_ZOOKEEPER], str(self.folder / "zoo.cfg"), heap_mib=160))
+        self._wait(_ZOOKEEPER, lambda: "Zxid:" in four_letters(self.zookeeper, "srvr"))
+        self._say("laying out the cluster's metadata")
+        self._initialise()
+        self._say("starting the bookie and the brokers, which takes about a minute")
+        self._start_bookie()
+        self._make_cgroups()
+        for broker in self.brokers:
+            self._write_broker(broker)
+            self.start_broker(broker)
+        for broker in self.brokers:
+            self.wait_for_broker(broker)
+            self._say(f"broker {broker.name} serves")
+        self._wait(self.brokers[0].name, self._find_leader)
+
+    def _initialise(self) -> None:
+        zookeeper = f"zk:{self.zookeeper}"
+        web = "http://" + ",".join(each.name for each in self.brokers)
+        addresses = ["--web-service-url", web, "--broker-service-url", self.service_url]
+        stores = ["--metadata-store", zookeeper, "--configuration-metadata-store", zookeeper]
+        command = self._java(_MAIN[_METADATA], "--cluster", CLUSTER, *stores, *addresses, heap_mib=160)
+        self._start(_METADATA, command)
+        processes = self._running()
+        wait_until(lambda: processes.find_exit_code(_METADATA) is not None, "the set-up of the metadata", timeout_s=120)
+        if processes.find_exit_code(_METADATA):
+            raise EmbeddedServerError(f"the metadata could not be set up:\n{self._last_lines(_METADATA)}")
+
+    def _start_bookie(self) -> None:
+        self._write(
+            "bookie.conf",
+            "bookie.conf",
+            zookeeper=self.zookeeper,
+            port=self._bookie_port,
+            statistics_port=self._statistics_port,
+            folder=self.folder / _BOOKIE,
+        )
+        arguments = ["--conf", str(self.folder / "bookie.conf")]
+        self._start(_BOOKIE, self._java(_MAIN[_BOOKIE], *arguments, heap_mib=200, direct_mib=200))
+        registered = f"/ledgers/available/{LOOPBACK}:{self._bookie_port}"
+        self._wait(_BOOKIE, lambda: read_znode(self.zookeeper, registered))
+
+    def _make_cgroups(self) -> None:
+        made = {each.name: make_cgroup(f"{self.folder.name}-{each.address}", self._cores) for each in self.brokers}
+        self._cgroups = {name: group for name, group in made.items() if group is not None}
+        own = "reports its own CPU, from a cgroup" if self.separate_cpu else "reports the CPU of the whole machine"
+        self._say(f"every broker {own}")
+
+    def _write_broker(self, broker: Broker) -> None:
+        self._write(
+            "broker.conf",
+            f"{broker.name}.conf",
+            cluster=CLUSTER,
+            zookeeper=self.zookeeper,
+            address=broker.address,
+            web_port=broker.web_port,
+            service_port=broker.service_port,
+            strategy=self._strategy,
+        )
+
+    def _write(self, template: str, name: str, **values: object) -> None:
+        text = Template((CONFIGURATION / template).read_text(encoding="utf-8")).substitute(values)
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def _java(self, main: str, *arguments: str, heap_mib: int, direct_mib: int = 64) -> list[str]:
+        sizes = [f"-Xmx{heap_mib}m", f"-XX:MaxDirectMemorySize={direct_mib}m"]
+        logging = f"-Dlog4j.configurationFile={CONFIGURATION / 'log4j2.properties'}"
+        return [str(self._tools.java), *sizes, *_JVM, logging, "-cp", f"{self._jars}/*", main, *arguments]
+
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        self._pids[name] = self._running().start(name, command, cwd=self.folder, log=self._log(name))
+
+    def _wait(self, name: str, condition: Callable[[], object]) -> None:
+        wait_until(condition, f"{name} does not serve", timeout_s=_START_TIMEOUT_S, check=lambda: self._check(name))
+
+    def _check(self, name: str) -> None:
+        code = self._running().find_exit_code(name)
+        if code is not None:
+            raise EmbeddedServerError(
+                f"{name} ended with exit code {code}; its log ends with:\n{self._last_lines(name)}"
+            )
+
+    def _serves(self, broker: Broker) -> bool:
+        if ask(broker.web_url, "GET", "/admin/v2/brokers/ready").status != 200:  # noqa: PLR2004
+            return False
+        return read_znode(self.zookeeper, f"/loadbalance/brokers/{broker.name}") is not None
+
+    def _find_leader(self) -> bool:
+        return ask(self.brokers[0].web_url, "GET", "/admin/v2/brokers/leaderBroker").status == 200  # noqa: PLR2004
+
+    def _running(self) -> ServerProcesses:
+        if self._processes is None:
+            raise EmbeddedServerError("this Pulsar has not been started")
+        return self._processes
+
+    def _log(self, name: str) -> Path:
+        return self.folder / f"{name}.log"
+
+    def _last_lines(self, name: str) -> str:
+        lines: list[str] = []
+        with contextlib.suppress(FileNotFoundError):
+            lines = self._log(name).read_text(errors="replace").splitlines()
+        told = [line for line in lines if not re.match(r"\s+at ", line)]
+        return "\n".join(told[-_LINES_OF_LOG:])

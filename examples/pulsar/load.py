@@ -1,0 +1,179 @@
+"""Producers and consumers of Pulsar's own client, each message numbered and accounted for. A process of its own.
+
+`python -m examples.pulsar.load SERVICE_URL FILE`, where the file is a JSON object: messages per second by topic. It
+says a line of JSON a second: what was sent, acknowledged and received so far. When its input ends it sends no more,
+waits for what is still under way, and says as its last line what became of all of it (`outcome`).
+
+Every topic has one producer, one consumer, and counts of its own. A message that was acknowledged and that nobody
+receives is lost; one that comes twice is a duplicate, which Pulsar's clients make when they reconnect. A stall is a
+time in which a topic took no message: how long the first of those that had to wait did wait.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import os
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulsar
+
+from loadmanager.demo.ranges import NumberRanges
+
+_MESSAGE_BYTES = 1024
+_STALL_S = 0.25
+"""What a message waits for longer than this is a stall and not the bookie's work."""
+_LATE_S = 1.0
+"""Whoever is later than this, because the machine is busy, does not catch up: that would be another load."""
+_TELL_EVERY_S = 1.0
+_PATIENCE_S = 60.0
+"""How long it is waited for what is under way at the end."""
+
+
+@dataclass(slots=True)
+class TopicLoad:
+    """One topic's messages, numbered from 0."""
+
+    name: str
+    period_s: float
+    sent: int = 0
+    refused: int = 0
+    acknowledged: NumberRanges = field(default_factory=NumberRanges)
+    acknowledgements: int = 0
+    received: NumberRanges = field(default_factory=NumberRanges)
+    receipts: int = 0
+    stalls: list[tuple[float, float]] = field(default_factory=list)
+    """When each began, in seconds since 1970, and how long it was."""
+    producer: Any = None
+
+    def send(self) -> None:
+        """One more message, which is acknowledged later."""
+        number, at_s = self.sent, time.time()
+        self.sent += 1
+        content = number.to_bytes(8, "big").ljust(_MESSAGE_BYTES, b".")
+        try:
+            self.producer.send_async(content, lambda result, _: self._answered(number, at_s, result))
+        except pulsar.PulsarException:  # more are under way than the client takes
+            self.refused += 1
+
+    def receive(self, consumer: Any, message: Any) -> None:  # noqa: ANN401 - the client has no types
+        number = int.from_bytes(message.data()[:8], "big")
+        self.receipts += 1
+        self.received.add(number, number + 1)
+        consumer.acknowledge(message)
+
+    def is_settled(self) -> bool:
+        """Whether everything sent was answered, and everything acknowledged received."""
+        return self.acknowledgements + self.refused == self.sent and not self.lost()
+
+    def lost(self) -> int:
+        return len(self.acknowledged.difference(self.received))
+
+    def outcome(self) -> dict[str, object]:
+        duplicates = self.receipts - len(self.received)
+        counts = {"sent": self.sent, "acknowledged": self.acknowledgements, "refused": self.refused}
+        return {**counts, "received": len(self.received), "lost": self.lost(), "duplicates": duplicates}
+
+    def _answered(self, number: int, sent_s: float, result: Any) -> None:  # noqa: ANN401
+        if result != pulsar.Result.Ok:
+            self.refused += 1
+            return
+        self.acknowledgements += 1
+        self.acknowledged.add(number, number + 1)
+        now_s = time.time()
+        if now_s - sent_s > _STALL_S and (not self.stalls or sent_s > sum(self.stalls[-1])):
+            self.stalls.append((sent_s, now_s - sent_s))
+
+
+class Load:
+    """All topics of one process."""
+
+    def __init__(self, service_url: str, rates: dict[str, float], log: Path) -> None:
+        logger = pulsar.FileLogger(pulsar.LoggerLevel.Warn, str(log))  # its console is our output
+        self._client = pulsar.Client(service_url, logger=logger, operation_timeout_seconds=60)
+        self._topics = [TopicLoad(name, 1 / rate) for name, rate in rates.items()]
+        self._ended = threading.Event()
+
+    def connect(self) -> None:
+        for topic in self._topics:
+            self._client.subscribe(
+                topic.name,
+                "load",
+                message_listener=topic.receive,
+                initial_position=pulsar.InitialPosition.Earliest,
+            )
+            topic.producer = self._client.create_producer(
+                topic.name, batching_enabled=True, batching_max_publish_delay_ms=5, max_pending_messages=20_000
+            )
+
+    def send_until_ended(self) -> None:
+        """Send at each topic's pace, and tell how it goes."""
+        start_s = time.monotonic()
+        due = [(start_s + topic.period_s * i / len(self._topics), i) for i, topic in enumerate(self._topics)]
+        heapq.heapify(due)
+        told_s = start_s
+        while not self._ended.is_set():
+            now_s = time.monotonic()
+            if now_s - told_s >= _TELL_EVERY_S:
+                told_s = now_s
+                self._tell()
+            at_s, i = due[0]
+            if at_s > now_s:
+                self._ended.wait(min(at_s - now_s, _TELL_EVERY_S))
+                continue
+            self._topics[i].send()
+            at_s = now_s if now_s - at_s > _LATE_S else at_s
+            heapq.heapreplace(due, (at_s + self._topics[i].period_s, i))
+
+    def end(self) -> None:
+        self._ended.set()
+
+    def settle(self) -> None:
+        """Wait for what is under way."""
+        deadline_s = time.monotonic() + _PATIENCE_S
+        while time.monotonic() < deadline_s and not all(topic.is_settled() for topic in self._topics):
+            time.sleep(0.1)
+
+    def outcome(self) -> dict[str, object]:
+        """Totals, every topic by itself, and all stalls as topic, beginning in seconds since 1970, and seconds."""
+        topics = {topic.name: topic.outcome() for topic in self._topics}
+        totals = {key: sum(int(str(each[key])) for each in topics.values()) for key in next(iter(topics.values()))}
+        stalls = [(topic.name, *stall) for topic in self._topics for stall in topic.stalls]
+        return {**totals, "stalls": stalls, "topics": topics}
+
+    def _tell(self) -> None:
+        sent = sum(topic.sent for topic in self._topics)
+        acknowledged = sum(topic.acknowledgements for topic in self._topics)
+        received = sum(topic.receipts for topic in self._topics)
+        _say({"at_s": time.time(), "sent": sent, "acknowledged": acknowledged, "receipts": received})
+
+
+def _say(what: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+def _end_with_input(load: Load) -> None:
+    while sys.stdin.buffer.read(4096):
+        pass
+    load.end()
+
+
+def main(service_url: str, file: str) -> None:
+    path = Path(file)
+    load = Load(service_url, json.loads(path.read_text(encoding="utf-8")), path.with_suffix(".log"))
+    threading.Thread(target=_end_with_input, args=(load,), daemon=True).start()
+    load.connect()
+    load.send_until_ended()
+    load.settle()
+    _say({"outcome": load.outcome()})
+    os._exit(0)  # the client's own threads linger
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,122 @@
+"""What an operator of a Pulsar does to it through its REST interface, and sees in its znodes."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from examples.pulsar.admin import RefusedError, demand
+from examples.pulsar.cluster import CLUSTER, Broker, PulsarCluster
+from examples.pulsar.progress import wait_until
+from examples.pulsar.znodes import read_tree
+
+_MOVE_TIMEOUT_S = 60.0
+_HASHES = 2**32
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """Asks whichever broker serves; brokers pass on what is another one's."""
+
+    cluster: PulsarCluster
+
+    def make_namespace(self, namespace: str, bundles: int) -> None:
+        """A namespace of a tenant, both made, cut into so many bundles of the same width."""
+        tenant, _, _ = namespace.partition("/")
+        if tenant not in self.get("/admin/v2/tenants"):
+            self._demand("PUT", f"/admin/v2/tenants/{tenant}", {"allowedClusters": [CLUSTER]})
+        policies = {"bundles": {"numBundles": bundles}, "replication_clusters": [CLUSTER]}
+        self._demand("PUT", f"/admin/v2/namespaces/{namespace}", policies)
+
+    def bundles_of(self, namespace: str) -> list[str]:
+        """The ranges of its bundles, in order: `0x00000000_0x10000000` ..."""
+        edges = self.get(f"/admin/v2/namespaces/{namespace}/bundles")["boundaries"]
+        return [f"{low}_{high}" for low, high in itertools.pairwise(edges)]
+
+    def set_dynamic(self, key: str, value: str) -> None:
+        """A setting of all brokers, at once and until it is taken back."""
+        self._demand("POST", f"/admin/v2/brokers/configuration/{key}/{quote(value, safe='')}")
+
+    def unset_dynamic(self, key: str) -> None:
+        self._demand("DELETE", f"/admin/v2/brokers/configuration/{key}")
+
+    def dynamic(self) -> dict[str, str]:
+        """What is set while brokers run, beside their files."""
+        values: dict[str, str] = self.get("/admin/v2/brokers/configuration/values")
+        return values
+
+    def settings_of(self, broker: Broker) -> dict[str, str]:
+        """What this broker goes by, every key of it."""
+        url = "/admin/v2/brokers/configuration/runtime"
+        settings: dict[str, str] = demand(broker.web_url, "GET", url).content()
+        return settings
+
+    def leader(self) -> Broker:
+        """The broker whose shedder is at work."""
+        return self.cluster.broker(self.get("/admin/v2/brokers/leaderBroker")["brokerId"])
+
+    def owners(self, namespace: str) -> dict[str, str]:
+        """The broker of each bundle that has one, by the bundle's range."""
+        tree = read_tree(self.cluster.zookeeper, f"/namespace/{namespace}")
+        found = {path.rpartition("/")[2]: node.content() for path, node in tree.items() if "/0x" in path}
+        return {each: content["httpUrl"].removeprefix("http://") for each, content in found.items()}
+
+    def counts(self, namespace: str) -> Counter[str]:
+        """How many bundles each broker owns."""
+        return Counter(self.owners(namespace).values())
+
+    def place(self, namespace: str, bundle: str, broker: Broker) -> None:
+        """Have a bundle owned by this broker: unload it towards it, and ask for a topic of it, until it is there."""
+        topic = topics_in(namespace, bundle, 1)[0]
+        wait_until(
+            lambda: self._placed(namespace, bundle, topic, broker),
+            f"{namespace}/{bundle} at {broker.name}",
+            timeout_s=_MOVE_TIMEOUT_S,
+        )
+
+    def spread(self, namespace: str, where: Mapping[str, Broker]) -> None:
+        """`place` for many bundles, by their ranges."""
+        for bundle, broker in where.items():
+            self.place(namespace, bundle, broker)
+
+    def look_up(self, topic: str) -> str:
+        """The broker (its id) that owns a topic, from now on if nobody did."""
+        found = self.get(f"/lookup/v2/topic/{topic.replace('://', '/')}")
+        return str(found["httpUrl"]).removeprefix("http://")
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+        return self._demand("GET", path)
+
+    def _placed(self, namespace: str, bundle: str, topic: str, broker: Broker) -> bool:
+        if self.owners(namespace).get(bundle) == broker.name:
+            return True
+        try:
+            where = f"/admin/v2/namespaces/{namespace}/{bundle}/unload?destinationBroker={quote(broker.name)}"
+            self._demand("PUT", where)
+            self.look_up(topic)
+        except RefusedError:  # in the middle of another unload
+            return False
+        return self.owners(namespace).get(bundle) == broker.name
+
+    def _demand(self, method: str, path: str, content: object = None) -> Any:  # noqa: ANN401 - JSON
+        serving = self.cluster.serving()
+        answer = demand(serving[0].web_url, method, path, content)
+        return answer.content() if answer.body else None
+
+
+def topics_in(namespace: str, bundle: str, count: int) -> list[str]:
+    """So many topics whose hash lies in a bundle's range."""
+    low, high = (int(edge, 16) for edge in bundle.split("_"))
+    found: list[str] = []
+    number = 0
+    while len(found) < count:
+        topic = f"persistent://{namespace}/t-{number}"
+        if low <= zlib.crc32(topic.encode()) < high + (high == _HASHES - 1):
+            found.append(topic)
+        number += 1
+    return found

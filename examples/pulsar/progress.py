@@ -1,0 +1,35 @@
+"""Waiting for what another process has to do first: by a condition, with a limit, and not in silence."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from loadmanager.errors import EmbeddedServerError
+
+Say = Callable[[str], None]
+"""Shows one line about what is going on."""
+
+_POLL_S = 0.1
+
+
+def wait_until(
+    condition: Callable[[], object], what: str, *, timeout_s: float, check: Callable[[], None] = lambda: None
+) -> None:
+    """Return once the condition holds; `check` is asked in between, and raises when it never will.
+
+    Raises `EmbeddedServerError` after `timeout_s`. Errors of connections count as not yet.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while not _holds(condition):
+        check()
+        if time.monotonic() > deadline_s:
+            raise EmbeddedServerError(f"{what}: not within {timeout_s:g} s")
+        time.sleep(_POLL_S)
+
+
+def _holds(condition: Callable[[], object]) -> bool:
+    try:
+        return bool(condition())
+    except OSError:
+        return False

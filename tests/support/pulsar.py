@@ -1,0 +1,86 @@
+"""Beside a real Pulsar: commands in processes of their own, who wrote what, and what its leader decided."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from examples.pulsar.cluster import Broker, PulsarCluster
+from examples.pulsar.znodes import Transaction, last_zxid, read_transactions
+
+_MOVED = re.compile(r"Unloading bundle: (\S+) from broker (\S+) to dest broker (\S+)")
+
+
+def run_loadmanager(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command of ours, to its end."""
+    command = [sys.executable, "-m", "loadmanager", *arguments]
+    environment = {**os.environ, "TERM": "dumb", "COLUMNS": "200"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
+
+
+def read_dump(cluster: PulsarCluster, *more: str) -> dict[str, Any]:
+    """What `dump` says, which must have left nothing out."""
+    done = run_loadmanager("dump", "--pulsar", "--metadata-store-url", f"zk:{cluster.zookeeper}", *more)
+    assert (done.returncode, done.stderr) == (0, "")
+    dump: dict[str, Any] = json.loads(done.stdout)
+    return dump
+
+
+@dataclass(slots=True)
+class Writers:
+    """Who has written to Pulsar's ZooKeeper since this was made: ZooKeeper's log names the session of every write."""
+
+    cluster: PulsarCluster
+    since_zxid: int
+    pulsars: set[int]
+
+    @classmethod
+    def watch(cls, cluster: PulsarCluster) -> Writers:
+        pulsars = cluster.own_sessions()
+        assert len(pulsars) > len(cluster.serving())  # each broker's, and the bookie's
+        return cls(cluster, last_zxid(cluster.zookeeper), pulsars)
+
+    def others(self) -> list[Transaction]:
+        """What sessions did that are none of Pulsar's own: beginning and ending alone change nothing."""
+        pulsars = self.pulsars | self.cluster.own_sessions()
+        done = read_transactions(self.cluster.zookeeper_data, self.since_zxid)
+        return [each for each in done if each.session not in pulsars]
+
+    def changes_by_others(self) -> list[Transaction]:
+        return [each for each in self.others() if not each.kind.startswith("session")]
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A move that Pulsar's own leader made, as its log has it."""
+
+    bundle: str
+    source: str
+    destination: str
+
+
+@dataclass(slots=True)
+class LeaderLog:
+    """What the brokers' logs say from now on; the leader alone sheds."""
+
+    cluster: PulsarCluster
+    starts: dict[Broker, int]
+
+    @classmethod
+    def follow(cls, cluster: PulsarCluster) -> LeaderLog:
+        return cls(cluster, {each: cluster.log_of(each).stat().st_size for each in cluster.brokers})
+
+    def lines(self) -> Iterator[str]:
+        for broker, start in self.starts.items():
+            with self.cluster.log_of(broker).open("rb") as log:
+                log.seek(start)
+                yield from log.read().decode(errors="replace").splitlines()
+
+    def moved(self) -> list[Moved]:
+        return [Moved(*found.groups()) for line in self.lines() if (found := _MOVED.search(line))]
