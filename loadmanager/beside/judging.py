@@ -168,6 +168,12 @@ class Judge:
                 none,
                 float(len(judging.wishes)),
             ),
+            (
+                "loadmanager_beside_unjudged_moves",
+                "Moves that were seen, and of which nothing is said before they have settled.",
+                none,
+                float(judging.under_way),
+            ),
             *self._level_gauges(),
             *self._scores.samples(),
         ]

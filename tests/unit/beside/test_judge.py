@@ -88,6 +88,7 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help() -> None:
     assert bench.gauges() == {
         "loadmanager_beside_stalled": 1.0,
         "loadmanager_beside_wanted_moves": 1.0,
+        "loadmanager_beside_unjudged_moves": 0.0,
         "loadmanager_beside_max_over_mean": pytest.approx(2.25),
     }
     assert {labels["reason"]: value for _, _, labels, value in bench.judge.counters()} == {
