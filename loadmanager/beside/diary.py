@@ -13,8 +13,9 @@ holds nothing up; it is said in the log, once, until it can be again.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,10 @@ HOUR_MS = 3_600_000
 KEPT = 1_000
 _MOST_BYTES = 10 * 1024 * 1024
 _FILES = 5
+
+
+def _to_nobody(_text: str) -> None:
+    """Nobody watches."""
 
 
 class BoundedFile:
@@ -80,6 +85,8 @@ class Diary:
         self._paragraphs: deque[str] = deque(maxlen=kept)
         self._records: deque[dict[str, Any]] = deque(maxlen=kept)
         self.zone = zone
+        self.show: Callable[[str], object] = _to_nobody
+        """Is given each paragraph as it is written."""
         self._counted: Counter[JudgingReason] = Counter()
         self._quiet_since_ms: int | None = None
         self._rounds = 0
@@ -106,6 +113,8 @@ class Diary:
         self._paragraphs.append(text)
         if self._text_file is not None:
             self._text_file.append(f"{text}\n")
+        with contextlib.suppress(OSError):  # whoever read it has gone
+            self.show(text)
         self._quiet_since_ms, self._rounds = at_ms, 0
         self._counted.clear()
 

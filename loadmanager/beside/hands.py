@@ -1,4 +1,4 @@
-"""What moves bundles beside a Pulsar, put together: rounds, drains and plans, and what stops before each move."""
+"""What moves and splits bundles beside a Pulsar, put together: rounds, drains and plans, and what stops them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.fenced import FencedRecord
 from loadmanager.beside.healing import Healer
 from loadmanager.beside.ledger import FollowingLedger
 from loadmanager.beside.owners import PulsarOwners
@@ -13,10 +14,12 @@ from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.rails import Rails
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned
+from loadmanager.beside.splitting import PulsarReshaper
 from loadmanager.config import BesideSettings
 from loadmanager.core.plan import Plan
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.balancing.plans import PlanKeeper
+from loadmanager.leader.balancing.rounds import ReshapingLoop
 from loadmanager.leader.balancing.shedding import SheddingLoop
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.deciding.desk import Desk
@@ -25,6 +28,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.operators import Operators
+from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
 
 
@@ -48,7 +52,7 @@ class Hands:
         journal: Journal,
         on_plan: Callable[[Plan], None],
     ) -> None:
-        self.memory = ActsMemory(store, election, settings.failures_until_stop)
+        self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
         self.rails = Rails(settings, view, picture, brokers, self.memory)
         owned = Owned(picture, admin, election)
         self.healer = Healer(self.memory, owned, journal)
@@ -63,6 +67,8 @@ class Hands:
             desk.recorder,
         )
         self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan)
+        self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, journal, live)
+        self.reshaping = ReshapingLoop(view, desk, self.reshaper, election, journal, live)
         self.drains = Drainer(view, desk, self.executor, operators, journal, live)
         self.plans = PlanKeeper(view, desk, self.executor, live)
 

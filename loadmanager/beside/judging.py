@@ -55,10 +55,21 @@ class SettingsOfBoth:
 
 
 class Judge:
-    """`run` does the work; the other methods only say what happened, on the event loop, and return at once."""
+    """`run` does the work; the other methods only say what happened, on the event loop, and return at once.
+
+    `is_there` says whether a bundle is one at this moment.
+    """
 
     def __init__(
-        self, settings: SettingsOfBoth, diary: Diary, scores: Scores, where: Where, seed: int, *, is_acting: bool
+        self,
+        settings: SettingsOfBoth,
+        diary: Diary,
+        scores: Scores,
+        where: Where,
+        seed: int,
+        *,
+        is_acting: bool,
+        is_there: Callable[[str], bool],
     ) -> None:
         self._settings = settings
         self._diary = diary
@@ -66,7 +77,8 @@ class Judge:
         self._where = where
         self._is_acting = is_acting
         self._rng = np.random.default_rng(seed)
-        self._judging = Judging()
+        self._is_there = is_there
+        self._judging = Judging(is_there)
         self._state: State = {}
         self._rounds: asyncio.Queue[tuple[Plan, Snapshot]] = asyncio.Queue()
         self._snapshot: Snapshot | None = None
@@ -83,7 +95,9 @@ class Judge:
 
     def seen(self, sighted: Sighted) -> None:
         """An owner changed."""
-        self._said(self._judging.step(Seen(sighted, self._load_of(sighted.bundle))))
+        known = None if self._snapshot is None else self._snapshot.bundles
+        is_new = known is not None and known.find_row(sighted.bundle) is None
+        self._said(self._judging.step(Seen(sighted, self._load_of(sighted.bundle), is_new)))
 
     def left(self, owner: Registration, at_ms: int) -> None:
         """A registration of a broker has ended."""
@@ -91,7 +105,7 @@ class Judge:
 
     def rest(self) -> None:
         """No rounds are planned here any more: there is nothing to compare with until they are again."""
-        self._judging, self._state, self._snapshot = Judging(), {}, None
+        self._judging, self._state, self._snapshot = Judging(self._is_there), {}, None
         while not self._rounds.empty():
             self._rounds.get_nowait()
 

@@ -23,14 +23,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 
 from loadmanager.beside.znodes import WHOLE, Cut, namespace_name
-from loadmanager.core.judging import Sighted
+from loadmanager.core.judging import NO_LIFE, Sighted
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.store.base import Znode
-
-NO_LIFE = 0
-"""The incarnation of an owner that is not registered."""
 
 
 class PulsarNamespaces:

@@ -17,6 +17,7 @@ from loadmanager.core.leading.rails import (
     WantedMove,
     stops_of_move,
     stops_of_round,
+    stops_of_split,
 )
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership
@@ -101,6 +102,10 @@ class Rails:
         """What stops a step of a round."""
         destination = None if step.destination is None else step.destination.broker
         return self._stops(WantedMove(step.bundle, step.source.broker, destination, is_own=True))
+
+    def stops_of_split(self, bundle: str) -> Sequence[Verdict]:
+        """What stops a split of this bundle."""
+        return stops_of_split(self._facts(), self._limits(), bundle)
 
     def check(self, bundle: str, released: Ownership) -> None:
         """Raise `RailError` if anything stops the move that would begin with the bundle being `released`."""

@@ -8,7 +8,8 @@ from loadmanager.calling import HttpAnswer, PeerNotReachedError, PeerUnavailable
 from loadmanager.errors import LoadManagerError
 
 _SHOWN_CHARACTERS = 200
-_FAULTS_OF_ITS_OWN = 500
+FAULTS_OF_ITS_OWN = 500
+"""From this status on an answer says that Pulsar could not, and not that it would never."""
 
 _REMEDIES = {
     400: "it does not take the request as it is: is it a Pulsar, and of a version that was tried?",
@@ -74,7 +75,7 @@ def unreachable(error: PeerUnavailableError) -> PulsarUnreachableError:
 
 
 def _find_remedy(status: int) -> str:
-    return _REMEDIES.get(status) or (_OF_ANY_FAULT if status >= _FAULTS_OF_ITS_OWN else _NO_PULSAR)
+    return _REMEDIES.get(status) or (_OF_ANY_FAULT if status >= FAULTS_OF_ITS_OWN else _NO_PULSAR)
 
 
 def _find_reason(answer: HttpAnswer) -> str:

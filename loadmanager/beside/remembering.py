@@ -12,12 +12,10 @@ from dataclasses import replace
 
 import structlog
 
+from loadmanager.beside.fenced import FencedRecord
 from loadmanager.core.leading.acting import Acts, MoveUnderWay
 from loadmanager.core.names import BrokerId
-from loadmanager.errors import InvalidRecordError, StaleEpochError, StoreError, TransactionFailedError
-from loadmanager.leader.term.election import Election
-from loadmanager.store import paths
-from loadmanager.store.base import Check, Create, MetadataStore, Op, Put
+from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.store.codec import decode, pack
 from loadmanager.wire.acting import decode_acts, encode_acts
 
@@ -32,13 +30,11 @@ class ActsMemory:
     known, or not seen through; nothing once it is.
     """
 
-    def __init__(self, store: MetadataStore, election: Election, failures_until_stop: int) -> None:
-        self._store = store
-        self._election = election
+    def __init__(self, record: FencedRecord, failures_until_stop: int) -> None:
+        self._record = record
         self._failures_until_stop = failures_until_stop
         self._writing = asyncio.Lock()
         self._written: Acts | None = None
-        self._exists = False
         self.acts = Acts()
         self.open_moves = _UNREAD
 
@@ -47,24 +43,25 @@ class ActsMemory:
         `open_moves` said, until an operator says go on.
         """
         self.acts, self._written, self.open_moves = Acts(), None, _UNREAD
-        while True:
-            self._election.get_term()
-            try:
-                znode = await self._store.get(paths.BESIDE_MOVES)
-                break
-            except StoreError as error:
-                log.warning("moves_not_read", error=str(error))
-            await asyncio.sleep(_AGAIN_S)
-        self._exists = znode is not None
+        data = await self._read()
         try:
-            if znode is not None:
-                self.acts = decode_acts(decode(znode.data, znode.path), znode.path).at(time.time())
+            if data is not None:
+                self.acts = decode_acts(decode(data, self._record.path), self._record.path).at(time.time())
         except InvalidRecordError as error:
             log.error("moves_unreadable", error=str(error))  # noqa: TRY400 - a state of the store, not of the code
             self.open_moves = str(error)
-            return
-        left = len(self.acts.under_way)
-        self.open_moves = f"{left} of an earlier term are being seen through" if left else ""
+        else:
+            left = len(self.acts.under_way)
+            self.open_moves = f"{left} of an earlier term are being seen through" if left else ""
+
+    async def _read(self) -> bytes | None:
+        while True:
+            self._record.must_lead()
+            try:
+                return await self._record.read()
+            except StoreError as error:
+                log.warning("moves_not_read", error=str(error))
+            await asyncio.sleep(_AGAIN_S)
 
     async def begin(self, bundle: str, move: MoveUnderWay) -> None:
         """Write down that a move begins. Raises `NotLeaderError` or a `StoreError`, and then it has not begun."""
@@ -87,6 +84,11 @@ class ActsMemory:
         self.acts = self.acts.ended(
             bundle, owner, time.time(), is_cancelled=is_cancelled, failures_until_stop=self._failures_until_stop
         )
+        await self._write_now_or_later()
+
+    async def split(self, *, is_made: bool) -> None:
+        """A split was made, or it failed; written as the end of a move is. Raises `NotLeaderError`."""
+        self.acts = self.acts.split(is_made=is_made, failures_until_stop=self._failures_until_stop)
         await self._write_now_or_later()
 
     async def go_on(self) -> None:
@@ -118,20 +120,5 @@ class ActsMemory:
             acts = self.acts
             if acts is self._written:  # by whoever wrote last
                 return
-            term = self._election.get_term()
-            if not self._exists:
-                await self._store.ensure_path(paths.BESIDE)
-            try:
-                await self._store.commit(
-                    [Check(paths.EPOCH, term.epoch), self._op(pack(encode_acts(acts)))], session_id=term.session_id
-                )
-            except TransactionFailedError as error:
-                if error.index == 0:
-                    self._election.deposed()
-                    raise StaleEpochError("another process has taken over; this write had no effect") from None
-                self._exists = error.cause == "node_exists"
-                raise
-            self._exists, self._written = True, acts
-
-    def _op(self, data: bytes) -> Op:
-        return Put(paths.BESIDE_MOVES, data) if self._exists else Create(paths.BESIDE_MOVES, data)
+            await self._record.write(pack(encode_acts(acts)))
+            self._written = acts

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 import structlog
 
@@ -42,7 +43,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.scraping import scrape_of_moves
+from loadmanager.leader.scraping import scrape_of_moves, splits_of
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
@@ -118,7 +119,15 @@ class BesideNode(Candidate):
     def _make_judge(self, seed: int) -> Judge:
         live, where = self.live, Where(self.settings.folder, self.service_url)
         both = SettingsOfBoth(lambda: live.theirs, lambda: live.current)
-        return Judge(both, self.diary, self.scores, where, seed, is_acting=self.settings.mode == "act")
+        return Judge(
+            both,
+            self.diary,
+            self.scores,
+            where,
+            seed,
+            is_acting=self.settings.mode == "act",
+            is_there=self.intake.owners.__contains__,
+        )
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
@@ -179,7 +188,8 @@ class BesideNode(Candidate):
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
-        return scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
+        counted = scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
+        return replace(counted, splits=splits_of(self.hands.reshaper))
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
@@ -239,6 +249,8 @@ class BesideNode(Candidate):
         await self.hands.healer.run(self.view.epoch)
         group.create_task(self.persistence.run_memory())
         group.create_task(self._shed())
+        if self.settings.splits_enabled:
+            group.create_task(self._split())
         if self.settings.mode == "act":
             group.create_task(self.drains.run())
 
@@ -247,6 +259,10 @@ class BesideNode(Candidate):
         await self.intake.seeded.wait()
         await self.shedding.begin_cycle()
         await self.shedding.run()
+
+    async def _split(self) -> None:
+        await self.intake.seeded.wait()
+        await self.hands.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
         self.recorder.end_term(reason)

@@ -20,13 +20,13 @@ _DYNAMIC = frozenset(dynamic_keys())
 class PulsarSettings(LiveSettings):
     """What a broker has `told` at the start, under what Pulsar's operators change while its brokers run.
 
-    Whatever brokers say: shedding is planned for, as theirs has to be off where we act; nothing is split by itself; and
-    how bundles are moved is a matter of our configuration. `faults` are settings of the brokers' that cannot be used.
-    Raises `ConfigurationError` for overrides that cannot be.
+    Whatever brokers say: shedding is planned for, as theirs has to be off where we act; how bundles are moved is a
+    matter of our configuration, and so is, whatever it overrides, whether they are split; none are merged. `faults` are
+    settings of the brokers' that cannot be used. Raises `ConfigurationError` for overrides that cannot be.
     """
 
     def __init__(self, told: BrokerSettings, ours: BesideSettings) -> None:
-        self._forced = {**_forced(ours), **ours.overrides}
+        self._forced = {**_forced(ours), **ours.overrides, **_of_shape(ours)}
         texts, self.faults = usable_settings(told.texts, f"the broker at {told.url}")
         settings_for(ours.overrides, _WHERE)
         self._told = settings_for(texts, _WHERE)
@@ -48,12 +48,16 @@ def _forced(ours: BesideSettings) -> dict[str, str]:
     return _texts(
         load_balancer_enabled=True,
         load_balancer_shedding_enabled=True,
-        load_balancer_auto_bundle_split_enabled=False,
-        load_balancer_auto_bundle_merge_enabled=False,
         namespace_bundle_unloading_timeout_ms=ours.move_timeout_ms,
         unload_attempt_timeout_ms=ours.move_timeout_ms,
         max_concurrent_unloads=ours.moves_at_once,
         max_concurrent_unloads_per_broker=ours.moves_at_once,
+    )
+
+
+def _of_shape(ours: BesideSettings) -> dict[str, str]:
+    return _texts(
+        load_balancer_auto_bundle_split_enabled=ours.splits_enabled, load_balancer_auto_bundle_merge_enabled=False
     )
 
 

@@ -86,6 +86,11 @@ class BesideSettings(HttpSettings, SessionSettings):
     settling_seconds: float = Field(
         60, ge=0, le=86_400, description="No round begins for this long after a broker has joined or left."
     )
+    splits_enabled: bool = Field(
+        False,
+        description="Split bundles that are above the brokers' limits, by our rules and Pulsar's call. Only with"
+        " range_equally_divide as defaultNamespaceBundleSplitAlgorithm: the others need the load of single topics.",
+    )
     admin_timeout_ms: PositiveMs = Field(10_000, description="How long one request to a broker may take.")
     token_file: Path | None = Field(
         None, description="A file with the token that brokers want; read again if it changes."

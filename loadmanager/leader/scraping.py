@@ -6,11 +6,12 @@ Pulsar's names where it has them, `loadmanager_` for the rest. `Sample` is a nam
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Protocol
 
-from loadmanager.core.reasons import MergeReason, SplitReason
+from loadmanager.core.reasons import MergeReason, Reason, SplitReason
 from loadmanager.core.splitting import PULSAR_REASONS
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.balancing.plans import PlanKeeper
@@ -63,6 +64,13 @@ class Counting(Protocol):
     def intake(self) -> TakesIn: ...
 
 
+class CountingSplits(Protocol):
+    """Whoever splits bundles."""
+
+    splits: Counter[Reason]
+    splits_failed: int
+
+
 class CountingOwners(Counting, Protocol):
     """The parts that count of a node, which says besides who owns what, and how bundles are cut."""
 
@@ -75,7 +83,7 @@ class CountingOwners(Counting, Protocol):
 def scrape_of(node: CountingOwners) -> Scrape:
     """What the node counts at this moment; called on the event loop."""
     merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
-    return replace(scrape_of_moves(node, _owner_counters(node)), splits=_splits(node), merges=merges)
+    return replace(scrape_of_moves(node, _owner_counters(node)), splits=splits_of(node.reshaper), merges=merges)
 
 
 def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> Scrape:
@@ -245,10 +253,10 @@ def _churn_gauges(node: Counting) -> list[Sample]:
     ]
 
 
-def _splits(node: CountingOwners) -> dict[tuple[str, str], int]:
+def splits_of(reshaper: CountingSplits) -> dict[tuple[str, str], int]:
     """By result and reason, as Pulsar names them."""
-    done = {("Success", label): node.reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
-    return {**done, ("Failure", "Unknown"): node.reshaper.splits_failed}
+    done = {("Success", label): reshaper.splits[reason] for reason, label in _SPLIT_REASONS.items()}
+    return {**done, ("Failure", "Unknown"): reshaper.splits_failed}
 
 
 def _lease_s(node: Counting) -> float:

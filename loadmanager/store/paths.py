@@ -19,12 +19,14 @@ ANTI_AFFINITY = f"{POLICIES}/anti-affinity"
 CONTROLS = f"{POLICIES}/controls"
 CONFIGURATION = f"{ROOT}/configuration"
 LEARNED = f"{ROOT}/learned"
-TAKEN_OVER = f"{ROOT}/beside/taken-over"
-"""What a Pulsar is to be given back; in the store of those who act beside one alone."""
-
 BESIDE = f"{ROOT}/beside"
+"""What processes beside a Pulsar keep; in the store of such processes alone."""
+
 BESIDE_MOVES = f"{BESIDE}/moves"
-"""What the process that acts beside a Pulsar has under way; in the store of such processes alone."""
+"""What the one that acts has under way."""
+
+TAKEN_OVER = f"{BESIDE}/taken-over"
+"""What a Pulsar is to be given back."""
 
 LAID_DOWN = (ISOLATION, FAILURE_DOMAINS, ANTI_AFFINITY, CONTROLS, LEARNED, CONFIGURATION)
 """What operators lay down, or publish; each is there once somebody has."""

@@ -24,8 +24,7 @@ from loadmanager.beside.settings import PulsarSettings
 from loadmanager.config import BesideSettings
 from loadmanager.core.leading.acting import Acts
 from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import Ownership, Registration
-from loadmanager.core.plan import Verdict
+from loadmanager.core.ownership import Ownership
 from loadmanager.http.app import make_beside_app
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
@@ -117,14 +116,5 @@ async def beside_pulsar(folder: Path, brokers: int = 3, bundles: int = 4) -> Asy
     await world.close()
 
 
-def registration(node: BesideNode, number: int) -> Registration:
-    """Of the broker of that number in Pulsar's order of joining."""
-    return node.view.registrations[sorted(node.view.registrations)[number]]
-
-
 def ownership(node: BesideNode, bundle: str) -> Ownership:
     return node.view.get_ownership(BundleName.parse(bundle))
-
-
-def words(stops: list[Verdict]) -> list[str]:
-    return [stop.verdict.value for stop in stops]

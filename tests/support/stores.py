@@ -45,11 +45,11 @@ class MemoryWorld:
         return store
 
     async def expire(self, store: MetadataStore) -> None:
-        self.cluster.expire(_in_memory(store))
+        self.cluster.expire(in_memory(store))
 
     async def reconnect(self, store: MetadataStore) -> None:
-        self.cluster.partition(_in_memory(store), noticed=True)
-        self.cluster.heal(_in_memory(store))
+        self.cluster.partition(in_memory(store), noticed=True)
+        self.cluster.heal(in_memory(store))
 
     async def close(self) -> None:
         for store in self._stores:
@@ -109,7 +109,7 @@ def close_session(connect_string: str, client_id: tuple[int, bytes] | None) -> N
     client.close()
 
 
-def _in_memory(store: MetadataStore) -> MemoryStore:
+def in_memory(store: MetadataStore) -> MemoryStore:
     assert isinstance(store, MemoryStore)
     return store
 

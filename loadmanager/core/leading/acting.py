@@ -1,4 +1,4 @@
-"""What a balancer beside a Pulsar remembers of the moves that it makes, so that a successor can go on from there.
+"""What a balancer beside a Pulsar remembers of the moves and splits that it makes, so that a successor can go on.
 
     what happens        under way     began          touched                 failures
     ------------        ---------     -----          -------                 --------
@@ -7,11 +7,13 @@
     ended: landed       - the move                   source, destination     0, unless they were too many
     ended: did not      - the move                   source, where it is     + 1
     ended: cancelled    - the move                   source, where it is     (stay)
+    split: made                                                              0, unless they were too many
+    split: failed                                                            + 1
     go on                                                                    0
 
 A move has landed if its destination owns the bundle; one without a destination has if anybody does. What has failed too
 often is for an operator to judge: moves that were under way and land after all do not set that back. Times are seconds
-since 1970; what is older than it can matter is forgotten.
+since 1970; what is older than it can matter is forgotten. Of splits nothing is under way: Pulsar makes one as a whole.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ class MoveUnderWay:
 @dataclass(frozen=True, slots=True)
 class Acts:
     """`under_way` by bundle; `began_s`: own moves, of the last hour; `touched_s`: when a move last took a bundle from a
-    broker, or gave it one; `failures`: how many moves have failed since the last one that landed.
+    broker, or gave it one; `failures`: how many moves and splits have failed since the last one that did not.
     """
 
     under_way: Mapping[str, MoveUnderWay] = field(default_factory=dict)
@@ -72,15 +74,22 @@ class Acts:
         self, bundle: str, owner: BrokerId | None, now_s: float, *, is_cancelled: bool, failures_until_stop: int
     ) -> Acts:
         """The bundle of a move under way belongs to `owner` now, and nothing more comes of it."""
-        move, failures = self.under_way[bundle], self.failures
-        if not move.has_landed(owner):
-            failures += not is_cancelled
-        elif failures < failures_until_stop:
-            failures = 0
+        move = self.under_way[bundle]
+        if move.has_landed(owner):
+            failures = self._after_success(failures_until_stop)
+        else:
+            failures = self.failures + (not is_cancelled)
         touched = {move.source: now_s} | ({} if owner is None else {owner: now_s})
         after = replace(self.not_begun(bundle), touched_s={**self.touched_s, **touched}, failures=failures)
         return after.at(now_s)
 
+    def split(self, *, is_made: bool, failures_until_stop: int) -> Acts:
+        """A split was made, or it failed."""
+        return replace(self, failures=self._after_success(failures_until_stop) if is_made else self.failures + 1)
+
     def went_on(self) -> Acts:
         """An operator has said so."""
         return replace(self, failures=0)
+
+    def _after_success(self, failures_until_stop: int) -> int:
+        return 0 if self.failures < failures_until_stop else self.failures

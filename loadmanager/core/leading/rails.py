@@ -1,7 +1,7 @@
-"""What stops a balancer that acts beside a Pulsar, which places bundles itself: asked before each round and each move.
+"""What stops a balancer that acts beside a Pulsar, which places bundles itself: asked before all that it does.
 
-Pure: facts of one moment go in, and each rail that stops something comes out as a verdict. Nothing may be moved while
-there is one.
+Pure: facts of one moment go in, and each rail that stops something comes out as a verdict. Nothing may be moved or
+split while there is one.
 
     asked of      rail              stops while
     --------      ----              -----------
@@ -14,7 +14,8 @@ there is one.
                   settling          a broker has joined or left lately
                   read-only         Pulsar's policies may not be written
                   failures          so many moves in succession have failed, until an operator says go on
-    moves         namespace         the namespace is left out; those in which Pulsar keeps its own always are
+    moves,        namespace         the namespace is left out; those in which Pulsar keeps its own always are
+    splits
     rounds and    hour              so many own moves began within the hour
     own moves
     own moves     round             so many moves of this round have begun
@@ -137,6 +138,11 @@ def stops_of_move(facts: Facts, limits: Limits, move: WantedMove) -> list[Verdic
         stops += _of_the_round(facts, limits, move.bundle)
         stops += _of_reports(facts, limits, move)
     return stops
+
+
+def stops_of_split(facts: Facts, limits: Limits, bundle: str) -> list[Verdict]:
+    """What keeps this bundle from being split, by rail; nothing if it may be."""
+    return [*_of_everything(facts, limits), *_of_the_namespace(limits, bundle)]
 
 
 def _of_everything(facts: Facts, limits: Limits) -> Iterator[Verdict]:

@@ -8,11 +8,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 import structlog
 
 from loadmanager.core import merging
-from loadmanager.core.leading.reshaping import AskTopics, Ended, Judge, Reshaping
+from loadmanager.core.leading.reshaping import AskTopics, Ended, Judge, OwnerSilent, Reshaping, TopicsNamed
 from loadmanager.core.leading.reshaping_rounds import (
     CarryOut,
     Decide,
@@ -29,13 +30,12 @@ from loadmanager.core.leading.reshaping_rounds import (
     Rounds,
 )
 from loadmanager.core.load import ReportedBundles
-from loadmanager.core.names import InvalidNameError, namespace_of
+from loadmanager.core.names import BundleRange, InvalidNameError, namespace_of
 from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Registration
 from loadmanager.core.placement.base import State
 from loadmanager.core.splitting.candidates import find_candidates
 from loadmanager.core.splitting.round import SPLIT_STRATEGY, SplitQuestion, find_splits
 from loadmanager.errors import LoadManagerError, NotLeaderError
-from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.deciding.desk import MINUTE_S, Desk
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
@@ -50,6 +50,25 @@ log = structlog.get_logger(__name__)
 _QUESTIONS_AT_A_TIME = 8
 
 
+class Reshapes(Protocol):
+    """Who sees the splits and merges of rounds through."""
+
+    splits_failed: int
+
+    @property
+    def under_way(self) -> frozenset[tuple[str, BundleRange]]:
+        """The bundles that are being split, by namespace and range."""
+
+    async def ask_topics(self, it: Reshaping, owner: Registration) -> TopicsNamed | OwnerSilent:
+        """What the owner of a bundle says of its topics."""
+
+    async def carry_out(self, it: Reshaping) -> None:
+        """See one through; raises `LoadManagerError`, `IllegalTransitionError` or `InvalidNameError` if it fails."""
+
+    def tell(self, broker: Registration, namespace: str) -> None:
+        """Have a broker that does not know them know the bundles of a namespace."""
+
+
 class ReshapingLoop:
     """A round every `loadBalancerSplitIntervalMinutes`; what the rule of splitting remembers is on the desk."""
 
@@ -57,7 +76,7 @@ class ReshapingLoop:
         self,
         view: ClusterView,
         desk: Desk,
-        reshaper: Reshaper,
+        reshaper: Reshapes,
         election: Election,
         journal: Journal,
         live: LiveSettings,

@@ -62,7 +62,7 @@ def test_plans_go_by_the_brokers_settings_but_for_how_bundles_are_moved(tmp_path
     now = live.current
     assert now.load_balancer_broker_threshold_shedder_percentage == 25
     assert (now.load_balancer_enabled, now.load_balancer_shedding_enabled) == (True, True)
-    assert not now.load_balancer_auto_bundle_split_enabled
+    assert (now.load_balancer_auto_bundle_split_enabled, now.load_balancer_auto_bundle_merge_enabled) == (False, False)
     assert (now.max_concurrent_unloads, now.namespace_bundle_unloading_timeout_ms) == (3, 7_000)
     assert (now.cluster_name, now.history_url) == ("rp", str(tmp_path / "history"))
 
@@ -73,6 +73,18 @@ def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None
     assert live.apply(changed) == []
     assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
     assert live.current.load_balancer_shedding_grace_period_minutes == 7
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_whether_bundles_are_split_is_said_by_one_key_and_none_are_merged(*, splits: bool) -> None:
+    others = {
+        "loadBalancerAutoBundleSplitEnabled": str(not splits).lower(),
+        "loadBalancerAutoBundleMergeEnabled": "true",
+    }
+    live = PulsarSettings(told(**others), settings({"splitsEnabled": splits, "overrides": others}))
+    assert live.apply(others) == []
+    assert live.current.load_balancer_auto_bundle_split_enabled is splits
+    assert not live.current.load_balancer_auto_bundle_merge_enabled
 
 
 def test_what_pulsars_operators_switch_off_is_planned_for_all_the_same() -> None:

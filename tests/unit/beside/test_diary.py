@@ -176,3 +176,17 @@ def test_a_folder_that_cannot_be_written_holds_nothing_up_and_is_said_once(
     (tmp_path / "beside").unlink()
     diary.note(NOON_MS, "Three.")
     assert (tmp_path / "beside" / "diary.txt").read_text() == "2026-09-21 12:00 Three.\n"
+
+
+def test_whoever_watches_sees_each_paragraph_until_it_goes() -> None:
+    diary, seen = a_diary(), list[str]()
+    diary.show = seen.append
+    diary.note(NOON_MS, "One.")
+
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    diary.show = gone
+    diary.note(NOON_MS, "Two.")
+    assert seen == ["2026-09-21 12:00 One."]
+    assert len(diary.text(9).splitlines()) == 2

@@ -49,7 +49,7 @@ class Bench:
         self.scores = Scores(lambda: ours, (), self.ask, tell_score(self.diary), zone=UTC)
         settings = SettingsOfBoth(lambda: self.theirs, lambda: ours)
         where = Where(Path("/var/beside"), "http://here:8085")
-        self.judge = Judge(settings, self.diary, self.scores, where, 0, is_acting=is_acting)
+        self.judge = Judge(settings, self.diary, self.scores, where, 0, is_acting=is_acting, is_there=lambda _: True)
         self._planner = ours.planner_settings()
 
     async def ask(self, question: Question) -> Answer:

@@ -7,123 +7,59 @@ import contextlib
 import json
 import random
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.delays import TURNS, a_memory_cluster
-from support.pulsar_znodes import HISTORY, LOWER, UPPER, ZNODES
-from support.registrations import a_record, load_of, write
+from support.pulsar_picture import (
+    B1,
+    B2,
+    BUNDLE,
+    DOMAIN,
+    ISOLATION,
+    MODULAR,
+    NAMESPACE,
+    OTHER,
+    POLICIES,
+    PULSAR,
+    Beside,
+    beside,
+    broker,
+    looking,
+    state_of,
+)
+from support.pulsar_znodes import HISTORY, LOWER, UPPER
+from support.registrations import write
+from support.stores import MemoryWorld, in_memory
 from support.waiting import eventually
 
-from loadmanager.beside.namespaces import NO_LIFE
-from loadmanager.beside.picture import PulsarIntake
 from loadmanager.beside.reading import ReadOnlyStore
-from loadmanager.beside.settings import PulsarSettings
-from loadmanager.config import BesideSettings
-from loadmanager.core.judging import Sighted
+from loadmanager.beside.trees import WATCHED
+from loadmanager.core.judging import NO_LIFE
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
-from loadmanager.decide.broker_settings import BrokerSettings
 from loadmanager.errors import LoadManagerError
-from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths, pulsars_paths
-from loadmanager.store.base import Create, Delete, MetadataStore, Znode
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.base import Create, Delete, MetadataStore, SessionState, Unsubscribe, Znode
+from loadmanager.store.memory import MemoryCluster
 
-B1, B2 = BrokerId("b1:8080"), BrokerId("b2:8080")
-NAMESPACE = "public/default"
-BUNDLE, OTHER = f"{NAMESPACE}/{LOWER}", f"{NAMESPACE}/{UPPER}"
-POLICIES = pulsars_paths.local_policies(NAMESPACE)
-ISOLATION = "/admin/clusters/c1/namespaceIsolationPolicies"
-DOMAIN = "/admin/clusters/c1/failureDomain/d1"
-MODULAR = "org.apache.pulsar.broker.loadbalance.impl.ModularLoadManagerImpl"
-
-
-def broker(broker_id: str, bundles: Mapping[str, float] | None = None) -> dict[str, Any]:
-    """What a broker says of itself that carries so many MiB/s of each bundle."""
-    stats = {name: load_of(mib_per_s) for name, mib_per_s in (bundles or {}).items()}
-    return {**a_record(broker_id, stats), "loadManagerClassName": MODULAR, "startTimestamp": 1}
-
-
-PULSAR = {path: content for path, content in ZNODES.items() if not path.startswith(paths.BROKERS)} | {
-    paths.broker(B1): broker(B1, {BUNDLE: 3.0, OTHER: 1.0}),
-    paths.broker(B2): broker(B2),
-    paths.LEADER: {"serviceUrl": "http://b1:8080", "brokerId": "b1:8080"},
-}
-
-
-def a_live() -> PulsarSettings:
-    ours = BesideSettings(pulsar_metadata_store_url="zk:localhost:2181", admin_urls=("http://b1:8080",))
-    return PulsarSettings(BrokerSettings("http://b1:8080", "c1", {}), ours)
-
-
-@dataclass
-class Beside:
-    """An intake at work, and another session that changes what it reads."""
-
-    cluster: MemoryCluster
-    own: MemoryStore
-    store: MetadataStore
-    view: ClusterView
-    intake: PulsarIntake
-    sighted: list[Sighted] = field(default_factory=list)
-
-    async def read(self) -> None:
-        """Return once everything written so far has been taken in."""
-        await self.own.sync()
-        await asyncio.sleep(0)  # the watches speak first
-        await self.intake.settled()
-
-    async def put(self, path: str, content: object) -> None:
-        await write(self.store, path, content if isinstance(content, bytes) else json.dumps(content).encode())
-        await self.read()
-
-    async def delete(self, *found: str) -> None:
-        await self.store.commit([Delete(path) for path in found])
-        await self.read()
-
-    async def own_by(self, bundle: str, owner: str) -> None:
-        await self.put(pulsars_paths.owner(bundle), {"httpUrl": f"http://{owner}", "disabled": False})
-
-    def ownership(self, bundle: str) -> Ownership:
-        ownership = self.view.find_ownership(bundle)
-        assert ownership is not None
-        return ownership
-
-    def owner(self, bundle: str) -> BrokerId | None:
-        owner = self.ownership(bundle).owner
-        return None if owner is None else owner.broker
-
-
-@contextlib.asynccontextmanager
-async def beside(
-    cluster: MemoryCluster, znodes: Mapping[str, object] = PULSAR, name: str | None = None
-) -> AsyncIterator[Beside]:
-    own, other = MemoryStore(cluster), MemoryStore(cluster)
-    await own.start()
-    await other.start()
-    for path, content in znodes.items():
-        await write(other, path, content if isinstance(content, bytes) else json.dumps(content).encode())
-    view, sighted = ClusterView(), list[Sighted]()
-    intake = PulsarIntake(ReadOnlyStore(own), view, a_live(), name, lambda: None, sighted.append)
-    task = asyncio.create_task(intake.run())
-    await intake.settled()
-    yield Beside(cluster, own, other, view, intake, sighted)
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
-    await own.close()
-    await other.close()
+QUARTERS = ["0x00000000_0x40000000", "0x40000000_0x80000000"]
+WHOLE = "0x00000000_0xffffffff"
 
 
 @pytest.fixture
-async def pulsar() -> AsyncIterator[Beside]:
-    async with beside(a_memory_cluster()) as world:
-        yield world
+async def world() -> AsyncIterator[MemoryWorld]:
+    world = MemoryWorld(a_memory_cluster())
+    yield world
+    await world.close()
+
+
+@pytest.fixture
+async def pulsar(world: MemoryWorld) -> AsyncIterator[Beside]:
+    async with beside(world) as pulsar:
+        yield pulsar
 
 
 async def test_the_first_view_is_the_whole_of_what_pulsars_znodes_say(pulsar: Beside) -> None:
@@ -217,23 +153,17 @@ class HeldBack(ReadOnlyStore):
 
 async def test_an_answer_from_before_the_owner_was_read_at_once_is_out_of_date(pulsar: Beside) -> None:
     held = HeldBack(pulsar.own)
-    sighted: list[Sighted] = []
-    view = ClusterView()
-    intake = PulsarIntake(held, view, a_live(), None, lambda: None, sighted.append)
-    task = asyncio.create_task(intake.run())
-    await intake.settled()
-    held.may_answer.clear()
-    before = held.held
-    intake.mark_dirty(pulsars_paths.owner(BUNDLE))
-    await eventually(lambda: held.held > before)
-    await write(pulsar.store, pulsars_paths.owner(BUNDLE), b'{"brokerId": "b2:8080"}')
-    assert (await intake.owner_now(BundleName.parse(BUNDLE))) == view.registrations[B2]
-    held.may_answer.set()
-    await pulsar.own.sync()
-    await intake.settled()
-    assert [(each.before and each.before.broker, each.after and each.after.broker) for each in sighted] == [(B1, B2)]
-    task.cancel()
-    await asyncio.wait({task})
+    async with looking(held) as (view, intake, sighted):
+        held.may_answer.clear()
+        before = held.held
+        intake.mark_dirty(pulsars_paths.owner(BUNDLE))
+        await eventually(lambda: held.held > before)
+        await write(pulsar.store, pulsars_paths.owner(BUNDLE), b'{"brokerId": "b2:8080"}')
+        assert (await intake.owner_now(BundleName.parse(BUNDLE))) == view.registrations[B2]
+        held.may_answer.set()
+        await pulsar.own.sync()
+        await intake.settled()
+        assert [(name_of(each.before), name_of(each.after)) for each in sighted] == [(B1, B2)]
 
 
 async def test_a_split_of_pulsars_gives_the_parts_to_its_owner_and_tells_of_no_move(pulsar: Beside) -> None:
@@ -334,7 +264,7 @@ async def test_a_namespace_without_local_policies_is_one_bundle_while_it_is_owne
     assert "t/new" not in pulsar.view.namespaces
 
 
-async def test_namespaces_and_reports_of_the_first_form_are_taken_in() -> None:
+async def test_namespaces_and_reports_of_the_first_form_are_taken_in(world: MemoryWorld) -> None:
     old = f"t/c1/old/{LOWER}"
     heartbeat = "pulsar/c1/b1:8080/0x00000000_0xffffffff"
     more = {
@@ -345,7 +275,7 @@ async def test_namespaces_and_reports_of_the_first_form_are_taken_in() -> None:
         "/namespace/pulsar/c1/b2:8080": b"",
         paths.broker(B1): broker(B1, {BUNDLE: 1.0, old: 2.0, heartbeat: 0.0}),
     }
-    async with beside(a_memory_cluster(), {**PULSAR, **more}) as pulsar:
+    async with beside(world, {**PULSAR, **more}) as pulsar:
         assert pulsar.view.faults == {}
         assert len(pulsar.view.get_namespace("t/c1/old").state.bundles) == 2
         assert pulsar.intake.owners[old] == pulsar.intake.owners[heartbeat] == pulsar.view.registrations[B1]
@@ -403,16 +333,16 @@ async def test_dynamic_configuration_holds_and_what_cannot_be_used_is_said(pulsa
     ],
 )
 async def test_of_which_cluster_the_policies_are_has_to_be_known(
-    name: str | None, clusters: list[str], fault: str
+    world: MemoryWorld, name: str | None, clusters: list[str], fault: str
 ) -> None:
     znodes: dict[str, object] = {f"/admin/clusters/{each}": {} for each in clusters}
-    async with beside(a_memory_cluster(), znodes, name) as pulsar:
+    async with beside(world, znodes, name) as pulsar:
         assert pulsar.view.faults == {"/admin/clusters": f"/admin/clusters: {fault}"}
         assert pulsar.view.is_fresh
 
 
-async def test_a_named_cluster_is_one_of_several() -> None:
-    async with beside(a_memory_cluster(), {**PULSAR, "/admin/clusters/c2": {}}, "c1") as pulsar:
+async def test_a_named_cluster_is_one_of_several(world: MemoryWorld) -> None:
+    async with beside(world, {**PULSAR, "/admin/clusters/c2": {}}, "c1") as pulsar:
         assert list(pulsar.view.laid_down.isolation) == ["p"]
         assert pulsar.view.faults == {}
 
@@ -425,43 +355,87 @@ async def test_the_history_that_pulsars_leader_has_is_taken_over_once(pulsar: Be
     assert pulsar.view.model.samples_of(OTHER) == (1, 1)
 
 
-async def test_history_that_cannot_be_read_is_left_out() -> None:
-    async with beside(
-        a_memory_cluster(), {**PULSAR, paths.bundle_data(BUNDLE): b"{", paths.bundle_data(OTHER): HISTORY}
-    ) as pulsar:
+async def test_history_that_cannot_be_read_is_left_out(world: MemoryWorld) -> None:
+    async with beside(world, {**PULSAR, paths.bundle_data(BUNDLE): b"{", paths.bundle_data(OTHER): HISTORY}) as pulsar:
         await pulsar.intake.seeded.wait()
         assert pulsar.view.model.samples_of(BUNDLE) == (1, 1)
         assert pulsar.view.model.samples_of(OTHER) == (10, 412)
 
 
-async def test_history_is_read_when_the_store_answers_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_history_is_read_when_the_store_answers_again(
+    world: MemoryWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("loadmanager.beside.seeding._AT_A_TIME", 1)
     monkeypatch.setattr("loadmanager.beside.seeding._PAUSE_S", 0.01)
-    async with beside(a_memory_cluster()) as pulsar:
-        pulsar.cluster.partition(pulsar.own, noticed=True)
+    async with beside(world) as pulsar:
+        world.cluster.partition(in_memory(pulsar.own), noticed=True)
         await asyncio.sleep(0.05)
-        pulsar.cluster.heal(pulsar.own)
+        world.cluster.heal(in_memory(pulsar.own))
         await pulsar.intake.seeded.wait()
         assert pulsar.view.model.samples_of(BUNDLE) == (10, 412)
 
 
+class Told(ReadOnlyStore):
+    """Watches are in force, and say something, when the test has it so."""
+
+    __slots__ = ("said_of", "session")
+    session: Callable[[SessionState], None]
+
+    def __init__(self, store: MetadataStore) -> None:
+        super().__init__(store)
+        self.said_of: dict[str, Callable[[str], None]] = {}
+
+    def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
+        self.said_of[path] = on_change
+        return lambda: None
+
+    def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:
+        self.session = callback
+        return lambda: None
+
+
+async def test_the_view_is_whole_once_the_last_of_the_watches_is_in_force_and_not_before(pulsar: Beside) -> None:
+    told = Told(pulsar.own)
+    async with looking(told, awaited=False) as (view, intake, _):
+        await eventually(lambda: len(told.said_of) == len(WATCHED))
+        first_look = asyncio.create_task(intake.settled())
+        for path in [*GOOD, *WATCHED[:-1]]:
+            told.said_of[WATCHED[0]](path)
+        await asyncio.sleep(0.02)
+        assert not first_look.done()
+        told.said_of[WATCHED[-1]](WATCHED[-1])
+        await first_look
+        assert view.is_fresh
+        assert state_of(view, intake) == state_of(pulsar.view, pulsar.intake)
+        told.session(SessionState.SUSPENDED)
+        assert not view.is_fresh
+        told.session(SessionState.CONNECTED)
+        for path in [*GOOD, *WATCHED[:-1]]:
+            told.said_of[WATCHED[0]](path)
+        await intake.settled()
+        assert not view.is_fresh
+        told.said_of[WATCHED[-1]](WATCHED[-1])
+        await intake.settled()
+        assert view.is_fresh
+
+
 @pytest.mark.parametrize("is_noticed", [True, False])
-async def test_after_a_disconnection_everything_is_read_again(pulsar: Beside, *, is_noticed: bool) -> None:
-    pulsar.cluster.partition(pulsar.own, noticed=is_noticed)
+async def test_after_a_disconnection_everything_is_read_again(
+    world: MemoryWorld, pulsar: Beside, *, is_noticed: bool
+) -> None:
+    world.cluster.partition(in_memory(pulsar.own), noticed=is_noticed)
     await asyncio.sleep(0)
     if is_noticed:
         await eventually(lambda: not pulsar.view.is_fresh)
     await write(pulsar.store, pulsars_paths.owner(BUNDLE), b'{"brokerId": "b2:8080"}')
     await pulsar.store.commit([Delete(paths.broker(B1)), Delete(pulsars_paths.owner(OTHER)), Delete(POLICIES)])
     await pulsar.store.commit([Create(POLICIES, json.dumps(PULSAR[POLICIES]).encode())])
-    pulsar.cluster.heal(pulsar.own)
+    world.cluster.heal(in_memory(pulsar.own))
     await eventually(lambda: pulsar.view.is_fresh and pulsar.owner(BUNDLE) == B2)
     assert pulsar.owner(OTHER) is None
     assert set(pulsar.view.registrations) == {B2}
 
 
-QUARTERS = ["0x00000000_0x40000000", "0x40000000_0x80000000"]
-WHOLE = "0x00000000_0xffffffff"
 CUTS = [["0x00000000", "0x80000000", "0xffffffff"], ["0x00000000", "0x40000000", "0x80000000", "0xffffffff"]]
 OWNED = [f"t/ns/{own}" for own in (WHOLE, LOWER, UPPER, *QUARTERS)] + [f"t/c1/old/{LOWER}", f"t/c1/old/{UPPER}"]
 GOOD: dict[str, list[object]] = {
@@ -497,19 +471,19 @@ def test_whatever_changed_in_whatever_order_the_view_is_in_the_end_what_a_fresh_
 
 
 async def follow(events: list[tuple[str, str] | str], chance: random.Random) -> None:
-    cluster = MemoryCluster(time.monotonic, lambda: chance.choice(TURNS))
-    async with beside(cluster, {"/admin/clusters/c1": {}}) as pulsar:
+    world = MemoryWorld(MemoryCluster(time.monotonic, lambda: chance.choice(TURNS)))
+    async with beside(world, {"/admin/clusters/c1": {}}) as pulsar:
         for event in events:
             if isinstance(event, tuple):
                 await change(pulsar.store, *event)
             else:
-                await suffer(pulsar, event, chance)
-        cluster.heal(pulsar.own)
+                await suffer(world, pulsar, event, chance)
+        world.cluster.heal(in_memory(pulsar.own))
         for path in GOOD:
             if find(await pulsar.store.get(path)) == b"{":
                 await change(pulsar.store, path, "first")
         await pulsar.read()
-        async with beside(cluster, {}) as fresh:
+        async with beside(world, {}) as fresh:
             assert pulsar.view.faults == fresh.view.faults == {}
             assert state_of(pulsar.view, pulsar.intake) == state_of(fresh.view, fresh.intake)
             assert pulsar.view.is_fresh
@@ -528,14 +502,14 @@ async def change(store: MetadataStore, path: str, to: str) -> None:
         await write(store, path, json.dumps(GOOD[path][to == "second"]).encode())
 
 
-async def suffer(pulsar: Beside, fate: str, chance: random.Random) -> None:
+async def suffer(world: MemoryWorld, pulsar: Beside, fate: str, chance: random.Random) -> None:
     match fate:
         case "cut off" | "cut off unnoticed":
-            pulsar.cluster.partition(pulsar.own, noticed=fate == "cut off")
+            world.cluster.partition(in_memory(pulsar.own), noticed=fate == "cut off")
         case "healed":
-            pulsar.cluster.heal(pulsar.own)
+            world.cluster.heal(in_memory(pulsar.own))
         case "expired":
-            pulsar.cluster.expire(pulsar.own)
+            world.cluster.expire(in_memory(pulsar.own))
         case "owner now":
             with contextlib.suppress(LoadManagerError):
                 await pulsar.intake.owner_now(BundleName.parse(chance.choice(OWNED[:5])))
@@ -551,20 +525,3 @@ def find(znode: Znode | None) -> bytes | None:
 
 def name_of(owner: Registration | None) -> BrokerId | None:
     return None if owner is None else owner.broker
-
-
-def state_of(view: ClusterView, intake: PulsarIntake) -> dict[str, object]:
-    """All that the view and the intake say, but for how often something changed."""
-    policies = view.model.snapshot(0.0, 0.0).policies
-    return {
-        "registrations": dict(view.registrations),
-        "brokers": {name: (each.registration, each.record) for name, each in view.brokers.items()},
-        "namespaces": {
-            name: (each.state.bundles, [(own.state, own.owner) for own in each.state.ownerships])
-            for name, each in view.namespaces.items()
-        },
-        "owners": dict(intake.owners),
-        "laid down": (view.laid_down.isolation, view.laid_down.failure_domains, view.laid_down.anti_affinity),
-        "policies": (policies.isolation, policies.anti_affinity_groups, policies.failure_domains),
-        "others": (intake.pulsars_leader, intake.dynamic, intake.is_read_only, intake.load_managers),
-    }

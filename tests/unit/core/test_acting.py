@@ -89,6 +89,13 @@ def test_what_is_too_old_is_forgotten_and_what_is_of_the_future_is_now() -> None
     assert acts.ended(BUNDLES[0], C, now_s, is_cancelled=True, failures_until_stop=3).began_s == expected.began_s
 
 
+def test_splits_are_counted_with_moves_and_change_nothing_else() -> None:
+    acts = Acts({BUNDLES[0]: MOVE}, (1_000.0,), {C: 900.0}, failures=1)
+    assert acts.split(is_made=False, failures_until_stop=3) == replace(acts, failures=2)
+    assert acts.split(is_made=True, failures_until_stop=3) == replace(acts, failures=0)
+    assert acts.split(is_made=True, failures_until_stop=1) == acts, "an operator is to judge that"
+
+
 @given(st.data())
 def test_whatever_happens_no_move_is_lost_and_failures_in_succession_are_counted(data: st.DataObject) -> None:
     acts, now_s, under_way, in_succession = Acts(), 1e9, set[str](), 0
@@ -107,5 +114,12 @@ def test_whatever_happens_no_move_is_lost_and_failures_in_succession_are_counted
             elif in_succession < 3:
                 in_succession = 0
             assert acts.touched_s[A] == now_s
+        else:
+            is_made = data.draw(st.booleans())
+            acts = acts.split(is_made=is_made, failures_until_stop=3)
+            if not is_made:
+                in_succession += 1
+            elif in_succession < 3:
+                in_succession = 0
         assert (set(acts.under_way), acts.failures) == (under_way, in_succession)
         assert all(now_s - HOUR_S < at_s <= now_s for at_s in acts.at(now_s).began_s)

@@ -17,6 +17,7 @@ from loadmanager.core.leading.rails import (
     WantedMove,
     stops_of_move,
     stops_of_round,
+    stops_of_split,
 )
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Verdict
@@ -124,13 +125,14 @@ STOPPED_BY: list[tuple[Facts, Reason, str]] = [
 
 
 @pytest.mark.parametrize(("facts", "reason", "sentence"), STOPPED_BY)
-def test_what_stops_everything_stops_rounds_and_moves_whoever_wants_them(
+def test_what_stops_everything_stops_rounds_and_splits_and_moves_whoever_wants_them(
     facts: Facts, reason: Reason, sentence: str
 ) -> None:
     for stops in (
         stops_of_round(facts, LIMITS),
         stops_of_move(facts, LIMITS, MOVE),
         stops_of_move(facts, LIMITS, ORDERED),
+        stops_of_split(facts, LIMITS, BUNDLE),
     ):
         assert [(stop.subject, stop.verdict, stop.sentence()) for stop in stops] == [("cluster", reason, sentence)]
         assert stops[0].remedy()
@@ -243,8 +245,12 @@ def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) 
 def test_a_namespace_that_is_left_out_stays_whoever_wants_to_move_it(
     bundle: str, limits: Limits, sentence: str
 ) -> None:
-    for move in (MOVE, ORDERED):
-        (stop,) = stops_of_move(FACTS, limits, replace(move, bundle=bundle))
+    for stops in (
+        stops_of_move(FACTS, limits, replace(MOVE, bundle=bundle)),
+        stops_of_move(FACTS, limits, replace(ORDERED, bundle=bundle)),
+        stops_of_split(FACTS, limits, bundle),
+    ):
+        (stop,) = stops
         assert (stop.subject, stop.verdict) == (bundle, RailReason.NAMESPACE_LEFT_OUT)
         assert stop.sentence().startswith(f"No move because {sentence}")
     assert stops_of_round(FACTS, limits) == []
@@ -321,5 +327,6 @@ def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: Facts, move
     )
     assert (stops_of_move(facts, LIMITS, move) == []) == may_move
     assert (stops_of_round(facts, LIMITS) == []) == (is_sound and has_room)
+    assert (stops_of_split(facts, LIMITS, move.bundle) == []) == (is_sound and not move.bundle.startswith("pulsar/"))
     if move.is_own and stops_of_round(facts, LIMITS):
         assert stops_of_move(facts, LIMITS, move), "what stops a round stops each of its moves"

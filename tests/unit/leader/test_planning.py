@@ -388,6 +388,25 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         assert len(shown()) == 2
 
 
+async def test_whoever_listens_is_told_each_plan_before_anything_of_it_is_done() -> None:
+    async with a_leader() as (cluster, leader):
+        await _hot_and_cold(cluster)
+        told: list[tuple[Plan, int]] = []
+        node, owner = leader.node, cluster.brokers["b1:8080"]
+        shedding = SheddingLoop(
+            node.desk,
+            node.executor,
+            node.election,
+            node.journal,
+            node.view,
+            node.live,
+            on_plan=lambda plan: told.append((plan, len(owner.unloads))),
+        )
+        plan = await shedding.cycle()
+        assert told == [(plan, 0)]
+        assert len(owner.unloads) == len(plan.steps) == 1
+
+
 async def test_shedding_that_is_switched_off_says_so_and_moves_nothing() -> None:
     async with a_leader(load_balancer_shedding_enabled=False) as (cluster, leader):
         await _hot_and_cold(cluster)

@@ -1,0 +1,119 @@
+"""`loadmanager beside`, a process beside the Pulsar of an example, by what it is told and what it tells."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from examples.pulsar.admin import ask, demand
+from examples.pulsar.cluster import PulsarCluster
+from examples.pulsar.progress import wait_until
+from loadmanager.errors import EmbeddedServerError
+
+_ROOT = Path(__file__).parents[2]
+_START_TIMEOUT_S = 120.0
+_END_TIMEOUT_S = 60.0
+_LINES_OF_LOG = 30
+
+
+@dataclass(slots=True)
+class Beside:
+    """One process with `folder` as its own. `options` are further keys of its configuration, as `mode`."""
+
+    cluster: PulsarCluster
+    folder: Path
+    options: Mapping[str, object] = field(default_factory=dict)
+    arguments: tuple[str, ...] = ()
+    _process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, and return when it has read everything and answers."""
+        self.launch()
+        wait_until(self._ready_file().exists, "loadmanager beside", timeout_s=_START_TIMEOUT_S, check=self._check)
+
+    def launch(self) -> None:
+        """Start it without waiting."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ready_file().unlink(missing_ok=True)
+        given = {
+            "pulsarMetadataStoreUrl": f"zk:{self.cluster.zookeeper}",
+            "adminUrls": [each.web_url for each in self.cluster.serving()],
+            "webServicePort": 0,
+            "folder": str(self.folder / "kept"),
+            **self.options,
+        }
+        config = self.folder / "beside.yaml"
+        config.write_text(json.dumps(given), encoding="utf-8")  # which YAML is more of
+        command = [sys.executable, "-m", "loadmanager", "beside", "--config", str(config), *self.arguments]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, "--ready-file", str(self._ready_file())], stdout=log, stderr=log, cwd=_ROOT
+            )
+
+    @property
+    def process(self) -> subprocess.Popen[bytes]:
+        if self._process is None:
+            raise EmbeddedServerError("loadmanager beside has not been started")
+        return self._process
+
+    @property
+    def url(self) -> str:
+        url: str = json.loads(self._ready_file().read_text(encoding="utf-8"))["url"]
+        return url
+
+    def get(self, path: str) -> Any:  # noqa: ANN401 - JSON
+        return demand(self.url, "GET", path).content()
+
+    def tell(self, method: str, path: str, content: object = None) -> int:
+        """Tell it what an operator wants; the status of its answer."""
+        return ask(self.url, method, path, content).status
+
+    def status(self) -> dict[str, Any]:
+        """How it stands, and what keeps it from acting."""
+        status: dict[str, Any] = self.get("/loadbalance/v1/beside")
+        return status
+
+    def cpu_s(self) -> float:
+        """The CPU time that it has used."""
+        used = psutil.Process(self.process.pid).cpu_times()
+        return float(used.user + used.system)
+
+    def stop(self) -> int:
+        """In order; its exit code."""
+        self.process.terminate()
+        return self.process.wait(_END_TIMEOUT_S)
+
+    def kill(self) -> None:
+        """SIGKILL: it has no time for anything."""
+        self.process.kill()
+        self.process.wait()
+
+    def log(self) -> str:
+        """All that it has said."""
+        return (self.folder / "log").read_text(encoding="utf-8", errors="replace")
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+    def _ready_file(self) -> Path:
+        return self.folder / "ready"
+
+    def _check(self) -> None:
+        if self.process.poll() is not None:
+            last = "\n".join(self.log().splitlines()[-_LINES_OF_LOG:])
+            raise EmbeddedServerError(f"loadmanager beside ended with exit code {self.process.returncode}:\n{last}")

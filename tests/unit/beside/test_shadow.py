@@ -1,0 +1,84 @@
+"""A process that only looks: what it tells of a fake Pulsar's own moves, from its znodes to the diary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.beside import NAMESPACE, Beside, beside_pulsar
+from support.waiting import eventually
+
+from loadmanager.beside.service import BesideNode
+from loadmanager.core.names import BundleName
+from loadmanager.core.reasons import OwnershipReason
+
+BUNDLE, OTHER = (f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000"))
+
+
+@pytest.fixture
+async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+    async with beside_pulsar(tmp_path) as beside:
+        for number, bundle in enumerate((BUNDLE, OTHER), 1):
+            beside.pulsar.load(bundle, rate=1_000.0 * number)
+        await beside.pulsar.report()
+        yield beside
+
+
+async def looking(beside: Beside, mode: str = "shadow") -> BesideNode:
+    """One that has judged its first round."""
+    node = await beside.leader(mode=mode)
+    await eventually(lambda: any(name == "loadmanager_beside_max_over_mean" for name, *_ in node.judge.gauges()))
+    return node
+
+
+async def told(node: BesideNode, reason: str) -> str:
+    """What there is in the diary after the next round, once what was seen has settled."""
+
+    def is_judged() -> bool:
+        node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
+        return any(labels["reason"] == reason for _, _, labels, _ in node.judge.counters())
+
+    await eventually(is_judged)
+    await node.shedding.begin_cycle()
+    await eventually(lambda: any(record["reason"] == reason for record in node.diary.records(100)))
+    return node.diary.text(100)
+
+
+async def test_a_move_of_pulsars_is_told(beside: Beside) -> None:
+    node = await looking(beside)
+    first, _, third = beside.pulsar.brokers
+    await beside.pulsar.move(BUNDLE, third.broker_id)
+    text = await told(node, "moved_unselected")
+    assert f"{BUNDLE}: It was moved from {first.broker_id} to {third.broker_id}, " in text
+    assert (node.settings.folder / "diary.txt").read_text() == text
+    assert await beside.pulsar.owner(BUNDLE) == third.broker_id
+
+
+async def test_what_a_broker_had_that_left_is_none(beside: Beside) -> None:
+    node = await looking(beside)
+    await beside.pulsar.kill(beside.pulsar.brokers[0])
+    text = await told(node, "owner_left")
+    assert "moved" not in text
+    assert {record["reason"] for record in node.diary.records(100)} == {"owner_left"}
+
+
+async def test_a_move_of_ours_is_ours(beside: Beside) -> None:
+    node = await looking(beside, "act")
+    to = node.view.registrations[beside.pulsar.brokers[1].broker_id]
+    await node.executor.unload(BundleName.parse(OTHER), to, OwnershipReason.ADMIN_UNLOAD)
+    await told(node, "moved_by_us")
+    (record,) = node.diary.records(100)
+    assert (record["subject"], record["why"]["destination"]) == (OTHER, to.broker)
+    assert record["bytesPerS"] > 0
+
+
+async def test_what_is_counted_is_shown_to_prometheus(beside: Beside) -> None:
+    node = await looking(beside)
+    scrape = node.scrape()
+    assert {name for name, *_ in scrape.gauges} >= {
+        "loadmanager_beside_stalled",
+        "loadmanager_beside_wanted_moves",
+        "loadmanager_beside_max_over_mean",
+    }

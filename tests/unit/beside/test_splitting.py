@@ -1,0 +1,231 @@
+"""Bundles of a Pulsar are split by our rules, at Pulsar's hands, and nothing is split that a rail stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar
+from support.fake_pulsar_rest import Asked
+from support.waiting import eventually
+
+from loadmanager.beside.service import BesideNode
+from loadmanager.core.leading.reshaping import Reshaping
+from loadmanager.core.names import BundleName
+from loadmanager.core.ownership import IllegalTransitionError
+from loadmanager.core.plan import Verdict
+from loadmanager.core.reasons import OwnershipReason, SplitReason
+from loadmanager.core.splitting.finder import Split
+
+LOWER, UPPER = f"{NAMESPACE}/0x00000000_0x80000000", f"{NAMESPACE}/0x80000000_0xffffffff"
+POSITIONS = {"supportedNamespaceBundleSplitAlgorithms": "range_equally_divide,specified_positions_divide"}
+LIMIT = {**NEVER, **POSITIONS, "loadBalancerNamespaceBundleMaxTopics": "10"}
+
+
+@pytest.fixture
+async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+    """Two bundles, of which the lower one has more topics than the limit of `LIMIT`."""
+    async with beside_pulsar(tmp_path, bundles=2) as beside:
+        beside.pulsar.load(LOWER, 100.0, topics=50)
+        beside.pulsar.load(UPPER, 100.0, topics=5)
+        await beside.pulsar.report()
+        yield beside
+
+
+async def leader(beside: Beside, overrides: dict[str, str] = LIMIT, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
+    for broker in beside.pulsar.brokers:
+        broker.settings |= {key: text for key, text in overrides.items() if key.startswith("supported")}
+    node = await beside.leader(splits_enabled=True, overrides=overrides, **changes)
+    await node.intake.seeded.wait()
+    return node
+
+
+def asked_to_split(beside: Beside) -> list[Asked]:
+    return [asked for asked in beside.pulsar.asked if asked.method == "PUT"]
+
+
+def said(node: BesideNode, kind: str) -> list[dict[str, Any]]:
+    return [each for each in node.journal.recent(50) if each["kind"] == kind]
+
+
+async def cut(beside: Beside) -> list[int]:
+    return list((await beside.pulsar.bundles(NAMESPACE)).boundaries)
+
+
+async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_positions(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.hands.reshaping.round()
+    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+    assert {asked.path for asked in asked_to_split(beside)} == {
+        f"/admin/v2/namespaces/{LOWER}/split?unload=true&splitAlgorithmName=specified_positions_divide"
+    }
+    (entry,) = said(node, "split")
+    assert (entry["subject"], entry["reason"], entry["acted"]) == (LOWER, "topics", True)
+    assert entry["source"] == entry["destination"] == beside.pulsar.brokers[0].broker_id
+    assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x40000000", 2)
+    splits = node.scrape().splits
+    assert (splits["Success", "Topics"], splits["Failure", "Unknown"]) == (1, 0)
+
+
+@pytest.mark.parametrize("unload", [False, True])
+async def test_what_becomes_of_the_parts_is_for_pulsar_as_it_is_configured(beside: Beside, *, unload: bool) -> None:
+    node = await leader(beside, {**LIMIT, "loadBalancerAutoUnloadSplitBundlesEnabled": str(unload).lower()})
+    await node.hands.reshaping.round()
+    owner = None if unload else beside.pulsar.brokers[0].broker_id
+    parts = [f"{NAMESPACE}/0x00000000_0x40000000", f"{NAMESPACE}/0x40000000_0x80000000"]
+    assert [await beside.pulsar.owner(part) for part in parts] == [owner, owner]
+
+
+async def test_brokers_that_take_no_positions_cut_by_their_own_algorithm(beside: Beside) -> None:
+    overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
+    node = await leader(beside, overrides)
+    await node.hands.reshaping.round()
+    assert {asked.path for asked in asked_to_split(beside)} == {f"/admin/v2/namespaces/{LOWER}/split?unload=true"}
+    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+    assert [entry["subject"] for entry in said(node, "split") if entry["acted"]] == [LOWER]
+
+
+async def test_where_pulsar_cuts_elsewhere_it_is_said_where(beside: Beside) -> None:
+    overrides = {**LIMIT, "supportedNamespaceBundleSplitAlgorithms": "range_equally_divide"}
+    node = await leader(beside, overrides)
+    beside.pulsar.faults.answer("/split", 204, b"")
+    splitting = asyncio.create_task(node.hands.reshaping.round())
+    await eventually(lambda: asked_to_split(beside))
+    await beside.pulsar.cut(NAMESPACE, [0, 0x10000000, 0x20000000, 0x80000000, 0xFFFFFFFF])
+    await splitting
+    (entry,) = [each for each in said(node, "split") if each["acted"]]
+    assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x10000000, 0x20000000", 3)
+
+
+async def test_without_the_key_nothing_is_split(beside: Beside) -> None:
+    node = await beside.leader(overrides=LIMIT)
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    assert [entry["reason"] for entry in said(node, "split")] == ["splitting_disabled"]
+
+
+async def test_in_shadow_it_is_said_what_would_have_been_split_and_what_stops_it(beside: Beside) -> None:
+    node = await leader(beside, mode="shadow")
+    await beside.pulsar.set_dynamic({})
+    await eventually(lambda: len(node.brokers.splitting()) == 3)
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    (entry,) = said(node, "would_split")
+    assert (entry["subject"], entry["reason"], entry["acted"]) == (LOWER, "topics", False)
+    assert "50 topics" in entry["sentence"]
+    assert "mode is shadow" in entry["sentence"]
+    assert "Pulsar's own splits are on at 3 of 3 brokers" in entry["sentence"]
+    assert (await beside.acts()).failures == 0
+
+
+async def test_a_dry_run_and_a_freeze_hold_for_splits(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.operators.update_controls(lambda controls: replace(controls, dry_run=True))
+    await eventually(lambda: node.view.laid_down.controls.dry_run)
+    await node.hands.reshaping.round()
+    assert len(said(node, "would_split")) == 1
+    await node.operators.update_controls(lambda controls: replace(controls, frozen="maintenance"))
+    await eventually(lambda: node.view.laid_down.controls.frozen)
+    await beside.pulsar.report()
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+
+
+@pytest.mark.parametrize("algorithm", ["topic_count_equally_divide", "flow_or_qps_equally_divide"])
+async def test_an_algorithm_that_needs_topics_splits_nothing_and_says_which_would(
+    beside: Beside, algorithm: str
+) -> None:
+    supported = {"supportedNamespaceBundleSplitAlgorithms": f"range_equally_divide,{algorithm}"}
+    node = await leader(beside, {**LIMIT, **supported, "defaultNamespaceBundleSplitAlgorithm": algorithm})
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
+    assert entry["reason"] == "owner_silent"
+    assert "have bundles split by range_equally_divide" in entry["sentence"]
+
+
+async def test_an_answer_that_is_lost_leaves_it_to_be_seen_whether_it_is_split(beside: Beside) -> None:
+    node = await leader(beside, move_timeout_ms=5_000)
+    beside.pulsar.faults.answer("/split", 503, b"")
+    splitting = asyncio.create_task(node.hands.reshaping.round())
+    await eventually(lambda: asked_to_split(beside))
+    await beside.pulsar.cut(NAMESPACE, [0, 0x40000000, 0x80000000, 0xFFFFFFFF])
+    await splitting
+    assert [entry["acted"] for entry in said(node, "split")][-1]
+    assert node.hands.reshaper.splits_failed == 0
+
+
+async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_says_go_on(beside: Beside) -> None:
+    node = await leader(beside, move_timeout_ms=300)
+    beside.pulsar.faults.refuse("/split", 412, "no such bundle")
+    beside.pulsar.faults.answer("/split", 204, b"")
+    beside.pulsar.faults.answer("/split", 500, b"")
+    for failures, sentence in [
+        (1, "answered 412"),
+        (2, "after 0.3 s it is still one bundle"),
+        (3, "answered 500"),
+    ]:
+        await beside.pulsar.report()
+        await node.intake.settled()
+        await node.hands.reshaping.round()
+        assert (await beside.acts()).failures == failures
+        (entry,) = [each for each in said(node, "split") if each["subject"] == LOWER]
+        assert (entry["reason"], entry["acted"]) == ("split_failed", False)
+        assert sentence in entry["sentence"]
+    assert node.scrape().splits["Failure", "Unknown"] == 3
+    assert node.status().stopped
+    asked = len(asked_to_split(beside))
+    await beside.pulsar.report()
+    await node.intake.settled()
+    await node.hands.reshaping.round()
+    assert len(asked_to_split(beside)) == asked
+    assert "the last 3 moves failed" in said(node, "would_split")[0]["sentence"]
+    await node.go_on()
+    await beside.pulsar.report()
+    await node.intake.settled()
+    await node.hands.reshaping.round()
+    assert (await beside.acts()).failures == 0
+    assert await cut(beside) == [0, 0x40000000, 0x80000000, 0xFFFFFFFF]
+
+
+async def test_a_split_that_is_made_forgets_failures_before_it(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.hands.memory.split(is_made=False)
+    await node.hands.reshaping.round()
+    assert (await beside.acts()).failures == 0
+
+
+def a_split(bundle: str, boundary: int) -> Reshaping:
+    name = BundleName.parse(bundle)
+    split = Reshaping(name, SplitReason.TOPICS, (name.range,))
+    split.cut(Split(bundle, (boundary,), SplitReason.TOPICS), Verdict(bundle, SplitReason.TOPICS, acted=True, why={}))
+    return split
+
+
+async def test_nothing_is_asked_for_a_bundle_that_is_none_or_is_on_its_way(beside: Beside) -> None:
+    node = await leader(beside)
+    with pytest.raises(IllegalTransitionError, match="not a current bundle"):
+        await node.hands.reshaper.carry_out(a_split(f"{NAMESPACE}/0x00000000_0x40000000", 0x20000000))
+    beside.pulsar.faults.hold("/unload")
+    destination = node.view.registrations[beside.pulsar.brokers[1].broker_id]
+    moving = asyncio.create_task(
+        node.executor.unload(BundleName.parse(UPPER), destination, OwnershipReason.ADMIN_UNLOAD)
+    )
+    await eventually(lambda: any("/unload" in asked.path for asked in beside.pulsar.asked))
+    with pytest.raises(IllegalTransitionError, match="cannot split bundle"):
+        await node.hands.reshaper.carry_out(a_split(UPPER, 0xC0000000))
+    assert not any("/split" in asked.path for asked in beside.pulsar.asked)
+    assert (await beside.acts()).failures == 0
+    moving.cancel()
+
+
+async def test_a_namespace_that_is_left_out_keeps_its_bundles(beside: Beside) -> None:
+    node = await leader(beside, excluded_namespaces=("lm/.*",))
+    await node.hands.reshaping.round()
+    assert asked_to_split(beside) == []
+    (entry,) = said(node, "would_split")
+    assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
