@@ -82,3 +82,17 @@ async def test_what_is_counted_is_shown_to_prometheus(beside: Beside) -> None:
         "loadmanager_beside_wanted_moves",
         "loadmanager_beside_max_over_mean",
     }
+
+
+async def test_a_first_round_that_fails_is_no_end(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such column")
+
+    monkeypatch.setattr("loadmanager.core.shedding.round.propose", fail)
+    node = await beside.leader(mode="shadow")
+    await eventually(lambda: node.shedding.cycles_failed)
+    monkeypatch.undo()
+    await node.shedding.begin_cycle()
+    assert node.shedding.cycles == 1
+    assert node.is_leading
+    assert not node.failure.done()
