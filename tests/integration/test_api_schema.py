@@ -101,7 +101,7 @@ def test_every_operation_answers_as_its_description_says(cluster: Cluster, known
 def test_so_does_every_operation_of_a_process_beside_a_pulsar(beside: Beside, is_known: bool) -> None:  # noqa: FBT001 - a case
     tenant, _, namespace = NAMESPACE.partition("/")
     brokers = [broker.broker_id for broker in beside.pulsar.brokers]
-    names = {
+    names: dict[str, Sequence[str]] = {
         **dict.fromkeys(("broker", "brokerId"), brokers),
         "tenant": [tenant],
         "namespace": [namespace],
