@@ -94,7 +94,7 @@ class ActsMemory:
     async def split(self, *, is_made: bool) -> None:
         """A split was made, or it failed; written as the end of a move is. Raises `NotLeaderError`."""
         self.acts = self.acts.split(is_made=is_made, failures_until_stop=self._failures_until_stop)
-        await self._write_now_or_later()
+        await self._write_patiently()
 
     async def go_on(self) -> None:
         """An operator wants moves to be made again, whatever failed, or cannot be read. Raises `NotLeaderError` or a

@@ -11,8 +11,8 @@ from support.actors import BROKERS, NAMES, Actor, TableOfOwners
 from support.virtual_loop import VirtualLoop
 
 from loadmanager.core.leading.acting import Acts
-from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import OwnershipState
+from loadmanager.core.names import BrokerId, BundleName
+from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.store import paths
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.wire.acting import decode_acts
@@ -60,7 +60,7 @@ class Trial:
         leading = [actor for actor in self.actors if actor.election.term is not None]
         assert len(leading) <= 1, "two lead at once"
 
-    def _want(self) -> tuple[object, object]:
+    def _want(self) -> tuple[BundleName, Registration]:
         name = self.chance.choice(NAMES)
         others = [each for each in BROKERS if each != self.pulsar.owners[name]]
         return name, self.chance.choice(others)
