@@ -294,7 +294,7 @@ async def has_settled(pulsar: FakePulsar, under_way: Any) -> None:  # noqa: ANN4
 
 async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside: Beside, drained: str) -> None:
     """While Pulsar's ZooKeeper is away nothing is asked of Pulsar; then it goes on."""
-    await asyncio.to_thread(own.stop)
+    await asyncio.to_thread(own.kill)
 
     async def is_not_ready() -> bool:
         code, body = await beside.ask("/readyz")
