@@ -27,7 +27,7 @@ from support.zookeeper import ZooKeeperFactory
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperServer
 from loadmanager.store import paths
-from loadmanager.store.base import MetadataStore, Znode
+from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.store.codec import decode
 from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.acting import decode_acts
@@ -119,7 +119,7 @@ async def a_pulsar(server: ZooKeeperServer, chroot: str, **how: Any) -> AsyncIte
 
 async def everything(store: MetadataStore, path: str = "/") -> dict[str, Znode]:
     """All znodes with their versions."""
-    found = {}
+    found: dict[str, Znode] = {}
     for name in await store.children(path):
         each = f"{path.rstrip('/')}/{name}"
         znode = await store.get(each)
@@ -132,7 +132,7 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
 ) -> None:
     async with a_pulsar(zookeeper, chroot) as pulsar:
-        first, second, _ = pulsar.brokers
+        first, second, third = pulsar.brokers
         bundles = await pulsar.add_namespace("lm/bench", bundles=8, owners=[first.broker_id])
         for bundle in bundles:
             pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
@@ -154,15 +154,16 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
             assert {asked.method for asked in pulsar.asked} == {"GET"}
             assert await everything(pulsar.operator) == before
 
-            await a_fault_is_said(pulsar, beside, f"/loadbalance/brokers/{second.broker_id}", first.broker_id)
+            path = f"/loadbalance/brokers/{second.broker_id}"
+            await a_fault_is_said(pulsar, beside, path, bundles[0], third.broker_id)
             beside.process.terminate()
             code, _, _ = await ended(beside.process)
     assert code == 0, (tmp_path / "log").read_text()
     assert "Traceback" not in (tmp_path / "log").read_text()
 
 
-async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, unharmed: str) -> None:
-    """As long as there is garbage in a znode it is named, and whatever else there is goes on."""
+async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, bundle: str, to: str) -> None:
+    """As long as there is garbage in a znode it is named, and all else goes on, such as a move of the bundle."""
 
     async def faults() -> dict[str, str]:
         code, body = await beside.ask("/readyz")
@@ -179,13 +180,15 @@ async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, unharme
     await write(pulsar.operator, path, b"\x00garbage")
     await eventually(is_said, timeout_s=WITHIN_S)
     assert (await faults()).keys() == {path}
-    await pulsar.set_dynamic({"loadBalancerSheddingGracePeriodMinutes": "7"})
+    await pulsar.move(bundle, to)
+    await pulsar.broker(to).report()
 
-    async def is_heard() -> bool:
-        _, brokers = await beside.ask("/admin/v2/brokers/rp")
-        return unharmed in brokers
+    async def is_followed() -> bool:
+        _, body = await beside.ask("/loadbalance/v1/cluster")
+        return bool({each["brokerId"]: each["bundles"] for each in body["brokers"]}[to] == 1)
 
-    await eventually(is_heard, timeout_s=WITHIN_S)
+    await eventually(is_followed, timeout_s=WITHIN_S)
+    assert (await beside.status())["brokers"] == len(pulsar.brokers)
     await pulsar.report()
     await eventually(is_forgotten, timeout_s=WITHIN_S)
 
@@ -310,6 +313,8 @@ async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside
     await asyncio.sleep(2.0)  # a drain looks again each second
     assert [asked for asked in pulsar.asked if asked.method != "GET"] == []
     await asyncio.to_thread(own.start)
+    stores = [pulsar.operator, *(broker.store for broker in pulsar.brokers)]
+    await eventually(lambda: {each.state for each in stores} == {SessionState.CONNECTED}, timeout_s=WITHIN_S)
 
     async def is_drained() -> bool:
         return await pulsar.broker(drained).owned() == []
