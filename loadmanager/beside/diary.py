@@ -5,7 +5,8 @@
     a round in which something was said           a paragraph                  a line for each thing that was said
     a round in which nothing was said             nothing                      a line for what is only counted
     an hour without a paragraph                   one line                     nothing
-    a score, a first verdict                      a paragraph                  nothing; scores have a file of their own
+    the first verdict                             a paragraph                  nothing
+    a score of an hour, or a day                  one line, or a table         nothing; scores have a file of their own
 
 Both files are bounded: one that is full becomes `.1`, and what was that becomes `.2`. A file that cannot be written
 holds nothing up; it is said in the log, once, until it can be again.
@@ -108,6 +109,15 @@ class Diary:
 
     def note(self, at_ms: int, first: str, *lines: str) -> None:
         """A paragraph of one or more lines; an hour without one begins with it."""
+        self._write(at_ms, first, *lines)
+        self._quiet_since_ms, self._rounds = at_ms, 0
+        self._counted.clear()
+
+    def remark(self, at_ms: int, first: str, *lines: str) -> None:
+        """A paragraph that comes by the clock: nothing has happened."""
+        self._write(at_ms, first, *lines)
+
+    def _write(self, at_ms: int, first: str, *lines: str) -> None:
         when = datetime.fromtimestamp(at_ms / 1000, self.zone).astimezone(self.zone)
         text = "\n".join([f"{when:%Y-%m-%d %H:%M} {first}", *(f"    {line}" for line in lines)])
         self._paragraphs.append(text)
@@ -115,8 +125,6 @@ class Diary:
             self._text_file.append(f"{text}\n")
         with contextlib.suppress(OSError):  # whoever read it has gone
             self.show(text)
-        self._quiet_since_ms, self._rounds = at_ms, 0
-        self._counted.clear()
 
     def text(self, rounds: int) -> str:
         """So many paragraphs, the newest last."""

@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 
 from loadmanager.beside.diary import Diary
-from loadmanager.beside.scores import Score, Scores, table_of
+from loadmanager.beside.scores import HOUR, Score, Scores, line_of, table_of
 from loadmanager.beside.verdict import Standing, Where, first_verdict
 from loadmanager.config import Settings
 from loadmanager.core.as_pulsar import plan_as_pulsar
@@ -168,6 +168,12 @@ class Judge:
                 none,
                 float(len(judging.wishes)),
             ),
+            (
+                "loadmanager_beside_unjudged_moves",
+                "Moves that were seen, and of which nothing is said before they have settled.",
+                none,
+                float(judging.under_way),
+            ),
             *self._level_gauges(),
             *self._scores.samples(),
         ]
@@ -188,7 +194,7 @@ class Judge:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.tick(time.time_ns() // 1_000_000)
+            self.tick(_now_ms())
 
     async def _plan_as_pulsar(self, snapshot: Snapshot, theirs: Settings, wanted: list[str]) -> tuple[Plan, State]:
         try:
@@ -218,16 +224,18 @@ class Judge:
         self._is_verdict_given = True
         measured = self._scores.so_far(now_ms)
         standing = Standing(rounds, self._level, measured, self._judging.stalled, self._is_acting)
-        told = first_verdict(standing, self._where)
-        log.info("first_verdict", told=told)
-        self._diary.note(now_ms, *told)
+        self._diary.note(now_ms, *first_verdict(standing, self._where))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def tell_score(diary: Diary) -> Callable[[Score], None]:
-    """Has each score told in the diary."""
+    """Has each score told in the diary when it is known: of an hour in a line, of a day in a table."""
 
     def tell(score: Score) -> None:
-        first, *lines = table_of(score, diary.zone).splitlines()
-        diary.note(score.measured.to_ms, first, *lines)
+        text = line_of(score, diary.zone) if score.period == HOUR else table_of(score, diary.zone)
+        diary.remark(_now_ms(), *text.splitlines())
 
     return tell

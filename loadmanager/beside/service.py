@@ -257,8 +257,7 @@ class BesideNode(Candidate):
     async def _shed(self) -> None:
         """The first round at once: who has just started this wants to see something."""
         await self.intake.seeded.wait()
-        await self.shedding.begin_cycle()
-        await self.shedding.run()
+        await self.shedding.run(at_once=True)
 
     async def _split(self) -> None:
         await self.intake.seeded.wait()

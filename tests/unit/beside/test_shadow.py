@@ -29,18 +29,23 @@ async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
 async def looking(beside: Beside, mode: str = "shadow") -> BesideNode:
     """One that has judged its first round."""
     node = await beside.leader(mode=mode)
-    await eventually(lambda: any(name == "loadmanager_beside_max_over_mean" for name, *_ in node.judge.gauges()))
+    await eventually(lambda: "loadmanager_beside_max_over_mean" in gauges(node))
     return node
 
 
-async def told(node: BesideNode, reason: str) -> str:
-    """What there is in the diary after the next round, once what was seen has settled."""
+def gauges(node: BesideNode) -> dict[str, float]:
+    return {name: value for name, _, _, value in node.judge.gauges()}
 
-    def is_judged() -> bool:
-        node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
-        return any(labels["reason"] == reason for _, _, labels, _ in node.judge.counters())
 
-    await eventually(is_judged)
+async def told(node: BesideNode, reason: str, moves: int = 1) -> str:
+    """What there is in the diary after the next round, once so many moves were seen and have settled."""
+
+    def seen() -> float:
+        judged = sum(count for _, _, labels, count in node.judge.counters() if labels["reason"] == reason)
+        return gauges(node)["loadmanager_beside_unjudged_moves"] + judged
+
+    await eventually(lambda: seen() == moves)
+    node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
     await node.shedding.begin_cycle()
     await eventually(lambda: any(record["reason"] == reason for record in node.diary.records(100)))
     return node.diary.text(100)
@@ -59,7 +64,7 @@ async def test_a_move_of_pulsars_is_told(beside: Beside) -> None:
 async def test_what_a_broker_had_that_left_is_none(beside: Beside) -> None:
     node = await looking(beside)
     await beside.pulsar.kill(beside.pulsar.brokers[0])
-    text = await told(node, "owner_left")
+    text = await told(node, "owner_left", moves=4)
     assert "moved" not in text
     assert {record["reason"] for record in node.diary.records(100)} == {"owner_left"}
 
@@ -82,3 +87,19 @@ async def test_what_is_counted_is_shown_to_prometheus(beside: Beside) -> None:
         "loadmanager_beside_wanted_moves",
         "loadmanager_beside_max_over_mean",
     }
+
+
+async def test_a_first_round_that_fails_is_no_end(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such column")
+
+    monkeypatch.setattr("loadmanager.core.shedding.round.propose", fail)
+    node = await beside.leader(mode="shadow")
+    await eventually(lambda: node.shedding.cycles_failed)
+    monkeypatch.undo()
+    await node.shedding.begin_cycle()
+    assert node.shedding.cycles == 1
+    assert node.is_leading
+    assert not node.failure.done()
+
+    assert {name for name, *_ in node.scrape().gauges} >= gauges(node).keys()
