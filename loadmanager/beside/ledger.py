@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from loadmanager.beside.fenced import Leads
 from loadmanager.beside.rails import RailError, is_own
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned, SeesOwners
@@ -28,7 +29,6 @@ from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import BundleNotFoundError, NamespaceNotFoundError
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
-from loadmanager.leader.term.election import Election
 
 
 class FollowingLedger:
@@ -39,7 +39,7 @@ class FollowingLedger:
         view: ClusterView,
         picture: SeesOwners,
         owned: Owned,
-        election: Election,
+        election: Leads,
         check: Callable[[str, Ownership], None],
         memory: ActsMemory,
         journal: Journal,

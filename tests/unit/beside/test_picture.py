@@ -422,6 +422,15 @@ async def test_the_view_is_whole_once_the_last_of_the_watches_is_in_force_and_no
         assert view.is_fresh
 
 
+async def test_while_the_leader_and_settings_change_the_view_stays_whole(pulsar: Beside) -> None:
+    for path in (paths.LEADER, pulsars_paths.DYNAMIC_CONFIGURATION):
+        pulsar.intake.mark_dirty(path)
+        assert pulsar.view.is_fresh
+    pulsar.intake.mark_dirty(pulsars_paths.LOCAL_POLICIES)
+    assert not pulsar.view.is_fresh
+    await eventually(lambda: pulsar.view.is_fresh)
+
+
 @pytest.mark.parametrize("is_noticed", [True, False])
 async def test_after_a_disconnection_everything_is_read_again(
     world: MemoryWorld, pulsar: Beside, *, is_noticed: bool
