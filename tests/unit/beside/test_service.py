@@ -12,6 +12,7 @@ from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar
 from support.delays import a_memory_cluster
 from support.fake_pulsar import FakePulsar
 from support.nodes import in_memory
+from support.registrations import write
 from support.waiting import eventually
 
 from loadmanager.beside.service import BesideNode
@@ -140,9 +141,14 @@ async def is_read_only(pulsar: FakePulsar) -> None:
     await pulsar.make_policies_readonly()
 
 
+async def isolates_by_garbage(pulsar: FakePulsar) -> None:
+    await write(pulsar.operator, f"/admin/clusters/{pulsar.cluster}/namespaceIsolationPolicies", b"{")
+
+
 @pytest.mark.parametrize(
     ("what", "reason", "sentence"),
     [
+        (isolates_by_garbage, RailReason.POLICIES_UNKNOWN, "not all of the cluster's policies are known: /admin/clust"),
         (sheds, RailReason.PULSAR_SHEDS, "Pulsar's own shedding is on at 3 of 3 brokers"),
         (splits, RailReason.PULSAR_SPLITS, "Pulsar's own splits are on at 3 of 3 brokers"),
         (is_mixed, RailReason.LOAD_MANAGER_NOT_MODULAR, "1 of 3 brokers do not run ModularLoadManagerImpl"),
