@@ -184,7 +184,7 @@ async def test_a_namespace_that_is_left_out_stays_where_it_is(beside: Beside) ->
 async def test_moves_of_an_hour_end_with_their_number(beside: Beside) -> None:
     node = await beside.leader(overrides=OFTEN, moves_per_hour=1)
     await eventually(lambda: any(each["reason"] == "hour_is_full" for each in said(node, "rail")))
-    await eventually(lambda: bool(said(node, "unload")))
+    await eventually(lambda: bool(commands(beside.pulsar)))
     assert len(commands(beside.pulsar)) == 1
     assert not node.status().acting
     assert "1 moves began within the hour (movesPerHour 1)" in node.status().obstacles[0]
