@@ -58,7 +58,7 @@ class FollowingLedger:
         Raises `RailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`, `NotLeaderError`,
         or a `StoreError`.
         """
-        name = BundleName(NamespaceName.parse(namespace), bundle_range)
+        name = BundleName(NamespaceName.parse_any(namespace), bundle_range)
         stamp = Stamp(self._election.get_term().epoch, time.time_ns() // 1_000_000, reason)
         try:
             current = self._view.get_ownership(name)
