@@ -76,7 +76,7 @@ def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None
 
 
 def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excludes() -> None:
-    live = PulsarSettings(told(loadBalancerSheddingExcludedNamespaces="[t/told]"), settings())
+    live = PulsarSettings(told(loadBalancerSheddingExcludedNamespaces="t/told"), settings())
     excluded: list[set[str]] = []
 
     def note() -> None:
