@@ -148,6 +148,11 @@ def test_up_to_the_limit_nothing_is_stopped(facts: Facts) -> None:
     assert stops_of_round(facts, LIMITS) == stops_of_move(facts, LIMITS, MOVE) == []
 
 
+def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
+    one = replace(LIMITS, failures_until_stop=1, moves_per_round=1, moves_per_hour=1)
+    assert stops_of_round(FACTS, one) == stops_of_move(FACTS, one, MOVE) == []
+
+
 def test_a_class_without_its_package_is_the_same_class() -> None:
     assert stops_of_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
     other = with_broker(A, load_manager="org.example.NotTheModularLoadManagerImpl")
