@@ -214,6 +214,9 @@ class Judge:
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
     def _said(self, entries: list[Entry]) -> None:
+        """Where we act, Pulsar's shedding is off: that it does not move what we want is nothing to tell."""
+        if self._is_acting:
+            entries = [entry for entry in entries if entry.reason is not JudgingReason.WE_ALONE_SHEDDING_OFF]
         self._unwritten += entries
         self._counts.update(entry.reason for entry in entries)
 

@@ -130,6 +130,13 @@ async def test_pulsars_round_goes_by_its_own_settings() -> None:
     assert "stalled" not in bench.text()
 
 
+async def test_where_we_act_it_is_nothing_to_tell_that_pulsars_shedding_is_off() -> None:
+    bench = Bench({"loadBalancerSheddingEnabled": False}, is_acting=True)
+    for minute in range(3):
+        await bench.round(minute)
+    assert (bench.text(), bench.diary.records(9), bench.judge.counters()) == ("", [], [])
+
+
 async def test_a_strategy_of_pulsars_that_is_not_known_is_said() -> None:
     bench = Bench()
     planner = replace(bench.theirs.planner_settings(), shedding_strategy="org.example.OurOwn")
