@@ -194,7 +194,10 @@ class Judge:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.tick(_now_ms())
+            try:
+                self.tick(_now_ms())
+            except Exception:
+                log.exception("moves_not_judged")
 
     async def _plan_as_pulsar(self, snapshot: Snapshot, theirs: Settings, wanted: list[str]) -> tuple[Plan, State]:
         try:
