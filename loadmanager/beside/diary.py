@@ -5,7 +5,8 @@
     a round in which something was said           a paragraph                  a line for each thing that was said
     a round in which nothing was said             nothing                      a line for what is only counted
     an hour without a paragraph                   one line                     nothing
-    a score, a first verdict                      a paragraph                  nothing; scores have a file of their own
+    the first verdict                             a paragraph                  nothing
+    a score of an hour, or a day                  one line, or a table         nothing; scores have a file of their own
 
 Both files are bounded: one that is full becomes `.1`, and what was that becomes `.2`. A file that cannot be written
 holds nothing up; it is said in the log, once, until it can be again.
@@ -13,8 +14,9 @@ holds nothing up; it is said in the log, once, until it can be again.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, tzinfo
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,10 @@ HOUR_MS = 3_600_000
 KEPT = 1_000
 _MOST_BYTES = 10 * 1024 * 1024
 _FILES = 5
+
+
+def _to_nobody(_text: str) -> None:
+    """Nobody watches."""
 
 
 class BoundedFile:
@@ -80,6 +86,8 @@ class Diary:
         self._paragraphs: deque[str] = deque(maxlen=kept)
         self._records: deque[dict[str, Any]] = deque(maxlen=kept)
         self.zone = zone
+        self.show: Callable[[str], object] = _to_nobody
+        """Is given each paragraph as it is written."""
         self._counted: Counter[JudgingReason] = Counter()
         self._quiet_since_ms: int | None = None
         self._rounds = 0
@@ -101,13 +109,22 @@ class Diary:
 
     def note(self, at_ms: int, first: str, *lines: str) -> None:
         """A paragraph of one or more lines; an hour without one begins with it."""
+        self._write(at_ms, first, *lines)
+        self._quiet_since_ms, self._rounds = at_ms, 0
+        self._counted.clear()
+
+    def remark(self, at_ms: int, first: str, *lines: str) -> None:
+        """A paragraph that comes by the clock: nothing has happened."""
+        self._write(at_ms, first, *lines)
+
+    def _write(self, at_ms: int, first: str, *lines: str) -> None:
         when = datetime.fromtimestamp(at_ms / 1000, self.zone).astimezone(self.zone)
         text = "\n".join([f"{when:%Y-%m-%d %H:%M} {first}", *(f"    {line}" for line in lines)])
         self._paragraphs.append(text)
         if self._text_file is not None:
             self._text_file.append(f"{text}\n")
-        self._quiet_since_ms, self._rounds = at_ms, 0
-        self._counted.clear()
+        with contextlib.suppress(OSError):  # whoever read it has gone
+            self.show(text)
 
     def text(self, rounds: int) -> str:
         """So many paragraphs, the newest last."""

@@ -56,7 +56,7 @@ class Hands:
         self.rails = Rails(settings, view, picture, brokers, self.memory)
         owned = Owned(picture, admin, election)
         self.healer = Healer(self.memory, owned, journal)
-        self._ledger = FollowingLedger(view, picture, owned, election, self.rails, self.memory, journal)
+        self._ledger = FollowingLedger(view, picture, owned, election, self.rails.check, self.memory, journal)
         self.executor = Executor(
             view,
             self._ledger,

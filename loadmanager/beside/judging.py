@@ -21,7 +21,7 @@ import numpy as np
 import structlog
 
 from loadmanager.beside.diary import Diary
-from loadmanager.beside.scores import Score, Scores, table_of
+from loadmanager.beside.scores import HOUR, Score, Scores, line_of, table_of
 from loadmanager.beside.verdict import Standing, Where, first_verdict
 from loadmanager.config import Settings
 from loadmanager.core.as_pulsar import plan_as_pulsar
@@ -55,10 +55,21 @@ class SettingsOfBoth:
 
 
 class Judge:
-    """`run` does the work; the other methods only say what happened, on the event loop, and return at once."""
+    """`run` does the work; the other methods only say what happened, on the event loop, and return at once.
+
+    `is_there` says whether a bundle is one at this moment.
+    """
 
     def __init__(
-        self, settings: SettingsOfBoth, diary: Diary, scores: Scores, where: Where, seed: int, *, is_acting: bool
+        self,
+        settings: SettingsOfBoth,
+        diary: Diary,
+        scores: Scores,
+        where: Where,
+        seed: int,
+        *,
+        is_acting: bool,
+        is_there: Callable[[str], bool],
     ) -> None:
         self._settings = settings
         self._diary = diary
@@ -66,7 +77,8 @@ class Judge:
         self._where = where
         self._is_acting = is_acting
         self._rng = np.random.default_rng(seed)
-        self._judging = Judging()
+        self._is_there = is_there
+        self._judging = Judging(is_there)
         self._state: State = {}
         self._rounds: asyncio.Queue[tuple[Plan, Snapshot]] = asyncio.Queue()
         self._snapshot: Snapshot | None = None
@@ -83,7 +95,9 @@ class Judge:
 
     def seen(self, sighted: Sighted) -> None:
         """An owner changed."""
-        self._said(self._judging.step(Seen(sighted, self._load_of(sighted.bundle))))
+        known = None if self._snapshot is None else self._snapshot.bundles
+        is_new = known is not None and known.find_row(sighted.bundle) is None
+        self._said(self._judging.step(Seen(sighted, self._load_of(sighted.bundle), is_new)))
 
     def left(self, owner: Registration, at_ms: int) -> None:
         """A registration of a broker has ended."""
@@ -91,7 +105,7 @@ class Judge:
 
     def rest(self) -> None:
         """No rounds are planned here any more: there is nothing to compare with until they are again."""
-        self._judging, self._state, self._snapshot = Judging(), {}, None
+        self._judging, self._state, self._snapshot = Judging(self._is_there), {}, None
         while not self._rounds.empty():
             self._rounds.get_nowait()
 
@@ -154,6 +168,12 @@ class Judge:
                 none,
                 float(len(judging.wishes)),
             ),
+            (
+                "loadmanager_beside_unjudged_moves",
+                "Moves that were seen, and of which nothing is said before they have settled.",
+                none,
+                float(judging.under_way),
+            ),
             *self._level_gauges(),
             *self._scores.samples(),
         ]
@@ -174,7 +194,7 @@ class Judge:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.tick(time.time_ns() // 1_000_000)
+            self.tick(_now_ms())
 
     async def _plan_as_pulsar(self, snapshot: Snapshot, theirs: Settings, wanted: list[str]) -> tuple[Plan, State]:
         try:
@@ -204,16 +224,18 @@ class Judge:
         self._is_verdict_given = True
         measured = self._scores.so_far(now_ms)
         standing = Standing(rounds, self._level, measured, self._judging.stalled, self._is_acting)
-        told = first_verdict(standing, self._where)
-        log.info("first_verdict", told=told)
-        self._diary.note(now_ms, *told)
+        self._diary.note(now_ms, *first_verdict(standing, self._where))
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def tell_score(diary: Diary) -> Callable[[Score], None]:
-    """Has each score told in the diary."""
+    """Has each score told in the diary when it is known: of an hour in a line, of a day in a table."""
 
     def tell(score: Score) -> None:
-        first, *lines = table_of(score, diary.zone).splitlines()
-        diary.note(score.measured.to_ms, first, *lines)
+        text = line_of(score, diary.zone) if score.period == HOUR else table_of(score, diary.zone)
+        diary.remark(_now_ms(), *text.splitlines())
 
     return tell

@@ -13,9 +13,10 @@ term ends, `put_down` has the view say of such bundles what is known; what was w
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
 
-from loadmanager.beside.rails import RailError, Rails, is_own
+from loadmanager.beside.rails import RailError, is_own
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned, SeesOwners
 from loadmanager.core.leading.acting import MoveUnderWay
@@ -31,7 +32,7 @@ from loadmanager.leader.term.election import Election
 
 
 class FollowingLedger:
-    """The `Writes` of an executor beside a Pulsar."""
+    """The `Writes` of an executor beside a Pulsar. `check` raises `RailError` for a release that may not begin."""
 
     def __init__(
         self,
@@ -39,7 +40,7 @@ class FollowingLedger:
         picture: SeesOwners,
         owned: Owned,
         election: Election,
-        rails: Rails,
+        check: Callable[[str, Ownership], None],
         memory: ActsMemory,
         journal: Journal,
     ) -> None:
@@ -47,7 +48,7 @@ class FollowingLedger:
         self._picture = picture
         self._owned = owned
         self._election = election
-        self._rails = rails
+        self._check = check
         self._memory = memory
         self._journal = journal
 
@@ -81,12 +82,8 @@ class FollowingLedger:
                 self._put(name, _as_it_is(replace(found, version=found.version + 1), self._picture.owners.get(bundle)))
 
     async def _begin(self, name: BundleName, current: Ownership, released: Ownership) -> Ownership:
-        self._check(name, released)
-        assert released.owner is not None, "what nobody owns cannot be released"
-        destination = None if released.destination is None else released.destination.broker
-        began_s = released.since_ms / 1000
-        move = MoveUnderWay(released.owner.broker, destination, began_s, is_own=is_own(released.reason))
-        await self._memory.begin(str(name), move)
+        self._must_pass(name, released)
+        await self._memory.begin(str(name), _move_of(released))
         found = self._view.find_ownership(str(name))
         if found != current:
             await self._memory.withdraw(str(name))
@@ -94,11 +91,11 @@ class FollowingLedger:
         self._put(name, released)
         return released
 
-    def _check(self, name: BundleName, released: Ownership) -> None:
+    def _must_pass(self, name: BundleName, released: Ownership) -> None:
         if str(name) in self._memory.acts.under_way:
             raise IllegalTransitionError(f"a move of {name} is about to begin already")
         try:
-            self._rails.check(str(name), released)
+            self._check(str(name), released)
         except RailError as error:
             self._journal.stopped(str(name), error.stops, epoch=released.epoch)
             raise
@@ -119,6 +116,12 @@ class FollowingLedger:
     def _put(self, name: BundleName, ownership: Ownership) -> None:
         entry, index = self._view.bundle(name)
         self._view.put_namespace(replace(entry, state=entry.state.with_ownerships({index: ownership})))
+
+
+def _move_of(released: Ownership) -> MoveUnderWay:
+    assert released.owner is not None, "what nobody owns cannot be released"
+    destination = None if released.destination is None else released.destination.broker
+    return MoveUnderWay(released.owner.broker, destination, released.since_ms / 1000, is_own=is_own(released.reason))
 
 
 def _as_it_is(ownership: Ownership, owner: Registration | None) -> Ownership:

@@ -20,17 +20,14 @@ An owner is the life of its broker that is registered now; of one that is not re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from loadmanager.beside.znodes import WHOLE, Cut, namespace_name
-from loadmanager.core.judging import Sighted
-from loadmanager.core.names import BrokerId
+from loadmanager.beside.znodes import WHOLE, Cut
+from loadmanager.core.judging import NO_LIFE, Sighted
+from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.store.base import Znode
-
-NO_LIFE = 0
-"""The incarnation of an owner that is not registered."""
 
 
 class PulsarNamespaces:
@@ -131,24 +128,26 @@ class PulsarNamespaces:
             _follow(former.get(text, fresh), self._life_of(said.get(text)), now_ms)
             for text in cut.bundles.range_texts()
         )
-        state = NamespaceState(namespace_name(namespace), cut.bundles, ownerships)
+        state = NamespaceState(NamespaceName.parse_any(namespace), cut.bundles, ownerships)
         if znode is None:
             return NamespaceEntry(state, version=0, czxid=0, digest=0)
         return NamespaceEntry(state, znode.version, znode.czxid, hash(znode.data), unreadable=fault)
 
     def _follow_owners(
-        self, namespace: str, texts: Iterable[str], former: Mapping[str, Ownership], now_ms: int
+        self, namespace: str, texts: Sequence[str], former: Mapping[str, Ownership], now_ms: int
     ) -> list[Sighted]:
-        """Keep `owners` for the bundles that a namespace has; those of before that moved."""
-        before = {text: self.owners.pop(f"{namespace}/{text}", None) for text in former}
+        """Keep `owners` for the bundles that a namespace has; what moved of those that it had before, too."""
         said = self._said.get(namespace, {})
         sighted = []
         for text in texts:
             name, owner = f"{namespace}/{text}", self._life_of(said.get(text))
+            before = self.owners.get(name)
             self.owners[name] = owner
-            if text in before and _broker(before[text]) != _broker(owner):
+            if text in former and _broker(before) != _broker(owner):
                 by_us = former[text].state is OwnershipState.RELEASING
-                sighted.append(Sighted(name, before[text], owner, now_ms, by_us))
+                sighted.append(Sighted(name, before, owner, now_ms, by_us))
+        for text in former.keys() - set(texts):
+            self.owners.pop(f"{namespace}/{text}", None)
         if not said:
             self._said.pop(namespace, None)
         return sighted

@@ -30,7 +30,6 @@ from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.seeding import Seeding
 from loadmanager.beside.trees import EVERYTHING, WATCHED, Records, Trees
 from loadmanager.beside.znodes import (
-    NamesOfPulsar,
     decode_cut,
     decode_leader,
     decode_owner,
@@ -84,8 +83,7 @@ class PulsarIntake:
         self._on_change = on_change
         self._rereading = Rereading(self._read_and_apply, _APART_S)
         self._faults = Faults(view.faults)
-        names = NamesOfPulsar(view.model.known_bundles)
-        self._brokers = BrokerRecords(view, live, names, _find_fault)
+        self._brokers = BrokerRecords(view, live, BundleName.parse_any, _find_fault)
         self._namespaces = PulsarNamespaces(view, on_moved)
         self._trees = Trees(store, self._known)
         self._policies = ClusterPolicies(store, view, self._faults, cluster)

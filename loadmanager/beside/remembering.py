@@ -15,7 +15,7 @@ import structlog
 from loadmanager.beside.fenced import FencedRecord
 from loadmanager.core.leading.acting import Acts, MoveUnderWay
 from loadmanager.core.names import BrokerId
-from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.errors import InvalidRecordError, OutcomeUnknownError, StoreError
 from loadmanager.store.codec import decode, pack
 from loadmanager.wire.acting import decode_acts, encode_acts
 
@@ -64,32 +64,37 @@ class ActsMemory:
             await asyncio.sleep(_AGAIN_S)
 
     async def begin(self, bundle: str, move: MoveUnderWay) -> None:
-        """Write down that a move begins. Raises `NotLeaderError` or a `StoreError`, and then it has not begun."""
+        """Write down that a move begins. Raises `NotLeaderError` or a `StoreError`, and then it has not begun: what may
+        have been written all the same is taken back first.
+        """
         self.acts = self.acts.begun(bundle, move)
         try:
             await self._write()
+        except OutcomeUnknownError:
+            await self.withdraw(bundle)
+            raise
         except BaseException:
             self.acts = self.acts.not_begun(bundle)
             raise
 
     async def withdraw(self, bundle: str) -> None:
-        """A move that was written down does not begin after all."""
+        """A move that was written down does not begin after all; waits as `end` does."""
         self.acts = self.acts.not_begun(bundle)
-        await self._write_now_or_later()
+        await self._write_patiently()
 
     async def end(self, bundle: str, owner: BrokerId | None, *, is_cancelled: bool) -> None:
-        """A move under way has ended with the bundle at `owner`; if the store does not take that now, the next write
-        says it. Raises `NotLeaderError`.
+        """A move under way has ended with the bundle at `owner`. Waits while the store does not take that, for as long
+        as the term lasts: `NotLeaderError` when it is over.
         """
         self.acts = self.acts.ended(
             bundle, owner, time.time(), is_cancelled=is_cancelled, failures_until_stop=self._failures_until_stop
         )
-        await self._write_now_or_later()
+        await self._write_patiently()
 
     async def split(self, *, is_made: bool) -> None:
         """A split was made, or it failed; written as the end of a move is. Raises `NotLeaderError`."""
         self.acts = self.acts.split(is_made=is_made, failures_until_stop=self._failures_until_stop)
-        await self._write_now_or_later()
+        await self._write_patiently()
 
     async def go_on(self) -> None:
         """An operator wants moves to be made again, whatever failed, or cannot be read. Raises `NotLeaderError` or a
@@ -109,11 +114,13 @@ class ActsMemory:
         """No move of an earlier term is open any more."""
         self.open_moves = ""
 
-    async def _write_now_or_later(self) -> None:
-        try:
-            await self._write()
-        except StoreError as error:
-            log.warning("moves_not_written", error=str(error))
+    async def _write_patiently(self) -> None:
+        while True:
+            try:
+                return await self._write()
+            except StoreError as error:
+                log.warning("moves_not_written", error=str(error))
+            await asyncio.sleep(_AGAIN_S)
 
     async def _write(self) -> None:
         async with self._writing:

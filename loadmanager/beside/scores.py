@@ -235,6 +235,19 @@ class Scores:
         ]
 
 
+def line_of(score: Score, zone: tzinfo | None = None) -> str:
+    """The score in one sentence."""
+    measured = score.measured
+    parts = [f"the busiest broker had {measured.max_over_mean:.2f} times the mean"]
+    if score.imbalance is not None:
+        worlds = (f"with {name} {figures.imbalance:.2f}" for name, figures in score.worlds.items())
+        parts.append(f"imbalance by the model {score.imbalance:.2f}, {', '.join(worlds)}")
+    moved = people((measured.moved_load + measured.our_moved_load) / _MIB)
+    worlds = (f"with {name} {figures.moves:.0f} by the model" for name, figures in score.worlds.items())
+    parts.append(", ".join([f"{measured.moves + measured.our_moves} moves of {moved} MiB/s", *worlds]))
+    return f"{_head(score, zone)}: {'; '.join(parts)}."
+
+
 def table_of(score: Score, zone: tzinfo | None = None) -> str:
     """The score for a terminal, strategies side by side with what happened."""
     measured = score.measured
@@ -262,16 +275,20 @@ def table_of(score: Score, zone: tzinfo | None = None) -> str:
     console = Console(file=StringIO(), width=_WIDTH)
     with console.capture() as captured:
         console.print(table)
-    begin, end = (datetime.fromtimestamp(at / 1000, zone).astimezone(zone) for at in (measured.from_ms, measured.to_ms))
-    head = f"Score of the {score.period} from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
     rows = [line.rstrip() for line in captured.get().splitlines()]
-    return "\n".join([head, *rows, *_remarks(score)])
+    return "\n".join([_head(score, zone), *rows, *_remarks(score)])
+
+
+def _head(score: Score, zone: tzinfo | None) -> str:
+    times = (score.measured.from_ms, score.measured.to_ms)
+    begin, end = (datetime.fromtimestamp(at_ms / 1000, zone).astimezone(zone) for at_ms in times)
+    return f"Score of the {score.period} from {begin:%Y-%m-%d %H:%M} to {end:%Y-%m-%d %H:%M}"
 
 
 def _remarks(score: Score) -> list[str]:
     measured = score.measured
     alone = f"{measured.alone} that we wanted were not made, {people(measured.alone_load / _MIB)} MiB/s"
-    found = [f"Of Pulsar's {measured.moves} moves we wanted {measured.agreed} too; {alone}."]
+    found = [f"We wanted {measured.agreed} of Pulsar's {measured.moves} moves, too; {alone}."]
     if measured.our_moves:
         found.append(f"We made {measured.our_moves} moves, {people(measured.our_moved_load / _MIB)} MiB/s.")
     if measured.stalled_ms:

@@ -30,6 +30,7 @@ from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
 from loadmanager.core.ownership import Registration
+from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
@@ -118,7 +119,15 @@ class BesideNode(Candidate):
     def _make_judge(self, seed: int) -> Judge:
         live, where = self.live, Where(self.settings.folder, self.service_url)
         both = SettingsOfBoth(lambda: live.theirs, lambda: live.current)
-        return Judge(both, self.diary, self.scores, where, seed, is_acting=self.settings.mode == "act")
+        return Judge(
+            both,
+            self.diary,
+            self.scores,
+            where,
+            seed,
+            is_acting=self.settings.mode == "act",
+            is_there=self.intake.owners.__contains__,
+        )
 
     async def start(self) -> None:
         """Read Pulsar's cluster and what operators told, and take part in elections; wait while a store is away.
@@ -162,7 +171,7 @@ class BesideNode(Candidate):
             cluster=self.live.current.cluster_name,
             leading=self.is_leading,
             acting=not stops,
-            obstacles=[stop.sentence() for stop in stops],
+            obstacles=[_with_remedy(stop) for stop in stops],
             stopped=failures >= self.settings.failures_until_stop,
             failures=failures,
             brokers=len(self.view.registrations),
@@ -248,11 +257,10 @@ class BesideNode(Candidate):
     async def _shed(self) -> None:
         """The first round at once: who has just started this wants to see something."""
         await self.intake.seeded.wait()
-        await self.shedding.begin_cycle()
-        await self.shedding.run()
+        await self.shedding.run(at_once=True)
 
     async def _split(self) -> None:
-        await self.picture.seeded.wait()
+        await self.intake.seeded.wait()
         await self.hands.reshaping.run()
 
     def _note_end(self, reason: str) -> None:
@@ -266,6 +274,10 @@ class BesideNode(Candidate):
 
 def _now_ms() -> int:
     return time.time_ns() // 1_000_000
+
+
+def _with_remedy(stop: Verdict) -> str:
+    return f"{stop.sentence()}; to change it: {stop.remedy()}"
 
 
 def _web_services(view: ClusterView) -> list[str]:

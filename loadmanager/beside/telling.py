@@ -65,8 +65,8 @@ def tell_level(level: Level | None) -> str:
     if level is None:
         return "No broker has reported."
     return (
-        f"Of {level.brokers} brokers {level.busiest} is the busiest with {people(100 * level.highest)} %;"
-        f" the mean is {people(100 * level.mean)} %: {level.max_over_mean:.2f} times as much."
+        f"Of {level.brokers} brokers {level.busiest} is the busiest with {people(100 * level.highest)} %,"
+        f" {level.max_over_mean:.2f} times the mean of {people(100 * level.mean)} %."
     )
 
 
@@ -108,8 +108,9 @@ def _told(entry: Entry, said: set[str]) -> str:
     whose = "We" if entry.reason in PULSARS_MOVES else "Pulsar"
     explained = [_rounded(each) for each in entry.because[:SHOWN]]
     parts += [_once(f"{whose}, of {each.subject}: {each.sentence()}.", said) for each in explained]
-    remedies = dict.fromkeys(each.remedy() for each in (own, *explained))
-    parts += [_once(f"What would help: {remedy}.", said) for remedy in remedies if remedy]
+    helps = [f"What would help: {each.remedy()}." for each in (own, *explained) if each.remedy()]
+    parts += [_once(text, said) for text in helps[:1]]
+    said.update(helps)
     return " ".join(part for part in parts if part)
 
 

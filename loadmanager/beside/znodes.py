@@ -18,7 +18,7 @@ What cannot be used raises `InvalidRecordError`, which names the path.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -28,7 +28,7 @@ from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.load import BundleAverages
 from loadmanager.core.names import HASH_SPACE_END, BrokerId, InvalidNameError, NamespaceName, parse_broker_id
-from loadmanager.decide.checks import is_range, parse_bundle
+from loadmanager.decide.checks import is_range
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
 from loadmanager.store.codec import decode
@@ -48,9 +48,6 @@ from loadmanager.wire.pulsar import (
 from loadmanager.wire.records import BundleData, averages_of, parse_boundaries
 from loadmanager.wire.validation import parse_json, parse_model
 
-_NAMESPACE_DEPTHS = (2, 3)
-"""`tenant/namespace`, and `tenant/cluster/namespace` of Pulsar's first form."""
-
 
 @dataclass(frozen=True, slots=True)
 class Cut:
@@ -62,16 +59,6 @@ class Cut:
 
 WHOLE = Cut(NamespaceBundles((0, HASH_SPACE_END), HashFunction(HASH_FUNCTION)))
 """A namespace without local policies is one bundle, to Pulsar; so are those in which its brokers test themselves."""
-
-
-class NamesOfPulsar:
-    """The names of bundles that a report may have: those that are `known`, and those of Pulsar's first form."""
-
-    def __init__(self, known: Container[str]) -> None:
-        self._known = known
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._known or (isinstance(name, str) and _is_of_first_form(name))
 
 
 def record_at(path: str) -> tuple[str, str] | None:
@@ -91,12 +78,6 @@ def record_at(path: str) -> tuple[str, str] | None:
 def path_of(root: str, name: str) -> str:
     """Where the record of a tree is that is about this."""
     return name if name.startswith("/") else f"{root}/{name}"
-
-
-def namespace_name(text: str) -> NamespaceName:
-    """A namespace of either form: the cluster of the first form belongs to the name. Raises `InvalidNameError`."""
-    tenant, *names = text.split("/")
-    return NamespaceName(tenant, "/".join(NamespaceName.of(tenant, name).local_name for name in names))
 
 
 def decode_owner(data: bytes, where: str) -> BrokerId:
@@ -180,7 +161,7 @@ def _is_bundle(name: str) -> bool:
 @lru_cache(maxsize=1 << 16)
 def _is_namespace(name: str) -> bool:
     try:
-        return len(name.split("/")) in _NAMESPACE_DEPTHS and bool(namespace_name(name))
+        return bool(NamespaceName.parse_any(name))
     except InvalidNameError:
         return False
 
@@ -191,11 +172,3 @@ _NAMED: dict[str, Callable[[str], bool]] = {
     OWNERSHIP: _is_bundle,
     LOCAL_POLICIES: _is_namespace,
 }
-
-
-def _is_of_first_form(name: str) -> bool:
-    try:
-        namespace, own = parse_bundle(name, "")
-    except InvalidRecordError:
-        return False
-    return own is not None and len(namespace.split("/")) == max(_NAMESPACE_DEPTHS)

@@ -6,6 +6,7 @@ import asyncio
 import secrets
 import socket
 import time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -62,7 +63,8 @@ def beside(
 ) -> None:
     """Look at a Pulsar's balancing from beside it, and judge it; in mode act, move bundles in its stead.
 
-    By default (mode shadow) nothing is changed, anywhere.
+    By default (mode shadow) nothing is changed, anywhere. The diary goes to standard output, and into the folder; a
+    first verdict comes within five minutes.
     """
     given: dict[str, Any] = {"takeOver": True} if take_over else {}
     given |= {} if pulsar is None else {"pulsarMetadataStoreUrl": pulsar}
@@ -153,6 +155,7 @@ async def _serve(
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"http://{address}"
     node = BesideNode(settings, live, pulsar, store, admin, address, url, secrets.randbits(63))
+    node.diary.show = partial(print, flush=True)
     runner = await serve_within(make_beside_app(node), ServerLimits.of(settings), ANSWER_S)
     try:
         await node.start()

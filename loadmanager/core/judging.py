@@ -9,9 +9,9 @@ moment, as the end of the broker that it left may be seen later.
     LEFT        judged; LEFT          ARRIVED               judged; ARRIVED       is noted          judged: nobody asks
     ARRIVED     judged; LEFT          judged; ARRIVED       judged; ARRIVED       is noted          judged
 
-So each move is judged once and only once, by the first of these that holds: it was ours; its owner left; it came of a
-split; nobody had it; nobody has it; it is where it was; our last round before it wanted it there, elsewhere, or other
-bundles of that broker; there was none; Pulsar's strategy selects it; nobody does.
+So each move is judged once and only once, by the first of these that holds: it was ours; its owner left; nobody had it;
+it came of a split, or was split; nobody has it; it is where it was; our last round before it wanted it there,
+elsewhere, or other bundles of that broker; there was none; Pulsar's strategy selects it; nobody does.
 
     a wish of ours    our round wants it    our round does not    the bundle is seen to leave    Pulsar has had its time
     ----------------  --------------------  --------------------  -----------------------------  -----------------------
@@ -29,11 +29,10 @@ bundles of that broker; there was none; Pulsar's strategy selects it; nobody doe
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import FilterReason, JudgingReason, PlacementReason, Reason, SheddingReason
@@ -42,8 +41,8 @@ ASKED_FOR_WITHIN_MS = 30_000
 """A bundle that has clients is asked for in less than three seconds."""
 SETTLED_MS = 5_000
 """What a broker had goes with its registration; who looks once a second sees both by then."""
-SPLIT_MS = 60_000
-"""How long what a split made may be moved for the split's sake."""
+NO_LIFE = 0
+"""The incarnation of an owner that is not registered."""
 _REMEMBERED_MS = 3_600_000
 _PATIENCE = 1.25
 """In intervals of Pulsar's: it has had a round by then, and bundles have landed."""
@@ -117,10 +116,11 @@ class Sighted:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """`load` is what the bundle carried, bytes/s in and out."""
+    """`load` is what the bundle carried, bytes/s in and out. `is_new`: our last round did not know it yet."""
 
     sighted: Sighted
     load: float = 0.0
+    is_new: bool = False
 
     @property
     def at_ms(self) -> int:
@@ -208,7 +208,8 @@ class _Move:
         """Whether its owner is no more; one that started again has another registration."""
         before, after = self.before, self.after
         started_again = before is not None and after is not None and before != after and before.broker == after.broker
-        return self.owner_left or started_again
+        was_gone = before is not None and before.incarnation == NO_LIFE
+        return self.owner_left or started_again or was_gone
 
     @property
     def is_pulsars(self) -> bool:
@@ -239,19 +240,22 @@ class _Round:
 
 @dataclass(slots=True)
 class Judging:
-    """What Pulsar did, and what we would have done. Events come in the order in which they are learned of."""
+    """What Pulsar did, and what we would have done. Events come in the order in which they are learned of.
 
+    `is_there` says whether a bundle is one at this moment: one that was split is none any more.
+    """
+
+    is_there: Callable[[str], bool]
     wishes: dict[str, Wish] = field(default_factory=dict)
     """What our last round wants, and Pulsar has not begun, by bundle."""
     stalled: Entry | None = None
     """Since when and why nothing moves, while it has stalled."""
     last: Rounds | None = None
     _round: _Round | None = None
-    _moves: dict[str, dict[str, _Move]] = field(default_factory=dict)
+    _moves: dict[str, _Move] = field(default_factory=dict)
     _due: list[tuple[int, int, _Move]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
     _left: dict[Registration, int] = field(default_factory=dict)
-    _parts: dict[str, int] = field(default_factory=dict)
     _moved: bool = False
     _idle_since_ms: int | None = None
     _fruitless: int = 0
@@ -266,7 +270,7 @@ class Judging:
     @property
     def under_way(self) -> int:
         """Moves that were seen, and are not judged yet."""
-        return sum(map(len, self._moves.values()))
+        return len(self._moves)
 
     def step(self, event: Event) -> list[Entry]:
         """What there is to say now that this has happened."""
@@ -290,7 +294,7 @@ class Judging:
 
     def _seen(self, seen: Seen) -> None:
         sighted = seen.sighted
-        known = self._moves.get(namespace_of(sighted.bundle), {}).get(sighted.bundle)
+        known = self._moves.get(sighted.bundle)
         if known is not None and sighted.before is None and known.after is None:
             known.after, known.changed_ms, known.by_us = sighted.after, self._now_ms, known.by_us or sighted.by_us
             self._wait(known)
@@ -318,21 +322,10 @@ class Judging:
             wish,
             sighted.by_us,
             owner_left=sighted.before in self._left,
-            is_of_split=self._now_ms - self._parts.get(sighted.bundle, -SPLIT_MS) < SPLIT_MS,
+            is_of_split=seen.is_new,
         )
-        self._find_split(move)
-        self._moves.setdefault(namespace_of(move.bundle), {})[move.bundle] = move
+        self._moves[move.bundle] = move
         self._wait(move)
-
-    def _find_split(self, move: _Move) -> None:
-        """A bundle of which another one is a part, where the one is seen to go and the other to come."""
-        if (move.before is None) == (move.after is None):
-            return
-        for other in self._moves.get(namespace_of(move.bundle), {}).values():
-            went, came = (other, move) if move.before is None else (move, other)
-            if went.after is None and came.before is None and _is_part(came.bundle, went.bundle):
-                went.is_of_split = came.is_of_split = True
-                self._parts[came.bundle] = self._now_ms
 
     def _wait(self, move: _Move) -> None:
         move.due_ms = self._now_ms + (ASKED_FOR_WITHIN_MS if move.after is None else SETTLED_MS)
@@ -340,9 +333,8 @@ class Judging:
 
     def _broker_left(self, owner: Registration) -> None:
         self._left[owner] = self._now_ms
-        for moves in self._moves.values():
-            for move in moves.values():
-                move.owner_left |= move.before == owner
+        for move in self._moves.values():
+            move.owner_left |= move.before == owner
 
     def _judge_what_is_due(self) -> None:
         while self._due and self._due[0][0] <= self._now_ms:
@@ -351,11 +343,9 @@ class Judging:
                 self._judge(move)
 
     def _judge(self, move: _Move) -> None:
-        namespace = namespace_of(move.bundle)
-        del self._moves[namespace][move.bundle]
-        if not self._moves[namespace]:
-            del self._moves[namespace]
+        del self._moves[move.bundle]
         move.due_ms = -1
+        move.is_of_split |= move.after is None and not self.is_there(move.bundle)
         reason, because = _judgement_of(move)
         self._moved |= move.is_pulsars and reason is not JudgingReason.CAME_BACK
         self._say(move.bundle, reason, _figures(move), because, move.load)
@@ -380,7 +370,7 @@ class Judging:
                 del self.wishes[bundle]
                 self._say(bundle, JudgingReason.NO_LONGER_WANTED, self._figures_of(wish), (), wish.load)
         for bundle, step in now.steps.items():
-            if bundle in self._moves.get(namespace_of(bundle), {}):
+            if bundle in self._moves:
                 continue  # it was planned before it was seen to move
             wish = self.wishes.setdefault(bundle, Wish(step, self._now_ms, 0.0))
             wish.step, wish.load = step, loads.get(bundle, 0.0)
@@ -403,7 +393,7 @@ class Judging:
     # Stalls
 
     def _watch_for_stall(self, now: _Round, interval_ms: int) -> None:
-        moves = self._moved or any(move.is_pulsars for moves in self._moves.values() for move in moves.values())
+        moves = self._moved or any(move.is_pulsars for move in self._moves.values())
         idle_since_ms, self._moved = self._idle_since_ms, False
         if not now.selected or moves or idle_since_ms is None:
             self._idle_since_ms, self._fruitless = (self._now_ms if now.selected else None), 0
@@ -438,7 +428,6 @@ class Judging:
 
     def _forget_before(self, oldest_ms: int) -> None:
         self._left = {owner: at_ms for owner, at_ms in self._left.items() if at_ms >= oldest_ms}
-        self._parts = {bundle: at_ms for bundle, at_ms in self._parts.items() if at_ms >= oldest_ms}
 
     def _figures_of(self, wish: Wish) -> dict[str, Figure]:
         return {
@@ -478,9 +467,9 @@ def _find_other_cause(move: _Move) -> JudgingReason | None:
         return JudgingReason.MOVED_BY_US
     if move.is_of_left:
         return JudgingReason.OWNER_LEFT
-    if move.is_of_split:
-        return JudgingReason.PULSAR_SPLIT
-    return JudgingReason.FIRST_OWNER if move.before is None else None
+    if move.before is None:
+        return JudgingReason.FIRST_OWNER
+    return JudgingReason.PULSAR_SPLIT if move.is_of_split else None
 
 
 def _compare(move: _Move) -> tuple[JudgingReason, tuple[Verdict, ...]]:
@@ -529,12 +518,6 @@ def _figures(move: _Move) -> dict[str, Figure]:
     elif others := _others_of(move):
         why |= {"others": len(others), "ours": others[0]}
     return why
-
-
-def _is_part(part: str, whole: str) -> bool:
-    """Of bundles of one namespace: whose range lies in the other's, and is not the same. Ranges are of equal width."""
-    (lower, upper), (lowest, highest) = (name.rpartition("/")[2].split("_") for name in (part, whole))
-    return part != whole and lowest <= lower and upper <= highest
 
 
 def _name(owner: Registration | None) -> str:

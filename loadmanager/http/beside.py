@@ -45,6 +45,7 @@ class BesideHandlers:
                 "what Pulsar did and what would have been done here, for people",
                 self.diary,
                 (Parameter("rounds", "how many rounds at most", most),),
+                statuses=(200, 400),
                 media_type=TEXT,
             ),
             Operation(
@@ -53,6 +54,7 @@ class BesideHandlers:
                 "the same, newest first",
                 self.entries,
                 (Parameter("limit", "how many at most", most),),
+                statuses=(200, 400),
                 response_model=list[dict[str, Any]],
             ),
             Operation(

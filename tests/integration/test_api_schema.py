@@ -1,10 +1,13 @@
-"""Whatever the OpenAPI document allows, and what it does not: a node answers as the document says, never with a 500."""
+"""Whatever the OpenAPI document allows, and what it does not: a node answers as the document says, never with a 500.
+
+So does a process beside a Pulsar.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -21,13 +24,15 @@ from schemathesis.specs.openapi.checks import (
     response_schema_conformance,
     status_code_conformance,
 )
-from support.background import a_cluster_in_another_thread
+from support.background import a_cluster_in_another_thread, in_another_thread
+from support.beside import NAMESPACE, Beside, beside_pulsar
 from support.nodes import Cluster
 from support.waiting import eventually
 
 from loadmanager.http import openapi
 
 Operation = APIOperation[Any, Any, Any, Any]
+Names = Mapping[str, Sequence[str]]
 
 DECLARED = {HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
 NO_LISTENER = "has no advertised listener named"
@@ -75,13 +80,41 @@ def cluster() -> Iterator[Cluster]:
         yield cluster
 
 
-@pytest.mark.parametrize("known", [False, True], ids=["any-names", "names-that-exist"])
-def test_every_operation_answers_as_its_description_says(cluster: Cluster, known: bool) -> None:  # noqa: FBT001 - a case
-    url = cluster.nodes[0].node.service_url
+@pytest.fixture(scope="module")
+def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
+    @contextlib.asynccontextmanager
+    async def made() -> AsyncIterator[Beside]:
+        async with beside_pulsar(tmp_path_factory.mktemp("beside"), bundles=2) as beside:
+            await beside.leader(move_timeout_ms=300)
+            yield beside
+
+    with in_another_thread(made) as beside:
+        yield beside
+
+
+@pytest.mark.parametrize("known", [{}, KNOWN], ids=["any-names", "names-that-exist"])
+def test_every_operation_answers_as_its_description_says(cluster: Cluster, known: Names) -> None:
+    _ask_everything(cluster.nodes[0].node.service_url, known)
+
+
+@pytest.mark.parametrize("is_known", [False, True], ids=["any-names", "names-that-exist"])
+def test_so_does_every_operation_of_a_process_beside_a_pulsar(beside: Beside, is_known: bool) -> None:  # noqa: FBT001 - a case
+    tenant, _, namespace = NAMESPACE.partition("/")
+    brokers = [broker.broker_id for broker in beside.pulsar.brokers]
+    names: dict[str, Sequence[str]] = {
+        **dict.fromkeys(("broker", "brokerId"), brokers),
+        "tenant": [tenant],
+        "namespace": [namespace],
+        "range": RANGES[:2],
+        "bundle": [f"{NAMESPACE}/{each}" for each in RANGES[:2]],
+    }
+    _ask_everything(beside.nodes[0].service_url, {**KNOWN, **names} if is_known else {})
+
+
+def _ask_everything(url: str, known: Names) -> None:
     with urllib.request.urlopen(f"{url}{openapi.PATH}") as answer:
         document = orjson.loads(answer.read())
-    if known:
-        _insert_known_names(document)
+    _insert_known_names(document, known)
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=url)
     faults = {}
@@ -95,12 +128,12 @@ def test_every_operation_answers_as_its_description_says(cluster: Cluster, known
     assert not faults, "\n\n".join(f"{label}: {error}" for label, error in faults.items())
 
 
-def _insert_known_names(document: dict[str, Any]) -> None:
+def _insert_known_names(document: dict[str, Any], known: Names) -> None:
     """Make the names in paths and queries such that there is something of that name."""
     for path in document["paths"].values():
         for operation in path.values():
             for parameter in operation.get("parameters", []):
-                names = KNOWN.get(parameter["name"])
+                names = known.get(parameter["name"])
                 if names is not None:
                     parameter["schema"] = {"type": "string", "enum": names}
 

@@ -1,29 +1,43 @@
-"""A cluster on an event loop in another thread, for clients that are not asynchronous."""
+"""Something on an event loop in another thread, for clients that are not asynchronous."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, asynccontextmanager, contextmanager
+from typing import TypeVar
 
 from support.nodes import Cluster
 
 START_TIMEOUT_S = 90.0
+T = TypeVar("T")
+
+
+def a_cluster_in_another_thread(prepare: Callable[[Cluster], Awaitable[None]]) -> AbstractContextManager[Cluster]:
+    """A cluster in memory, prepared; it ends with the block."""
+
+    @asynccontextmanager
+    async def prepared() -> AsyncIterator[Cluster]:
+        async with Cluster() as cluster:
+            await prepare(cluster)
+            yield cluster
+
+    return in_another_thread(prepared)
 
 
 @contextmanager
-def a_cluster_in_another_thread(prepare: Callable[[Cluster], Awaitable[None]]) -> Iterator[Cluster]:
-    """A cluster in memory, prepared; it ends with the block."""
-    cluster = Cluster()
+def in_another_thread(make: Callable[[], AbstractAsyncContextManager[T]]) -> Iterator[T]:
+    """What `make` makes, on a loop of its own; it ends with the block."""
     ready = threading.Event()
     loop = asyncio.new_event_loop()
     done = asyncio.Event()
+    made: list[T] = []
     failure: list[BaseException] = []
 
     async def run() -> None:
-        async with cluster:
-            await prepare(cluster)
+        async with make() as each:
+            made.append(each)
             ready.set()
             await done.wait()
 
@@ -36,12 +50,12 @@ def a_cluster_in_another_thread(prepare: Callable[[Cluster], Awaitable[None]]) -
             ready.set()
             loop.close()
 
-    thread = threading.Thread(target=work, name="cluster")
+    thread = threading.Thread(target=work, name="background")
     thread.start()
     assert ready.wait(START_TIMEOUT_S)
     try:
         if not failure:
-            yield cluster
+            yield made[0]
     finally:
         if not loop.is_closed():
             loop.call_soon_threadsafe(done.set)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import aiohttp
+from aiohttp import web
 from support.fake_pulsar import FakePulsar
-from support.nodes import Connect, in_memory
+from support.nodes import PATIENT, Connect, Reply, in_memory
+from support.servers import end_app, listen, serve_app
 from support.stores import MemoryWorld
 from support.waiting import eventually
+from yarl import URL
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.reading import ReadOnlyStore
@@ -22,6 +25,7 @@ from loadmanager.config import BesideSettings
 from loadmanager.core.leading.acting import Acts
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
+from loadmanager.http.app import make_beside_app
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
 from loadmanager.store.codec import decode
@@ -40,6 +44,8 @@ class Beside:
     store: MetadataStore
     folder: Path
     nodes: list[BesideNode] = field(default_factory=list)
+    apps: list[web.Application] = field(default_factory=list)
+    """What answers for each of them."""
     _stack: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack)
 
     async def start(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
@@ -47,15 +53,15 @@ class Beside:
         folder = self.folder / str(len(self.nodes))
         settings = BesideSettings(**{**_SETTINGS, "admin_urls": tuple(self.pulsar.urls), "folder": folder, **changes})
         admin = PulsarAdmin(self.pulsar.urls, timeout_s=30.0)
+        self._stack.push_async_callback(admin.close)
         live = PulsarSettings(await admin.settings(self.pulsar.urls[0]), settings)
-        listener = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-        self._stack.push_async_callback(listener.wait_closed)
-        self._stack.callback(listener.close)
-        url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+        listener = listen()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         pulsars = ReadOnlyStore(await self.pulsar.world.connect())
         node = BesideNode(settings, live, pulsars, await self.connect(), admin, f"beside-{len(self.nodes)}", url, 1)
         self.nodes.append(node)
-        self._stack.push_async_callback(admin.close)
+        self.apps.append(make_beside_app(node))
+        self._stack.push_async_callback(end_app, await serve_app(self.apps[-1], listener))
         self._stack.push_async_callback(node.stop)
         await node.start()
         await eventually(lambda: not node.brokers.unknown())
@@ -66,6 +72,12 @@ class Beside:
         node = await self.start(**changes)
         await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
         return node
+
+    async def ask(self, node: BesideNode, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's
+        """One request to a process over HTTP; the path goes out as it is given."""
+        url = URL(f"{node.service_url}{path}", encoded=True)
+        async with aiohttp.ClientSession() as http, http.request(method, url, timeout=PATIENT, **options) as answer:
+            return Reply(answer.status, dict(answer.headers), await answer.read())
 
     async def acts(self) -> Acts:
         """What is written down."""

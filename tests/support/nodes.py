@@ -37,7 +37,7 @@ from loadmanager.wire.validation import parse_model
 Connect = Callable[[], Awaitable[MetadataStore]]
 """Opens one more session with the metadata store that the nodes and brokers of a test share."""
 
-_PATIENT = aiohttp.ClientTimeout(total=60)
+PATIENT = aiohttp.ClientTimeout(total=60)
 
 
 def in_memory(cluster: MemoryCluster | None = None) -> Connect:
@@ -122,7 +122,7 @@ class RunningNode:
     async def ask(self, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options
         """One request; the path goes out as it is given, percent signs and all."""
         url = URL(f"{self.node.service_url}{path}", encoded=True)
-        async with self.http.request(method, url, timeout=_PATIENT, **options) as answer:
+        async with self.http.request(method, url, timeout=PATIENT, **options) as answer:
             return Reply(answer.status, dict(answer.headers), await answer.read())
 
     async def get(self, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's options

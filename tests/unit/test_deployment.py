@@ -13,12 +13,15 @@ import yaml
 from pydantic import ValidationError
 
 from loadmanager.cli import COMMANDS
-from loadmanager.config import ENVIRONMENT_PREFIX, AgentSettings, Settings, settings_of
+from loadmanager.config import ENVIRONMENT_PREFIX, AgentSettings, BesideSettings, Settings, load_settings, settings_of
+
+AnySettings = Settings | AgentSettings | BesideSettings
 
 TOP = Path(__file__).parents[2]
 OLDEST_KUBERNETES = "1.29"
 NEWEST_KUBERNETES = "1.35"
-MANIFESTS = sorted((TOP / "k8s").glob("*.yaml"))
+MANIFESTS = sorted((TOP / "k8s").rglob("*.yaml"))
+WITH_PODS = ("StatefulSet", "Deployment")
 COMPOSE = yaml.safe_load((TOP / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 
 
@@ -30,13 +33,13 @@ def documents() -> Iterator[tuple[str, dict[str, Any]]]:
 
 def containers() -> Iterator[tuple[str, dict[str, Any]]]:
     for name, document in documents():
-        if document["kind"] == "StatefulSet":
+        if document["kind"] in WITH_PODS:
             pod = document["spec"]["template"]["spec"]
             for container in (*pod.get("initContainers", ()), *pod["containers"]):
                 yield f"{name}: {container['name']}", container
 
 
-def settings_from(environment: dict[str, str], model: type[Settings | AgentSettings]) -> Settings | AgentSettings:
+def settings_from(environment: dict[str, str], model: type[AnySettings]) -> AnySettings:
     """The settings that a process with these variables would have; keys are known in any case."""
     keys = {model.key(name).lower(): model.key(name) for name in model.model_fields}
     values: dict[str, Any] = {}
@@ -60,22 +63,48 @@ def test_a_mistake_in_a_manifest_is_found() -> None:
         kubernetes_validate.validate(document, OLDEST_KUBERNETES, strict=True)
 
 
+def config_map(name: str, file: str) -> dict[str, Any]:
+    (found,) = (each for _, each in documents() if each["kind"] == "ConfigMap" and each["metadata"]["name"] == name)
+    content: dict[str, Any] = yaml.safe_load(found["data"][file])
+    return content
+
+
 def test_the_configuration_in_the_config_map_is_one_that_a_node_takes() -> None:
-    (config_map,) = (each for _, each in documents() if each["kind"] == "ConfigMap")
-    settings = settings_of(yaml.safe_load(config_map["data"]["loadmanager.yaml"]), "configmap.yaml")
+    settings = settings_of(config_map("loadmanager", "loadmanager.yaml"), "configmap.yaml")
     assert settings.cluster_name == "kubernetes"
 
 
+def test_the_configuration_beside_a_pulsar_is_one_that_is_taken_and_can_act() -> None:
+    content = config_map("loadmanager-beside", "beside.yaml")
+    settings = load_settings(BesideSettings, None, content)
+    assert (settings.mode, settings.bind_address) == ("shadow", "0.0.0.0")
+    assert load_settings(BesideSettings, None, {**content, "mode": "act"}).mode == "act"
+
+
+def test_what_is_beside_a_pulsar_writes_where_something_is_mounted() -> None:
+    content = config_map("loadmanager-beside", "beside.yaml")
+    (container,) = (each for name, each in containers() if "Deployment loadmanager-beside" in name)
+    mounted = {each["mountPath"] for each in container["volumeMounts"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] is True
+    assert {content["folder"], str(Path(content["tokenFile"]).parent)} <= mounted
+    assert [each["containerPort"] for each in container["ports"]] == [
+        BesideSettings.model_fields["web_service_port"].default
+    ]
+
+
 def test_the_variables_of_the_pods_are_keys_of_the_program_they_start() -> None:
-    models: dict[str, type[Settings | AgentSettings]] = {"serve": Settings, "agent": AgentSettings}
+    models: dict[str, type[AnySettings]] = {"serve": Settings, "agent": AgentSettings, "beside": BesideSettings}
+    needed = {
+        "agent": {"LOADMANAGER_BROKERID": "b:1"},
+        "beside": {"LOADMANAGER_PULSARMETADATASTOREURL": "zk:z:2181", "LOADMANAGER_ADMINURLS": '["http://b:8080"]'},
+    }
     started = 0
     for name, container in containers():
         command = container["args"][0]
         if command in models:
             started += 1
-            required = {"LOADMANAGER_BROKERID": "b:1"} if command == "agent" else {}
             plain = {each["name"]: each["value"] for each in container["env"] if "value" in each}
-            settings_from({**plain, **required}, models[command])
+            settings_from({**plain, **needed.get(command, {})}, models[command])
             assert command in COMMANDS, name
     assert started == len(models)
 
@@ -91,7 +120,7 @@ def test_probes_and_services_use_ports_that_the_containers_name() -> None:
 
 
 def test_every_pod_is_kept_from_the_variables_of_services() -> None:
-    pods = [each["spec"]["template"]["spec"] for _, each in documents() if each["kind"] == "StatefulSet"]
+    pods = [each["spec"]["template"]["spec"] for _, each in documents() if each["kind"] in WITH_PODS]
     assert pods
     assert all(pod["enableServiceLinks"] is False for pod in pods)
 

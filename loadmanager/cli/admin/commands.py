@@ -48,10 +48,9 @@ def command(
         @wraps(make)
         def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
             request = make(**given)
-            show_it = shown
-            if as_json:
-                request, show_it = request.for_programs or request, _show_json
-            _carry_out(request, _urls(url), timeout, show_it)
+            if as_json and request.for_programs is not None:
+                request = request.for_programs
+            _carry_out(request, _urls(url), timeout, _show_json if as_json else shown)
 
         own = inspect.signature(make, eval_str=True)
         shared = inspect.signature(_shared, eval_str=True).parameters

@@ -62,7 +62,7 @@ class JudgingReason(Reason):
     FIRST_OWNER = entry("first_owner", "Nobody had it; {destination} was given it when it was asked for")
     PULSAR_SPLIT = entry(
         "pulsar_split",
-        "Pulsar split it, or made it by a split: no decision of shedding",
+        "Pulsar split it, or moved it as it made it by a split: no decision of shedding",
     )
     MOVED_BY_US = entry(
         "moved_by_us",

@@ -79,21 +79,29 @@ class SheddingLoop:
         self.strategy_metrics: Mapping[str, float] = {}
         """What the strategy counted and measured in the last round, if it does (see `Plan.metrics`)."""
 
-    async def run(self) -> None:
-        """Pause, decide, have it carried out, for as long as the term lasts; no round waits for moves."""
+    async def run(self, *, at_once: bool = False) -> None:
+        """Pause, decide, have it carried out, for as long as the term lasts; no round waits for moves.
+
+        `at_once`: the first round comes before the first pause.
+        """
         try:
+            if at_once:
+                await self._try_cycle()
             while True:
                 await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
-                try:
-                    await self.begin_cycle()
-                except NotLeaderError:
-                    raise
-                except Exception:
-                    self.cycles_failed += 1
-                    log.exception("shedding_cycle_failed", cycle=self.cycles)
+                await self._try_cycle()
         finally:
             for moving in self._moving:
                 moving.cancel()
+
+    async def _try_cycle(self) -> None:
+        try:
+            await self.begin_cycle()
+        except NotLeaderError:
+            raise
+        except Exception:
+            self.cycles_failed += 1
+            log.exception("shedding_cycle_failed", cycle=self.cycles)
 
     async def cycle(self) -> Plan:
         """One round of shedding, and all of its moves."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 
 from loadmanager.core.load import BrokerReport
-from loadmanager.core.names import BrokerId, parse_broker_id
+from loadmanager.core.names import BrokerId, BundleName, parse_broker_id
 from loadmanager.core.ownership import Registration
 from loadmanager.core.recordable import recordable
 from loadmanager.errors import InvalidRecordError
@@ -32,20 +32,20 @@ _Decoding = asyncio.Future[tuple[LocalBrokerData, BrokerReport]]
 
 
 class BrokerRecords:
-    """Takes them in. Names of bundles in `names` are not checked. `find_fault` says why no load is to be taken from a
-    record that can be read, None when it is.
+    """Takes them in. `parse` reads the names of bundles, as in `report_of`. `find_fault` says why the load in a record
+    does not count, None when it does.
     """
 
     def __init__(
         self,
         view: ClusterView,
         live: LiveSettings,
-        names: Container[str] | None = None,
+        parse: Callable[[str], BundleName] = BundleName.parse,
         find_fault: Callable[[LocalBrokerData], str | None] = lambda _: None,
     ) -> None:
         self._view = view
         self._live = live
-        self._names = view.model.known_bundles if names is None else names
+        self._parse = parse
         self._find_fault = find_fault
         self._decoded: dict[str, _Decoding] = {}
         self.applied = 0
@@ -103,8 +103,8 @@ class BrokerRecords:
         record = decode_broker_record(decode(data, where), where, self._live.current.max_bundles_per_load_report)
         if not any(record.get(key) for key in _ADDRESSES):
             raise InvalidRecordError(f"{where}: no address for clients: one of {', '.join(_ADDRESSES)} is needed")
-        read_at_ms = time.time_ns() // 1_000_000
-        return record, recordable(report_of(record, where, self._names, read_at_ms))
+        known, read_at_ms = self._view.model.known_bundles, time.time_ns() // 1_000_000
+        return record, recordable(report_of(record, where, known, read_at_ms, self._parse))
 
     def _raise_doubt(self, broker: BrokerId, record: LocalBrokerData) -> None:
         """Raise `InvalidRecordError` when the last report of a broker is not to be believed: then it is listed."""

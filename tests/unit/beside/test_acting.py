@@ -54,7 +54,7 @@ def asked(pulsar: FakePulsar, what: str) -> list[str]:
 
 async def is_settled(beside: Beside, node: BesideNode) -> None:
     """Nothing is under way, and the view is as Pulsar's metadata are."""
-    for bundle in node.picture.owners:
+    for bundle in list(node.intake.owners):
         owner, seen = await beside.pulsar.owner(bundle), ownership(node, bundle)
         assert (seen.owner.broker if seen.owner else None) == owner
         assert seen.state is (OwnershipState.FREE if owner is None else OwnershipState.OWNED)
@@ -127,17 +127,17 @@ async def test_a_move_of_pulsars_is_followed(beside: Beside) -> None:
 
 async def load(beside: Beside, node: BesideNode) -> None:
     """All bundles are as busy as each other, and all brokers have reported."""
-    for bundle in node.picture.owners:
+    for bundle in list(node.intake.owners):
         beside.pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
     await report(beside, node)
 
 
 async def report(beside: Beside, node: BesideNode) -> None:
     brokers = [broker.broker_id for broker in beside.pulsar.brokers if broker.reporting]
-    before_s = {broker: node.picture.reports_at_s(broker) or 0.0 for broker in brokers}
+    before_s = {broker: node.intake.reports_at_s(broker) or 0.0 for broker in brokers}
     await asyncio.sleep(0.002)  # reports are told apart by milliseconds
     await beside.pulsar.report()
-    await eventually(lambda: all((node.picture.reports_at_s(each) or 0.0) > before_s[each] for each in brokers))
+    await eventually(lambda: all((node.intake.reports_at_s(each) or 0.0) > before_s[each] for each in brokers))
 
 
 async def counts(beside: Beside) -> list[int]:
@@ -455,7 +455,8 @@ async def test_a_broker_that_dies_in_the_middle_of_a_move_leaves_a_bundle_that_s
 ) -> None:
     node = await beside.leader(move_timeout_ms=5_000)
     await beside.pulsar.elect(beside.pulsar.brokers[2])
-    await eventually(lambda: node.picture.pulsars_leader == beside.pulsar.brokers[2].broker_id)
+    leader = beside.pulsar.brokers[2].broker_id
+    await eventually(lambda: node.intake.pulsars_leader == leader and node.view.is_fresh)
     dying, to = beside.pulsar.brokers[number], beside.pulsar.brokers[1]
     if number == 0:
         beside.pulsar.faults.kill("/unload", at=dying.broker_id, done=done)

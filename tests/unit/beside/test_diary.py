@@ -44,7 +44,7 @@ def test_a_round_is_a_paragraph_in_plain_sentences_and_rounded_numbers() -> None
     against = Entry(NOON_MS, moved(JudgingReason.MOVED_AGAINST_US).verdict, (below,), 12 * MIB)
     diary.round(NOON_MS, [moved(JudgingReason.FIRST_OWNER), against, moved(JudgingReason.MOVED_AS_WE_WOULD)], LEVEL, 0)
     assert diary.text(1).splitlines() == [
-        "2026-09-21 12:00 Of 3 brokers b1:8080 is the busiest with 62 %; the mean is 40 %: 1.56 times as much.",
+        "2026-09-21 12:00 Of 3 brokers b1:8080 is the busiest with 62 %, 1.56 times the mean of 40 %.",
         "    t/n/0x0_0x4: Pulsar moved it from b1:8080 to b2:8080, 12 MiB/s, and so would we.",
         (
             "    t/n/0x0_0x4: Pulsar moved it from b1:8080 to b2:8080, 12 MiB/s, and we would not. We, of b1:8080: No"
@@ -104,6 +104,17 @@ def test_an_hour_of_silence_begins_with_the_last_paragraph() -> None:
     diary.note(NOON_MS + HOUR_MS // 2, "A score.", "Of something.")
     diary.round(NOON_MS + HOUR_MS, [], LEVEL, 0)
     assert diary.text(9) == "2026-09-21 12:30 A score.\n    Of something.\n"
+
+
+def test_what_comes_by_the_clock_ends_no_silence() -> None:
+    diary = a_diary()
+    diary.round(NOON_MS, [], LEVEL, 0)
+    diary.remark(NOON_MS + HOUR_MS // 2, "A score.")
+    diary.round(NOON_MS + HOUR_MS, [], LEVEL, 0)
+    assert [line.partition(" for")[0] for line in diary.text(9).splitlines()] == [
+        "2026-09-21 12:30 A score.",
+        "2026-09-21 13:00 Nothing to tell",
+    ]
 
 
 def test_times_are_local() -> None:
@@ -176,3 +187,17 @@ def test_a_folder_that_cannot_be_written_holds_nothing_up_and_is_said_once(
     (tmp_path / "beside").unlink()
     diary.note(NOON_MS, "Three.")
     assert (tmp_path / "beside" / "diary.txt").read_text() == "2026-09-21 12:00 Three.\n"
+
+
+def test_whoever_watches_sees_each_paragraph_until_it_goes() -> None:
+    diary, seen = a_diary(), list[str]()
+    diary.show = seen.append
+    diary.note(NOON_MS, "One.")
+
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    diary.show = gone
+    diary.note(NOON_MS, "Two.")
+    assert seen == ["2026-09-21 12:00 One."]
+    assert len(diary.text(9).splitlines()) == 2

@@ -49,7 +49,7 @@ class Bench:
         self.scores = Scores(lambda: ours, (), self.ask, tell_score(self.diary), zone=UTC)
         settings = SettingsOfBoth(lambda: self.theirs, lambda: ours)
         where = Where(Path("/var/beside"), "http://here:8085")
-        self.judge = Judge(settings, self.diary, self.scores, where, 0, is_acting=is_acting)
+        self.judge = Judge(settings, self.diary, self.scores, where, 0, is_acting=is_acting, is_there=lambda _: True)
         self._planner = ours.planner_settings()
 
     async def ask(self, question: Question) -> Answer:
@@ -79,15 +79,14 @@ async def test_a_stalled_pulsar_is_told_with_why_and_what_would_help() -> None:
         bench.tick(minute + 0.5)
     (paragraph,) = bench.text().split("\n2026")
     head, stalled, alone = paragraph.splitlines()
-    assert head == (
-        "2026-09-21 12:02 Of 3 brokers a:8080 is the busiest with 60 %; the mean is 27 %: 2.25 times as much."
-    )
+    assert head == ("2026-09-21 12:02 Of 3 brokers a:8080 is the busiest with 60 %, 2.25 times the mean of 27 %.")
     assert "Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of a:8080" in stalled
     assert "set loadBalancerDistributeBundlesEvenlyEnabled to false" in stalled
     assert alone.strip().startswith(f"{bundle(1)}: We would move it from a:8080 to ")
     assert bench.gauges() == {
         "loadmanager_beside_stalled": 1.0,
         "loadmanager_beside_wanted_moves": 1.0,
+        "loadmanager_beside_unjudged_moves": 0.0,
         "loadmanager_beside_max_over_mean": pytest.approx(2.25),
     }
     assert {labels["reason"]: value for _, _, labels, value in bench.judge.counters()} == {
@@ -164,8 +163,8 @@ async def test_the_first_verdict_comes_once_and_says_what_to_do() -> None:
     assert bench.text().count("FIRST VERDICT") == 1
     verdict = bench.text()[bench.text().index("2026-09-21 12:04 FIRST VERDICT") :].splitlines()
     assert verdict[0] == (
-        "2026-09-21 12:04 FIRST VERDICT after 4 min. Of 3 brokers a:8080 is the busiest with 60 %; the mean is 27 %:"
-        " 2.25 times as much. That is not level."
+        "2026-09-21 12:04 FIRST VERDICT after 4 min. Of 3 brokers a:8080 is the busiest with 60 %, 2.25 times the mean"
+        " of 27 %. That is not level."
     )
     assert verdict[1].strip().startswith("Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles")
     assert verdict[2].strip() == "We would move bundles now: 1, 100 MiB/s."
@@ -226,7 +225,20 @@ async def test_hours_are_scored_and_told() -> None:
     bench.judge.tick(NOON_MS + HOUR_MS)
     await eventually(lambda: "Score of the hour" in bench.text())
     running.cancel()
-    score = bench.text()[bench.text().index("Score of the hour") :].splitlines()
+    assert bench.text().splitlines()[-1].partition(" Score")[2] == (
+        " of the hour from 2026-09-21 12:01 to 2026-09-21 13:00: the busiest broker had 2.25 times the mean; imbalance"
+        " by the model 2.00, with ThresholdShedder 1.20; 0 moves of 0 MiB/s, with ThresholdShedder 3 by the model."
+    )
+
+
+async def test_a_day_is_told_in_a_table() -> None:
+    bench = Bench()
+    await bench.round(1)
+    running = asyncio.create_task(bench.scores.run(flushed_s=0.0))
+    bench.judge.tick(NOON_MS + 12 * HOUR_MS)
+    await eventually(lambda: "Score of the day" in bench.text())
+    running.cancel()
+    score = bench.text()[bench.text().index("Score of the day") :].splitlines()
     assert score[2].split()[:4] == ["As", "it", "was", "2.25"]
     assert score[3].split()[:2] == ["With", "ThresholdShedder,"]
 

@@ -35,9 +35,9 @@ from support.registrations import write
 from support.stores import MemoryWorld, in_memory
 from support.waiting import eventually
 
-from loadmanager.beside.namespaces import NO_LIFE
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.trees import WATCHED
+from loadmanager.core.judging import NO_LIFE
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.errors import LoadManagerError
@@ -94,8 +94,10 @@ async def test_when_brokers_made_their_reports_is_known(pulsar: Beside) -> None:
 
 
 async def test_an_owner_that_changes_is_followed_counted_and_told(pulsar: Beside) -> None:
-    before = pulsar.ownership(BUNDLE)
+    before, names = pulsar.ownership(BUNDLE), iter(pulsar.intake.owners)
+    first = next(names)
     await pulsar.delete(pulsars_paths.owner(BUNDLE))
+    assert {first, *names} == set(pulsar.intake.owners), "whoever goes through them meanwhile is not disturbed"
     gone = pulsar.ownership(BUNDLE)
     assert (gone.state, gone.owner, gone.version) == (OwnershipState.FREE, None, before.version + 1)
     await pulsar.own_by(BUNDLE, B2)

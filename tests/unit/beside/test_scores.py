@@ -124,7 +124,7 @@ async def test_it_is_shown_as_a_table_under_what_it_means() -> None:
         ["With", "ThresholdShedder,", "modelled", "1.25", "70", "%", "4", "20"],
     ]
     assert lines[4:8] == [
-        "Of Pulsar's 1 moves we wanted 1 too; 1 that we wanted were not made, 7 MiB/s.",
+        "We wanted 1 of Pulsar's 1 moves, too; 1 that we wanted were not made, 7 MiB/s.",
         "We made 1 moves, 3 MiB/s.",
         "Pulsar had stalled for 30 min.",
         "There is no model of AvgShedder: it is out of order.",

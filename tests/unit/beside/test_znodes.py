@@ -10,7 +10,6 @@ from support.pulsar_znodes import HISTORY, LOWER, UPPER, ZNODES
 
 from loadmanager.beside.znodes import (
     WHOLE,
-    NamesOfPulsar,
     decode_averages,
     decode_cut,
     decode_domain,
@@ -18,13 +17,11 @@ from loadmanager.beside.znodes import (
     decode_leader,
     decode_owner,
     decode_texts,
-    namespace_name,
     path_of,
     record_at,
 )
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import InvalidNameError
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
 from loadmanager.store.pulsars_paths import LOCAL_POLICIES, OWNERSHIP
@@ -65,12 +62,6 @@ def test_what_is_at_a_path(path: str, record: tuple[str, str] | None) -> None:
     assert record_at(path) == record
     if record is not None:
         assert path_of(*record) == path
-
-
-def test_a_namespace_of_the_first_form_has_its_cluster_in_its_name() -> None:
-    name = namespace_name("t/c1/old")
-    assert (str(name), name.tenant, name.local_name) == ("t/c1/old", "t", "c1/old")
-    assert str(namespace_name("public/default")) == "public/default"
 
 
 @pytest.mark.parametrize(
@@ -157,18 +148,3 @@ def test_what_cannot_be_used_is_said_with_its_place(
     with pytest.raises(InvalidRecordError) as refused:
         decode(data, "here")
     assert str(refused.value).startswith(fault)
-
-
-@pytest.mark.parametrize("name", ["t/c 1/old", "t//old", "t/c1/.."])
-def test_what_is_no_namespace_is_refused(name: str) -> None:
-    with pytest.raises(InvalidNameError):
-        namespace_name(name)
-
-
-def test_reports_may_name_bundles_of_the_first_form() -> None:
-    names = NamesOfPulsar({"known"})
-    assert "known" in names
-    assert f"t/c1/old/{LOWER}" in names
-    assert f"pulsar/c1/b1:8080/{LOWER}" in names
-    for name in (f"public/default/{LOWER}", "t/c1/old/nonsense", "t/c1/old/bundle-1", f"t/c 1/old/{LOWER}", 3):
-        assert name not in names

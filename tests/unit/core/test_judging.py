@@ -12,7 +12,7 @@ from support.builders import MIB, broker, bundle
 
 from loadmanager.core.judging import (
     MOVES,
-    SPLIT_MS,
+    NO_LIFE,
     STALLS,
     Entry,
     Event,
@@ -44,7 +44,8 @@ class Bench:
     """What was said so far, by a judging whose time the test gives in seconds."""
 
     def __init__(self) -> None:
-        self.judging = Judging()
+        self.gone: set[str] = set()
+        self.judging = Judging(lambda name: name not in self.gone)
         self.said: list[Entry] = []
 
     def step(self, event: Event) -> list[Entry]:
@@ -125,6 +126,14 @@ def test_a_move_that_is_seen_in_two_parts_is_one() -> None:
     assert [bench.move(HOT, A, None, 10), bench.move(HOT, None, B, 12)] == [[], []]
     assert bench.wait(16.9) == []
     assert reasons(bench.wait(17)) == [(HOT, JudgingReason.MOVED_AS_WE_WOULD)]
+    assert bench.wait(100) == []
+
+
+def test_whoever_looks_late_judges_it_once_all_the_same() -> None:
+    bench = Bench()
+    bench.move(HOT, A, None, 10)
+    bench.move(HOT, None, B, 12)
+    assert len(bench.wait(100)) == 1
 
 
 def test_a_move_that_we_wanted_to_go_elsewhere() -> None:
@@ -239,9 +248,12 @@ def test_what_a_broker_had_that_left_is_no_decision_of_sheddings_whichever_is_se
     assert said[-1].verdict.sentence().startswith("a:8080, which had it, left; nobody has asked for it since")
 
 
-def test_a_broker_that_started_again_is_another_one() -> None:
+@pytest.mark.parametrize(("before", "after"), [(A, broker("a", 2)), (broker("a", NO_LIFE), B)])
+def test_an_owner_that_started_again_or_was_not_registered_is_none_any_more(
+    before: Registration, after: Registration
+) -> None:
     bench = Bench()
-    bench.move(HOT, A, broker("a", 2), 10)
+    bench.move(HOT, before, after, 10)
     assert reasons(bench.wait(15)) == [(HOT, JudgingReason.OWNER_LEFT)]
 
 
@@ -271,27 +283,22 @@ def test_our_own_moves_are_said_to_be_ours() -> None:
     assert bench.judging.wishes == {}
 
 
-WHOLE, LOWER, UPPER = (
-    f"tenant/ns/{each}" for each in ("0x00000000_0x40000000", "0x00000000_0x20000000", "0x20000000_0x40000000")
-)
-
-
-@pytest.mark.parametrize("whole_first", [True, False])
-def test_a_split_is_no_decision_of_sheddings_nor_is_what_moves_for_its_sake(*, whole_first: bool) -> None:
+def test_a_bundle_that_is_no_more_was_split() -> None:
     bench = Bench()
-    parts = [(WHOLE, A, None), (LOWER, None, A), (UPPER, None, A), ("tenant/ns/0x40000000_0x80000000", None, B)]
-    for name, before, after in parts if whole_first else parts[::-1]:
-        bench.move(name, before, after, 10)
-    bench.move(UPPER, A, B, 12)
-    bench.move(UPPER, B, A, 10 + SPLIT_MS / 1000)
-    said = [*bench.said, *bench.wait(200)]
-    assert Counter(reasons(said)) == {
-        (WHOLE, JudgingReason.PULSAR_SPLIT): 1,
-        (LOWER, JudgingReason.PULSAR_SPLIT): 1,
-        (UPPER, JudgingReason.PULSAR_SPLIT): 2,
-        ("tenant/ns/0x40000000_0x80000000", JudgingReason.FIRST_OWNER): 1,
-        (UPPER, JudgingReason.MOVED_BEFORE_OUR_ROUND): 1,
-    }
+    bench.gone.add(HOT)
+    bench.move(HOT, A, None, 10)
+    bench.move(OTHER, A, None, 10)
+    assert reasons(bench.wait(40)) == [
+        (HOT, JudgingReason.PULSAR_SPLIT),
+        (OTHER, JudgingReason.LEFT_WITHOUT_OWNER),
+    ]
+
+
+def test_a_bundle_that_our_last_round_did_not_know_is_moved_as_it_came_of_a_split() -> None:
+    bench = Bench()
+    bench.step(Seen(Sighted(HOT, A, B, 10_000, by_us=False), is_new=True))
+    bench.step(Seen(Sighted(OTHER, None, B, 10_000, by_us=False), is_new=True))
+    assert reasons(bench.wait(15)) == [(HOT, JudgingReason.PULSAR_SPLIT), (OTHER, JudgingReason.FIRST_OWNER)]
 
 
 def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice() -> None:
@@ -475,7 +482,7 @@ def test_what_moves_nothing_is_no_effect(
 # Whatever happens
 
 OWNERS = (A, B, C)
-NAMES = (HOT, OTHER, WHOLE, LOWER, UPPER)
+NAMES = (HOT, OTHER, THIRD)
 _owners = st.sampled_from((None, *OWNERS))
 _moved = st.tuples(st.just("move"), st.sampled_from(NAMES), _owners, st.booleans())
 _left = st.tuples(st.just("left"), st.sampled_from(OWNERS))

@@ -1,0 +1,229 @@
+"""Processes that may move a Pulsar's bundles, with all that takes a term, beside a Pulsar that is a table of owners.
+
+For virtual time: nothing leaves the process, and what takes time takes as long as a test draws.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from support.virtual_loop import network
+
+from loadmanager.beside.fenced import FencedRecord
+from loadmanager.beside.healing import Healer
+from loadmanager.beside.ledger import FollowingLedger
+from loadmanager.beside.owners import PulsarOwners
+from loadmanager.beside.refusals import PulsarRefusedError
+from loadmanager.beside.remembering import ActsMemory
+from loadmanager.beside.seeing import Owned
+from loadmanager.config import settings_of
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.hashing import HashFunction
+from loadmanager.core.leadership import Term
+from loadmanager.core.names import BrokerId, BundleName, NamespaceName
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState, Registration
+from loadmanager.core.reasons import OwnershipReason, Reason
+from loadmanager.errors import LoadManagerError
+from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
+from loadmanager.leader.picture.intake import Intake
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.recorder import Recorder
+from loadmanager.store import paths
+from loadmanager.store.memory import MemoryStore
+
+BROKERS = tuple(Registration(BrokerId(f"{letter}:8080"), number) for number, letter in enumerate("abc", 1))
+NAMESPACE = NamespaceName.parse("t/ns")
+CUT = NamespaceBundles(equal_boundaries(4), HashFunction.CRC32)
+NAMES = [BundleName(NAMESPACE, CUT.range_at(index)) for index in range(len(CUT))]
+
+
+@dataclass(slots=True)
+class Call:
+    """What a process asked of Pulsar, when, and in which term."""
+
+    actor: Actor
+    epoch: int
+    at_s: float
+
+
+@dataclass(slots=True)
+class TableOfOwners:
+    """A Pulsar. `delay_s` is asked how long each way of a request takes; `places` where a bundle goes that is looked
+    up, given where it is to go; None: not now.
+    """
+
+    delay_s: Callable[[], float]
+    places: Callable[[BrokerId | None], BrokerId | None]
+    owners: dict[BundleName, Registration | None] = field(default_factory=lambda: dict.fromkeys(NAMES, BROKERS[0]))
+    affinity: dict[BundleName, BrokerId] = field(default_factory=dict)
+    calls: list[Call] = field(default_factory=list)
+    late: set[BundleName] = field(default_factory=set)
+    """Bundles whose unload arrived when the term was over in which it was sent."""
+    watched_by: list[Callable[[BundleName, Registration | None], None]] = field(default_factory=list)
+
+    def unload(self, name: BundleName, destination: BrokerId | None) -> None:
+        if destination is not None:
+            self.affinity[name] = destination
+        self._put(name, None)
+
+    def look_up(self, name: BundleName) -> None:
+        if self.owners[name] is None:
+            broker = self.places(self.affinity.pop(name, None))
+            if broker is None:
+                raise PulsarRefusedError("not now", 503)
+            self._put(name, next(each for each in BROKERS if each.broker == broker))
+
+    def _put(self, name: BundleName, owner: Registration | None) -> None:
+        self.owners[name] = owner
+        for watch in self.watched_by:
+            watch(name, owner)
+
+
+class Eyes:
+    """What one process sees of it, and asks of it: a `SeesOwners` and a `MovesBundles`."""
+
+    def __init__(self, pulsar: TableOfOwners, actor: Actor) -> None:
+        self._pulsar = pulsar
+        self._actor = actor
+        self._on_their_way: list[asyncio.Task[None]] = []
+
+    @property
+    def owners(self) -> Mapping[str, Registration | None]:
+        return {str(name): owner for name, owner in self._pulsar.owners.items()}
+
+    async def owner_now(self, bundle: BundleName) -> Registration | None:
+        await asyncio.sleep(self._pulsar.delay_s())
+        return self._pulsar.owners[bundle]
+
+    async def unload(self, bundle: BundleName, destination: BrokerId | None) -> None:
+        epoch = self._actor.election.get_term().epoch
+
+        def arrive() -> None:
+            term = self._actor.election.term
+            if term is None or term.epoch != epoch:
+                self._pulsar.late.add(bundle)
+            self._pulsar.unload(bundle, destination)
+
+        await self._ask(arrive)
+
+    async def look_up(self, bundle: BundleName) -> None:
+        await self._ask(lambda: self._pulsar.look_up(bundle))
+
+    async def _ask(self, do: Callable[[], None]) -> None:
+        """A request that is on its way arrives, whatever becomes of who sent it."""
+        term = self._actor.election.term
+        assert term is not None, "nobody asks who does not lead"
+        self._pulsar.calls.append(Call(self._actor, term.epoch, network().now_s))
+        self._on_their_way.append(asyncio.create_task(self._arrive(do)))
+        await asyncio.shield(self._on_their_way[-1])
+        await asyncio.sleep(self._pulsar.delay_s())
+
+    async def _arrive(self, do: Callable[[], None]) -> None:
+        await asyncio.sleep(self._pulsar.delay_s())
+        do()
+
+
+class Actor(Candidate):
+    """One process. While it leads it moves the bundles that `wants` names, one after the other, without a pause."""
+
+    def __init__(
+        self,
+        pulsar: TableOfOwners,
+        store: MemoryStore,
+        number: int,
+        wants: Callable[[], tuple[BundleName, Registration]],
+    ) -> None:
+        self._elected_view = ClusterView()
+        port = 1_000 + number
+        network().servers[port] = asyncio.Protocol
+        super().__init__(store, self._elected_view, f"beside-{number}", f"http://127.0.0.1:{port}", 1.0)
+        self.view = ClusterView()
+        for broker in BROKERS:
+            self.view.registrations[broker.broker] = broker
+        unowned = NamespaceState.unowned(NAMESPACE, CUT)
+        self.view.put_namespace(NamespaceEntry(unowned, version=0, czxid=0, digest=0))
+        for name, owner in pulsar.owners.items():
+            self._see(name, owner)
+        self._wants = wants
+        pulsar.watched_by.append(self._see)
+        self.is_moving = True
+        eyes, journal = Eyes(pulsar, self), Journal(100)
+        self.intake = Intake(store, self._elected_view, LiveSettings(settings_of({}, "")), self._on_told)
+        self.memory = ActsMemory(FencedRecord(store, self.election, paths.BESIDE_MOVES), 3)
+        owned = Owned(eyes, eyes, self.election)
+        self.healer = Healer(self.memory, owned, journal)
+        self.ledger = FollowingLedger(
+            self.view, eyes, owned, self.election, lambda _bundle, _released: None, self.memory, journal
+        )
+        self.executor = Executor(
+            self.view,
+            self.ledger,
+            PulsarOwners(eyes, eyes, self.election),
+            journal,
+            lambda: ExecutorSettings(10.0, 2, 2),
+            Unnoticed(),
+            Recorder(),
+        )
+
+    async def begin(self) -> None:
+        self._follow_session()
+        self._spawn(self.intake.run(), "intake")
+        await self.intake.settled()
+        self._stand()
+
+    async def end(self) -> None:
+        await self._leave()
+        await self.executor.close()
+
+    def _on_told(self) -> None:
+        self.view.epoch = self._elected_view.epoch
+        self._store_changed()
+
+    def _see(self, name: BundleName, owner: Registration | None) -> None:
+        """As the picture of a Pulsar follows it: not a bundle that a move of ours has on its way."""
+        entry, index = self.view.bundle(name)
+        before = entry.state.ownerships[index]
+        if before.state is not OwnershipState.RELEASING:
+            state = OwnershipState.FREE if owner is None else OwnershipState.OWNED
+            after = Ownership(state, owner, version=before.version + 1)
+            self.view.put_namespace(replace(entry, state=entry.state.with_ownerships({index: after})))
+
+    async def _prepare(self, term: Term) -> None:
+        del term
+        await self.memory.take_over()
+
+    def _begin_work(self, group: asyncio.TaskGroup) -> None:
+        group.create_task(self._move())
+
+    async def _move(self) -> None:
+        await self.healer.run(self.election.get_term().epoch)
+        while self.is_moving:
+            name, to = self._wants()
+            with contextlib.suppress(LoadManagerError, IllegalTransitionError):
+                await self.executor.unload(name, to, OwnershipReason.ADMIN_UNLOAD)
+            await asyncio.sleep(0.5)
+
+    def _note_end(self, reason: str) -> None: ...
+
+    async def _put_down(self, error: Exception) -> None:
+        del error
+        await self.executor.abort()
+        self.ledger.put_down()
+
+
+class Unnoticed:
+    """Nobody is told of unloads."""
+
+    def began(self, name: BundleName, released: Ownership) -> None: ...
+
+    def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None: ...
+
+    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> None: ...
+
+    def ended(self, name: BundleName, released: Ownership) -> None: ...

@@ -1,0 +1,105 @@
+"""A process that only looks: what it tells of a fake Pulsar's own moves, from its znodes to the diary."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from support.beside import NAMESPACE, Beside, beside_pulsar
+from support.waiting import eventually
+
+from loadmanager.beside.service import BesideNode
+from loadmanager.core.names import BundleName
+from loadmanager.core.reasons import OwnershipReason
+
+BUNDLE, OTHER = (f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000"))
+
+
+@pytest.fixture
+async def beside(tmp_path: Path) -> AsyncIterator[Beside]:
+    async with beside_pulsar(tmp_path) as beside:
+        for number, bundle in enumerate((BUNDLE, OTHER), 1):
+            beside.pulsar.load(bundle, rate=1_000.0 * number)
+        await beside.pulsar.report()
+        yield beside
+
+
+async def looking(beside: Beside, mode: str = "shadow") -> BesideNode:
+    """One that has judged its first round."""
+    node = await beside.leader(mode=mode)
+    await eventually(lambda: "loadmanager_beside_max_over_mean" in gauges(node))
+    return node
+
+
+def gauges(node: BesideNode) -> dict[str, float]:
+    return {name: value for name, _, _, value in node.judge.gauges()}
+
+
+async def told(node: BesideNode, reason: str, moves: int = 1) -> str:
+    """What there is in the diary after the next round, once so many moves were seen and have settled."""
+
+    def seen() -> float:
+        judged = sum(count for _, _, labels, count in node.judge.counters() if labels["reason"] == reason)
+        return gauges(node)["loadmanager_beside_unjudged_moves"] + judged
+
+    await eventually(lambda: seen() == moves)
+    node.judge.tick(time.time_ns() // 1_000_000 + 60_000)
+    await node.shedding.begin_cycle()
+    await eventually(lambda: any(record["reason"] == reason for record in node.diary.records(100)))
+    return node.diary.text(100)
+
+
+async def test_a_move_of_pulsars_is_told(beside: Beside) -> None:
+    node = await looking(beside)
+    first, _, third = beside.pulsar.brokers
+    await beside.pulsar.move(BUNDLE, third.broker_id)
+    text = await told(node, "moved_unselected")
+    assert f"{BUNDLE}: It was moved from {first.broker_id} to {third.broker_id}, " in text
+    assert (node.settings.folder / "diary.txt").read_text() == text
+    assert await beside.pulsar.owner(BUNDLE) == third.broker_id
+
+
+async def test_what_a_broker_had_that_left_is_none(beside: Beside) -> None:
+    node = await looking(beside)
+    await beside.pulsar.kill(beside.pulsar.brokers[0])
+    text = await told(node, "owner_left", moves=4)
+    assert "moved" not in text
+    assert {record["reason"] for record in node.diary.records(100)} == {"owner_left"}
+
+
+async def test_a_move_of_ours_is_ours(beside: Beside) -> None:
+    node = await looking(beside, "act")
+    to = node.view.registrations[beside.pulsar.brokers[1].broker_id]
+    await node.executor.unload(BundleName.parse(OTHER), to, OwnershipReason.ADMIN_UNLOAD)
+    await told(node, "moved_by_us")
+    (record,) = node.diary.records(100)
+    assert (record["subject"], record["why"]["destination"]) == (OTHER, to.broker)
+    assert record["bytesPerS"] > 0
+
+
+async def test_what_is_counted_is_shown_to_prometheus(beside: Beside) -> None:
+    node = await looking(beside)
+    scrape = node.scrape()
+    assert {name for name, *_ in scrape.gauges} >= {
+        "loadmanager_beside_stalled",
+        "loadmanager_beside_wanted_moves",
+        "loadmanager_beside_max_over_mean",
+    }
+
+
+async def test_a_first_round_that_fails_is_no_end(beside: Beside, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("no such column")
+
+    monkeypatch.setattr("loadmanager.core.shedding.round.propose", fail)
+    node = await beside.leader(mode="shadow")
+    await eventually(lambda: node.shedding.cycles_failed)
+    monkeypatch.undo()
+    await node.shedding.begin_cycle()
+    assert node.shedding.cycles == 1
+    assert node.is_leading
+    assert not node.failure.done()
+
+    assert {name for name, *_ in node.scrape().gauges} >= gauges(node).keys()

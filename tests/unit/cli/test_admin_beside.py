@@ -1,0 +1,136 @@
+"""`loadmanager admin beside`: what each command asks a process beside a Pulsar, and what it prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp.test_utils import make_mocked_request
+from support.beside import beside_pulsar
+from support.recording_node import RecordingNode, a_recording_node
+from typer.testing import CliRunner, Result
+
+from loadmanager.cli.admin import admin
+from loadmanager.wire.beside import BesideStatus
+
+BASE = "/loadbalance/v1/beside"
+STATUS = BesideStatus(
+    mode="act",
+    cluster="c1",
+    leading=True,
+    acting=True,
+    obstacles=[],
+    stopped=False,
+    failures=0,
+    brokers=3,
+    bundles=64,
+    pulsars_leader="b1:8080",
+    pulsar_sheds=False,
+    oldest_report_s=12.25,
+    faults={},
+)
+REQUESTS = {
+    "status": ("GET", BASE),
+    "status --json": ("GET", BASE),
+    "diary": ("GET", f"{BASE}/diary?rounds=60"),
+    "diary --rounds 5": ("GET", f"{BASE}/diary?rounds=5"),
+    "diary --rounds 5 --json": ("GET", f"{BASE}/diary/entries?limit=5"),
+    "scores": ("GET", f"{BASE}/scores/table"),
+    "scores --json": ("GET", f"{BASE}/scores"),
+    "go-on": ("POST", f"{BASE}/go-on"),
+}
+
+
+@pytest.fixture
+def node() -> Iterator[RecordingNode]:
+    with a_recording_node() as node:
+        yield node
+
+
+def run(line: str, url: str) -> Result:
+    return CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(admin, ["beside", *line.split(), "--url", url])
+
+
+def shown(node: RecordingNode, **changes: Any) -> list[str]:  # noqa: ANN401 - whatever a field may be
+    """What `status` prints of such a process."""
+    node.status, node.body = 200, STATUS.model_copy(update=changes).model_dump_json(by_alias=True).encode()
+    done = run("status", node.url)
+    assert done.exit_code == 0, done.output
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize(("line", "asked"), REQUESTS.items(), ids=list(REQUESTS))
+def test_a_command_asks_for(node: RecordingNode, line: str, asked: tuple[str, str]) -> None:
+    assert run(line, node.url).exit_code == 0
+    assert node.asked == [(*asked, b"")]
+
+
+async def test_every_command_asks_for_something_that_is_answered(tmp_path: Path) -> None:
+    async with beside_pulsar(tmp_path) as beside:
+        await beside.start()
+        for method, path in REQUESTS.values():
+            resolved = await beside.apps[0].router.resolve(make_mocked_request(method, path))
+            assert resolved.route.resource is not None
+            assert resolved.route.resource.canonical == path.partition("?")[0]
+
+
+def test_the_status_of_one_that_acts_is_a_screen(node: RecordingNode) -> None:
+    assert shown(node) == [
+        "mode                    act",
+        "cluster                 c1: 3 brokers, 64 bundles",
+        "Pulsar's leader         b1:8080",
+        "Pulsar sheds by itself  no",
+        "oldest report           12 s old",
+        "failures in succession  0",
+        "acts                    yes",
+        "faults                  none",
+    ]
+
+
+def test_each_obstacle_and_each_fault_has_a_line(node: RecordingNode) -> None:
+    lines = shown(
+        node,
+        acting=False,
+        obstacles=["No move because it is Sunday", "No move because it rains"],
+        stopped=True,
+        failures=3,
+        pulsars_leader=None,
+        pulsar_sheds=True,
+        oldest_report_s=None,
+        faults={"/admin/clusters": "several, and no clusterName"},
+    )
+    assert lines[2:] == [
+        "Pulsar's leader         none",
+        "Pulsar sheds by itself  yes",
+        "oldest report           none yet",
+        "failures in succession  3, stopped until go-on",
+        "acts                    no",
+        "  No move because it is Sunday",
+        "  No move because it rains",
+        "faults",
+        "  /admin/clusters: several, and no clusterName",
+    ]
+
+
+def test_the_status_of_another_version_is_shown_as_it_is(node: RecordingNode) -> None:
+    node.status, node.body = 200, b'{"mode":"watch"}'
+    assert run("status", node.url).stdout == "mode  watch\n"
+
+
+def test_the_status_is_json_for_programs(node: RecordingNode) -> None:
+    node.status, node.body = 200, b'{"mode":"shadow"}'
+    assert json.loads(run("status --json", node.url).stdout) == {"mode": "shadow"}
+
+
+@pytest.mark.parametrize("line", ["diary", "scores"])
+def test_text_is_printed_as_it_is(node: RecordingNode, line: str) -> None:
+    node.status, node.body, node.content_type = 200, b"2026-01-01 12:00 So.\n    And so.\n", "text/plain"
+    assert run(line, node.url).stdout == "2026-01-01 12:00 So.\n    And so.\n"
+
+
+def test_it_answers_on_a_port_of_its_own() -> None:
+    done = CliRunner(env={"NO_COLOR": "1", "TERM": "dumb"}).invoke(admin, ["beside", "status", "--help"])
+    assert "http://127.0.0.1:8085" in done.stdout
