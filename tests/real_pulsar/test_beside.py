@@ -82,6 +82,11 @@ def wait_for_rounds(beside: Beside, more: int) -> None:
     eventually_sync(lambda: len(planned(beside)) >= wanted, PATIENCE_S, f"{more} more rounds")
 
 
+def has_led(beside: Beside) -> bool:
+    """By its log: whoever else is asked lets the one that leads answer."""
+    return " elected " in beside.log()
+
+
 def wait_until_level(beside: Beside, operator: Operator, skew: Skew) -> None:
     """Return once three rounds on end have found nothing to do, and the load is level."""
     eventually_sync(lambda: planned(beside)[-3:] == [0, 0, 0], PATIENCE_S, "nothing more to do")
@@ -223,15 +228,14 @@ def test_of_two_processes_one_acts_and_the_other_takes_its_place(
     operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
 ) -> None:
     both = [start(movesPerRound=1), start(movesPerRound=1)]
-    acting = [each for each in both if each.status()["leading"]]
-    assert len(acting) == 1
-    first = acting[0]
-    second = next(each for each in both if each is not first)
+    eventually_sync(lambda: any(has_led(each) for each in both), PATIENCE_S, "one leads")
+    first, second = sorted(both, key=has_led, reverse=True)
     eventually_sync(lambda: moves(first), PATIENCE_S, "a move of the first")
-    assert not second.status()["acting"]
-    assert moves(second) == []
+    wait_for_rounds(first, 1)
+    assert not has_led(second)
+    assert planned(second) == moves(second) == []
     first.kill()
-    eventually_sync(lambda: second.status()["leading"], PATIENCE_S, "the second leads")
+    eventually_sync(lambda: has_led(second), PATIENCE_S, "the second leads")
     eventually_sync(lambda: moves(second), PATIENCE_S, "a move of the second")
     assert {epoch for _, epoch in moves(first)}.isdisjoint(epoch for _, epoch in moves(second))
     wait_until_level(second, operator, skew)
