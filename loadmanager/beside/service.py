@@ -159,7 +159,8 @@ class BesideNode(Candidate):
             return f"the session with Pulsar's ZooKeeper is {self._pulsar.state}"
         if not self.view.is_fresh:
             return "Pulsar's cluster is being read again after a reconnection"
-        return super().why_not_ready()
+        why_not = super().why_not_ready()
+        return f"stateStoreUrl: {why_not}" if why_not and self.store.state is not SessionState.CONNECTED else why_not
 
     def status(self) -> BesideStatus:
         """How this process stands, and what keeps it from acting."""

@@ -178,7 +178,7 @@ async def test_a_namespace_that_is_left_out_stays_where_it_is(beside: Beside) ->
 async def test_moves_of_an_hour_end_with_their_number(beside: Beside) -> None:
     node = await beside.leader(overrides=OFTEN, moves_per_hour=1)
     await eventually(lambda: any(each["reason"] == "hour_is_full" for each in said(node, "rail")))
-    await eventually(lambda: bool(said(node, "unload")))
+    await eventually(lambda: node.executor.unloads_completed == 1)
     assert len(commands(beside.pulsar)) == 1
     assert not node.status().acting
     assert "1 moves began within the hour (movesPerHour 1)" in node.status().obstacles[0]
@@ -211,6 +211,19 @@ async def test_what_operators_say_to_one_holds_for_the_next(beside: Beside) -> N
         return await beside.pulsar.owner(bundle) == third.broker_id
 
     await eventually(is_home)
+
+
+async def test_which_store_is_away_is_said_where_readiness_is_asked_for(tmp_path: Path) -> None:
+    cluster = a_memory_cluster()
+    async with beside_pulsar(tmp_path) as beside:
+        beside.connect = in_memory(cluster)
+        node = await beside.leader()
+        assert node.why_not_ready() is None
+        assert isinstance(node.store, MemoryStore)
+        cluster.partition(node.store, noticed=True)
+        await eventually(lambda: (node.why_not_ready() or "").startswith("stateStoreUrl: the session with ZooKeeper"))
+        cluster.heal(node.store)
+        await eventually(lambda: node.why_not_ready() is None)
 
 
 # One after the other
