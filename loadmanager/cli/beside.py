@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import secrets
 import socket
-import time
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +16,7 @@ from aiohttp import web
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.checking import find_warnings, refuse_unfit
 from loadmanager.beside.credentials import TlsOptions
+from loadmanager.beside.earlier import memory_after, put_history_of_another_store_aside
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.beside.service import BesideNode
@@ -35,11 +35,11 @@ from loadmanager.cli.running import (
     write_ready_file,
 )
 from loadmanager.config import BesideSettings
-from loadmanager.errors import ConfigurationError, StoreError
+from loadmanager.errors import ConfigurationError, HistoryError, StoreError
 from loadmanager.http.app import make_beside_app
 from loadmanager.serving import ServerLimits, serve_within
 from loadmanager.store.base import MetadataStore
-from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.store.memory import MemoryStore
 from loadmanager.store.zookeeper import ZooKeeperStore
 
 log = structlog.get_logger(__name__)
@@ -84,7 +84,7 @@ async def _run(settings: BesideSettings, ready_file: Path | None) -> None:
         await _beside(settings, ReadOnlyStore(pulsar), listener, ready_file)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
-    except (PulsarRefusedError, PulsarUnreachableError, StoreError) as error:
+    except (PulsarRefusedError, PulsarUnreachableError, StoreError, HistoryError) as error:
         fail(str(error), EXIT_FAILURE)
     finally:
         listener.close()
@@ -134,11 +134,13 @@ def _admin_of(settings: BesideSettings) -> PulsarAdmin:
 
 async def _open_state_store(settings: BesideSettings, listener: socket.socket) -> MetadataStore:
     """Where this process is elected, among others, or alone in its memory."""
-    if settings.state_store_url:
-        return await open_store(settings.key("state_store_url"), settings.state_store_url, settings, listener)
-    store = MemoryStore(MemoryCluster(time.monotonic), session_timeout_s=settings.session_timeout_s)
-    await store.start()
-    return store
+    if not settings.state_store_url:
+        store = MemoryStore(memory_after(settings.folder), session_timeout_s=settings.session_timeout_s)
+        await store.start()
+        return store
+    shared = await open_store(settings.key("state_store_url"), settings.state_store_url, settings, listener)
+    await put_history_of_another_store_aside(settings.folder, shared)
+    return shared
 
 
 async def _serve(

@@ -63,6 +63,12 @@ def find_gaps(history: History, on_fault: OnFault | None = None) -> list[Gap]:
     return gaps
 
 
+def last_epoch(history: History) -> int:
+    """The newest epoch that something was recorded in; 0 without any. Raises `HistoryError`."""
+    files = (file for table in TABLES for file in history.files(table, on_fault=_ignore))
+    return max((file.epoch for file in files), default=IMPORTED)
+
+
 def find_end(history: History, epoch: int, at_ms: int) -> End | None:
     """How what leaders recorded ends before the term of this epoch, which began then; None when there is nothing.
 

@@ -1,0 +1,53 @@
+"""What processes before this one have recorded in its folder, and the epochs of our own store.
+
+A history has one place for each epoch. A store in memory begins anew with each process, and an operator may have given
+another store than the day before:
+
+    epochs of our store       then
+    ---------------------     ----------------------------------------------------
+    are in memory             they go on from the last one of the history
+    have reached the last     the history goes on
+    are behind it             it is put aside, as the history of another store
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import structlog
+
+from loadmanager.beside.settings import HISTORY
+from loadmanager.errors import HistoryError
+from loadmanager.history.gaps import last_epoch
+from loadmanager.history.reader import History
+from loadmanager.store import paths
+from loadmanager.store.base import MetadataStore, Znode
+from loadmanager.store.memory import MemoryCluster, SavedTree
+
+log = structlog.get_logger(__name__)
+
+
+def memory_after(folder: Path) -> MemoryCluster:
+    """A store in memory whose epochs come after those that are recorded in the `folder`; raises `HistoryError`."""
+    cluster = MemoryCluster(time.monotonic)
+    epoch = last_epoch(History(str(folder / HISTORY)))
+    if epoch:
+        versions = {"/": 0, paths.ROOT: 0, paths.EPOCH: epoch}
+        znodes = {path: Znode(path, b"", version, 0, 0, 0) for path, version in versions.items()}
+        cluster.set_back(SavedTree(0, znodes))
+    return cluster
+
+
+async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:
+    """Once the `store` has said how far its epochs are; raises `HistoryError` or a `StoreError`."""
+    znode = await store.get(paths.EPOCH)
+    history = folder / HISTORY
+    if last_epoch(History(str(history))) <= (0 if znode is None else znode.version):
+        return
+    aside = history.with_name(f"{HISTORY}-until-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
+    try:
+        history.rename(aside)
+    except OSError as error:
+        raise HistoryError(f"{history}: of another stateStoreUrl, and cannot be put aside: {error.strerror}") from None
+    log.warning("history_put_aside", why="its epochs are of another stateStoreUrl", to=str(aside))
