@@ -70,6 +70,8 @@ async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_po
     assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x40000000", 2)
     splits = node.scrape().splits
     assert (splits["Success", "Topics"], splits["Failure", "Unknown"]) == (1, 0)
+    counters = {name: value for name, _, _, value in node.scrape().counters}
+    assert (counters["pulsar_lb_bundles_split"], counters["loadmanager_reshaping_rounds"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("unload", [False, True])
