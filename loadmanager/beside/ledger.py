@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from loadmanager.beside.fenced import Leads
 from loadmanager.beside.rails import RailError, is_own
 from loadmanager.beside.remembering import ActsMemory
 from loadmanager.beside.seeing import Owned, SeesOwners
@@ -28,7 +29,6 @@ from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import BundleNotFoundError, NamespaceNotFoundError
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
-from loadmanager.leader.term.election import Election
 
 
 class FollowingLedger:
@@ -39,7 +39,7 @@ class FollowingLedger:
         view: ClusterView,
         picture: SeesOwners,
         owned: Owned,
-        election: Election,
+        election: Leads,
         check: Callable[[str, Ownership], None],
         memory: ActsMemory,
         journal: Journal,
@@ -58,7 +58,7 @@ class FollowingLedger:
         Raises `RailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`, `NotLeaderError`,
         or a `StoreError`.
         """
-        name = BundleName(NamespaceName.parse(namespace), bundle_range)
+        name = BundleName(NamespaceName.parse_any(namespace), bundle_range)
         stamp = Stamp(self._election.get_term().epoch, time.time_ns() // 1_000_000, reason)
         try:
             current = self._view.get_ownership(name)

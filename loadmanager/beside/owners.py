@@ -24,13 +24,13 @@ import asyncio
 
 import structlog
 
+from loadmanager.beside.fenced import Leads
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.beside.seeing import MovesBundles, SeesOwners
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.leader.carrying_out.owners import Refusal
-from loadmanager.leader.term.election import Election
 
 log = structlog.get_logger(__name__)
 
@@ -42,7 +42,7 @@ _FAULTS_OF_ITS_OWN = 500
 class PulsarOwners:
     """The brokers of a Pulsar, asked through its REST. `picture` and `admin` are whoever starts them to close."""
 
-    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: Election) -> None:
+    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: Leads) -> None:
         self._picture = picture
         self._admin = admin
         self._election = election

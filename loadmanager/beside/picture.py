@@ -56,6 +56,8 @@ _APART_S = 0.25
 _RECORDS_AT_A_TIME, _NAMESPACES_AT_A_TIME, _REPORTS_AT_A_TIME = 1_000, 20, 10
 """What is applied before others get their turn: a few milliseconds' work."""
 _NEVER = float("-inf")
+_RECORDS = (DYNAMIC_CONFIGURATION, paths.LEADER)
+"""What is watched and no tree: it changes as any record does."""
 _LOAD_MANAGER = "ModularLoadManagerImpl"
 
 _Apply = Callable[[str, Znode | None], None]
@@ -144,8 +146,8 @@ class PulsarIntake:
                 stop()
 
     def mark_dirty(self, path: str) -> None:
-        """Have `path` read again soon; that of a tree stands for all in it."""
-        if path == EVERYTHING or path in WATCHED:
+        """Have `path` read again soon; that of a tree stands for all in it, and until then the view is not fresh."""
+        if path == EVERYTHING or (path in WATCHED and path not in _RECORDS):
             self._view.is_fresh = False
         self._rereading.mark(path)
 

@@ -8,11 +8,11 @@ from typing import Protocol
 
 import structlog
 
+from loadmanager.beside.fenced import Leads
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import InvalidRecordError, StoreError
-from loadmanager.leader.term.election import Election
 
 log = structlog.get_logger(__name__)
 
@@ -44,7 +44,7 @@ class MovesBundles(Protocol):
 class Owned:
     """Who owns bundles of Pulsar's, in the end."""
 
-    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: Election) -> None:
+    def __init__(self, picture: SeesOwners, admin: MovesBundles, election: Leads) -> None:
         self._picture = picture
         self._admin = admin
         self._election = election

@@ -13,7 +13,8 @@ path                                           what it says                     
 /admin/configuration                           settings that operators have changed           `decode_texts`
 /admin/flags/policies-readonly                 that no policy may be changed, by being there
 
-What cannot be used raises `InvalidRecordError`, which names the path.
+What cannot be used raises `InvalidRecordError`, which names the path. Namespaces in which brokers test themselves are
+not read: each belongs to its broker, and nobody moves them. What their bundles carry is in the brokers' reports.
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ import orjson
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.load import BundleAverages
-from loadmanager.core.names import HASH_SPACE_END, BrokerId, InvalidNameError, NamespaceName, parse_broker_id
+from loadmanager.core.names import (
+    HASH_SPACE_END,
+    BrokerId,
+    InvalidNameError,
+    NamespaceName,
+    is_self_test_namespace,
+    parse_broker_id,
+)
 from loadmanager.decide.checks import is_range
 from loadmanager.errors import InvalidRecordError
 from loadmanager.store import paths
@@ -58,7 +66,7 @@ class Cut:
 
 
 WHOLE = Cut(NamespaceBundles((0, HASH_SPACE_END), HashFunction(HASH_FUNCTION)))
-"""A namespace without local policies is one bundle, to Pulsar; so are those in which its brokers test themselves."""
+"""A namespace without local policies is one bundle, to Pulsar."""
 
 
 def record_at(path: str) -> tuple[str, str] | None:
@@ -161,7 +169,7 @@ def _is_bundle(name: str) -> bool:
 @lru_cache(maxsize=1 << 16)
 def _is_namespace(name: str) -> bool:
     try:
-        return bool(NamespaceName.parse_any(name))
+        return bool(NamespaceName.parse_any(name)) and not is_self_test_namespace(name)
     except InvalidNameError:
         return False
 

@@ -283,7 +283,10 @@ class ZooKeeperStore(OfSession):
             if self._chroot and self._create_chroot:
                 await self._ensure(self._chroot)
             elif self._chroot and await self.get("/") is None:
-                raise StoreError(f"the chroot {self._chroot} does not exist at {self._hosts}")
+                raise StoreError(
+                    f"the chroot {self._chroot} does not exist at {self._hosts}: give another, or leave it"
+                    " out if there is none"
+                )
         except UnimplementedError as error:
             raise StoreError(f"the ZooKeeper at {self._hosts} is too old: 3.6 or newer is needed") from error
         except (_UnansweredError, OutcomeUnknownError) as error:

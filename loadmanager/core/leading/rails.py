@@ -95,6 +95,8 @@ class Namespaces:
         """The figures of the sentence that says so; None for a namespace that is not."""
         if is_self_test_namespace(namespace):
             return {"namespace": namespace, "pattern": "the brokers, which test themselves in it"}
+        if namespace.count("/") > 1:
+            return {"namespace": namespace, "pattern": "the form of its name, which Pulsar has given up"}
         pattern = _OF_PULSAR.find(namespace) or self.excluded.find(namespace)
         if pattern is not None:
             return {"namespace": namespace, "pattern": pattern}

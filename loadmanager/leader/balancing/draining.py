@@ -183,7 +183,7 @@ class Drainer:
             self._tell(Planned(plan))
 
     async def _carry_out(self, step: Unload, because: Sequence[Verdict]) -> None:
-        name, check = BundleName.parse(step.bundle), Expected(step.source).check
+        name, check = BundleName.parse_any(step.bundle), Expected(step.source).check
         outcome: Outcome
         try:
             outcome = Moved(await self._executor.unload(name, step.destination, step.reason, because, check))

@@ -128,7 +128,7 @@ class PlanKeeper:
         self._ends.pop(plan).set_result(ExecutionAnswer.of(plan))
 
     async def _carry_out(self, begun: BeginStep) -> None:
-        step, name, reason = begun.step, BundleName.parse(begun.step.bundle), OwnershipReason.PLAN_EXECUTED
+        step, name, reason = begun.step, BundleName.parse_any(begun.step.bundle), OwnershipReason.PLAN_EXECUTED
         end: End = "moved"
         why = ""
         try:

@@ -70,7 +70,7 @@ class RequestedPlans:
         if not isinstance(step, Unload) or step.destination is None:
             return None
         try:
-            current = self._view.get_ownership(BundleName.parse(step.bundle))
+            current = self._view.get_ownership(BundleName.parse_any(step.bundle))
             Expected(step.source).check(current)
         except (LoadManagerError, IllegalTransitionError):
             return None
@@ -93,7 +93,7 @@ class RequestedPlans:
     def find_drift(self, plan: KeptPlan, step: Step) -> str | None:
         """What is different from what the step was planned on."""
         try:
-            Expected(step.source, step.version).check(self._view.get_ownership(BundleName.parse(step.bundle)))
+            Expected(step.source, step.version).check(self._view.get_ownership(BundleName.parse_any(step.bundle)))
         except (LoadManagerError, StaleStepError) as error:
             return str(error)
         if not self._view.is_registered(step.source):

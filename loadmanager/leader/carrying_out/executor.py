@@ -199,7 +199,7 @@ class Executor:
 
     async def execute(self, step: Unload, because: Sequence[Verdict] = (), batch: Batch | None = None) -> None:
         """Carry out one step of a plan; a step that no longer fits what is true is refused and counted."""
-        name, expected = BundleName.parse(step.bundle), Expected(step.source)
+        name, expected = BundleName.parse_any(step.bundle), Expected(step.source)
         try:
             expected.check(self._view.get_ownership(name))
             await self.unload(name, step.destination, step.reason, because, expected.check, batch)
@@ -323,7 +323,7 @@ class Executor:
 
     async def _commit(self, instruction: Commit) -> None:
         move = instruction.move
-        name = BundleName.parse(move.bundle)
+        name = BundleName.parse_any(move.bundle)
         event: Event
         try:
             stored = await self._writes.apply(
@@ -346,7 +346,7 @@ class Executor:
         return self._view.find_ownership(str(name))
 
     async def _ask(self, move: Move, patience_s: float) -> None:
-        refusal = await self._owners.ask(BundleName.parse(move.bundle), move.get_released(), patience_s)
+        refusal = await self._owners.ask(BundleName.parse_any(move.bundle), move.get_released(), patience_s)
         if refusal is None:
             self._step(OwnerAnswered(move, None))
         else:
@@ -379,7 +379,7 @@ class Executor:
         )
 
     def _ended(self, move: Move, outcome: Outcome) -> None:
-        name = BundleName.parse(move.bundle)
+        name = BundleName.parse_any(move.bundle)
         match outcome:
             case Moved(done):
                 self._moved(name, move.get_released(), done)
@@ -397,7 +397,7 @@ class Executor:
         """Tell everybody that it is over."""
         self._because.pop(move, None)
         if move.released is not None:
-            self._followed_by.ended(BundleName.parse(move.bundle), move.released)
+            self._followed_by.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.tell(move, outcome)
 
     def _moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:

@@ -191,7 +191,7 @@ class ClusterView:
     def find_ownership(self, bundle: str) -> Ownership | None:
         """The ownership of a bundle by its name; None unless it is a current bundle of a namespace that is known."""
         try:
-            return self.get_ownership(BundleName.parse(bundle))
+            return self.get_ownership(BundleName.parse_any(bundle))
         except LoadManagerError:
             return None
 

@@ -15,12 +15,15 @@ from support.waiting import eventually
 
 from loadmanager.beside.rails import RailError
 from loadmanager.beside.service import BesideNode
+from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
 from loadmanager.core.leading.acting import Acts
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload
 from loadmanager.core.reasons import OwnershipReason, RailReason, Reason
 from loadmanager.errors import UnloadCancelledError, UnloadFailedError
+from loadmanager.history.reader import History
+from loadmanager.sim.replay import replay
 from loadmanager.store import paths
 from loadmanager.store.base import Delete
 from loadmanager.wire.plans import PlanRequest
@@ -365,6 +368,32 @@ async def test_an_overdue_report_of_a_destination_stops_what_goes_there(beside: 
     assert entry["kind"] == "would_unload"
     assert f"the last report of {third} is 18" in entry["sentence"]
     assert await counts(beside) == [3, 1, 0]
+
+
+# What was recorded
+
+
+async def test_what_was_recorded_beside_a_pulsar_is_decided_and_made_again(beside: Beside) -> None:
+    node = await beside.leader()
+    await load(beside, node)
+    third = beside.pulsar.brokers[2]
+    beside.pulsar.faults.refuse("/unload", 500)
+    beside.pulsar.lands[BUNDLE] = third.broker_id
+    with contextlib.suppress(UnloadFailedError):
+        await move(node, beside.pulsar.brokers[1])
+    await report(beside, node)
+    assert (await node.shedding.cycle()).steps
+    await beside.pulsar.make_policies_readonly()
+    await eventually(lambda: reasons(node) == [RailReason.POLICIES_READ_ONLY])
+    await report(beside, node)
+    await node.shedding.cycle()
+    await beside.close()
+    history = History(str(beside.folder / "0" / "history"))
+    outcome = replay(recorded_items(history, find_start(history, None), None), planner_settings_of)
+    assert outcome.difference is None
+    assert outcome.is_equal
+    assert outcome.compared["shed"] == 2
+    assert outcome.compared["step of moves"] > 0
 
 
 # Faults

@@ -236,6 +236,11 @@ def limits_with(included: tuple[str, ...] = (), excluded: tuple[str, ...] = ()) 
         ("pulsar/system/0x00000000_0xffffffff", LIMITS, "pulsar/system is left out by pulsar/.*"),
         ("pulsar/cluster/host:8080/0x00000000_0xffffffff", LIMITS, "pulsar/cluster/host:8080 is left out by"),
         ("sla-monitor/host:8080/0x00000000_0xffffffff", LIMITS, "sla-monitor/host:8080 is left out by the brokers,"),
+        (
+            "t/c1/old/0x00000000_0xffffffff",
+            limits_with(included=(".*",)),
+            "t/c1/old is left out by the form of its name",
+        ),
         (BUNDLE, limits_with(excluded=("u/.*", "t/n.")), "t/ns is left out by t/n."),
         (BUNDLE, limits_with(included=("t/.*",), excluded=("t/ns",)), "t/ns is left out by t/ns"),
         (BUNDLE, limits_with(included=("u/.*", "t/n")), "t/ns is not among the namespaces that are included"),

@@ -1,0 +1,458 @@
+"""`loadmanager beside` as a process of its own, over a fake Pulsar's REST and its znodes in a real ZooKeeper."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+import yaml
+from aiohttp import web
+from support.fake_pulsar import IMPL, FakePulsar
+from support.processes import ended
+from support.registrations import write
+from support.servers import LoopbackServer, closed_port
+from support.stores import ZooKeeperWorld
+from support.waiting import eventually
+from support.zookeeper import ZooKeeperFactory
+
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperServer
+from loadmanager.store import paths
+from loadmanager.store.base import MetadataStore, SessionState, Znode
+from loadmanager.store.codec import decode
+from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.wire.acting import decode_acts
+
+pytestmark = pytest.mark.zookeeper
+
+COMMAND = "from loadmanager.cli import main; main()"
+WITHIN_S = 60.0
+SWITCHED_OFF = {"loadBalancerSheddingEnabled": "false", "loadBalancerAutoBundleSplitEnabled": "false"}
+PATIENT = aiohttp.ClientTimeout(total=WITHIN_S)
+
+
+def environment() -> dict[str, str]:
+    return {key: value for key, value in os.environ.items() if not key.startswith("LOADMANAGER_")}
+
+
+@dataclass(slots=True)
+class Beside:
+    """A process that runs, and a client of its HTTP interface."""
+
+    process: Process
+    folder: Path
+    http: aiohttp.ClientSession
+    url: str = ""
+
+    async def is_up(self) -> None:
+        """Wait until it has read everything."""
+        ready = self.folder / "ready.json"
+
+        def is_there() -> bool:
+            assert self.process.returncode is None, (self.folder / "log").read_text()
+            return ready.exists()
+
+        await eventually(is_there, timeout_s=WITHIN_S)
+        self.url = orjson.loads(ready.read_bytes())["url"]
+
+    async def ask(self, path: str, method: str = "GET") -> tuple[int, Any]:
+        async with self.http.request(method, f"{self.url}{path}", timeout=PATIENT) as answer:
+            body = await answer.read()
+            return answer.status, orjson.loads(body) if body else None
+
+    async def status(self) -> dict[str, Any]:
+        code, body = await self.ask("/loadbalance/v1/beside")
+        assert code == 200, body
+        found: dict[str, Any] = body
+        return found
+
+    async def decisions(self, kind: str) -> list[dict[str, Any]]:
+        _, body = await self.ask("/loadbalance/v1/decisions?limit=500")
+        return [each for each in body["decisions"] if each["kind"] == kind]
+
+
+@contextlib.asynccontextmanager
+async def beside_process(folder: Path, *arguments: str, **settings: object) -> AsyncIterator[Beside]:
+    """The command, with these options and a configuration file of these keys; killed at the end if it still runs."""
+    config = folder / "beside.yaml"
+    config.write_text(yaml.safe_dump({"webServicePort": 0, **settings}), encoding="utf-8")
+    with (folder / "log").open("wb") as said:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            COMMAND,
+            "beside",
+            *arguments,
+            f"--config={config}",
+            f"--ready-file={folder / 'ready.json'}",
+            stdin=DEVNULL,
+            stdout=said,
+            stderr=said,
+            env=environment(),
+            cwd=folder,
+        )
+    try:
+        async with aiohttp.ClientSession() as http:
+            yield Beside(process, folder, http)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+@contextlib.asynccontextmanager
+async def a_pulsar(server: ZooKeeperServer, chroot: str, **how: Any) -> AsyncIterator[FakePulsar]:  # noqa: ANN401 - whatever it takes
+    world = ZooKeeperWorld(server, chroot, session_timeout_s=40.0)
+    async with FakePulsar(world, **how) as pulsar:
+        yield pulsar
+    await world.close()
+
+
+async def everything(store: MetadataStore, path: str = "/") -> dict[str, Znode]:
+    """All znodes with their versions."""
+    found: dict[str, Znode] = {}
+    for name in await store.children(path):
+        each = f"{path.rstrip('/')}/{name}"
+        znode = await store.get(each)
+        assert znode is not None, f"nobody changes {each} meanwhile"
+        found |= {each: znode, **await everything(store, each)}
+    return found
+
+
+async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothing_of_it_is_changed(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    async with a_pulsar(zookeeper, chroot) as pulsar:
+        first, second, third = pulsar.brokers
+        bundles = await pulsar.add_namespace("lm/bench", bundles=8, owners=[first.broker_id])
+        for bundle in bundles:
+            pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
+        await pulsar.report()
+        before = await everything(pulsar.operator)
+        address = f"zk:{zookeeper.connect_string}{chroot}"
+        async with beside_process(tmp_path, f"--pulsar={address}", f"--admin={second.url}") as beside:
+            await beside.is_up()
+            assert (await beside.ask("/readyz"))[0] == 200
+            status = await beside.status()
+            assert (status["mode"], status["cluster"], status["brokers"], status["bundles"]) == ("shadow", "rp", 3, 8)
+            assert (status["acting"], status["faults"]) == (False, {})
+            assert any("mode is shadow" in obstacle for obstacle in status["obstacles"])
+
+            async def has_planned() -> bool:
+                return bool(await beside.decisions("would_unload"))
+
+            await eventually(has_planned, timeout_s=WITHIN_S)
+            assert {asked.method for asked in pulsar.asked} == {"GET"}
+            assert await everything(pulsar.operator) == before
+
+            path = f"/loadbalance/brokers/{second.broker_id}"
+            await a_fault_is_said(pulsar, beside, path, bundles[0], third.broker_id)
+            beside.process.terminate()
+            code, _, _ = await ended(beside.process)
+    assert code == 0, (tmp_path / "log").read_text()
+    assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, bundle: str, to: str) -> None:
+    """As long as there is garbage in a znode it is named, and all else goes on, such as a move of the bundle."""
+
+    async def faults() -> dict[str, str]:
+        code, body = await beside.ask("/readyz")
+        assert code == 200, body
+        found: dict[str, str] = body["faults"]
+        return found
+
+    async def is_said() -> bool:
+        return path in await faults()
+
+    async def is_forgotten() -> bool:
+        return await faults() == {}
+
+    await write(pulsar.operator, path, b"\x00garbage")
+    await eventually(is_said, timeout_s=WITHIN_S)
+    assert (await faults()).keys() == {path}
+    await pulsar.move(bundle, to)
+    await pulsar.broker(to).report()
+
+    async def is_followed() -> bool:
+        _, body = await beside.ask("/loadbalance/v1/cluster")
+        return bool({each["brokerId"]: each["bundles"] for each in body["brokers"]}[to] == 1)
+
+    await eventually(is_followed, timeout_s=WITHIN_S)
+    assert (await beside.status())["brokers"] == len(pulsar.brokers)
+    await pulsar.report()
+    await eventually(is_forgotten, timeout_s=WITHIN_S)
+
+
+@pytest.fixture
+async def moving(
+    zookeeper: EmbeddedZooKeeper, start_zookeeper: ZooKeeperFactory, chroot: str
+) -> AsyncIterator[tuple[FakePulsar, EmbeddedZooKeeper, dict[str, object], MetadataStore]]:
+    """A Pulsar that does not balance by itself, its ZooKeeper, what it takes to act, and a session with that store."""
+    own = start_zookeeper()
+    store = ZooKeeperStore(zookeeper.connect_string, session_timeout_s=30.0, chroot=chroot)
+    await store.start()
+    async with a_pulsar(own, "") as pulsar:
+        await pulsar.set_dynamic(SWITCHED_OFF)
+        settings: dict[str, object] = {
+            "pulsarMetadataStoreUrl": f"zk:{own.connect_string}",
+            "adminUrls": pulsar.urls,
+            "mode": "act",
+            "stateStoreUrl": f"zk:{zookeeper.connect_string}{chroot}",
+            "settlingSeconds": 0,
+            "movesAtOnce": 1,
+            "metadataStoreSessionTimeoutMillis": 4_000,
+            "metadataStoreConnectTimeoutMillis": 30_000,
+            "overrides": {"loadBalancerSheddingIntervalMinutes": "100000"},
+        }
+        yield pulsar, own, settings, store
+    await store.close()
+
+
+async def test_a_process_killed_in_the_middle_of_a_move_is_followed_by_one_that_sees_it_through(
+    moving: tuple[FakePulsar, EmbeddedZooKeeper, dict[str, object], MetadataStore], tmp_path: Path
+) -> None:
+    pulsar, own, settings, store = moving
+    folders = [tmp_path / "one", tmp_path / "other"]
+    for folder in folders:
+        folder.mkdir()
+    first, second, third = pulsar.brokers
+    await pulsar.add_namespace("lm/bench", bundles=4, owners=[first.broker_id])
+    await pulsar.report()
+
+    async def under_way() -> set[str]:
+        znode = await store.get(paths.BESIDE_MOVES)
+        return set() if znode is None else set(decode_acts(decode(znode.data, znode.path), znode.path).under_way)
+
+    async def is_under_way() -> bool:
+        return bool(await under_way())
+
+    async def is_empty(broker: str) -> bool:
+        return await pulsar.broker(broker).owned() == []
+
+    drain = f"/loadbalance/v1/brokers/{first.broker_id}/drain"
+    async with beside_process(folders[0], **settings) as one, beside_process(folders[1], **settings) as two:
+        await asyncio.gather(one.is_up(), two.is_up())
+        assert (await one.ask("/readyz"))[0] == (await two.ask("/readyz"))[0] == 200
+        acting, other = (one, two) if (await leads(one)) else (two, one)
+        assert not await leads(other), "one of them acts"
+        pulsar.faults.hold("/unload", times=100)
+        code, _ = await acting.ask(drain, "PUT")
+        assert code == 202
+        await eventually(is_under_way, timeout_s=WITHIN_S)
+        cut_short = await under_way()
+        acting.process.kill()
+        await acting.process.wait()
+        pulsar.faults.forgive()
+
+        async def has_taken_over() -> bool:
+            return await leads(other)
+
+        await eventually(has_taken_over, timeout_s=WITHIN_S)
+
+        async def is_drained() -> bool:
+            return await is_empty(first.broker_id)
+
+        await eventually(is_drained, timeout_s=WITHIN_S)
+        healed = {each["subject"] for each in await other.decisions("heal")}
+        assert healed == cut_short
+        await has_settled(pulsar, under_way)
+
+        await no_zookeeper_no_act(pulsar, own, other, second.broker_id)
+        await has_settled(pulsar, under_way)
+        assert third.broker_id in {await pulsar.owner(each) for each in await bundles_of(pulsar)}
+        other.process.terminate()
+        code, _, _ = await ended(other.process)
+    assert code == 0, (other.folder / "log").read_text()
+    assert "Traceback" not in (other.folder / "log").read_text()
+
+
+async def leads(beside: Beside) -> bool:
+    _, body = await beside.ask("/healthz")
+    return bool(body["leading"])
+
+
+async def bundles_of(pulsar: FakePulsar) -> list[str]:
+    return [f"lm/bench/{each}" for each in (await pulsar.bundles("lm/bench")).range_texts()]
+
+
+async def has_settled(pulsar: FakePulsar, under_way: Any) -> None:  # noqa: ANN401 - what is asked
+    """Nothing is under way any more, and somebody owns each bundle."""
+
+    async def is_over() -> bool:
+        owners = [await pulsar.owner(each) for each in await bundles_of(pulsar)]
+        return not await under_way() and None not in owners
+
+    await eventually(is_over, timeout_s=WITHIN_S)
+
+
+async def no_zookeeper_no_act(pulsar: FakePulsar, own: EmbeddedZooKeeper, beside: Beside, drained: str) -> None:
+    """While Pulsar's ZooKeeper is away nothing is asked of Pulsar; then it goes on."""
+    await asyncio.to_thread(own.kill)
+
+    async def is_not_ready() -> bool:
+        code, body = await beside.ask("/readyz")
+        return code == 503 and "Pulsar's ZooKeeper" in body["reason"]
+
+    await eventually(is_not_ready, timeout_s=WITHIN_S)
+    pulsar.asked.clear()
+    code, _ = await beside.ask(f"/loadbalance/v1/brokers/{drained}/drain", "PUT")
+    assert code == 202
+    status = await beside.status()
+    assert not status["acting"]
+    assert any("not all of Pulsar's records are known" in obstacle for obstacle in status["obstacles"])
+    await asyncio.sleep(2.0)  # a drain looks again each second
+    assert [asked for asked in pulsar.asked if asked.method != "GET"] == []
+    await asyncio.to_thread(own.start)
+    stores = [pulsar.operator, *(broker.store for broker in pulsar.brokers)]
+    await eventually(lambda: {each.state for each in stores} == {SessionState.CONNECTED}, timeout_s=WITHIN_S)
+
+    async def is_drained() -> bool:
+        return await pulsar.broker(drained).owned() == []
+
+    async def is_ready() -> bool:
+        return (await beside.ask("/readyz"))[0] == 200
+
+    await eventually(is_ready, timeout_s=WITHIN_S)
+    await eventually(is_drained, timeout_s=WITHIN_S)
+
+
+# What cannot be used
+
+
+ONE_AFTER_THE_OTHER = """
+import json, sys
+from loadmanager.cli import main
+
+for config in json.loads(sys.argv[1]):
+    sys.argv = ["loadmanager", "beside", f"--config={config}"]
+    try:
+        main()
+        code = 0
+    except SystemExit as end:
+        code = end.code
+    sys.stdout.flush()
+    print(f"ended with {code}", file=sys.stderr, flush=True)
+"""
+
+
+class NoPulsar(LoopbackServer):
+    """Answers as any web site does."""
+
+    def routes(self) -> list[web.RouteDef]:
+        async def hello(_: web.Request) -> web.Response:
+            return web.Response(text="<html>It works!</html>", content_type="text/html")
+
+        return [web.get("/{path:.*}", hello)]
+
+
+async def refusals(folder: Path, all_settings: Sequence[Mapping[str, object]]) -> list[tuple[int, str]]:
+    """With what exit code the command ends with each of these configurations, and what it says."""
+    configs = []
+    for number, settings in enumerate(all_settings):
+        config = folder / f"{number}.yaml"
+        given = {"webServicePort": 0, "folder": str(folder / "diary"), "metadataStoreConnectTimeoutMillis": 15_000}
+        config.write_text(yaml.safe_dump({**given, **settings}), encoding="utf-8")
+        configs.append(str(config))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        ONE_AFTER_THE_OTHER,
+        orjson.dumps(configs).decode(),
+        stdout=PIPE,
+        stderr=PIPE,
+        env=environment(),
+        cwd=folder,
+    )
+    code, _, errors = await ended(process, within_s=2 * WITHIN_S)
+    assert code == 0, errors
+    assert "Traceback" not in errors
+    found, said = [], ""
+    for line in errors.splitlines(keepends=True):
+        if line.startswith("ended with "):
+            found.append((int(line.removeprefix("ended with ")), said))
+            said = ""
+        else:
+            said += line
+    return found
+
+
+async def test_what_cannot_be_used_ends_it_with_a_sentence_that_says_where_and_what_to_do(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("wrong", encoding="utf-8")
+
+    def at(pulsar: FakePulsar, **more: object) -> dict[str, object]:
+        return {"pulsarMetadataStoreUrl": address_of(pulsar), "adminUrls": pulsar.urls, **more}
+
+    def address_of(pulsar: FakePulsar) -> str:
+        return f"zk:{zookeeper.connect_string}{chroot}-{pulsar.cluster}"
+
+    async with contextlib.AsyncExitStack() as stack:
+        names = ["rp", "other", "mixed", "closed"]
+        pulsar, other, mixed, closed = [
+            await stack.enter_async_context(a_pulsar(zookeeper, f"{chroot}-{name}", brokers=2, cluster=name))
+            for name in names
+        ]
+        site = await stack.enter_async_context(NoPulsar())
+        mixed.brokers[1].load_manager = f"{IMPL.replace('.impl', '.extensions')}.ExtensibleLoadManagerImpl"
+        await mixed.report()
+        closed.token = "right"
+        nobody, nowhere = f"http://127.0.0.1:{closed_port()}", f"zk:127.0.0.1:{closed_port()}"
+        same = address_of(pulsar).replace("127.0.0.1", "localhost")
+        await other.operator.ensure_path("/empty")
+        before = await everything(pulsar.operator)
+        cases: list[tuple[dict[str, object], int, list[str]]] = [
+            (
+                at(pulsar, pulsarMetadataStoreUrl=f"{address_of(other)}/empty"),
+                2,
+                [f"{address_of(other)}/empty: no Pulsar here", "give the metadataStoreUrl of its brokers"],
+            ),
+            (
+                at(pulsar, pulsarMetadataStoreUrl=f"{address_of(other)}/missing"),
+                1,
+                [f"pulsarMetadataStoreUrl {address_of(other)}/missing: the chroot", "leave it out if there is none"],
+            ),
+            (
+                at(pulsar, pulsarMetadataStoreUrl=nowhere, metadataStoreConnectTimeoutMillis=300),
+                1,
+                [f"pulsarMetadataStoreUrl {nowhere}"],
+            ),
+            (at(pulsar, adminUrls=[site.url]), 2, [f"adminUrls: {site.url}", "give the web service of a broker"]),
+            (at(pulsar, adminUrls=[nobody]), 1, [nobody]),
+            (
+                at(pulsar, adminUrls=other.urls),
+                2,
+                [f"adminUrls {other.urls[0]}: a broker of the cluster 'other'", "give brokers of the cluster"],
+            ),
+            (at(closed), 2, [f"adminUrls: {closed.urls[0]}", "answered 401", "token"]),
+            (at(closed, tokenFile=str(token)), 2, [f"adminUrls: {closed.urls[0]}", "answered 401", "token"]),
+            (
+                at(mixed),
+                2,
+                [f"{mixed.brokers[1].broker_id} has ExtensibleLoadManagerImpl", "give all brokers that one"],
+            ),
+            (at(pulsar, mode="act"), 2, ["stateStoreUrl: is required to act", "give a chroot of its own"]),
+            (at(pulsar, mode="act", stateStoreUrl=address_of(pulsar)), 2, ["stateStoreUrl: is the Pulsar's own"]),
+            (
+                at(pulsar, mode="act", stateStoreUrl=same),
+                2,
+                [f"stateStoreUrl {same}: this is a Pulsar's metadata", "give loadmanager a chroot of its own"],
+            ),
+        ]
+        found = await refusals(tmp_path, [settings for settings, _, _ in cases])
+        for (_, code, words), (ended_with, said) in zip(cases, found, strict=True):
+            assert ended_with == code, said
+            assert [word for word in words if word not in said] == [], said
+        assert {asked.method for each in (pulsar, other, mixed, closed) for asked in each.asked} == {"GET"}
+        assert await everything(pulsar.operator) == before
