@@ -42,7 +42,7 @@ def beside(tmp_path: Path) -> Iterator[Beside]:
 def test_every_command_in_the_documentation_ends_as_it_says(beside: Beside) -> None:
     url = beside.nodes[0].service_url
     runner = CliRunner(env={"LOADMANAGER_ADMIN_URL": url, "NO_COLOR": "1", "TERM": "dumb"})
-    names = {f"broker-{n}:8080": broker.broker_id for n, broker in enumerate(beside.pulsar.brokers, 1)}
+    names: dict[str, str] = {f"broker-{n}:8080": broker.broker_id for n, broker in enumerate(beside.pulsar.brokers, 1)}
     commands = COMMAND.findall(TEXT)
     assert len(commands) > 25
     for line, code in commands:
