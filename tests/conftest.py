@@ -1,6 +1,8 @@
 """Fixtures for every test: see `support/` for the builders and the real servers."""
 
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -8,6 +10,9 @@ from hypothesis import HealthCheck, settings
 from support.delays import Seed
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+# The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
+sys.path.append(str(Path(__file__).parents[1]))
 
 pytest_plugins = ["support.children", "support.zookeeper"]
 
