@@ -171,7 +171,7 @@ async def test_a_second_round_waits_for_reports_that_are_younger_than_the_moves_
     another = replace(step, bundle=(await beside.pulsar.broker(first.broker).owned())[0])
 
     def why_not() -> list[tuple[Reason, object]]:
-        return [(stop.verdict, stop.why["broker"]) for stop in node.hands.rails.stops_of_step(another)]
+        return [(stop.verdict, stop.why["broker"]) for stop in node.hands.rails.stops_of_steps([another])[0]]
 
     assert why_not() == [], "the moves of one round were decided on one picture"
     node.hands.rails.begin_round()
