@@ -48,6 +48,10 @@ class SeesBrokers(Protocol):
     @property
     def is_read_only(self) -> bool: ...
     @property
+    def policies_fault(self) -> str | None:
+        """What is wrong with what admins laid down about the cluster, None when all of it was read."""
+
+    @property
     def changed_s(self) -> float:
         """When a broker joined or left last, on the monotonic clock."""
 
@@ -134,6 +138,7 @@ class Rails:
             is_to_act=self._settings.mode == "act",
             is_whole=self._view.is_fresh,
             is_read_only=self._picture.is_read_only,
+            policies_fault=self._picture.policies_fault or "",
             open_moves=self._memory.open_moves,
             failures=acts.failures,
             moves_this_round=sum(at_s >= self._round_began_s for at_s in acts.began_s),
