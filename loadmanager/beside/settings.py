@@ -15,6 +15,9 @@ HISTORY = "history"
 
 _WHERE = "overrides"
 _DYNAMIC = frozenset(dynamic_keys())
+_STRATEGIES = tuple(
+    map(Settings.key, ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy"))
+)
 
 
 class PulsarSettings(LiveSettings):
@@ -42,6 +45,21 @@ class PulsarSettings(LiveSettings):
             self._dynamic = known
             self.theirs = usable_overrides(self._told, known)[0]
         return super().apply({key: text for key, text in known.items() if key not in self._forced})
+
+    @property
+    def doubt(self) -> str:
+        """Why Pulsar's leader may go by other strategies than `theirs` names, a sentence; empty without a reason."""
+        told = [key for key in _STRATEGIES if key in self._dynamic]
+        unknown = [fault for fault in self.faults if any(key in fault for key in _STRATEGIES)]
+        if told:
+            unknown.append(
+                f"{' and '.join(told)} was set by dynamic configuration, which a broker goes by from its next start on"
+            )
+        return (
+            f"Pulsar's own rounds may be others than they are worked out to be: {'; '.join(unknown)}."
+            if unknown
+            else ""
+        )
 
 
 def _forced(ours: BesideSettings) -> dict[str, str]:

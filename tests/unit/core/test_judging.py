@@ -310,6 +310,45 @@ def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice() -> None:
     assert only(bench.wait(17)).verdict.why["source"] == "c:8080"
 
 
+def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so() -> None:
+    bench = Bench()
+    bench.plan(0, [unload(OTHER)], said=[says("b:8080", SheddingReason.NO_BUNDLES)])
+    bench.move(HOT, A, B, 10)
+    bench.move(HOT, B, A, 130)
+    bench.move(HOT, A, B, 190)
+    bench.move(HOT, B, C, 250)
+    bench.wait(255)
+    assert [reason for _, reason in reasons(bench.said)] == [
+        JudgingReason.MOVED_ANOTHER,
+        JudgingReason.MOVED_BACK,
+        JudgingReason.MOVED_BACK,
+        JudgingReason.MOVED_UNSELECTED,
+    ]
+    assert bench.said[1].verdict.sentence() == (
+        "Pulsar moved it back from b:8080 to a:8080, which it had left 2 min before, 10 MiB/s, and we would not"
+    )
+    assert [each.verdict for each in bench.said[1].because] == [SheddingReason.NO_BUNDLES]
+
+
+def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pulsar_that_took_it() -> None:
+    bench = Bench()
+    bench.plan(0)
+    bench.move(HOT, A, B, 10)
+    bench.move(OTHER, A, B, 10, by_us=True)
+    bench.move(THIRD, A, B, 10)
+    bench.plan(60, [unload(HOT, B, A)])
+    bench.move(HOT, B, A, 70)
+    bench.move(OTHER, B, A, 70)
+    bench.plan(3_700)
+    bench.move(THIRD, B, A, 3_710)
+    bench.wait(3_715)
+    assert [reason for _, reason in reasons(bench.said[3:])] == [
+        JudgingReason.MOVED_AS_WE_WOULD,
+        JudgingReason.MOVED_ANOTHER,
+        JudgingReason.MOVED_UNSELECTED,
+    ]
+
+
 def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
     bench = Bench()
     bench.move(HOT, A, B, 100)
