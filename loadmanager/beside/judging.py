@@ -48,8 +48,8 @@ _MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class SettingsOfBoth:
-    """What Pulsar's own leader goes by, and what we plan by, and why the former may be otherwise, a sentence; asked anew
-    each time.
+    """What Pulsar's own leader goes by, what we plan by, and why the former may be otherwise, a sentence; each asked
+    anew each time.
     """
 
     theirs: Callable[[], Settings]

@@ -349,6 +349,13 @@ def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pul
     ]
 
 
+def test_one_that_was_not_seen_to_leave_again_has_another_first_owner() -> None:
+    bench = Bench()
+    bench.move(HOT, A, B, 10)
+    assert reasons(bench.move(HOT, None, C, 11)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
+    assert reasons(bench.wait(16)) == [(HOT, JudgingReason.FIRST_OWNER)]
+
+
 def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
     bench = Bench()
     bench.move(HOT, A, B, 100)
@@ -445,6 +452,7 @@ def test_two_rounds_without_any_effect_are_a_stall() -> None:
     assert [bench.plan(at_s, [], kept, sheds()) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [], kept, sheds()))
     assert (entry.reason, entry.because, bench.judging.stalled) == (JudgingReason.STALLED_ON_OWNER, (kept,), entry)
+    assert entry.load == 0
     assert entry.verdict.sentence() == (
         "Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of a:8080, and its placement chose"
         " their present owner each time. Nothing moves, and the same repeats for ever"
@@ -454,6 +462,12 @@ def test_two_rounds_without_any_effect_are_a_stall() -> None:
         " over, or let us act"
     )
     assert bench.plan(180, [], kept, sheds()) == []
+
+
+def test_a_round_of_ours_may_come_a_tenth_of_an_interval_early() -> None:
+    bench = Bench()
+    assert [bench.plan(at_s, [], stays(HOT)) for at_s in (0, 54, 113)] == [[], [], []]
+    assert reasons(bench.plan(114, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
 
 
 def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall() -> None:
