@@ -30,6 +30,7 @@ TOGETHER = {
     "tests/integration/test_image_steps.py::": "image",
     "tests/integration/test_pipeline_end_to_end.py::": "spark",
     "tests/pipeline/": "spark",
+    "tests/real_pulsar/": "pulsar",
 }
 """How the names of tests begin that run one after the other, in one process: they share something that takes long to
 make, or start so many processes that two of them at a time would be in each other's way.
