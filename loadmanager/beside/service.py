@@ -218,6 +218,7 @@ class BesideNode(Candidate):
         """Pulsar's store has something new."""
         self._admin.trust(_web_services(self.view))
         self.brokers.changed(self.intake.dynamic)
+        self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
         registered = frozenset(self.view.registrations.values())
         for each in self._registered - registered:
             self.judge.left(each, _now_ms())
