@@ -158,7 +158,7 @@ async def poll(store: ReadOnlyStore) -> None:
         while True:
             began_s = time.monotonic()
             await store.get_many(brokers)
-            await asyncio.gather(*map(store.children, namespaces))
+            await store.children_many(namespaces)
             await asyncio.sleep(max(0.0, began_s + 1.0 - time.monotonic()))
 
     asking = asyncio.create_task(ask())

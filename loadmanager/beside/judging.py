@@ -194,7 +194,10 @@ class Judge:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.tick(_now_ms())
+            try:
+                self.tick(_now_ms())
+            except Exception:
+                log.exception("moves_not_judged")
 
     async def _plan_as_pulsar(self, snapshot: Snapshot, theirs: Settings, wanted: list[str]) -> tuple[Plan, State]:
         try:
@@ -214,6 +217,9 @@ class Judge:
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
     def _said(self, entries: list[Entry]) -> None:
+        """Where we act, Pulsar's shedding is off: that it does not move what we want is nothing to tell."""
+        if self._is_acting:
+            entries = [entry for entry in entries if entry.reason is not JudgingReason.WE_ALONE_SHEDDING_OFF]
         self._unwritten += entries
         self._counts.update(entry.reason for entry in entries)
 

@@ -26,7 +26,7 @@ from loadmanager.core.leading.writing import Transition
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.core.ownership import IllegalTransitionError, Ownership, OwnershipState, Registration, Stamp
 from loadmanager.core.reasons import OwnershipReason
-from loadmanager.errors import BundleNotFoundError, NamespaceNotFoundError
+from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 
@@ -56,7 +56,7 @@ class FollowingLedger:
         """See the top; the ownership as the view has it then.
 
         Raises `RailError`, `IllegalTransitionError`, `BundleNotFoundError`, `NamespaceNotFoundError`, `NotLeaderError`,
-        or a `StoreError`.
+        `InvalidRecordError` where local policies cannot be read, or a `StoreError`.
         """
         name = BundleName(NamespaceName.parse_any(namespace), bundle_range)
         stamp = Stamp(self._election.get_term().epoch, time.time_ns() // 1_000_000, reason)
@@ -92,6 +92,9 @@ class FollowingLedger:
         return released
 
     def _must_pass(self, name: BundleName, released: Ownership) -> None:
+        fault = self._view.get_namespace(str(name.namespace)).unreadable
+        if fault is not None:
+            raise InvalidRecordError(fault)
         if str(name) in self._memory.acts.under_way:
             raise IllegalTransitionError(f"a move of {name} is about to begin already")
         try:

@@ -127,6 +127,12 @@ class PulsarIntake:
         """The class of each broker's load manager, of brokers whose record can be read."""
         return {name: entry.record.get("loadManagerClassName", "") for name, entry in self._view.brokers.items()}
 
+    @property
+    def policies_fault(self) -> str | None:
+        """What is wrong with what admins laid down about the cluster, None when all of it was read."""
+        faults = self._view.faults
+        return next((faults[path] for path in sorted(faults) if path.startswith(CLUSTERS)), None)
+
     def reports_at_s(self, broker: BrokerId) -> float | None:
         """When a broker made its last report, seconds since 1970 by its clock; None without one that can be read."""
         entry = self._view.brokers.get(broker)

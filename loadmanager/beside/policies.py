@@ -54,8 +54,12 @@ class ClusterPolicies:
         named = [self._cluster] if self._cluster else clusters
         if len(named) == 1 and named[0] in clusters:
             return named[0]
+        if not clusters:
+            raise InvalidRecordError(
+                f"{CLUSTERS}: no cluster is there: policies that a Pulsar keeps in a configuration store are not read"
+            )
         wanted = f"no cluster {self._cluster!r}" if self._cluster else "which cluster is it?"
-        raise InvalidRecordError(f"{CLUSTERS}: {wanted}: clusterName is one of: {', '.join(clusters) or 'none'}")
+        raise InvalidRecordError(f"{CLUSTERS}: {wanted}: clusterName is one of: {', '.join(clusters)}")
 
     def _put_isolation(self, path: str, znode: Znode | None) -> None:
         with self._faults.of(path):
@@ -68,14 +72,15 @@ class ClusterPolicies:
         before = self._view.laid_down.failure_domains
         domains: dict[str, FailureDomain] = {}
         for name, znode in read.items():
-            with self._faults.of(f"{root}/{name}"):
-                if name in before and znode is not None:
-                    domains[name] = before[name]
-                if znode is not None:
-                    domains[name] = decode_domain(znode.data, znode.path)
-        for path in [path for path in self._view.faults if path.startswith(f"{root}/")]:
-            if path.rpartition("/")[2] not in read:
-                del self._view.faults[path]
+            if znode is None:
+                continue
+            if name in before:
+                domains[name] = before[name]
+            with self._faults.of(znode.path):
+                domains[name] = decode_domain(znode.data, znode.path)
+        gone = {path for path in self._view.faults if path.startswith(f"{root}/")} - {f"{root}/{name}" for name in read}
+        for path in gone:
+            del self._view.faults[path]
         if domains != before:
             self._view.laid_down.failure_domains = domains
             self._has_changed = True

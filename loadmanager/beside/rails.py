@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from loadmanager.beside.remembering import ActsMemory
@@ -47,6 +47,10 @@ class SeesBrokers(Protocol):
     @property
     def is_read_only(self) -> bool: ...
     @property
+    def policies_fault(self) -> str | None:
+        """What is wrong with what admins laid down about the cluster, None when all of it was read."""
+
+    @property
     def changed_s(self) -> float:
         """When a broker joined or left last, on the monotonic clock."""
 
@@ -83,8 +87,16 @@ class Rails:
         self._told = told
         self._memory = memory
         self._namespaces = Namespaces(Patterns(settings.included_namespaces), Patterns(settings.excluded_namespaces))
+        self._left_out: dict[str, bool] = {}
         self._round_began_s = 0.0
         self._touched_s: Mapping[BrokerId, float] = {}
+
+    def left_out(self, namespaces: Iterable[str]) -> frozenset[str]:
+        """Those of the namespaces of which nothing is ever moved."""
+        for namespace in namespaces:
+            if namespace not in self._left_out:
+                self._left_out[namespace] = self._namespaces.why_left_out(namespace) is not None
+        return frozenset(namespace for namespace in namespaces if self._left_out[namespace])
 
     def begin_round(self) -> Sequence[Verdict]:
         """What stops the round that begins now. What was moved before is what its reports have to be younger than."""
@@ -129,6 +141,7 @@ class Rails:
             is_to_act=self._settings.mode == "act",
             is_whole=self._view.is_fresh,
             is_read_only=self._picture.is_read_only,
+            policies_fault=self._picture.policies_fault or "",
             open_moves=self._memory.open_moves,
             failures=acts.failures,
             moves_this_round=sum(at_s >= self._round_began_s for at_s in acts.began_s),

@@ -129,12 +129,12 @@ class PulsarReshaper:
         except NotLeaderError:
             raise
         except LoadManagerError:
-            await self._memory.split(is_made=False)
+            await self._memory.not_split()
             raise
         finally:
             self._under_way.discard(key)
-        await self._memory.split(is_made=True)
         self._made(it, owner, boundaries)
+        await self._memory.split(owner.broker)
 
     def _owner_of(self, name: BundleName) -> Registration:
         current = self._view.find_ownership(str(name))

@@ -68,9 +68,10 @@ class Beside:
         return node
 
     async def leader(self, **changes: Any) -> BesideNode:  # noqa: ANN401 - whatever a setting may be
-        """A process that leads, and has seen through what there was."""
+        """A process that leads, has seen through what there was, and has had its first round, however it went."""
         node = await self.start(**changes)
         await eventually(lambda: node.is_leading and not node.hands.memory.open_moves)
+        await eventually(lambda: node.shedding.cycles or node.shedding.cycles_failed)
         return node
 
     async def ask(self, node: BesideNode, method: str, path: str, **options: Any) -> Reply:  # noqa: ANN401 - aiohttp's

@@ -65,7 +65,8 @@ class BrokerFacts:
 @dataclass(frozen=True, slots=True)
 class Facts:
     """All that rails go by, at `now_s` of the wall clock. `open_moves` says why moves of earlier terms are not seen
-    through yet, or nothing; `quiet_for_s` is since when no broker has joined or left.
+    through yet, or nothing, and `policies_fault` what is wrong with policies; `quiet_for_s` is since when no broker has
+    joined or left.
     """
 
     now_s: float
@@ -75,6 +76,7 @@ class Facts:
     is_to_act: bool = True
     is_whole: bool = True
     is_read_only: bool = False
+    policies_fault: str = ""
     open_moves: str = ""
     failures: int = 0
     moves_this_round: int = 0
@@ -152,6 +154,8 @@ def _of_everything(facts: Facts, limits: Limits) -> Iterator[Verdict]:
         yield _stop(RailReason.MODE_IS_SHADOW)
     if not facts.is_whole:
         yield _stop(RailReason.PICTURE_INCOMPLETE)
+    if facts.policies_fault:
+        yield _stop(RailReason.POLICIES_UNKNOWN, why=facts.policies_fault)
     if facts.open_moves:
         yield _stop(RailReason.EARLIER_MOVES_OPEN, why=facts.open_moves)
     yield from _of_brokers(facts)

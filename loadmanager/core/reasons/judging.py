@@ -122,8 +122,8 @@ class JudgingReason(Reason):
     STALLED_UNEXPLAINED = entry(
         "stalled_unexplained",
         (
-            "Pulsar has stalled: for {rounds} rounds its strategy, as we work it out, would have moved {bundles}"
-            " of the bundles of {source}, and nothing was moved"
+            "Pulsar does not move what we expect of it: for {rounds} rounds its strategy, as we work it out, would"
+            " have moved {bundles} of the bundles of {source}, and nothing was moved"
         ),
         remedy=(
             "look into the log of Pulsar's leader: it goes by averages from before we looked, or makes no rounds at all"

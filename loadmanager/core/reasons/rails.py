@@ -21,6 +21,11 @@ class RailReason(Reason):
         "No move because what became of earlier moves is not known: {why}",
         remedy="wait until they were seen through, or say go on if they never will be",
     )
+    POLICIES_UNKNOWN = entry(
+        "policies_unknown",
+        "No move because not all of the cluster's policies are known: {why}",
+        remedy="mend what is written there; clusterName says which of several clusters it is",
+    )
     MOVE_CUT_SHORT = entry(
         "move_cut_short",
         "A move of an earlier term from {source} to {destination} was cut short: it is on {owner}",

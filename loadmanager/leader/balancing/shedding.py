@@ -163,7 +163,7 @@ class SheddingLoop:
             because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
             stops = self._rails.stops_of_step(step)
             if is_dry_run or stops:
-                self._show(step, [*stops, *because], term)
+                self._show(step, [*(_own(step, stops) or stops[:1]), *because], term)
             else:
                 unstopped.append((step, because))
         return unstopped
@@ -193,3 +193,8 @@ class SheddingLoop:
             self.cycles_failed += 1
             log.exception("moves_of_shedding_cycle_failed")
         self._desk.churn.memory_changed.set()
+
+
+def _own(step: Unload, stops: Sequence[Verdict]) -> Sequence[Verdict]:
+    """Those that stop this step alone: what stops all of them is said once, of the round."""
+    return [stop for stop in stops if stop.subject == step.bundle]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import time
 from collections.abc import Awaitable, Callable
 
 import structlog
@@ -67,7 +66,7 @@ class Rereading:
         while True:
             await self._wake.wait()
             await asyncio.sleep(_DEBOUNCE_S)
-            began_s = time.monotonic()
+            began_s = asyncio.get_running_loop().time()
             await self._read_batch()
             await self._stay_apart(began_s)
 
@@ -91,7 +90,7 @@ class Rereading:
             self._settled.notify_all()
 
     async def _stay_apart(self, began_s: float) -> None:
-        left_s = began_s + self._apart_s - time.monotonic()
+        left_s = began_s + self._apart_s - asyncio.get_running_loop().time()
         if left_s > 0:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left_s):

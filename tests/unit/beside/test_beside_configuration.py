@@ -75,6 +75,30 @@ def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None
     assert live.current.load_balancer_shedding_grace_period_minutes == 7
 
 
+def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excludes() -> None:
+    live = PulsarSettings(told(loadBalancerSheddingExcludedNamespaces="t/told"), settings())
+    excluded: list[set[str]] = []
+
+    def note() -> None:
+        excluded.append({*live.current.load_balancer_shedding_excluded_namespaces})
+
+    live.leave_out(frozenset({"lm/a", "lm/b"}))
+    note()
+    assert live.apply({"loadBalancerSheddingExcludedNamespaces": "t/dynamic,t/more"}) == []
+    note()
+    live.leave_out(frozenset({"lm/a"}))
+    note()
+    live.leave_out(frozenset())
+    note()
+    assert excluded == [
+        {"t/told", "lm/a", "lm/b"},
+        {"t/dynamic", "t/more", "lm/a", "lm/b"},
+        {"t/dynamic", "t/more", "lm/a"},
+        {"t/dynamic", "t/more"},
+    ]
+    assert live.theirs.load_balancer_shedding_excluded_namespaces == {"t/dynamic", "t/more"}
+
+
 @pytest.mark.parametrize("splits", [False, True])
 def test_whether_bundles_are_split_is_said_by_one_key_and_none_are_merged(*, splits: bool) -> None:
     others = {

@@ -130,6 +130,13 @@ async def test_pulsars_round_goes_by_its_own_settings() -> None:
     assert "stalled" not in bench.text()
 
 
+async def test_where_we_act_it_is_nothing_to_tell_that_pulsars_shedding_is_off() -> None:
+    bench = Bench({"loadBalancerSheddingEnabled": False}, is_acting=True)
+    for minute in range(3):
+        await bench.round(minute)
+    assert (bench.text(), bench.diary.records(9), bench.judge.counters()) == ("", [], [])
+
+
 async def test_a_strategy_of_pulsars_that_is_not_known_is_said() -> None:
     bench = Bench()
     planner = replace(bench.theirs.planner_settings(), shedding_strategy="org.example.OurOwn")
@@ -269,14 +276,21 @@ async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing
 ) -> None:
     bench = Bench()
     ticks: list[int] = []
+
+    def tick(now_ms: int) -> None:
+        ticks.append(now_ms)
+        raise ValueError("out of order")
+
     monkeypatch.setattr(judging, "_TICK_S", 0.001)
-    monkeypatch.setattr(bench.judge, "tick", ticks.append)
+    monkeypatch.setattr(bench.judge, "tick", tick)
     running = asyncio.create_task(bench.judge.run())
     bench.judge.planned(*bench.at(0)[:1], None)  # type: ignore[arg-type]
     bench.judge.planned(*bench.at(1))
     await eventually(lambda: "loadmanager_beside_max_over_mean" in bench.gauges())
-    await eventually(lambda: ticks)
+    await eventually(lambda: len(ticks) > 1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert "round_not_judged" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "round_not_judged" in said
+    assert "moves_not_judged" in said

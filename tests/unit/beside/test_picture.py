@@ -332,7 +332,7 @@ async def test_dynamic_configuration_holds_and_what_cannot_be_used_is_said(pulsa
     [
         (None, ["c1", "c2"], "which cluster is it?: clusterName is one of: c1, c2"),
         ("c3", ["c1", "global"], "no cluster 'c3': clusterName is one of: c1"),
-        (None, [], "which cluster is it?: clusterName is one of: none"),
+        (None, [], "no cluster is there: policies that a Pulsar keeps in a configuration store are not read"),
     ],
 )
 async def test_of_which_cluster_the_policies_are_has_to_be_known(

@@ -227,7 +227,7 @@ def test_a_bundle_that_nobody_asks_for_is_without_an_owner() -> None:
     bench.move(HOT, A, None, 10)
     assert bench.wait(39.9) == []
     entry = only(bench.wait(40))
-    assert (entry.reason, entry.verdict.why["seconds"]) == (JudgingReason.LEFT_WITHOUT_OWNER, 30)
+    assert (entry.reason, entry.verdict.why["seconds"], entry.because) == (JudgingReason.LEFT_WITHOUT_OWNER, 30, ())
     assert bench.move(HOT, None, B, 50) == []
     assert reasons(bench.wait(55)) == [(HOT, JudgingReason.FIRST_OWNER)]
 

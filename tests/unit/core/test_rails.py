@@ -62,6 +62,11 @@ STOPPED_BY: list[tuple[Facts, Reason, str]] = [
         "No move because not all of Pulsar's records are known at the moment",
     ),
     (
+        replace(FACTS, policies_fault="/admin/clusters/c: not JSON"),
+        RailReason.POLICIES_UNKNOWN,
+        "No move because not all of the cluster's policies are known: /admin/clusters/c: not JSON",
+    ),
+    (
         replace(FACTS, open_moves="they are being looked at"),
         RailReason.EARLIER_MOVES_OPEN,
         "No move because what became of earlier moves is not known: they are being looked at",
@@ -141,6 +146,11 @@ def test_what_stops_everything_stops_rounds_and_splits_and_moves_whoever_wants_t
 @pytest.mark.parametrize("facts", [replace(FACTS, quiet_for_s=60.0), replace(FACTS, failures=2)])
 def test_up_to_the_limit_nothing_is_stopped(facts: Facts) -> None:
     assert stops_of_round(facts, LIMITS) == stops_of_move(facts, LIMITS, MOVE) == []
+
+
+def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
+    one = replace(LIMITS, failures_until_stop=1, moves_per_round=1, moves_per_hour=1)
+    assert stops_of_round(FACTS, one) == stops_of_move(FACTS, one, MOVE) == []
 
 
 def test_a_class_without_its_package_is_the_same_class() -> None:
@@ -290,6 +300,7 @@ _FACTS = st.builds(
     is_to_act=st.sampled_from([True, True, False]),
     is_whole=st.sampled_from([True, True, False]),
     is_read_only=st.sampled_from([False, False, True]),
+    policies_fault=st.sampled_from(["", "", "why"]),
     open_moves=st.sampled_from(["", "", "why"]),
     failures=st.integers(0, 4),
     moves_this_round=st.integers(0, 12),
@@ -312,6 +323,7 @@ def test_no_move_passes_while_anything_is_not_as_it_has_to_be(facts: Facts, move
         and facts.is_whole
         and not facts.is_read_only
         and not facts.open_moves
+        and not facts.policies_fault
         and facts.failures < 3
         and facts.quiet_for_s >= 60
         and facts.pulsars_leader in facts.brokers

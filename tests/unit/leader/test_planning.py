@@ -368,12 +368,17 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         def shown() -> list[str]:
             return [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "would_unload"]
 
-        rails.rounds = [Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False)]
+        rails.rounds = [
+            Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False),
+            Verdict("cluster", RailReason.MODE_IS_SHADOW, acted=False),
+        ]
         (step,) = (await shedding.cycle()).steps
         assert shown()[0].startswith("No move because Pulsar's policies are read-only: ")
         assert " because usage 95 %" in shown()[0]
+        assert "shadow" not in shown()[0], "the first is enough"
         (said,) = [each for each in node.journal.recent(100) if each["kind"] == "rail"]
         assert (said["subject"], said["reason"]) == ("cluster", "policies_read_only")
+        assert "mode is shadow" in said["sentence"], "all of them"
 
         rails.rounds = []
         rails.steps = {step.bundle: [Verdict(step.bundle, RailReason.ROUND_IS_FULL, acted=False)]}
