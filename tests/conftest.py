@@ -11,7 +11,8 @@ from support.delays import Seed
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-sys.path.append(str(Path(__file__).parents[1]))  # for `examples`, which nobody installs; behind all else
+# The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
+sys.path.append(str(Path(__file__).parents[1]))
 
 pytest_plugins = ["support.children", "support.zookeeper"]
 
