@@ -1,12 +1,14 @@
 """What each broker says that it goes by: asked of each life of it, and again when dynamic configuration has changed.
 
 A broker's settings are those of its file under what dynamic configuration overrides; both are in its answer. So nobody
-needs to ask a thousand brokers before each round.
+needs to ask a thousand brokers before each round. But a broker hears of a change when it does, perhaps after we have
+asked: what it says within half a minute of one is asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from typing import Protocol
@@ -27,6 +29,7 @@ log = structlog.get_logger(__name__)
 _AT_A_TIME = 8
 _AGAIN_S = 10.0
 _STALE_S = 600.0
+_HEARD_WITHIN_S = 30.0
 _ON = "true"
 _INTERVAL = "loadBalancerReportUpdateMaxIntervalMinutes"
 _DEFAULT_MINUTES = 15.0
@@ -45,6 +48,7 @@ class AskedBrokers:
         self._view = view
         self._told: dict[Registration, tuple[float, BrokerSettings]] = {}
         self._dynamic: Mapping[str, str] = {}
+        self._changed_s = -math.inf
         self._wake = asyncio.Event()
         self.faults: dict[BrokerId, str] = {}
 
@@ -52,6 +56,7 @@ class AskedBrokers:
         """Brokers may have come or gone, or Pulsar's dynamic configuration may have changed."""
         if dynamic != self._dynamic:
             self._dynamic = dict(dynamic)
+            self._changed_s = time.monotonic()
             self._told.clear()
         self._wake.set()
 
@@ -71,11 +76,11 @@ class AskedBrokers:
         registered = set(self._view.registrations.values())
         self._told = {each: told for each, told in self._told.items() if each in registered}
         self.faults = {broker: fault for broker, fault in self.faults.items() if broker in self._view.registrations}
-        due_s = time.monotonic() - _STALE_S
+        now_s = time.monotonic()
         turns = asyncio.Semaphore(_AT_A_TIME)
         unasked = sorted(registered, key=lambda each: each.broker)
         await asyncio.gather(
-            *(self._ask(each, turns) for each in unasked if each not in self._told or self._told[each][0] < due_s)
+            *(self._ask(each, turns) for each in unasked if each not in self._told or self._is_due(each, now_s))
         )
 
     @property
@@ -99,6 +104,11 @@ class AskedBrokers:
     def switched_on(self) -> list[str]:
         """The keys by which some broker would move or split bundles by itself."""
         return [key for key in SWITCHES if self._with(key)]
+
+    def _is_due(self, registration: Registration, now_s: float) -> bool:
+        told_s, _ = self._told[registration]
+        may_be_of_before = told_s < self._changed_s + _HEARD_WITHIN_S
+        return now_s - told_s >= (_AGAIN_S if may_be_of_before else _STALE_S)
 
     def _with(self, key: str) -> list[BrokerId]:
         """Those where a switch is on, as it is by default."""
