@@ -269,7 +269,8 @@ def test_killed_in_the_middle_of_a_move_the_next_one_sees_it_through(
 ) -> None:
     destination = next(each for each in cluster.brokers[1:] if each != operator.leader())
     bundle = operator.bundles_of(skew.namespace)[0]
-    beside = start(overrides={})  # no round of its own for a minute
+    asked = [each.web_url for each in cluster.brokers if each != destination]
+    beside = start(overrides={}, adminUrls=asked)  # no round of its own for a minute
     cluster.pause(destination)  # it can take nothing, so the move cannot end
     try:
         pin = f"/loadbalance/v1/bundles/{skew.namespace}/{bundle}/pin"
