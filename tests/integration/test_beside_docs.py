@@ -18,7 +18,8 @@ from loadmanager.cli.admin import admin
 from loadmanager.config import BesideSettings, load_settings
 from loadmanager.core.reasons import RailReason
 
-TEXT = (Path(__file__).parents[2] / "docs" / "beside-pulsar.md").read_text(encoding="utf-8")
+TOP = Path(__file__).parents[2]
+TEXT = (TOP / "docs" / "beside-pulsar.md").read_text(encoding="utf-8")
 COMMAND = re.compile(r"^\$ loadmanager admin (.+?)(?:  # ends with (\d))?$", re.MULTILINE)
 CONFIGURATION = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 NAMESPACE = "shop/orders"
@@ -75,6 +76,13 @@ def test_every_metric_of_its_own_is_in_it(beside: Beside) -> None:
     assert samples
     missing = [name for name, *_ in samples if name not in TEXT]
     assert missing == []
+
+
+def test_every_warning_in_the_log_is_in_it() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (TOP / "loadmanager" / "beside").glob("*.py"))
+    events = set(re.findall(r'log\.(?:warning|error)\(\s*"(\w+)"', sources))
+    assert len(events) > 5
+    assert [event for event in sorted(events) if f"`{event}`" not in TEXT] == []
 
 
 def test_every_limit_has_its_default_in_it() -> None:
