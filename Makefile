@@ -3,7 +3,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo pipeline-demo test soak protocol test-pipeline test-pulsar mutation check lint bench format clean
+.PHONY: help demo pulsar-demo pipeline-demo test soak protocol test-pipeline test-pulsar mutation check lint bench format clean
 
 # Test processes side by side: more than there are cores, since tests with processes of their own mostly wait for them,
 # the longest of them one after the other in one worker.
@@ -24,6 +24,9 @@ help: ## What can be made
 
 demo: $(VENV)/.for-running ## A cluster on this machine: ZooKeeper, load managers, brokers, load
 	$(BIN)/loadmanager demo $(ARGS)
+
+pulsar-demo: $(VENV)/.for-development ## Pulsar's own shedder, then loadmanager beside, on a real Pulsar (needs a JDK, Maven)
+	$(BIN)/python -m examples.pulsar.demo $(ARGS)
 
 # The history of a cluster, such as /var/lib/loadmanager/history; without one that of a demo is recorded first.
 HISTORY ?=

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -44,6 +45,8 @@ def find_tools() -> Tools:
         java = get_java({CHOICE_VARIABLE: "system", **os.environ}).executable
     except EmbeddedServerError:
         lacking.append(f"a JDK of version {MIN_JAVA_VERSION} or newer (java on the PATH)")
+    if importlib.util.find_spec("pulsar") is None:
+        lacking.append("Pulsar's client (pip install pulsar-client)")
     if lacking:
         raise NotPossibleHereError(f"needs: {', '.join(lacking)}")
     assert maven is not None

@@ -48,10 +48,13 @@ _MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class SettingsOfBoth:
-    """What Pulsar's own leader goes by, and what we plan by; asked anew each time."""
+    """What Pulsar's own leader goes by, what we plan by, and why the former may be otherwise, a sentence; each asked
+    anew each time.
+    """
 
     theirs: Callable[[], Settings]
     ours: Callable[[], Settings]
+    doubt: Callable[[], str] = str
 
 
 class Judge:
@@ -87,6 +90,7 @@ class Judge:
         self._written_ms = 0
         self._began_ms: int | None = None
         self._is_verdict_given = False
+        self._doubt = ""
         self._counts: Counter[JudgingReason] = Counter()
 
     def planned(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -140,6 +144,9 @@ class Judge:
         interval_ms = round(theirs.load_balancer_shedding_interval_minutes * _MS_PER_MINUTE)
         self._said(judging.step(Rounds(at_ms, plan, pulsars, loads, interval_ms)))
         self._began_ms = at_ms if self._began_ms is None else self._began_ms
+        doubt, self._doubt = self._doubt, self._settings.doubt()
+        if self._doubt not in ("", doubt):
+            self._diary.remark(at_ms, self._doubt)
         self._write(at_ms)
 
     def _write(self, at_ms: int) -> None:
@@ -194,7 +201,10 @@ class Judge:
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(_TICK_S)
-            self.tick(_now_ms())
+            try:
+                self.tick(_now_ms())
+            except Exception:
+                log.exception("moves_not_judged")
 
     async def _plan_as_pulsar(self, snapshot: Snapshot, theirs: Settings, wanted: list[str]) -> tuple[Plan, State]:
         try:
@@ -214,6 +224,9 @@ class Judge:
         return float(short[row, THROUGHPUT_IN] + short[row, THROUGHPUT_OUT])
 
     def _said(self, entries: list[Entry]) -> None:
+        """Where we act, Pulsar's shedding is off: that it does not move what we want is nothing to tell."""
+        if self._is_acting:
+            entries = [entry for entry in entries if entry.reason is not JudgingReason.WE_ALONE_SHEDDING_OFF]
         self._unwritten += entries
         self._counts.update(entry.reason for entry in entries)
 

@@ -36,11 +36,12 @@ log = structlog.get_logger(__name__)
 
 _LOOK_AGAIN_S = 0.2
 _SHORTEST_S = 0.1
+_TOO_MUCH_TO_DO = 429
 _FAULTS_OF_ITS_OWN = 500
 
 
 class PulsarOwners:
-    """The brokers of a Pulsar, asked through its REST. `picture` and `admin` are whoever starts them to close."""
+    """The brokers of a Pulsar, asked through its REST. `picture` and `admin` are closed by who made them."""
 
     def __init__(self, picture: SeesOwners, admin: MovesBundles, election: Leads) -> None:
         self._picture = picture
@@ -61,7 +62,7 @@ class PulsarOwners:
             owner = _broker(self._picture.owners.get(str(name)))
             return Refusal(f"after {patience_s:.1f} s {owner or 'nobody'} has it", is_final=True)
         except PulsarRefusedError as error:
-            return Refusal(str(error), is_final=error.status < _FAULTS_OF_ITS_OWN)
+            return Refusal(str(error), is_final=not _may_pass(error))
         except (PulsarUnreachableError, StoreError, InvalidRecordError) as error:
             return Refusal(str(error))
 
@@ -88,10 +89,15 @@ class PulsarOwners:
         except PulsarUnreachableError as error:
             log.info("bundle_not_placed", bundle=str(name), error=str(error))
         except PulsarRefusedError as error:
-            if error.status < _FAULTS_OF_ITS_OWN:
+            if not _may_pass(error):
                 raise
             log.info("bundle_not_placed", bundle=str(name), error=str(error))
 
 
 def _broker(owner: Registration | None) -> BrokerId | None:
     return None if owner is None else owner.broker
+
+
+def _may_pass(error: PulsarRefusedError) -> bool:
+    """Whether Pulsar may do it if it is asked again."""
+    return error.status == _TOO_MUCH_TO_DO or error.status >= _FAULTS_OF_ITS_OWN

@@ -91,9 +91,14 @@ class ActsMemory:
         )
         await self._write_patiently()
 
-    async def split(self, *, is_made: bool) -> None:
-        """A split was made, or it failed; written as the end of a move is. Raises `NotLeaderError`."""
-        self.acts = self.acts.split(is_made=is_made, failures_until_stop=self._failures_until_stop)
+    async def split(self, owner: BrokerId) -> None:
+        """A bundle of this owner was split; written as the end of a move is. Raises `NotLeaderError`."""
+        self.acts = self.acts.split(owner, time.time(), failures_until_stop=self._failures_until_stop)
+        await self._write_patiently()
+
+    async def not_split(self) -> None:
+        """A split has failed; as above."""
+        self.acts = self.acts.not_split()
         await self._write_patiently()
 
     async def go_on(self) -> None:

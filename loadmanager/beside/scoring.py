@@ -27,12 +27,15 @@ class ScoringError(LoadManagerError):
 
 async def ask(question: Question, longest_s: float = LONGEST_S, command: tuple[str, ...] = ()) -> Answer:
     """Have it worked out. Raises `ScoringError`."""
-    process = await asyncio.create_subprocess_exec(
-        *(command or (sys.executable, "-m", "loadmanager.whatif.scoring")),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *(command or (sys.executable, "-m", "loadmanager.whatif.scoring")),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+    except OSError as error:
+        raise ScoringError(f"no process can be started for it: {error}") from None
     try:
         async with asyncio.timeout(longest_s):
             output, errors = await process.communicate(orjson.dumps(question))

@@ -43,7 +43,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
-from loadmanager.leader.scraping import scrape_of_moves, splits_of
+from loadmanager.leader.scraping import scrape_of_moves, split_counters, splits_of
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
@@ -118,7 +118,7 @@ class BesideNode(Candidate):
 
     def _make_judge(self, seed: int) -> Judge:
         live, where = self.live, Where(self.settings.folder, self.service_url)
-        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current)
+        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current, lambda: live.doubt)
         return Judge(
             both,
             self.diary,
@@ -159,7 +159,8 @@ class BesideNode(Candidate):
             return f"the session with Pulsar's ZooKeeper is {self._pulsar.state}"
         if not self.view.is_fresh:
             return "Pulsar's cluster is being read again after a reconnection"
-        return super().why_not_ready()
+        why_not = super().why_not_ready()
+        return f"stateStoreUrl: {why_not}" if why_not and self.store.state is not SessionState.CONNECTED else why_not
 
     def status(self) -> BesideStatus:
         """How this process stands, and what keeps it from acting."""
@@ -188,8 +189,9 @@ class BesideNode(Candidate):
 
     def scrape(self) -> Scrape:
         """What this process counts at this moment; called on the event loop."""
-        counted = scrape_of_moves(self, self.judge.counters(), self.judge.gauges())
-        return replace(counted, splits=splits_of(self.hands.reshaper))
+        reshaper, reshaping = self.hands.reshaper, self.hands.reshaping
+        counters = [*self.judge.counters(), *split_counters(reshaper, reshaping)]
+        return replace(scrape_of_moves(self, counters, self.judge.gauges()), splits=splits_of(reshaper))
 
     async def _give_back(self) -> None:
         """Let Pulsar balance again as it did; if that cannot be had now, it is said how, and the next one does it."""
@@ -216,6 +218,7 @@ class BesideNode(Candidate):
         """Pulsar's store has something new."""
         self._admin.trust(_web_services(self.view))
         self.brokers.changed(self.intake.dynamic)
+        self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
         registered = frozenset(self.view.registrations.values())
         for each in self._registered - registered:
             self.judge.left(each, _now_ms())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadmanager.config import BesideSettings, Settings, dynamic_keys, text_of
+from loadmanager.core.settings import KEYS
 from loadmanager.decide.broker_settings import BrokerSettings
 from loadmanager.decide.settings import settings_for, usable_settings
 from loadmanager.leader.picture.live_settings import LiveSettings
@@ -14,7 +15,11 @@ HISTORY = "history"
 """The folder of the recorded history, in the folder of the process."""
 
 _WHERE = "overrides"
+_EXCLUDED = KEYS["shedding_excluded_namespaces"]
 _DYNAMIC = frozenset(dynamic_keys())
+_STRATEGIES = tuple(
+    map(Settings.key, ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy"))
+)
 
 
 class PulsarSettings(LiveSettings):
@@ -31,6 +36,7 @@ class PulsarSettings(LiveSettings):
         settings_for(ours.overrides, _WHERE)
         self._told = settings_for(texts, _WHERE)
         self._dynamic: Mapping[str, str] = {}
+        self._left_out: frozenset[str] = frozenset()
         self.theirs = self._told
         """What Pulsar's own leader goes by: nothing is forced or overridden."""
         super().__init__(settings_for({**texts, **self._forced, **_of_process(told.cluster, ours)}, _WHERE))
@@ -41,7 +47,35 @@ class PulsarSettings(LiveSettings):
         if known != self._dynamic:
             self._dynamic = known
             self.theirs = usable_overrides(self._told, known)[0]
-        return super().apply({key: text for key, text in known.items() if key not in self._forced})
+        return self._apply()
+
+    def leave_out(self, namespaces: frozenset[str]) -> None:
+        """Have nothing shed of these, which rails would stop, so that other bundles are chosen in their place."""
+        if namespaces != self._left_out:
+            self._left_out = namespaces
+            self._apply()
+
+    def _apply(self) -> list[str]:
+        overrides = {key: text for key, text in self._dynamic.items() if key not in self._forced}
+        if self._left_out:
+            excluded = usable_overrides(self.base, overrides)[0].load_balancer_shedding_excluded_namespaces
+            overrides[_EXCLUDED] = text_of(excluded | self._left_out)
+        return super().apply(overrides)
+
+    @property
+    def doubt(self) -> str:
+        """Why Pulsar's leader may go by other strategies than `theirs` names, a sentence; empty without a reason."""
+        told = [key for key in _STRATEGIES if key in self._dynamic]
+        unknown = [fault for fault in self.faults if any(key in fault for key in _STRATEGIES)]
+        if told:
+            unknown.append(
+                f"{' and '.join(told)} was set by dynamic configuration, which a broker goes by from its next start on"
+            )
+        return (
+            f"Pulsar's own rounds may be others than they are worked out to be: {'; '.join(unknown)}."
+            if unknown
+            else ""
+        )
 
 
 def _forced(ours: BesideSettings) -> dict[str, str]:

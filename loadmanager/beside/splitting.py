@@ -2,8 +2,8 @@
 
     what is found                          then
     -------------                          ----
-    it is no bundle any more, or its       an error, and Pulsar is not asked
-    owner is another, or it is on its way
+    it is no bundle any more, or           an error, and Pulsar is not asked
+    nobody's, or on its way
     a rail stops it                        `would_split`, with what stops it: so it is in shadow
     else                                   Pulsar is asked, at our boundaries if its brokers take positions, else by
                                            the algorithm that is their default
@@ -129,12 +129,12 @@ class PulsarReshaper:
         except NotLeaderError:
             raise
         except LoadManagerError:
-            await self._memory.split(is_made=False)
+            await self._memory.not_split()
             raise
         finally:
             self._under_way.discard(key)
-        await self._memory.split(is_made=True)
         self._made(it, owner, boundaries)
+        await self._memory.split(owner.broker)
 
     def _owner_of(self, name: BundleName) -> Registration:
         current = self._view.find_ownership(str(name))

@@ -100,17 +100,21 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
     )
 
 
+def split_counters(reshaper: CountingSplits, reshaping: ReshapingLoop) -> list[Sample]:
+    """What rounds of splits and merges have come to."""
+    split, none = {"metric": "bundlesSplit"}, dict[str, str]()
+    done = reshaper.splits.total() - reshaper.splits[SplitReason.ADMIN_SPLIT]
+    return [
+        ("pulsar_lb_bundles_split", "Bundles that the leader has split by itself.", split, done),
+        ("loadmanager_reshaping_rounds", "Looks for bundles to split or merge.", none, reshaping.rounds),
+        ("loadmanager_reshaping_rounds_failed", "Looks that ended in an error.", none, reshaping.rounds_failed),
+    ]
+
+
 def _owner_counters(node: CountingOwners) -> list[Sample]:
     none = dict[str, str]()
     return [
-        (
-            "pulsar_lb_bundles_split",
-            "Bundles that the leader has split by itself.",
-            {"metric": "bundlesSplit"},
-            node.reshaper.automatic_splits,
-        ),
-        ("loadmanager_reshaping_rounds", "Looks for bundles to split or merge.", none, node.reshaping.rounds),
-        ("loadmanager_reshaping_rounds_failed", "Looks that ended in an error.", none, node.reshaping.rounds_failed),
+        *split_counters(node.reshaper, node.reshaping),
         ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
         (
             "loadmanager_invariants_violated",

@@ -9,6 +9,9 @@ A row is rejected, with the first of these reasons that holds:
     duplicate    the same report (epoch, sequence) has it already, in the same or another file
 
 Of duplicates that of the first file by name stays. Rejected rows are kept as they are, with their reason and file.
+
+A broker of Pulsar's that does not know the speed of its network says that the limit of a bandwidth is below 0. That is
+no fault of the row: what is not known counts as 0 of 0, as wherever decisions are made.
 """
 
 from __future__ import annotations
@@ -38,6 +41,8 @@ _KEYS = {BROKER_REPORTS: ORDER, BUNDLE_REPORTS: (*ORDER, *BUNDLE_KEY)}
 """What a row is the only one of."""
 
 _RATES = METRICS[:2]
+
+_BANDWIDTHS = tuple((f"{name}_usage", f"{name}_limit") for name in ("bandwidth_in", "bandwidth_out"))
 
 
 class Cleaned(NamedTuple):
@@ -88,7 +93,7 @@ def _cleaned(rows: DataFrame, table: str, impossible: Sequence[Column]) -> Clean
     seen = Observation()
     counted = judged.observe(seen, f.count("reason").alias("rejected"))
     return Cleaned(
-        counted.where(f.col("reason").isNull()).select(*columns),
+        counted.where(f.col("reason").isNull()).withColumns(_known(table)).select(*columns),
         judged.where(f.col("reason").isNotNull()).select(*columns, "file", "reason"),
         seen,
     )
@@ -108,7 +113,7 @@ def _reason(table: str, impossible: Sequence[Column]) -> Column:
     rules = {
         "missing": [f.col(name).isNull() for name in first],
         "not_a_number": [f.isnan(name) | (f.abs(name) == float("inf")) for name in doubles],
-        "negative": [f.col(name) < 0 for name in figures],
+        "negative": [_known(table).get(name, f.col(name)) < 0 for name in figures],
         "impossible": [f.col("at_ms") < 0, *_beyond(table), *impossible],
     }
     reason = f.lit(None).cast("string")
@@ -116,6 +121,14 @@ def _reason(table: str, impossible: Sequence[Column]) -> Column:
         if rules[name]:
             reason = f.when(reduce(or_, rules[name]), name).otherwise(reason)
     return reason
+
+
+def _known(table: str) -> dict[str, Column]:
+    """Bandwidths, 0 where the broker does not know their limit."""
+    pairs = _BANDWIDTHS if table == BROKER_REPORTS else ()
+    return {
+        name: f.when(f.col(limit) < 0, 0.0).otherwise(f.col(name)) for usage, limit in pairs for name in (usage, limit)
+    }
 
 
 def _beyond(table: str) -> list[Column]:

@@ -179,7 +179,7 @@ async def test_a_bundle_above_a_limit_is_split_by_itself_until_it_is_not(fleet: 
 
     await eventually(lambda: most_topics() <= 4, timeout_s=60)
     await nothing_was_disturbed(fleet)
-    await eventually(lambda: fleet.leader.node.reshaper.automatic_splits == len(fleet.state().bundles) - 1)
+    await eventually(lambda: fleet.leader.node.reshaper.splits.total() == len(fleet.state().bundles) - 1)
     rounds = fleet.leader.node.reshaping.rounds
     await eventually(lambda: fleet.leader.node.reshaping.rounds > rounds + 5)
     assert most_topics() >= 3

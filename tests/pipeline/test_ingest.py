@@ -127,6 +127,16 @@ def test_a_broker_that_says_what_cannot_be_is_rejected(
     assert [each["reason"] for each in rows_of(cleaned.rejected)] == [reason]
 
 
+def test_a_bandwidth_that_a_broker_of_pulsars_does_not_know_is_none(spark: SparkSession, tmp_path: Path) -> None:
+    frame = HistoryTables(spark, history_of(tmp_path, [(0, reported("a", {}))])).frame(BROKER_REPORTS, with_file=True)
+    (row,) = rows_of(frame)
+    unknown = {"bandwidth_in_usage": -1.0, "bandwidth_in_limit": -1.0, "bandwidth_out_limit": -1_000.0}
+    cleaned = clean_broker_reports(spark.createDataFrame([tuple({**row, **unknown}.values())], frame.schema))
+    (clean,) = rows_of(cleaned.clean)
+    assert [clean[name] for name in unknown] == [0.0, 0.0, 0.0]
+    assert cleaned.rejected.count() == 0
+
+
 def test_files_that_were_left_out_are_told_with_the_rejected_rows(spark: SparkSession) -> None:
     none = clean_bundle_reports(bundle_rows(spark, {})).rejected
     (row,) = rows_of(rejected_rows({BUNDLE_REPORTS: none}, [FileFault(BUNDLE_REPORTS, "/x.parquet", "damaged")]))

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kazoo.exceptions import NodeExistsError
 from support.pulsar import LeaderLog, Writers, read_dump, run_loadmanager
 from support.waiting import eventually_sync
 
@@ -14,7 +15,7 @@ from examples.pulsar.admin import demand
 from examples.pulsar.cluster import PulsarCluster
 from examples.pulsar.operations import Operator
 from examples.pulsar.skew import RunningLoad, Skew
-from examples.pulsar.znodes import Znode, read_tree
+from examples.pulsar.znodes import Znode, looking_at, read_tree
 
 pytestmark = [pytest.mark.pulsar, pytest.mark.timeout(900)]
 
@@ -139,6 +140,23 @@ def test_what_writes_refuses_a_pulsars_root(cluster: PulsarCluster, tmp_path: Pa
     assert writers.others()
     assert writers.changes_by_others() == []
     assert set(read_tree(cluster.zookeeper)) >= before - {path for path in before if path.startswith("/counters")}
+
+
+def test_whatever_another_session_writes_is_seen(cluster: PulsarCluster) -> None:
+    writers = Writers.watch(cluster)
+    with looking_at(cluster.zookeeper) as client:
+        client.create("/of-a-test", b"1")
+        client.set("/of-a-test", b"2")
+        with pytest.raises(NodeExistsError):
+            client.create("/of-a-test")
+        client.delete("/of-a-test")
+        several = client.transaction()
+        several.create("/of-a-test")
+        several.delete("/of-a-test")
+        several.commit()
+    seen = [(each.kind, each.path) for each in writers.changes_by_others()]
+    assert seen[:2] == [("create", "/of-a-test"), ("set", "/of-a-test")]
+    assert seen[-2:] == [("delete", "/of-a-test"), ("several", "")]
 
 
 def test_reading_writes_nothing(cluster: PulsarCluster) -> None:

@@ -7,7 +7,7 @@
     ended: landed       - the move                   source, destination     0, unless they were too many
     ended: did not      - the move                   source, where it is     + 1
     ended: cancelled    - the move                   source, where it is     (stay)
-    split: made                                                              0, unless they were too many
+    split: made                                      its owner               0, unless they were too many
     split: failed                                                            + 1
     go on                                                                    0
 
@@ -44,7 +44,8 @@ class MoveUnderWay:
 @dataclass(frozen=True, slots=True)
 class Acts:
     """`under_way` by bundle; `began_s`: own moves, of the last hour; `touched_s`: when a move last took a bundle from a
-    broker, or gave it one; `failures`: how many moves and splits have failed since the last one that did not.
+    broker, or gave it one, or one of its own was split; `failures`: how many moves and splits have failed since the
+    last one that did not.
     """
 
     under_way: Mapping[str, MoveUnderWay] = field(default_factory=dict)
@@ -83,9 +84,14 @@ class Acts:
         after = replace(self.not_begun(bundle), touched_s={**self.touched_s, **touched}, failures=failures)
         return after.at(now_s)
 
-    def split(self, *, is_made: bool, failures_until_stop: int) -> Acts:
-        """A split was made, or it failed."""
-        return replace(self, failures=self._after_success(failures_until_stop) if is_made else self.failures + 1)
+    def split(self, owner: BrokerId, now_s: float, *, failures_until_stop: int) -> Acts:
+        """A bundle of this owner was split: what it has reported is about a bundle that is no more."""
+        touched = {**self.touched_s, owner: now_s}
+        return replace(self, touched_s=touched, failures=self._after_success(failures_until_stop)).at(now_s)
+
+    def not_split(self) -> Acts:
+        """A split has failed."""
+        return replace(self, failures=self.failures + 1)
 
     def went_on(self) -> Acts:
         """An operator has said so."""

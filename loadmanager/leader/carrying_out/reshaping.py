@@ -102,10 +102,6 @@ class Reshaper:
         """The bundles that are being split, by namespace and range."""
         return self._machine.being_split
 
-    @property
-    def automatic_splits(self) -> int:
-        return self.splits.total() - self.splits[SplitReason.ADMIN_SPLIT]
-
     async def abort(self) -> None:
         """The term is over: what remains to be done after a commit is left to the next leader, or to nobody."""
         for task in list(self._tasks):

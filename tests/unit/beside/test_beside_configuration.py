@@ -75,6 +75,30 @@ def test_overrides_win_over_the_brokers_settings_whenever_these_change() -> None
     assert live.current.load_balancer_shedding_grace_period_minutes == 7
 
 
+def test_namespaces_that_are_left_out_are_excluded_beside_those_that_pulsar_excludes() -> None:
+    live = PulsarSettings(told(loadBalancerSheddingExcludedNamespaces="t/told"), settings())
+    excluded: list[set[str]] = []
+
+    def note() -> None:
+        excluded.append({*live.current.load_balancer_shedding_excluded_namespaces})
+
+    live.leave_out(frozenset({"lm/a", "lm/b"}))
+    note()
+    assert live.apply({"loadBalancerSheddingExcludedNamespaces": "t/dynamic,t/more"}) == []
+    note()
+    live.leave_out(frozenset({"lm/a"}))
+    note()
+    live.leave_out(frozenset())
+    note()
+    assert excluded == [
+        {"t/told", "lm/a", "lm/b"},
+        {"t/dynamic", "t/more", "lm/a", "lm/b"},
+        {"t/dynamic", "t/more", "lm/a"},
+        {"t/dynamic", "t/more"},
+    ]
+    assert live.theirs.load_balancer_shedding_excluded_namespaces == {"t/dynamic", "t/more"}
+
+
 @pytest.mark.parametrize("splits", [False, True])
 def test_whether_bundles_are_split_is_said_by_one_key_and_none_are_merged(*, splits: bool) -> None:
     others = {
@@ -124,3 +148,16 @@ def test_what_pulsars_own_leader_goes_by_is_known_beside_what_plans_go_by(tmp_pa
     assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
     live.apply({})
     assert live.theirs == theirs
+
+
+def test_what_pulsars_leader_may_not_go_by_is_said(tmp_path: Path) -> None:
+    live = PulsarSettings(told(), settings({"folder": str(tmp_path)}))
+    assert live.doubt == ""
+    live.apply({"loadBalancerLoadSheddingStrategy": "org.apache.pulsar.x.UniformLoadShedder"})
+    assert live.doubt == (
+        "Pulsar's own rounds may be others than they are worked out to be: loadBalancerLoadSheddingStrategy was set by"
+        " dynamic configuration, which a broker goes by from its next start on."
+    )
+    unknown = PulsarSettings(told(loadBalancerLoadPlacementStrategy="org.us.Own"), settings({"folder": str(tmp_path)}))
+    assert "loadBalancerLoadPlacementStrategy" in unknown.doubt
+    assert "org.us.Own" in unknown.doubt

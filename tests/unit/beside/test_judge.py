@@ -47,7 +47,8 @@ class Bench:
         ours = settings_of({}, "test")
         self.theirs: Settings = settings_of(theirs or {}, "test")
         self.scores = Scores(lambda: ours, (), self.ask, tell_score(self.diary), zone=UTC)
-        settings = SettingsOfBoth(lambda: self.theirs, lambda: ours)
+        self.doubt = ""
+        settings = SettingsOfBoth(lambda: self.theirs, lambda: ours, lambda: self.doubt)
         where = Where(Path("/var/beside"), "http://here:8085")
         self.judge = Judge(settings, self.diary, self.scores, where, 0, is_acting=is_acting, is_there=lambda _: True)
         self._planner = ours.planner_settings()
@@ -128,6 +129,23 @@ async def test_pulsars_round_goes_by_its_own_settings() -> None:
         await bench.round(minute)
     assert "and Pulsar does not: its shedding is off. Pulsar, of cluster: No move because" in bench.text()
     assert "stalled" not in bench.text()
+
+
+async def test_why_pulsars_rounds_may_be_others_is_told_once() -> None:
+    bench = Bench()
+    bench.doubt = "They may be others."
+    await bench.round(0, cpu=20)
+    await bench.round(1, cpu=20)
+    bench.doubt = ""
+    await bench.round(2, cpu=20)
+    assert bench.text() == "2026-09-21 12:00 They may be others.\n"
+
+
+async def test_where_we_act_it_is_nothing_to_tell_that_pulsars_shedding_is_off() -> None:
+    bench = Bench({"loadBalancerSheddingEnabled": False}, is_acting=True)
+    for minute in range(3):
+        await bench.round(minute)
+    assert (bench.text(), bench.diary.records(9), bench.judge.counters()) == ("", [], [])
 
 
 async def test_a_strategy_of_pulsars_that_is_not_known_is_said() -> None:
@@ -269,14 +287,21 @@ async def test_it_runs_by_itself_and_a_round_that_cannot_be_judged_holds_nothing
 ) -> None:
     bench = Bench()
     ticks: list[int] = []
+
+    def tick(now_ms: int) -> None:
+        ticks.append(now_ms)
+        raise ValueError("out of order")
+
     monkeypatch.setattr(judging, "_TICK_S", 0.001)
-    monkeypatch.setattr(bench.judge, "tick", ticks.append)
+    monkeypatch.setattr(bench.judge, "tick", tick)
     running = asyncio.create_task(bench.judge.run())
     bench.judge.planned(*bench.at(0)[:1], None)  # type: ignore[arg-type]
     bench.judge.planned(*bench.at(1))
     await eventually(lambda: "loadmanager_beside_max_over_mean" in bench.gauges())
-    await eventually(lambda: ticks)
+    await eventually(lambda: len(ticks) > 1)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert "round_not_judged" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "round_not_judged" in said
+    assert "moves_not_judged" in said

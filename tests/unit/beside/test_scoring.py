@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sys
 from pathlib import Path
 
 import pytest
 from support.recorded import NOON_MS
 from support.recorded_fleet import MINUTE_MS, record_fleet
+from support.waiting import eventually
 
 from loadmanager.beside.scoring import MOST_MEMORY_BYTES, ScoringError, ask
 from loadmanager.config import settings_of, values_as_text
@@ -23,6 +26,23 @@ async def test_a_score_is_worked_out_of_what_was_recorded(tmp_path: Path) -> Non
     found = await ask(Question(str(tmp_path), NOON_MS, to_ms, settings, [""], 60.0, MOST_MEMORY_BYTES))
     assert found.imbalance > 1
     assert set(found.worlds) == {""}
+
+
+async def test_without_a_process_there_is_no_score() -> None:
+    with pytest.raises(ScoringError, match="no process can be started for it"):
+        await ask(NOTHING, command=("/no-such-program",))
+
+
+async def test_whoever_does_not_wait_for_it_ends_it(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    script = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid()) + ' '); time.sleep(60)"
+    asking = asyncio.create_task(ask(NOTHING, command=(sys.executable, "-c", script)))
+    await eventually(lambda: file.exists() and file.read_text().endswith(" "))
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from support.beside import NAMESPACE, NEVER, Beside, beside_pulsar
 from support.delays import a_memory_cluster
 from support.fake_pulsar import FakePulsar
 from support.nodes import in_memory
-from support.registrations import write
 from support.waiting import eventually
 
 from loadmanager.beside.service import BesideNode
@@ -141,14 +140,9 @@ async def is_read_only(pulsar: FakePulsar) -> None:
     await pulsar.make_policies_readonly()
 
 
-async def isolates_by_garbage(pulsar: FakePulsar) -> None:
-    await write(pulsar.operator, f"/admin/clusters/{pulsar.cluster}/namespaceIsolationPolicies", b"{")
-
-
 @pytest.mark.parametrize(
     ("what", "reason", "sentence"),
     [
-        (isolates_by_garbage, RailReason.POLICIES_UNKNOWN, "not all of the cluster's policies are known: /admin/clust"),
         (sheds, RailReason.PULSAR_SHEDS, "Pulsar's own shedding is on at 3 of 3 brokers"),
         (splits, RailReason.PULSAR_SPLITS, "Pulsar's own splits are on at 3 of 3 brokers"),
         (is_mixed, RailReason.LOAD_MANAGER_NOT_MODULAR, "1 of 3 brokers do not run ModularLoadManagerImpl"),
@@ -184,7 +178,7 @@ async def test_a_namespace_that_is_left_out_stays_where_it_is(beside: Beside) ->
 async def test_moves_of_an_hour_end_with_their_number(beside: Beside) -> None:
     node = await beside.leader(overrides=OFTEN, moves_per_hour=1)
     await eventually(lambda: any(each["reason"] == "hour_is_full" for each in said(node, "rail")))
-    await eventually(lambda: bool(commands(beside.pulsar)))
+    await eventually(lambda: node.executor.unloads_completed == 1)
     assert len(commands(beside.pulsar)) == 1
     assert not node.status().acting
     assert "1 moves began within the hour (movesPerHour 1)" in node.status().obstacles[0]
@@ -217,6 +211,19 @@ async def test_what_operators_say_to_one_holds_for_the_next(beside: Beside) -> N
         return await beside.pulsar.owner(bundle) == third.broker_id
 
     await eventually(is_home)
+
+
+async def test_which_store_is_away_is_said_where_readiness_is_asked_for(tmp_path: Path) -> None:
+    cluster = a_memory_cluster()
+    async with beside_pulsar(tmp_path) as beside:
+        beside.connect = in_memory(cluster)
+        node = await beside.leader()
+        assert node.why_not_ready() is None
+        assert isinstance(node.store, MemoryStore)
+        cluster.partition(node.store, noticed=True)
+        await eventually(lambda: (node.why_not_ready() or "").startswith("stateStoreUrl: the session with ZooKeeper"))
+        cluster.heal(node.store)
+        await eventually(lambda: node.why_not_ready() is None)
 
 
 # One after the other
@@ -254,11 +261,11 @@ async def test_of_two_processes_one_acts_and_the_other_goes_on_when_that_one_is_
         await eventually(lambda: other.is_leading and not other.hands.memory.open_moves)
         assert said(other, "heal"), "what was under way is seen through"
 
-        async def is_empty() -> bool:
-            return await drained.owned() == []
+        async def is_drained() -> bool:
+            """And somebody owns each of the bundles."""
+            return await drained.owned() == [] and sum(await counts(beside.pulsar)) == BUNDLES
 
-        await eventually(is_empty)
-        assert sum(await counts(beside.pulsar)) == BUNDLES
+        await eventually(is_drained)
         cluster.heal(one.store)
 
 

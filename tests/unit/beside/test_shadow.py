@@ -11,8 +11,10 @@ from support.beside import NAMESPACE, Beside, beside_pulsar
 from support.waiting import eventually
 
 from loadmanager.beside.service import BesideNode
+from loadmanager.config import values_as_text
 from loadmanager.core.names import BundleName
 from loadmanager.core.reasons import OwnershipReason
+from loadmanager.whatif.scoring import Question, answer
 
 BUNDLE, OTHER = (f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000"))
 
@@ -103,3 +105,21 @@ async def test_a_first_round_that_fails_is_no_end(beside: Beside, monkeypatch: p
     assert not node.failure.done()
 
     assert {name for name, *_ in node.scrape().gauges} >= gauges(node).keys()
+
+
+async def test_what_it_recorded_can_be_scored(beside: Beside) -> None:
+    begin_ms = time.time_ns() // 1_000_000
+    node = await looking(beside)
+    for broker, cpu in zip(beside.pulsar.brokers, (90.0, 10.0, 10.0), strict=True):
+        broker.cpu = cpu
+    applied = node.intake.reports_applied
+    await beside.pulsar.report()
+    await eventually(lambda: node.intake.reports_applied == applied + 3)
+    settings = node.live.current
+    await node.stop()
+    end_ms = max(begin_ms + 5_000, time.time_ns() // 1_000_000)
+    found = answer(
+        Question(settings.history_url, begin_ms, end_ms, values_as_text(settings), ["ThresholdShedder"], 1.0, 0)
+    )
+    assert (found.error, found.left_out, set(found.worlds)) == ("", {}, {"ThresholdShedder"})
+    assert found.imbalance == pytest.approx(3.0)

@@ -17,9 +17,10 @@ from loadmanager.beside.service import BesideNode
 from loadmanager.core.leading.reshaping import Reshaping
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import IllegalTransitionError
-from loadmanager.core.plan import Verdict
-from loadmanager.core.reasons import OwnershipReason, SplitReason
+from loadmanager.core.plan import Unload, Verdict
+from loadmanager.core.reasons import OwnershipReason, RailReason, SplitReason
 from loadmanager.core.splitting.finder import Split
+from loadmanager.errors import NotLeaderError
 
 LOWER, UPPER = f"{NAMESPACE}/0x00000000_0x80000000", f"{NAMESPACE}/0x80000000_0xffffffff"
 POSITIONS = {"supportedNamespaceBundleSplitAlgorithms": "range_equally_divide,specified_positions_divide"}
@@ -69,6 +70,8 @@ async def test_a_bundle_above_a_limit_is_cut_in_halves_where_its_brokers_take_po
     assert (entry["why"]["boundaries"], entry["why"]["parts"]) == ("0x40000000", 2)
     splits = node.scrape().splits
     assert (splits["Success", "Topics"], splits["Failure", "Unknown"]) == (1, 0)
+    counters = {name: value for name, _, _, value in node.scrape().counters}
+    assert (counters["pulsar_lb_bundles_split"], counters["loadmanager_reshaping_rounds"]) == (1.0, 1.0)
 
 
 @pytest.mark.parametrize("unload", [False, True])
@@ -194,9 +197,22 @@ async def test_splits_that_fail_in_succession_stop_all_acting_until_an_operator_
 
 async def test_a_split_that_is_made_forgets_failures_before_it(beside: Beside) -> None:
     node = await leader(beside)
-    await node.hands.memory.split(is_made=False)
+    await node.hands.memory.not_split()
     await node.hands.reshaping.round()
     assert (await beside.acts()).failures == 0
+
+
+async def test_the_owner_of_a_bundle_that_was_split_is_moved_nothing_before_it_has_reported(beside: Beside) -> None:
+    node = await leader(beside)
+    owner = beside.pulsar.brokers[0].broker_id
+    step = Unload(UPPER, node.view.registrations[owner], None, OwnershipReason.ADMIN_UNLOAD)
+    node.hands.rails.begin_round()
+    assert node.hands.rails.stops_of_steps([step])[0] == []
+    await node.hands.reshaping.round()
+    node.hands.rails.begin_round()
+    assert [stop.verdict for stop in node.hands.rails.stops_of_steps([step])[0]] == [RailReason.REPORT_BEFORE_MOVE]
+    await beside.pulsar.report()
+    await eventually(lambda: not node.hands.rails.stops_of_steps([step])[0])
 
 
 def a_split(bundle: str, boundary: int) -> Reshaping:
@@ -229,3 +245,12 @@ async def test_a_namespace_that_is_left_out_keeps_its_bundles(beside: Beside) ->
     assert asked_to_split(beside) == []
     (entry,) = said(node, "would_split")
     assert f"{NAMESPACE} is left out by lm/.*" in entry["sentence"]
+
+
+async def test_who_leads_no_more_asks_for_nothing(beside: Beside) -> None:
+    node = await leader(beside)
+    await node.election.resign()
+    with pytest.raises(NotLeaderError):
+        await node.hands.reshaper.carry_out(a_split(LOWER, 0x40000000))
+    assert asked_to_split(beside) == []
+    assert node.hands.memory.acts.failures == 0

@@ -89,11 +89,12 @@ def test_what_is_too_old_is_forgotten_and_what_is_of_the_future_is_now() -> None
     assert acts.ended(BUNDLES[0], C, now_s, is_cancelled=True, failures_until_stop=3).began_s == expected.began_s
 
 
-def test_splits_are_counted_with_moves_and_change_nothing_else() -> None:
+def test_splits_are_counted_with_moves_and_touch_the_owner() -> None:
     acts = Acts({BUNDLES[0]: MOVE}, (1_000.0,), {C: 900.0}, failures=1)
-    assert acts.split(is_made=False, failures_until_stop=3) == replace(acts, failures=2)
-    assert acts.split(is_made=True, failures_until_stop=3) == replace(acts, failures=0)
-    assert acts.split(is_made=True, failures_until_stop=1) == acts, "an operator is to judge that"
+    assert acts.not_split() == replace(acts, failures=2)
+    split = replace(acts, touched_s={C: 900.0, A: 1_010.0})
+    assert acts.split(A, 1_010.0, failures_until_stop=3) == replace(split, failures=0)
+    assert acts.split(A, 1_010.0, failures_until_stop=1) == split, "an operator is to judge that"
 
 
 @given(st.data())
@@ -116,7 +117,7 @@ def test_whatever_happens_no_move_is_lost_and_failures_in_succession_are_counted
             assert acts.touched_s[A] == now_s
         else:
             is_made = data.draw(st.booleans())
-            acts = acts.split(is_made=is_made, failures_until_stop=3)
+            acts = acts.split(A, now_s, failures_until_stop=3) if is_made else acts.not_split()
             if not is_made:
                 in_succession += 1
             elif in_succession < 3:

@@ -16,6 +16,7 @@ from loadmanager.core.leading.rails import (
     Namespaces,
     WantedMove,
     stops_of_move,
+    stops_of_moves,
     stops_of_round,
     stops_of_split,
 )
@@ -148,6 +149,11 @@ def test_up_to_the_limit_nothing_is_stopped(facts: Facts) -> None:
     assert stops_of_round(facts, LIMITS) == stops_of_move(facts, LIMITS, MOVE) == []
 
 
+def test_where_nothing_has_been_moved_yet_one_may_be() -> None:
+    one = replace(LIMITS, failures_until_stop=1, moves_per_round=1, moves_per_hour=1)
+    assert stops_of_round(FACTS, one) == stops_of_move(FACTS, one, MOVE) == []
+
+
 def test_a_class_without_its_package_is_the_same_class() -> None:
     assert stops_of_round(with_broker(A, load_manager="ModularLoadManagerImpl"), LIMITS) == []
     other = with_broker(A, load_manager="org.example.NotTheModularLoadManagerImpl")
@@ -276,6 +282,17 @@ def test_patterns_match_whole_namespaces(limits: Limits) -> None:
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidPolicyError, match="missing"):
         Patterns(("t/(",))
+
+
+def test_several_moves_are_each_stopped_as_if_they_were_alone() -> None:
+    facts = replace(with_broker(A, sheds=True), moves_this_round=10)
+    moves = [MOVE, ORDERED, replace(MOVE, bundle="pulsar/system/0x00000000_0xffffffff")]
+    assert [reasons(stops) for stops in stops_of_moves(facts, LIMITS, moves)] == [
+        [RailReason.PULSAR_SHEDS, RailReason.ROUND_IS_FULL],
+        [RailReason.PULSAR_SHEDS],
+        [RailReason.PULSAR_SHEDS, RailReason.NAMESPACE_LEFT_OUT, RailReason.ROUND_IS_FULL],
+    ]
+    assert stops_of_moves(facts, LIMITS, []) == []
 
 
 _BROKER = st.builds(

@@ -3,7 +3,7 @@ from __future__ import annotations
 from support.builders import broker, bundle
 
 from loadmanager.core.plan import Verdict
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, SheddingReason
+from loadmanager.core.reasons import OwnershipReason, PlacementReason, RailReason, SheddingReason
 from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.leader.recording.journal import Journal
 
@@ -28,6 +28,18 @@ def test_a_non_decision_that_repeats_itself_is_one_entry_with_its_latest_numbers
     assert entry["times"] == 3
     assert entry["why"] == {"usage_percent": 30.0}
     assert journal.counts["shed", "below_threshold", False] == 3
+
+
+def test_what_stops_something_is_one_entry_of_what_it_stops() -> None:
+    journal = Journal(10)
+    stops = [Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False), below("cluster", 10.0)]
+    journal.stopped(bundle(1), stops, epoch=1)
+    journal.stopped(bundle(1), [stops[0], below("cluster", 20.0)], epoch=1)
+    (entry,) = journal.recent(10)
+    assert (entry["kind"], entry["subject"], entry["reason"]) == ("rail", bundle(1), "policies_read_only")
+    assert (entry["acted"], entry["times"], entry["why"]) == (False, 2, {"usage_percent": 20.0})
+    assert entry["sentence"] == ". ".join(stop.sentence() for stop in [stops[0], below("cluster", 20.0)])
+    assert journal.counts == {("rail", "policies_read_only", False): 2}
 
 
 def test_a_non_decision_of_a_later_epoch_is_an_entry_of_its_own() -> None:

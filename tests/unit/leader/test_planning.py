@@ -355,8 +355,8 @@ class Stopping:
     def begin_round(self) -> Sequence[Verdict]:
         return self.rounds
 
-    def stops_of_step(self, step: Unload) -> Sequence[Verdict]:
-        return [*self.rounds, *self.steps.get(step.bundle, [])]
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        return [[*self.rounds, *self.steps.get(step.bundle, [])] for step in steps]
 
 
 async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None:
@@ -368,12 +368,17 @@ async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None
         def shown() -> list[str]:
             return [each["sentence"] for each in node.journal.recent(100) if each["kind"] == "would_unload"]
 
-        rails.rounds = [Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False)]
+        rails.rounds = [
+            Verdict("cluster", RailReason.POLICIES_READ_ONLY, acted=False),
+            Verdict("cluster", RailReason.MODE_IS_SHADOW, acted=False),
+        ]
         (step,) = (await shedding.cycle()).steps
         assert shown()[0].startswith("No move because Pulsar's policies are read-only: ")
         assert " because usage 95 %" in shown()[0]
+        assert "shadow" not in shown()[0], "the first is enough"
         (said,) = [each for each in node.journal.recent(100) if each["kind"] == "rail"]
         assert (said["subject"], said["reason"]) == ("cluster", "policies_read_only")
+        assert "mode is shadow" in said["sentence"], "all of them"
 
         rails.rounds = []
         rails.steps = {step.bundle: [Verdict(step.bundle, RailReason.ROUND_IS_FULL, acted=False)]}

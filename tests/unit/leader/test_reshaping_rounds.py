@@ -86,7 +86,7 @@ async def test_a_bundle_above_a_limit_is_split_once_it_is_reported(cluster: Clus
     assert entry["sentence"] == (
         "Split into 2 because its 1001 topics are more than loadBalancerNamespaceBundleMaxTopics 1000"
     )
-    assert leader.node.reshaper.automatic_splits == 1
+    assert ("pulsar_lb_bundles_split", 1.0) in {(name, value) for name, _, _, value in leader.node.scrape().counters}
     metrics = (await leader.get("/metrics")).body.decode()
     assert 'pulsar_lb_bundles_split_total{cluster="standalone",metric="bundlesSplit"} 1.0' in metrics
     label = 'metric="bundlesSplit",reason="Topics",result="Success"'

@@ -1,0 +1,226 @@
+"""`make pulsar-demo`: Pulsar's own shedder, then `loadmanager beside`, each on a Pulsar of its own from the same start.
+
+    python -m examples.pulsar.demo [--seconds 180] [--repeat N] [--strategy NAME] [--output FILE]
+
+Both have the same brokers, settings, load and start. Each is let loose once the brokers report what they have to carry,
+and looked at every two seconds from then on. Imbalance is the most loaded broker as a multiple of the mean, by the
+messages per second that are sent to what it owns; a bundle on its way counts for nobody.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from examples.pulsar.artifacts import NotPossibleHereError
+from examples.pulsar.cgroups import make_cgroup
+from examples.pulsar.cluster import PulsarCluster
+from examples.pulsar.neighbour import Beside
+from examples.pulsar.operations import Operator
+from examples.pulsar.progress import Say, wait_until
+from examples.pulsar.skew import RunningLoad, Skew, running_load
+from examples.pulsar.znodes import read_znode
+
+PULSAR, OURS = "Pulsar's own shedder", "loadmanager beside"
+
+_SHEDDING = "loadBalancerSheddingEnabled"
+_SAMPLE_S = 2.0
+_LEVEL = 1.3
+_WARM_UP_S = 240.0
+_MEASUREMENTS = 3
+_HOT_RATE = 100.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one run. Times in seconds; `imbalances` in the order in which they were sampled."""
+
+    imbalances: list[float]
+    moves: int
+    stalls: int
+    longest_stall_s: float
+    messages: int
+    lost: int
+    duplicates: int
+
+    @property
+    def start(self) -> float:
+        return self.imbalances[0]
+
+    @property
+    def end(self) -> float:
+        return self.imbalances[-1]
+
+    @property
+    def mean(self) -> float:
+        return statistics.fmean(self.imbalances)
+
+    @property
+    def level_after_s(self) -> float:
+        """After how long it was below 1.3 for good; infinite if it never was."""
+        above = [i for i, each in enumerate(self.imbalances) if each >= _LEVEL]
+        if not above:
+            return 0.0
+        return (above[-1] + 1) * _SAMPLE_S if above[-1] + 1 < len(self.imbalances) else float("inf")
+
+
+def run_once(who: str, strategy: str, seconds: float, say: Say) -> Outcome:
+    """One of the two, on a Pulsar of its own."""
+    say(f"--- {who}")
+    skew = Skew(hot_rate=_HOT_RATE)
+    with PulsarCluster(strategy=strategy, say=say) as cluster:
+        operator = Operator(cluster)
+        with running_load(cluster, skew.prepare(cluster)) as load:
+            say("waiting until every broker has measured its CPU under this load, which takes two to three minutes")
+            wait_until(_Reports(cluster).are_true, "reports of the load", timeout_s=_WARM_UP_S)
+            with _let_loose(who, cluster, operator):
+                began_s = time.time()
+                imbalances, moves = _watch(operator, skew, seconds, say)
+            return _outcome(imbalances, moves, began_s, load)
+
+
+@contextlib.contextmanager
+def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator[None]:
+    if who == PULSAR:
+        operator.set_dynamic(_SHEDDING, "true")
+        yield
+        return
+    options = {"mode": "act", "stateStoreUrl": f"zk:{cluster.zookeeper}/loadmanager", "settlingSeconds": 1}
+    with Beside(cluster, cluster.folder / "beside", options) as beside:
+        yield
+        beside.stop()
+
+
+@dataclass(slots=True)
+class _Reports:
+    """What brokers have said of themselves since messages flow."""
+
+    cluster: PulsarCluster
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+
+    def are_true(self) -> bool:
+        """Whether each has measured its CPU over a whole minute of the load: the third time since its start."""
+        for each in self.cluster.brokers:
+            report = read_znode(self.cluster.zookeeper, f"/loadbalance/brokers/{each.name}")
+            usage = report.content()["cpu"]["usage"] if report is not None else 0.0
+            seen = self.cpu.setdefault(each.name, [])
+            if usage not in seen:
+                seen.append(usage)
+        return all(len(seen) >= _MEASUREMENTS for seen in self.cpu.values())
+
+
+def _watch(operator: Operator, skew: Skew, seconds: float, say: Say) -> tuple[list[float], int]:
+    """The imbalance every two seconds, and how many bundles have changed their owner."""
+    ranges = operator.bundles_of(skew.namespace)
+    owners = operator.owners(skew.namespace)
+    imbalances, moves = [imbalance(operator, skew, ranges, owners)], 0
+    began_s = time.monotonic()
+    while (passed_s := time.monotonic() - began_s) < seconds:
+        time.sleep(_SAMPLE_S)
+        now = operator.owners(skew.namespace)
+        changed = [each for each in now if owners.get(each) not in (None, now[each])]
+        moves += len(changed)
+        owners |= now
+        imbalances.append(imbalance(operator, skew, ranges, now))
+        if changed:
+            say(f"{passed_s:5.0f} s: {len(changed)} moved, imbalance {imbalances[-1]:.2f}")
+    return imbalances, moves
+
+
+def imbalance(operator: Operator, skew: Skew, ranges: Sequence[str], owners: dict[str, str]) -> float:
+    """The most loaded broker as a multiple of the mean."""
+    sent = dict.fromkeys((each.name for each in operator.cluster.brokers), 0.0)
+    for i, each in enumerate(ranges):
+        if each in owners:
+            sent[owners[each]] += skew.rate(i)
+    return max(sent.values()) / statistics.fmean(sent.values())
+
+
+def _outcome(imbalances: list[float], moves: int, began_s: float, load: RunningLoad) -> Outcome:
+    counted = load.finish()
+    stalls = [seconds for _, at_s, seconds in counted["stalls"] if at_s >= began_s]
+    return Outcome(
+        imbalances,
+        moves,
+        len(stalls),
+        max(stalls, default=0.0),
+        counted["acknowledged"],
+        counted["lost"],
+        counted["duplicates"],
+    )
+
+
+def usual_strategy() -> str:
+    """Pulsar's default, which goes by the CPU of brokers; where that cannot be told apart, one that goes by bytes."""
+    group = make_cgroup(f"loadmanager-trial-{os.getpid()}", 1.0)
+    if group is None:
+        return "UniformLoadShedder"
+    group.remove()
+    return "ThresholdShedder"
+
+
+ROWS: dict[str, Callable[[Outcome], float]] = {
+    "imbalance at the start": lambda each: each.start,
+    "imbalance at the end": lambda each: each.end,
+    "imbalance, mean over the time": lambda each: each.mean,
+    f"below {_LEVEL} for good after, s": lambda each: each.level_after_s,
+    "moves": lambda each: each.moves,
+    "stalls of a topic above 0.25 s": lambda each: each.stalls,
+    "longest stall, s": lambda each: each.longest_stall_s,
+    "messages": lambda each: each.messages,
+    "lost": lambda each: each.lost,
+    "duplicates": lambda each: each.duplicates,
+}
+
+
+def show(outcomes: dict[str, list[Outcome]], console: Console) -> None:
+    """A table of both: the median, and the lowest and highest where there were several runs."""
+    table = Table("", *outcomes, title="the same brokers, load and start")
+    for row, find in ROWS.items():
+        table.add_row(row, *(_spread([find(each) for each in runs]) for runs in outcomes.values()))
+    console.print(table)
+
+
+def _spread(values: list[float]) -> str:
+    low, high = min(values), max(values)
+    middle = f"{statistics.median(values):,.4g}"
+    return middle if low == high else f"{middle} ({low:,.4g} to {high:,.4g})"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m examples.pulsar.demo")
+    parser.add_argument("--seconds", type=float, default=180.0, help="how long each is watched")
+    parser.add_argument("--repeat", type=int, default=1, help="how often both are run")
+    parser.add_argument("--strategy", default="", help="of both; ThresholdShedder where brokers' CPU can be told apart")
+    parser.add_argument("--output", type=Path, help="where all samples go, as JSON")
+    wanted = parser.parse_args()
+    console = Console()
+    outcomes: dict[str, list[Outcome]] = {PULSAR: [], OURS: []}
+    try:
+        for number in range(wanted.repeat):
+            for who, runs in outcomes.items():
+                console.print(f"run {number + 1} of {wanted.repeat}", highlight=False)
+                runs.append(run_once(who, wanted.strategy or usual_strategy(), wanted.seconds, console.print))
+                if wanted.output is not None:
+                    written = {name: [asdict(each) for each in done] for name, done in outcomes.items()}
+                    wanted.output.write_text(json.dumps(written), encoding="utf-8")
+    except NotPossibleHereError as error:
+        sys.exit(str(error))
+    except KeyboardInterrupt:
+        sys.exit(130)
+    show(outcomes, console)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,94 @@
+"""docs/beside-pulsar.md is true: its commands end as it says, one after the other, and what it lists is complete."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+import yaml
+from support.background import in_another_thread
+from support.beside import Beside, beside_pulsar
+from typer.testing import CliRunner
+
+from loadmanager.cli.admin import admin
+from loadmanager.config import BesideSettings, load_settings
+from loadmanager.core.reasons import RailReason
+
+TOP = Path(__file__).parents[2]
+TEXT = (TOP / "docs" / "beside-pulsar.md").read_text(encoding="utf-8")
+COMMAND = re.compile(r"^\$ loadmanager admin (.+?)(?:  # ends with (\d))?$", re.MULTILINE)
+CONFIGURATION = re.compile(r"^```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
+NAMESPACE = "shop/orders"
+HASH = re.compile(r"^hash +([0-9a-f]{64})$", re.MULTILINE)
+
+
+@pytest.fixture
+def beside(tmp_path: Path) -> Iterator[Beside]:
+    @asynccontextmanager
+    async def made() -> AsyncIterator[Beside]:
+        async with beside_pulsar(tmp_path) as beside:
+            await beside.pulsar.add_namespace(NAMESPACE, 4, [beside.pulsar.brokers[0].broker_id])
+            await beside.pulsar.report()
+            await beside.leader()
+            yield beside
+
+    with in_another_thread(made) as beside:
+        yield beside
+
+
+def test_every_command_in_the_documentation_ends_as_it_says(beside: Beside) -> None:
+    url = beside.nodes[0].service_url
+    runner = CliRunner(env={"LOADMANAGER_ADMIN_URL": url, "NO_COLOR": "1", "TERM": "dumb"})
+    names: dict[str, str] = {f"broker-{n}:8080": broker.broker_id for n, broker in enumerate(beside.pulsar.brokers, 1)}
+    commands = COMMAND.findall(TEXT)
+    assert len(commands) > 25
+    for line, code in commands:
+        for name, real in names.items():
+            line = line.replace(name, real)  # noqa: PLW2901 - as it would be typed
+        done = runner.invoke(admin, shlex.split(line))
+        assert done.exit_code == int(code or 0), (line, done.output)
+        if found := HASH.search(done.output):
+            names["HASH"] = found[1]
+
+
+def test_a_refusal_is_shown_as_it_is(beside: Beside) -> None:
+    env = {"LOADMANAGER_ADMIN_URL": beside.nodes[0].service_url}
+    done = CliRunner(env=env).invoke(admin, ["namespaces", "create", "shop/returns"])
+    assert done.stderr in TEXT
+
+
+@pytest.mark.parametrize("text", CONFIGURATION.findall(TEXT))
+def test_every_configuration_is_one_that_is_taken(text: str) -> None:
+    assert load_settings(BesideSettings, None, yaml.safe_load(text)).admin_urls
+
+
+def test_every_rail_is_in_it() -> None:
+    missing = [reason.value for reason in RailReason if f"`{reason.value}`" not in TEXT]
+    assert missing == []
+
+
+def test_every_metric_of_its_own_is_in_it(beside: Beside) -> None:
+    samples = [*beside.nodes[0].judge.gauges(), *beside.nodes[0].judge.counters()]
+    assert samples
+    missing = [name for name, *_ in samples if name not in TEXT]
+    assert missing == []
+
+
+def test_every_warning_in_the_log_is_in_it() -> None:
+    sources = "".join(path.read_text(encoding="utf-8") for path in (TOP / "loadmanager" / "beside").glob("*.py"))
+    events = set(re.findall(r'log\.(?:warning|error)\(\s*"(\w+)"', sources))
+    assert len(events) > 5
+    assert [event for event in sorted(events) if f"`{event}`" not in TEXT] == []
+
+
+def test_every_limit_has_its_default_in_it() -> None:
+    table = TEXT.partition("| limit | default | |")[2].partition("\n\n")[0]
+    rows = dict(re.findall(r"^\| (`.+?`) \| (.+?) \|", table, re.MULTILINE))
+    fields = {BesideSettings.key(name): field for name, field in BesideSettings.model_fields.items()}
+    for keys, values in rows.items():
+        for key, value in zip(re.findall(r"`(\w+)`", keys), values.split(", "), strict=True):
+            assert float(value) == fields[key].default, key

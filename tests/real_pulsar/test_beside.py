@@ -1,0 +1,273 @@
+"""`loadmanager beside` at a real Pulsar: what it must never do, and what it is for. Messages flow all the time."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from support.pulsar import LeaderLog, Writers
+from support.waiting import eventually_sync
+
+from examples.pulsar.cluster import Broker, PulsarCluster
+from examples.pulsar.neighbour import Beside
+from examples.pulsar.operations import Operator
+from examples.pulsar.skew import RunningLoad, Skew
+from examples.pulsar.znodes import sessions_of
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+
+pytestmark = [pytest.mark.pulsar, pytest.mark.zookeeper, pytest.mark.timeout(900)]
+
+SHEDDING = "loadBalancerSheddingEnabled"
+QUICK = {"loadBalancerSheddingIntervalMinutes": "0.1"}
+"""A round every 6 s, so that a test sees several."""
+PATIENCE_S = 150.0
+
+Start = Callable[..., Beside]
+
+
+@pytest.fixture
+def start(
+    cluster: PulsarCluster, skew: Skew, zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> Iterator[Start]:
+    """Starts processes that are elected in one place, which is not Pulsar's; they end with the test."""
+    started: list[Beside] = []
+
+    def start(mode: str = "act", *arguments: str, **options: object) -> Beside:
+        state = {"stateStoreUrl": f"zk:{zookeeper.connect_string}{chroot}"} if mode == "act" else {}
+        mine = {"mode": mode, "settlingSeconds": 1, "overrides": QUICK, "includedNamespaces": [skew.namespace]}
+        beside = Beside(cluster, tmp_path / str(len(started)), {**mine, **state, **options}, arguments)
+        started.append(beside)
+        beside.start()
+        return beside
+
+    yield start
+    for each in started:
+        each.__exit__(None, None, None)
+
+
+@pytest.fixture
+def skewed(cluster: PulsarCluster, skew: Skew, load: RunningLoad) -> RunningLoad:
+    """The load of the module, with every bundle back where it began."""
+    skew.prepare(cluster)
+    load.wait_until_flowing()
+    return load
+
+
+def rates(operator: Operator, skew: Skew) -> dict[str, float]:
+    """Messages per second that are sent to each broker, by who owns what."""
+    owners = operator.owners(skew.namespace)
+    ranges = operator.bundles_of(skew.namespace)
+    sent = {each.name: 0.0 for each in operator.cluster.serving()}
+    for i, bundle in enumerate(ranges):
+        if bundle in owners:
+            sent[owners[bundle]] += skew.rate(i) * skew.topics_each
+    return sent
+
+
+def imbalance(operator: Operator, skew: Skew) -> float:
+    """The most loaded broker as a multiple of the mean."""
+    sent = rates(operator, skew)
+    return max(sent.values()) * len(sent) / sum(sent.values())
+
+
+def planned(beside: Beside) -> list[int]:
+    """How many moves each of its rounds of shedding wanted, so far."""
+    return [int(each) for each in re.findall(r"shedding_cycle .* unloads=(\d+)", beside.log())]
+
+
+def wait_for_rounds(beside: Beside, more: int) -> None:
+    wanted = len(planned(beside)) + more
+    eventually_sync(lambda: len(planned(beside)) >= wanted, PATIENCE_S, f"{more} more rounds")
+
+
+def has_led(beside: Beside) -> bool:
+    """By its log: whoever else is asked lets the one that leads answer."""
+    return " elected " in beside.log()
+
+
+def wait_until_level(beside: Beside, operator: Operator, skew: Skew) -> None:
+    """Return once three rounds on end have found nothing to do, and the load is level."""
+    eventually_sync(lambda: planned(beside)[-3:] == [0, 0, 0], PATIENCE_S, "nothing more to do")
+    assert imbalance(operator, skew) < 1.4
+
+
+def wait_until_acting(beside: Beside) -> None:
+    try:
+        eventually_sync(lambda: beside.status()["acting"], PATIENCE_S, "it acts")
+    except AssertionError:
+        pytest.fail(f"it does not act: {beside.status()}")
+
+
+def moves(beside: Beside) -> list[tuple[str, int]]:
+    """The bundles that it has moved, each with the epoch of its term, in order."""
+    found = re.findall(r"unloaded +bundle=(\S+) .*?epoch=(\d+)", beside.log())
+    return [(bundle, int(epoch)) for bundle, epoch in found]
+
+
+def test_shadow_writes_nothing(
+    cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    del skewed
+    before, writers, log = operator.owners(skew.namespace), Writers.watch(cluster), LeaderLog.follow(cluster)
+    beside = start("shadow")
+    wait_for_rounds(beside, 3)
+    assert planned(beside)[0] > 0
+    sessions = sessions_of(cluster.zookeeper, beside.process.pid)
+    assert sessions
+    assert sessions <= {each.session for each in writers.others()}
+    assert beside.stop() == 0
+    assert writers.changes_by_others() == []
+    assert operator.owners(skew.namespace) == before
+    assert operator.dynamic() == {}
+    assert not [line for line in log.lines() if "Unloading" in line or "Updated Service configuration" in line]
+
+
+def test_acting_levels_a_skewed_load_and_then_lets_it_be(
+    cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    assert imbalance(operator, skew) > 2
+    writers = Writers.watch(cluster)
+    beside = start()
+    wait_until_level(beside, operator, skew)
+    assert moves(beside)
+    assert beside.stop() == 0
+    assert writers.changes_by_others() == []
+    assert_nothing_is_lost(skewed)
+
+
+def assert_nothing_is_lost(load: RunningLoad) -> None:
+    """Every message that was acknowledged by now is received in the end: what is under way comes first."""
+    acknowledged = load.told[-1]["acknowledged"]
+    eventually_sync(lambda: load.told[-1]["receipts"] >= acknowledged, PATIENCE_S, "all that was acknowledged")
+
+
+def test_a_drain_empties_a_broker(
+    cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    broker = cluster.brokers[0]
+    beside = start()
+    drain = f"/loadbalance/v1/brokers/{broker.name}/drain"
+    assert beside.tell("PUT", drain) == 202
+    eventually_sync(lambda: operator.counts(skew.namespace)[broker.name] == 0, PATIENCE_S, "a broker without bundles")
+    eventually_sync(lambda: beside.get(drain)["state"] == "done", PATIENCE_S, "a drain that is done")
+    owned = operator.owners(skew.namespace)
+    assert len(owned) == skew.bundles
+    skewed.wait_until_flowing()
+    wait_for_rounds(beside, 2)
+    assert operator.counts(skew.namespace)[broker.name] == 0
+    assert beside.tell("DELETE", drain) == 204
+
+
+def test_it_does_not_act_while_pulsar_sheds_by_itself(
+    cluster: PulsarCluster, operator: Operator, skewed: RunningLoad, start: Start
+) -> None:
+    del skewed
+    log = LeaderLog.follow(cluster)
+    operator.set_dynamic(SHEDDING, "true")
+    beside = start()
+    assert "Pulsar's own shedding is on at 3 of 3 brokers" in str(beside.status()["obstacles"])
+    wait_for_rounds(beside, 3)
+    assert not beside.status()["acting"]
+    assert moves(beside) == []
+    unloaded = set(re.findall(r"Unloading namespace bundle (\S+)", "\n".join(log.lines())))
+    assert unloaded <= {each.bundle for each in log.moved()}, "its own leader alone"
+
+
+def test_taking_over_switches_pulsars_own_off_and_gives_it_back(
+    operator: Operator, skewed: RunningLoad, start: Start
+) -> None:
+    del skewed
+    operator.set_dynamic(SHEDDING, "true")
+    beside = start("act", "--take-over")
+    eventually_sync(lambda: operator.dynamic().get(SHEDDING) == "false", PATIENCE_S, "Pulsar's shedding is off")
+    wait_until_acting(beside)
+    assert beside.stop() == 0
+    assert operator.dynamic()[SHEDDING] == "true"
+
+
+def test_excluded_namespaces_stay_where_they_are(
+    operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    del skewed
+    before = operator.owners(skew.namespace)
+    beside = start(includedNamespaces=[], excludedNamespaces=[skew.namespace])
+    wait_for_rounds(beside, 3)
+    assert beside.status()["acting"]
+    assert moves(beside) == []
+    assert operator.owners(skew.namespace) == before
+
+
+def test_a_broker_that_was_killed_stops_it_until_all_has_settled(
+    cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    beside = start(settlingSeconds=600)
+    wait_until_level(beside, operator, skew)
+    victim = next(each for each in cluster.brokers[1:] if each != operator.leader())
+    cluster.kill(victim)
+    gone = f"{victim.name} is gone, and its bundles have others"
+    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers) - 1, PATIENCE_S, gone)
+    eventually_sync(lambda: all_owned(operator, skew, cluster.serving()), PATIENCE_S, gone)
+    assert "joined or left" in str(beside.status()["obstacles"])
+    done = moves(beside)
+    wait_for_rounds(beside, 3)
+    assert moves(beside) == done
+    cluster.start_broker(victim)
+    cluster.wait_for_broker(victim)
+    eventually_sync(lambda: beside.status()["brokers"] == len(cluster.brokers), PATIENCE_S, "it is back")
+    skewed.wait_until_flowing()
+
+
+def all_owned(operator: Operator, skew: Skew, brokers: list[Broker]) -> bool:
+    owners = operator.owners(skew.namespace)
+    return len(owners) == skew.bundles and set(owners.values()) <= {each.name for each in brokers}
+
+
+def test_of_two_processes_one_acts_and_the_other_takes_its_place(
+    operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    both = [start(movesPerRound=1), start(movesPerRound=1)]
+    eventually_sync(lambda: any(has_led(each) for each in both), PATIENCE_S, "one leads")
+    first, second = sorted(both, key=has_led, reverse=True)
+    eventually_sync(lambda: moves(first), PATIENCE_S, "a move of the first")
+    wait_for_rounds(first, 1)
+    assert not has_led(second)
+    assert not planned(second)
+    assert not moves(second)
+    first.kill()
+    eventually_sync(lambda: has_led(second), PATIENCE_S, "the second leads")
+    eventually_sync(lambda: moves(second), PATIENCE_S, "a move of the second")
+    assert {epoch for _, epoch in moves(first)}.isdisjoint(epoch for _, epoch in moves(second))
+    wait_until_level(second, operator, skew)
+    skewed.wait_until_flowing()
+
+
+def test_killed_in_the_middle_of_a_move_the_next_one_sees_it_through(
+    cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    destination = next(each for each in cluster.brokers[1:] if each != operator.leader())
+    bundle = operator.bundles_of(skew.namespace)[0]
+    beside = start(overrides={})  # no round of its own for a minute
+    cluster.pause(destination)  # it can take nothing, so the move cannot end
+    try:
+        pin = f"/loadbalance/v1/bundles/{skew.namespace}/{bundle}/pin"
+        assert beside.tell("PUT", pin, {"broker": destination.name}) == 204
+        eventually_sync(lambda: bundle not in operator.owners(skew.namespace), PATIENCE_S, "a bundle on its way")
+        beside.kill()
+    finally:
+        cluster.resume(destination)
+    next_one = start(overrides={})
+    wait_until_acting(next_one)
+    assert "move_seen_through" in next_one.log()
+    eventually_sync(lambda: operator.owners(skew.namespace).get(bundle) == destination.name, PATIENCE_S, "it is home")
+    assert next_one.tell("DELETE", pin) == 204
+    skewed.wait_until_flowing()
+
+
+def test_of_all_messages_none_is_lost(load: RunningLoad) -> None:
+    """The last of this file: whatever was done above."""
+    outcome = load.finish()
+    assert outcome["acknowledged"] > 1_000
+    assert (outcome["lost"], outcome["refused"]) == (0, 0)
+    assert outcome["received"] == outcome["sent"]
