@@ -1,6 +1,8 @@
 """Fixtures for every test: see `support/` for the builders and the real servers."""
 
 import logging
+import sys
+from pathlib import Path
 
 import pytest
 import structlog
@@ -8,6 +10,9 @@ from hypothesis import HealthCheck, settings
 from support.delays import Seed
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+# The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
+sys.path.append(str(Path(__file__).parents[1]))
 
 pytest_plugins = ["support.children", "support.zookeeper"]
 
@@ -25,6 +30,7 @@ TOGETHER = {
     "tests/integration/test_image_steps.py::": "image",
     "tests/integration/test_pipeline_end_to_end.py::": "spark",
     "tests/pipeline/": "spark",
+    "tests/real_pulsar/": "pulsar",
 }
 """How the names of tests begin that run one after the other, in one process: they share something that takes long to
 make, or start so many processes that two of them at a time would be in each other's way.

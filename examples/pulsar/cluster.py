@@ -147,7 +147,7 @@ class PulsarCluster:
         self._cgroups.clear()
 
     def start_broker(self, broker: Broker) -> None:
-        """Start a broker without waiting for it: once more after `kill` or `stop_broker`."""
+        """Start a broker without waiting for it: once more after `kill`."""
         file = self.folder / f"{broker.name}.conf"
         command = self._java(_BROKER_MAIN, "--broker-conf", str(file), heap_mib=320, direct_mib=192)
         group = self._cgroups.get(broker.name)
@@ -160,10 +160,6 @@ class PulsarCluster:
     def kill(self, broker: Broker) -> None:
         """SIGKILL; what it owned is nobody's once its session has ended, 10 s later."""
         self._running().stop(broker.name, grace_s=0)
-
-    def stop_broker(self, broker: Broker) -> None:
-        """In order: it unloads what it owns."""
-        self._running().stop(broker.name, grace_s=60)
 
     def pause(self, broker: Broker) -> None:
         """SIGSTOP: connections stay open, and nothing answers."""
@@ -197,7 +193,7 @@ class PulsarCluster:
         self._wait(_ZOOKEEPER, lambda: "Zxid:" in four_letters(self.zookeeper, "srvr"))
         self._say("laying out the cluster's metadata")
         self._initialise()
-        self._say("starting the bookie and the brokers, which takes about a minute")
+        self._say("starting the bookie and the brokers, which takes a minute at most")
         self._start_bookie()
         self._make_cgroups()
         for broker in self.brokers:

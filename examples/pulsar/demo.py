@@ -17,7 +17,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from rich.console import Console
@@ -38,7 +38,8 @@ _SHEDDING = "loadBalancerSheddingEnabled"
 _SAMPLE_S = 2.0
 _LEVEL = 1.3
 _WARM_UP_S = 240.0
-_ALMOST = 0.9
+_MEASUREMENTS = 3
+_HOT_RATE = 100.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +78,12 @@ class Outcome:
 def run_once(who: str, strategy: str, seconds: float, say: Say) -> Outcome:
     """One of the two, on a Pulsar of its own."""
     say(f"--- {who}")
-    skew = Skew()
+    skew = Skew(hot_rate=_HOT_RATE)
     with PulsarCluster(strategy=strategy, say=say) as cluster:
         operator = Operator(cluster)
         with running_load(cluster, skew.prepare(cluster)) as load:
-            say("waiting until every broker reports its messages and its CPU, which it measures once a minute")
-            wait_until(lambda: _has_reported(cluster, skew), "reports of the load", timeout_s=_WARM_UP_S)
+            say("waiting until every broker has measured its CPU under this load, which takes two to three minutes")
+            wait_until(_Reports(cluster).are_true, "reports of the load", timeout_s=_WARM_UP_S)
             with _let_loose(who, cluster, operator):
                 began_s = time.time()
                 imbalances, moves = _watch(operator, skew, seconds, say)
@@ -101,15 +102,22 @@ def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
         beside.stop()
 
 
-def _has_reported(cluster: PulsarCluster, skew: Skew) -> bool:
-    """Whether reports have nearly all messages, and each has a CPU that was measured since they flow."""
-    found = [read_znode(cluster.zookeeper, f"/loadbalance/brokers/{each.name}") for each in cluster.brokers]
-    reports = [each.content() for each in found if each is not None]
-    sent = sum(skew.rate(i) for i in range(skew.bundles)) * skew.topics_each
-    return (
-        all(each["cpu"]["usage"] > 1 for each in reports)
-        and sum(each["msgRateIn"] for each in reports) > _ALMOST * sent
-    )
+@dataclass(slots=True)
+class _Reports:
+    """What brokers have said of themselves since messages flow."""
+
+    cluster: PulsarCluster
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+
+    def are_true(self) -> bool:
+        """Whether each has measured its CPU over a whole minute of the load: the third time since its start."""
+        for each in self.cluster.brokers:
+            report = read_znode(self.cluster.zookeeper, f"/loadbalance/brokers/{each.name}")
+            usage = report.content()["cpu"]["usage"] if report is not None else 0.0
+            seen = self.cpu.setdefault(each.name, [])
+            if usage not in seen:
+                seen.append(usage)
+        return all(len(seen) >= _MEASUREMENTS for seen in self.cpu.values())
 
 
 def _watch(operator: Operator, skew: Skew, seconds: float, say: Say) -> tuple[list[float], int]:

@@ -11,8 +11,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import psutil
-
 from examples.pulsar.admin import ask, demand
 from examples.pulsar.cluster import PulsarCluster
 from examples.pulsar.progress import wait_until
@@ -36,11 +34,6 @@ class Beside:
 
     def start(self) -> None:
         """Start it, and return when it has read everything and answers."""
-        self.launch()
-        wait_until(self._ready_file().exists, "loadmanager beside", timeout_s=_START_TIMEOUT_S, check=self._check)
-
-    def launch(self) -> None:
-        """Start it without waiting."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._ready_file().unlink(missing_ok=True)
         given = {
@@ -57,6 +50,11 @@ class Beside:
             self._process = subprocess.Popen(
                 [*command, "--ready-file", str(self._ready_file())], stdout=log, stderr=log, cwd=_ROOT
             )
+        try:
+            wait_until(self._ready_file().exists, "loadmanager beside", timeout_s=_START_TIMEOUT_S, check=self._check)
+        except BaseException:
+            self.kill()
+            raise
 
     @property
     def process(self) -> subprocess.Popen[bytes]:
@@ -80,11 +78,6 @@ class Beside:
         """How it stands, and what keeps it from acting."""
         status: dict[str, Any] = self.get("/loadbalance/v1/beside")
         return status
-
-    def cpu_s(self) -> float:
-        """The CPU time that it has used."""
-        used = psutil.Process(self.process.pid).cpu_times()
-        return float(used.user + used.system)
 
     def stop(self) -> int:
         """In order; its exit code."""

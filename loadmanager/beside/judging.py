@@ -48,10 +48,13 @@ _MS_PER_MINUTE = 60_000
 
 @dataclass(frozen=True, slots=True)
 class SettingsOfBoth:
-    """What Pulsar's own leader goes by, and what we plan by; asked anew each time."""
+    """What Pulsar's own leader goes by, what we plan by, and why the former may be otherwise, a sentence; each asked
+    anew each time.
+    """
 
     theirs: Callable[[], Settings]
     ours: Callable[[], Settings]
+    doubt: Callable[[], str] = str
 
 
 class Judge:
@@ -87,6 +90,7 @@ class Judge:
         self._written_ms = 0
         self._began_ms: int | None = None
         self._is_verdict_given = False
+        self._doubt = ""
         self._counts: Counter[JudgingReason] = Counter()
 
     def planned(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -140,6 +144,9 @@ class Judge:
         interval_ms = round(theirs.load_balancer_shedding_interval_minutes * _MS_PER_MINUTE)
         self._said(judging.step(Rounds(at_ms, plan, pulsars, loads, interval_ms)))
         self._began_ms = at_ms if self._began_ms is None else self._began_ms
+        doubt, self._doubt = self._doubt, self._settings.doubt()
+        if self._doubt not in ("", doubt):
+            self._diary.remark(at_ms, self._doubt)
         self._write(at_ms)
 
     def _write(self, at_ms: int) -> None:

@@ -20,15 +20,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
 
 from loadmanager.beside.namespaces import PulsarNamespaces
 from loadmanager.beside.policies import ClusterPolicies
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.seeding import Seeding
-from loadmanager.beside.trees import EVERYTHING, WATCHED, Records, Trees
+from loadmanager.beside.trees import EVERYTHING, WATCHED, Records, Trees, in_parts
 from loadmanager.beside.znodes import (
     decode_cut,
     decode_leader,
@@ -61,7 +59,6 @@ _RECORDS = (DYNAMIC_CONFIGURATION, paths.LEADER)
 _LOAD_MANAGER = "ModularLoadManagerImpl"
 
 _Apply = Callable[[str, Znode | None], None]
-_Item = TypeVar("_Item")
 
 
 class PulsarIntake:
@@ -230,16 +227,16 @@ class PulsarIntake:
         """
         self._register(read[paths.BROKERS])
         for root, apply in self._apply_by_root.items():
-            for part in _parts(read[root].items(), _RECORDS_AT_A_TIME):
+            for part in in_parts(read[root].items(), _RECORDS_AT_A_TIME):
                 for name, znode in part:
                     self._apply_record(root, name, znode, apply)
                 await asyncio.sleep(0)
-        for namespaces in _parts(self._namespaces.take_touched(), _NAMESPACES_AT_A_TIME):
+        for namespaces in in_parts(self._namespaces.take_touched(), _NAMESPACES_AT_A_TIME):
             for namespace in namespaces:
                 self._namespaces.put_together(namespace)
             await asyncio.sleep(0)
         self._policies.lay_down(self._namespaces.groups())
-        for part in _parts(read[paths.BROKERS].items(), _REPORTS_AT_A_TIME):
+        for part in in_parts(read[paths.BROKERS].items(), _REPORTS_AT_A_TIME):
             for name, znode in part:
                 self._apply_record(paths.BROKERS, name, znode, self._brokers.apply)
             await asyncio.sleep(0)
@@ -294,12 +291,6 @@ class PulsarIntake:
 
     def _apply_read_only(self, _: str, znode: Znode | None) -> None:
         self.is_read_only = znode is not None
-
-
-def _parts(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    remaining = iter(items)
-    while part := list(islice(remaining, size)):
-        yield part
 
 
 def _find_fault(record: LocalBrokerData) -> str | None:

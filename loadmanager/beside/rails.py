@@ -16,11 +16,12 @@ from loadmanager.core.leading.rails import (
     Namespaces,
     WantedMove,
     stops_of_move,
+    stops_of_moves,
     stops_of_round,
     stops_of_split,
 )
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership
+from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.plan import Unload, Verdict
 from loadmanager.core.policies import Patterns
 from loadmanager.errors import ConflictError
@@ -110,10 +111,10 @@ class Rails:
         """What would stop a round at this moment."""
         return stops_of_round(self._facts(), self._limits())
 
-    def stops_of_step(self, step: Unload) -> Sequence[Verdict]:
-        """What stops a step of a round."""
-        destination = None if step.destination is None else step.destination.broker
-        return self._stops(WantedMove(step.bundle, step.source.broker, destination, is_own=True))
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        """What stops each step of a round."""
+        moves = [_move(step.bundle, step.source, step.destination, is_own=True) for step in steps]
+        return stops_of_moves(self._facts(), self._limits(), moves)
 
     def stops_of_split(self, bundle: str) -> Sequence[Verdict]:
         """What stops a split of this bundle."""
@@ -122,14 +123,10 @@ class Rails:
     def check(self, bundle: str, released: Ownership) -> None:
         """Raise `RailError` if anything stops the move that would begin with the bundle being `released`."""
         assert released.owner is not None, "what nobody owns cannot be released"
-        destination = None if released.destination is None else released.destination.broker
-        move = WantedMove(bundle, released.owner.broker, destination, is_own=is_own(released.reason))
-        stops = self._stops(move)
+        move = _move(bundle, released.owner, released.destination, is_own=is_own(released.reason))
+        stops = stops_of_move(self._facts(), self._limits(), move)
         if stops:
             raise RailError(stops)
-
-    def _stops(self, move: WantedMove) -> Sequence[Verdict]:
-        return stops_of_move(self._facts(), self._limits(), move)
 
     def _facts(self) -> Facts:
         now_s, acts = time.time(), self._memory.acts.at(time.time())
@@ -172,6 +169,10 @@ class Rails:
             moves_per_hour=settings.moves_per_hour,
             namespaces=self._namespaces,
         )
+
+
+def _move(bundle: str, source: Registration, destination: Registration | None, *, is_own: bool) -> WantedMove:
+    return WantedMove(bundle, source.broker, None if destination is None else destination.broker, is_own)
 
 
 def is_own(reason: str) -> bool:

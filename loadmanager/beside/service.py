@@ -118,7 +118,7 @@ class BesideNode(Candidate):
 
     def _make_judge(self, seed: int) -> Judge:
         live, where = self.live, Where(self.settings.folder, self.service_url)
-        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current)
+        both = SettingsOfBoth(lambda: live.theirs, lambda: live.current, lambda: live.doubt)
         return Judge(
             both,
             self.diary,

@@ -17,6 +17,9 @@ HISTORY = "history"
 _WHERE = "overrides"
 _EXCLUDED = KEYS["shedding_excluded_namespaces"]
 _DYNAMIC = frozenset(dynamic_keys())
+_STRATEGIES = tuple(
+    map(Settings.key, ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy"))
+)
 
 
 class PulsarSettings(LiveSettings):
@@ -58,6 +61,21 @@ class PulsarSettings(LiveSettings):
             excluded = usable_overrides(self.base, overrides)[0].load_balancer_shedding_excluded_namespaces
             overrides[_EXCLUDED] = text_of(excluded | self._left_out)
         return super().apply(overrides)
+
+    @property
+    def doubt(self) -> str:
+        """Why Pulsar's leader may go by other strategies than `theirs` names, a sentence; empty without a reason."""
+        told = [key for key in _STRATEGIES if key in self._dynamic]
+        unknown = [fault for fault in self.faults if any(key in fault for key in _STRATEGIES)]
+        if told:
+            unknown.append(
+                f"{' and '.join(told)} was set by dynamic configuration, which a broker goes by from its next start on"
+            )
+        return (
+            f"Pulsar's own rounds may be others than they are worked out to be: {'; '.join(unknown)}."
+            if unknown
+            else ""
+        )
 
 
 def _forced(ours: BesideSettings) -> dict[str, str]:

@@ -2,8 +2,8 @@
 
     what is found                          then
     -------------                          ----
-    it is no bundle any more, or its       an error, and Pulsar is not asked
-    owner is another, or it is on its way
+    it is no bundle any more, or           an error, and Pulsar is not asked
+    nobody's, or on its way
     a rail stops it                        `would_split`, with what stops it: so it is in shadow
     else                                   Pulsar is asked, at our boundaries if its brokers take positions, else by
                                            the algorithm that is their default

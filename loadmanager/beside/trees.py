@@ -10,7 +10,9 @@ a folder, or what is none of ours         nothing: what comes and goes in a fold
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import TypeVar
 
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.znodes import path_of, record_at
@@ -22,6 +24,10 @@ from loadmanager.store.pulsars_paths import CLUSTERS, DYNAMIC_CONFIGURATION, FLA
 
 EVERYTHING = "/"
 WATCHED = (paths.BROKERS, OWNERSHIP, LOCAL_POLICIES, CLUSTERS, DYNAMIC_CONFIGURATION, paths.LEADER, FLAGS)
+
+_AT_A_TIME = 10_000
+
+_Item = TypeVar("_Item")
 
 Records = Mapping[str, Mapping[str, Znode | None]]
 """By tree and by what each is about, the znodes that were read; None for one that is not there."""
@@ -61,9 +67,18 @@ class Trees:
         return {path_of(LOCAL_POLICIES, name) for name in names if name not in policies}
 
     async def _read(self, found: set[str]) -> dict[str, dict[str, Znode | None]]:
-        ordered = sorted((path, record) for path in found if (record := record_at(path)) is not None)
+        """The records at these paths; so many at a time that nobody is held up for long."""
         read: dict[str, dict[str, Znode | None]] = defaultdict(dict)
-        znodes = await self._store.get_many([path for path, _ in ordered])
-        for (_, (root, name)), znode in zip(ordered, znodes, strict=True):
-            read[root][name] = znode
+        for part in in_parts(sorted(found), _AT_A_TIME):
+            records = [record for path in part if (record := record_at(path)) is not None]
+            znodes = await self._store.get_many([path_of(root, name) for root, name in records])
+            for (root, name), znode in zip(records, znodes, strict=True):
+                read[root][name] = znode
         return read
+
+
+def in_parts(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
+    """The items, so many of them at a time."""
+    remaining = iter(items)
+    while part := list(islice(remaining, size)):
+        yield part

@@ -10,8 +10,9 @@ moment, as the end of the broker that it left may be seen later.
     ARRIVED     judged; LEFT          judged; ARRIVED       judged; ARRIVED       is noted          judged
 
 So each move is judged once and only once, by the first of these that holds: it was ours; its owner left; nobody had it;
-it came of a split, or was split; nobody has it; it is where it was; our last round before it wanted it there,
-elsewhere, or other bundles of that broker; there was none; Pulsar's strategy selects it; nobody does.
+it came of a split, or was split; nobody has it; it is where it was; our last round before it wanted it there, or
+elsewhere; it is where it was within the hour; our round wanted other bundles of that broker; there was none; Pulsar's
+strategy selects it; nobody does.
 
     a wish of ours    our round wants it    our round does not    the bundle is seen to leave    Pulsar has had its time
     ----------------  --------------------  --------------------  -----------------------------  -----------------------
@@ -32,7 +33,9 @@ import heapq
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
+from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import FilterReason, JudgingReason, PlacementReason, Reason, SheddingReason
@@ -63,6 +66,7 @@ _NO_ROUND: Mapping[Reason, JudgingReason] = {
 PULSARS_MOVES = (
     JudgingReason.MOVED_AS_WE_WOULD,
     JudgingReason.MOVED_ELSEWHERE,
+    JudgingReason.MOVED_BACK,
     JudgingReason.MOVED_ANOTHER,
     JudgingReason.MOVED_AGAINST_US,
     JudgingReason.MOVED_UNSELECTED,
@@ -186,9 +190,18 @@ class Wish:
     is_said: bool = False
 
 
+class _Left(NamedTuple):
+    """From which broker Pulsar took a bundle, and when."""
+
+    broker: BrokerId
+    at_ms: int
+
+
 @dataclass(slots=True, eq=False)
 class _Move:
-    """A bundle that is not at rest. `round` is the last one before it, `wish` what it wanted of this bundle."""
+    """A bundle that is not at rest. `round` is the last one before it, `wish` what it wanted of this bundle;
+    `left_before` is the move of Pulsar's before this one.
+    """
 
     bundle: str
     before: Registration | None
@@ -201,6 +214,7 @@ class _Move:
     by_us: bool
     owner_left: bool
     is_of_split: bool
+    left_before: _Left | None
     due_ms: int = 0
 
     @property
@@ -210,6 +224,11 @@ class _Move:
         started_again = before is not None and after is not None and before != after and before.broker == after.broker
         was_gone = before is not None and before.incarnation == NO_LIFE
         return self.owner_left or started_again or was_gone
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it is where Pulsar took it from the last time."""
+        return self.left_before is not None and self.after is not None and self.after.broker == self.left_before.broker
 
     @property
     def is_pulsars(self) -> bool:
@@ -256,6 +275,7 @@ class Judging:
     _due: list[tuple[int, int, _Move]] = field(default_factory=list)
     _numbers: Iterator[int] = field(default_factory=count)
     _left: dict[Registration, int] = field(default_factory=dict)
+    _took: dict[str, _Left] = field(default_factory=dict)
     _moved: bool = False
     _idle_since_ms: int | None = None
     _fruitless: int = 0
@@ -323,6 +343,7 @@ class Judging:
             sighted.by_us,
             owner_left=sighted.before in self._left,
             is_of_split=seen.is_new,
+            left_before=self._took.get(sighted.bundle),
         )
         self._moves[move.bundle] = move
         self._wait(move)
@@ -347,7 +368,9 @@ class Judging:
         move.due_ms = -1
         move.is_of_split |= move.after is None and not self.is_there(move.bundle)
         reason, because = _judgement_of(move)
-        self._moved |= move.is_pulsars and reason is not JudgingReason.CAME_BACK
+        if move.is_pulsars and move.before is not None and reason is not JudgingReason.CAME_BACK:
+            self._moved = True
+            self._took[move.bundle] = _Left(move.before.broker, move.began_ms)
         self._say(move.bundle, reason, _figures(move), because, move.load)
 
     # Wishes
@@ -428,6 +451,7 @@ class Judging:
 
     def _forget_before(self, oldest_ms: int) -> None:
         self._left = {owner: at_ms for owner, at_ms in self._left.items() if at_ms >= oldest_ms}
+        self._took = {bundle: left for bundle, left in self._took.items() if left.at_ms >= oldest_ms}
 
     def _figures_of(self, wish: Wish) -> dict[str, Figure]:
         return {
@@ -477,6 +501,8 @@ def _compare(move: _Move) -> tuple[JudgingReason, tuple[Verdict, ...]]:
     if move.wish is not None:
         is_there = _name(move.wish.step.destination) == _name(move.after)
         return JudgingReason.MOVED_AS_WE_WOULD if is_there else JudgingReason.MOVED_ELSEWHERE, ()
+    if move.is_back:
+        return JudgingReason.MOVED_BACK, _ours_of(move)
     if move.round is None:
         return JudgingReason.MOVED_BEFORE_OUR_ROUND, ()
     if _others_of(move):
@@ -517,6 +543,8 @@ def _figures(move: _Move) -> dict[str, Figure]:
             why["minutes"] = _minutes(move.began_ms - move.wish.since_ms)
     elif others := _others_of(move):
         why |= {"others": len(others), "ours": others[0]}
+    if move.left_before is not None:
+        why["minutes_ago"] = _minutes(move.began_ms - move.left_before.at_ms)
     return why
 
 

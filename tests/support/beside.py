@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from typing import Any
 
 import aiohttp
 from aiohttp import web
-from support.fake_pulsar import FakePulsar
+from support.fake_pulsar import FakePulsar, PulsarBroker
 from support.nodes import PATIENT, Connect, Reply, in_memory
 from support.servers import end_app, listen, serve_app
 from support.stores import MemoryWorld
@@ -24,7 +25,8 @@ from loadmanager.beside.settings import PulsarSettings
 from loadmanager.config import BesideSettings
 from loadmanager.core.leading.acting import Acts
 from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import Ownership
+from loadmanager.core.ownership import Ownership, OwnershipState, Registration
+from loadmanager.core.reasons import OwnershipReason, Reason
 from loadmanager.http.app import make_beside_app
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
@@ -32,6 +34,10 @@ from loadmanager.store.codec import decode
 from loadmanager.wire.acting import decode_acts
 
 NAMESPACE = "lm/bench"
+BUNDLES = [
+    f"{NAMESPACE}/{each}" for each in ("0x00000000_0x40000000", "0x40000000_0x80000000", "0x80000000_0xc0000000")
+]
+BUNDLE = BUNDLES[0]
 NEVER = {"loadBalancerSheddingIntervalMinutes": "100000", "loadBalancerSheddingGracePeriodMinutes": "0"}
 
 
@@ -119,3 +125,51 @@ async def beside_pulsar(folder: Path, brokers: int = 3, bundles: int = 4) -> Asy
 
 def ownership(node: BesideNode, bundle: str) -> Ownership:
     return node.view.get_ownership(BundleName.parse(bundle))
+
+
+async def load(beside: Beside, node: BesideNode) -> None:
+    """All bundles are as busy as each other, and all brokers have reported."""
+    for bundle in list(node.intake.owners):
+        beside.pulsar.load(bundle, 200.0, bytes_each=100 * 1024.0)
+    await report(beside, node)
+
+
+async def report(beside: Beside, node: BesideNode) -> None:
+    brokers = [broker.broker_id for broker in beside.pulsar.brokers if broker.reporting]
+    before_s = {broker: node.intake.reports_at_s(broker) or 0.0 for broker in brokers}
+    await asyncio.sleep(0.002)  # reports are told apart by milliseconds
+    await beside.pulsar.report()
+    await eventually(lambda: all((node.intake.reports_at_s(each) or 0.0) > before_s[each] for each in brokers))
+
+
+async def counts(beside: Beside) -> list[int]:
+    """How many bundles each broker owns."""
+    return [len(await broker.owned()) for broker in beside.pulsar.brokers]
+
+
+def life(node: BesideNode, broker: PulsarBroker) -> Registration:
+    return node.view.registrations[broker.broker_id]
+
+
+async def move(node: BesideNode, to: PulsarBroker | None, bundle: str = BUNDLE) -> Ownership:
+    """At an operator's word."""
+    destination = None if to is None else life(node, to)
+    return await node.executor.unload(BundleName.parse(bundle), destination, OwnershipReason.ADMIN_UNLOAD)
+
+
+def asked(pulsar: FakePulsar, what: str) -> list[str]:
+    """The requests of the kind, as they came to whichever broker."""
+    return [each.path for each in pulsar.asked if what in each.path]
+
+
+async def is_settled(beside: Beside, node: BesideNode) -> None:
+    """Nothing is under way, and the view is as Pulsar's metadata are."""
+    for bundle in list(node.intake.owners):
+        owner, seen = await beside.pulsar.owner(bundle), ownership(node, bundle)
+        assert (seen.owner.broker if seen.owner else None) == owner
+        assert seen.state is (OwnershipState.FREE if owner is None else OwnershipState.OWNED)
+    assert (await beside.acts()).under_way == {}
+
+
+def reasons(node: BesideNode) -> list[Reason]:
+    return [stop.verdict for stop in node.hands.rails.stops_of_round()]

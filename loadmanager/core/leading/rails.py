@@ -136,12 +136,21 @@ def stops_of_round(facts: Facts, limits: Limits) -> list[Verdict]:
 
 def stops_of_move(facts: Facts, limits: Limits, move: WantedMove) -> list[Verdict]:
     """What keeps this move from being made, by rail; nothing if it may be."""
-    stops = [*_of_everything(facts, limits), *_of_the_namespace(limits, move.bundle)]
+    return stops_of_moves(facts, limits, [move])[0]
+
+
+def stops_of_moves(facts: Facts, limits: Limits, moves: Iterable[WantedMove]) -> list[list[Verdict]]:
+    """What keeps each of these moves from being made: brokers are looked through once."""
+    of_everything = [*_of_everything(facts, limits)]
+    return [[*of_everything, *_of_one(facts, limits, move)] for move in moves]
+
+
+def _of_one(facts: Facts, limits: Limits, move: WantedMove) -> Iterator[Verdict]:
+    yield from _of_the_namespace(limits, move.bundle)
     if move.is_own:
-        stops += _of_the_hour(facts, limits, move.bundle)
-        stops += _of_the_round(facts, limits, move.bundle)
-        stops += _of_reports(facts, limits, move)
-    return stops
+        yield from _of_the_hour(facts, limits, move.bundle)
+        yield from _of_the_round(facts, limits, move.bundle)
+        yield from _of_reports(facts, limits, move)
 
 
 def stops_of_split(facts: Facts, limits: Limits, bundle: str) -> list[Verdict]:

@@ -17,6 +17,14 @@ class JudgingReason(Reason):
         "moved_elsewhere",
         "Pulsar moved it from {source} to {destination}, {mib_per_s} MiB/s; so would we, but to {ours}",
     )
+    MOVED_BACK = entry(
+        "moved_back",
+        (
+            "Pulsar moved it back from {source} to {destination}, which it had left {minutes_ago} min before,"
+            " {mib_per_s} MiB/s, and we would not"
+        ),
+        remedy="look at the thresholds of Pulsar's strategy: it takes back what it did",
+    )
     MOVED_ANOTHER = entry(
         "moved_another",
         (
@@ -32,7 +40,8 @@ class JudgingReason(Reason):
         "moved_unselected",
         (
             "It was moved from {source} to {destination}, {mib_per_s} MiB/s; we would not, nor does Pulsar's strategy"
-            " select it as we work it out: an operator's word, or load that came since our last round"
+            " select it as we work it out: an operator's word, load that came since our last round, or a Pulsar that"
+            " decides otherwise than the one that is known here"
         ),
     )
     MOVED_BEFORE_OUR_ROUND = entry(

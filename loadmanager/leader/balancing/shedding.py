@@ -31,8 +31,8 @@ class Rails(Protocol):
     def begin_round(self) -> Sequence[Verdict]:
         """What stops the round that begins now; nothing if it may move what it plans."""
 
-    def stops_of_step(self, step: Unload) -> Sequence[Verdict]:
-        """What stops a step of the round, also what stops the whole of it."""
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        """What stops each step of the round, also what stops the whole of it."""
 
 
 class NoRails:
@@ -41,8 +41,8 @@ class NoRails:
     def begin_round(self) -> Sequence[Verdict]:
         return ()
 
-    def stops_of_step(self, _step: Unload) -> Sequence[Verdict]:
-        return ()
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        return [()] * len(steps)
 
 
 class SheddingLoop:
@@ -155,13 +155,12 @@ class SheddingLoop:
 
     def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
         """The steps that nothing stops, and why each is made; the others are shown."""
-        # Of several verdicts of a broker, why it sheds is the one that led here, and not what is wrong with its report.
-        ordered = sorted(plan.verdicts, key=lambda verdict: verdict.acted)
-        verdicts = {verdict.subject: verdict for verdict in ordered}
+        verdicts = {verdict.subject: verdict for verdict in plan.verdicts}
+        # Why a broker sheds is what led here, and not what is wrong with its report.
+        verdicts |= {verdict.subject: verdict for verdict in plan.verdicts if verdict.acted}
         unstopped: list[tuple[Unload, Sequence[Verdict]]] = []
-        for step in steps:
+        for step, stops in zip(steps, self._rails.stops_of_steps(steps), strict=True):
             because = [verdicts[each] for each in (step.source.broker, step.bundle) if each in verdicts]
-            stops = self._rails.stops_of_step(step)
             if is_dry_run or stops:
                 self._show(step, [*(_own(step, stops) or stops[:1]), *because], term)
             else:

@@ -148,3 +148,16 @@ def test_what_pulsars_own_leader_goes_by_is_known_beside_what_plans_go_by(tmp_pa
     assert live.current.load_balancer_broker_threshold_shedder_percentage == 5
     live.apply({})
     assert live.theirs == theirs
+
+
+def test_what_pulsars_leader_may_not_go_by_is_said(tmp_path: Path) -> None:
+    live = PulsarSettings(told(), settings({"folder": str(tmp_path)}))
+    assert live.doubt == ""
+    live.apply({"loadBalancerLoadSheddingStrategy": "org.apache.pulsar.x.UniformLoadShedder"})
+    assert live.doubt == (
+        "Pulsar's own rounds may be others than they are worked out to be: loadBalancerLoadSheddingStrategy was set by"
+        " dynamic configuration, which a broker goes by from its next start on."
+    )
+    unknown = PulsarSettings(told(loadBalancerLoadPlacementStrategy="org.us.Own"), settings({"folder": str(tmp_path)}))
+    assert "loadBalancerLoadPlacementStrategy" in unknown.doubt
+    assert "org.us.Own" in unknown.doubt

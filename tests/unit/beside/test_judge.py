@@ -47,7 +47,8 @@ class Bench:
         ours = settings_of({}, "test")
         self.theirs: Settings = settings_of(theirs or {}, "test")
         self.scores = Scores(lambda: ours, (), self.ask, tell_score(self.diary), zone=UTC)
-        settings = SettingsOfBoth(lambda: self.theirs, lambda: ours)
+        self.doubt = ""
+        settings = SettingsOfBoth(lambda: self.theirs, lambda: ours, lambda: self.doubt)
         where = Where(Path("/var/beside"), "http://here:8085")
         self.judge = Judge(settings, self.diary, self.scores, where, 0, is_acting=is_acting, is_there=lambda _: True)
         self._planner = ours.planner_settings()
@@ -128,6 +129,16 @@ async def test_pulsars_round_goes_by_its_own_settings() -> None:
         await bench.round(minute)
     assert "and Pulsar does not: its shedding is off. Pulsar, of cluster: No move because" in bench.text()
     assert "stalled" not in bench.text()
+
+
+async def test_why_pulsars_rounds_may_be_others_is_told_once() -> None:
+    bench = Bench()
+    bench.doubt = "They may be others."
+    await bench.round(0, cpu=20)
+    await bench.round(1, cpu=20)
+    bench.doubt = ""
+    await bench.round(2, cpu=20)
+    assert bench.text() == "2026-09-21 12:00 They may be others.\n"
 
 
 async def test_where_we_act_it_is_nothing_to_tell_that_pulsars_shedding_is_off() -> None:

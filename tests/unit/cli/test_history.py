@@ -31,7 +31,7 @@ async def test_the_checkpoint_of_a_large_pulsar_does_not_keep_the_session_from_b
 
     store = MemoryStore(MemoryWorld().cluster)
 
-    def store_of(_: Settings, *, create_chroot: bool) -> MemoryStore:
+    def store_of(_: str, __: Settings, *, create_chroot: bool) -> MemoryStore:
         assert not create_chroot, "nothing is written there"
         return store
 

@@ -310,6 +310,52 @@ def test_a_bundle_that_moves_again_before_it_settled_was_moved_twice() -> None:
     assert only(bench.wait(17)).verdict.why["source"] == "c:8080"
 
 
+def test_a_bundle_that_pulsar_takes_back_where_it_was_is_told_so() -> None:
+    bench = Bench()
+    bench.plan(0, [unload(OTHER)], said=[says("b:8080", SheddingReason.NO_BUNDLES)])
+    bench.move(HOT, A, B, 10)
+    bench.move(HOT, B, A, 130)
+    bench.move(HOT, A, B, 190)
+    bench.move(HOT, B, C, 250)
+    bench.wait(255)
+    assert [reason for _, reason in reasons(bench.said)] == [
+        JudgingReason.MOVED_ANOTHER,
+        JudgingReason.MOVED_BACK,
+        JudgingReason.MOVED_BACK,
+        JudgingReason.MOVED_UNSELECTED,
+    ]
+    assert bench.said[1].verdict.sentence() == (
+        "Pulsar moved it back from b:8080 to a:8080, which it had left 2 min before, 10 MiB/s, and we would not"
+    )
+    assert [each.verdict for each in bench.said[1].because] == [SheddingReason.NO_BUNDLES]
+
+
+def test_it_is_not_back_where_we_want_it_or_after_an_hour_or_when_it_was_not_pulsar_that_took_it() -> None:
+    bench = Bench()
+    bench.plan(0)
+    bench.move(HOT, A, B, 10)
+    bench.move(OTHER, A, B, 10, by_us=True)
+    bench.move(THIRD, A, B, 10)
+    bench.plan(60, [unload(HOT, B, A)])
+    bench.move(HOT, B, A, 70)
+    bench.move(OTHER, B, A, 70)
+    bench.plan(3_700)
+    bench.move(THIRD, B, A, 3_710)
+    bench.wait(3_715)
+    assert [reason for _, reason in reasons(bench.said[3:])] == [
+        JudgingReason.MOVED_AS_WE_WOULD,
+        JudgingReason.MOVED_ANOTHER,
+        JudgingReason.MOVED_UNSELECTED,
+    ]
+
+
+def test_one_that_was_not_seen_to_leave_again_has_another_first_owner() -> None:
+    bench = Bench()
+    bench.move(HOT, A, B, 10)
+    assert reasons(bench.move(HOT, None, C, 11)) == [(HOT, JudgingReason.MOVED_BEFORE_OUR_ROUND)]
+    assert reasons(bench.wait(16)) == [(HOT, JudgingReason.FIRST_OWNER)]
+
+
 def test_a_clock_that_is_set_back_holds_nothing_up() -> None:
     bench = Bench()
     bench.move(HOT, A, B, 100)
@@ -406,6 +452,7 @@ def test_two_rounds_without_any_effect_are_a_stall() -> None:
     assert [bench.plan(at_s, [], kept, sheds()) for at_s in (0, 60)] == [[], []]
     entry = only(bench.plan(120, [], kept, sheds()))
     assert (entry.reason, entry.because, bench.judging.stalled) == (JudgingReason.STALLED_ON_OWNER, (kept,), entry)
+    assert entry.load == 0
     assert entry.verdict.sentence() == (
         "Pulsar has stalled: for 2 rounds its strategy selected 1 of the bundles of a:8080, and its placement chose"
         " their present owner each time. Nothing moves, and the same repeats for ever"
@@ -415,6 +462,12 @@ def test_two_rounds_without_any_effect_are_a_stall() -> None:
         " over, or let us act"
     )
     assert bench.plan(180, [], kept, sheds()) == []
+
+
+def test_a_round_of_ours_may_come_a_tenth_of_an_interval_early() -> None:
+    bench = Bench()
+    assert [bench.plan(at_s, [], stays(HOT)) for at_s in (0, 54, 113)] == [[], [], []]
+    assert reasons(bench.plan(114, [], stays(HOT))) == [("pulsar", JudgingReason.STALLED_ON_OWNER)]
 
 
 def test_rounds_of_ours_that_come_more_often_than_pulsars_make_no_stall() -> None:

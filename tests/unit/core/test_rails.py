@@ -16,6 +16,7 @@ from loadmanager.core.leading.rails import (
     Namespaces,
     WantedMove,
     stops_of_move,
+    stops_of_moves,
     stops_of_round,
     stops_of_split,
 )
@@ -281,6 +282,17 @@ def test_patterns_match_whole_namespaces(limits: Limits) -> None:
 def test_a_pattern_that_is_none_is_refused() -> None:
     with pytest.raises(InvalidPolicyError, match="missing"):
         Patterns(("t/(",))
+
+
+def test_several_moves_are_each_stopped_as_if_they_were_alone() -> None:
+    facts = replace(with_broker(A, sheds=True), moves_this_round=10)
+    moves = [MOVE, ORDERED, replace(MOVE, bundle="pulsar/system/0x00000000_0xffffffff")]
+    assert [reasons(stops) for stops in stops_of_moves(facts, LIMITS, moves)] == [
+        [RailReason.PULSAR_SHEDS, RailReason.ROUND_IS_FULL],
+        [RailReason.PULSAR_SHEDS],
+        [RailReason.PULSAR_SHEDS, RailReason.NAMESPACE_LEFT_OUT, RailReason.ROUND_IS_FULL],
+    ]
+    assert stops_of_moves(facts, LIMITS, []) == []
 
 
 _BROKER = st.builds(

@@ -355,8 +355,8 @@ class Stopping:
     def begin_round(self) -> Sequence[Verdict]:
         return self.rounds
 
-    def stops_of_step(self, step: Unload) -> Sequence[Verdict]:
-        return [*self.rounds, *self.steps.get(step.bundle, [])]
+    def stops_of_steps(self, steps: Sequence[Unload]) -> Sequence[Sequence[Verdict]]:
+        return [[*self.rounds, *self.steps.get(step.bundle, [])] for step in steps]
 
 
 async def test_what_rails_stop_is_decided_and_shown_with_what_stops_it() -> None:
