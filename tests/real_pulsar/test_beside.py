@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from support.pulsar import LeaderLog, Writers
+from support.pulsar import LeaderLog, Writers, run_loadmanager
 from support.waiting import eventually_sync
 
 from examples.pulsar.cluster import Broker, PulsarCluster
@@ -122,6 +122,27 @@ def test_shadow_writes_nothing(
     assert operator.owners(skew.namespace) == before
     assert operator.dynamic() == {}
     assert not [line for line in log.lines() if "Unloading" in line or "Updated Service configuration" in line]
+
+
+def test_the_diary_has_each_move_of_pulsars_and_the_history_can_be_replayed(
+    cluster: PulsarCluster, operator: Operator, skew: Skew, skewed: RunningLoad, start: Start
+) -> None:
+    del skewed
+    log = LeaderLog.follow(cluster)
+    beside = start("shadow")
+    wait_for_rounds(beside, 1)
+    operator.set_dynamic(SHEDDING, "true")
+    eventually_sync(log.moved, PATIENCE_S, "a round of Pulsar's own")
+    operator.set_dynamic(SHEDDING, "false")
+    wait_for_rounds(beside, 2)
+    owners = {f"{skew.namespace}/{name}": broker for name, broker in operator.owners(skew.namespace).items()}
+    pulsars = {(each.bundle, each.source, owners[each.bundle]) for each in log.moved()}
+    told = beside.get("/loadbalance/v1/beside/diary/entries?limit=1000")
+    moved = {(each["subject"], each["why"].get("source"), each["why"].get("destination")) for each in told}
+    assert pulsars <= moved
+    assert beside.stop() == 0
+    done = run_loadmanager("replay", "--history", str(beside.folder / "kept" / "history"))
+    assert done.returncode == 0, done.stderr
 
 
 def test_acting_levels_a_skewed_load_and_then_lets_it_be(
