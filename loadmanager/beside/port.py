@@ -5,19 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from loadmanager.config import BesideSettings
-from loadmanager.leader.port import (
-    DecisionPort,
-    DeskPort,
-    DrainPort,
-    ExplainPort,
-    HealthPort,
-    LaidDownPort,
-    LeadershipPort,
-    PicturePort,
-    PlanPort,
-    SettingsPort,
-    UnloadPort,
-)
+from loadmanager.leader.port import BalancingPort, DrainPort, PlanPort, UnloadPort
 from loadmanager.wire.beside import BesideStatus
 
 
@@ -41,25 +29,13 @@ class ScoresPort(Protocol):
         """The newest scores as a table, under what they mean."""
 
 
-class BesidePort(LeadershipPort, HealthPort, Protocol):
-    """A process beside a Pulsar, as the one who puts the application together sees it."""
+class BesidePort(BalancingPort, Protocol):
+    """A process beside a Pulsar: what operators may order goes through `drains_to_order` and `plans_to_order`."""
 
     @property
     def settings(self) -> BesideSettings: ...
     @property
-    def view(self) -> PicturePort: ...
-    @property
-    def live(self) -> SettingsPort: ...
-    @property
-    def operators(self) -> LaidDownPort: ...
-    @property
     def unloads(self) -> UnloadPort: ...
-    @property
-    def desk(self) -> DeskPort: ...
-    @property
-    def journal(self) -> DecisionPort: ...
-    @property
-    def explainer(self) -> ExplainPort: ...
     @property
     def drains_to_order(self) -> DrainPort: ...
     @property

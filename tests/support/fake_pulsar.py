@@ -54,7 +54,9 @@ SETTINGS: Mapping[str, str] = {
     "loadBalancerSheddingIntervalMinutes": "1",
     "loadBalancerSheddingGracePeriodMinutes": "30",
     "loadBalancerSheddingExcludedNamespaces": "[]",
-    "supportedNamespaceBundleSplitAlgorithms": "[range_equally_divide, topic_count_equally_divide]",
+    "supportedNamespaceBundleSplitAlgorithms": (
+        "[range_equally_divide, topic_count_equally_divide, specified_positions_divide, flow_or_qps_equally_divide]"
+    ),
     "loadBalancerBrokerThresholdShedderPercentage": "10",
     "loadBalancerBandwithInResourceWeight": "1.0",
     "loadBalancerBandwidthInResourceWeight": "1.0",

@@ -265,6 +265,9 @@ class Rest:
             return answer
         if owner is not None and owner != self._broker.broker_id:
             return _redirect(request, owner, without="destinationBroker")
+        algorithm = request.query.get("splitAlgorithmName", "")
+        if algorithm not in (await self._broker.effective())["supportedNamespaceBundleSplitAlgorithms"]:
+            return _reason(412, f"Unsupported split algorithm {algorithm}")
         await self._cut(request, await request.read(), owned=owner is not None)
         return web.Response(status=204)
 

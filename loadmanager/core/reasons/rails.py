@@ -19,7 +19,7 @@ class RailReason(Reason):
     EARLIER_MOVES_OPEN = entry(
         "earlier_moves_open",
         "No move because what became of earlier moves is not known: {why}",
-        remedy="wait until they were seen through, or say go on if they never will be",
+        remedy="wait until they were seen through; if what was written down of them cannot be read, say go on",
     )
     POLICIES_UNKNOWN = entry(
         "policies_unknown",

@@ -11,6 +11,7 @@ import structlog
 
 from loadmanager.core.leadership import Term
 from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.reasons import DoubtReason
 from loadmanager.errors import NotLeaderError
 from loadmanager.leader.carrying_out.executor import Batch, Executor
 from loadmanager.leader.deciding.desk import MINUTE_S, SLICE, Desk
@@ -145,13 +146,20 @@ class SheddingLoop:
         return plan
 
     async def _explain(self, plan: Plan, steps: Sequence[Unload], term: Term) -> None:
-        """Why what stays stays; the executor says what becomes of the others."""
+        """Why what stays stays, all that there is to say of each in one entry; the executor says what becomes of the
+        others.
+        """
         moving = {step.bundle for step in steps}
-        for said, verdict in enumerate(plan.verdicts):
+        by_subject: dict[str, list[Verdict]] = {}
+        for verdict in plan.verdicts:
+            if verdict.subject not in moving:
+                by_subject.setdefault(verdict.subject, []).append(verdict)
+        for said, verdicts in enumerate(by_subject.values()):
             if said % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            if verdict.subject not in moving:
-                self._journal.judged("shed", verdict, epoch=term.epoch)
+            # What is wrong with a report comes after what was decided in spite of it.
+            verdicts.sort(key=lambda verdict: isinstance(verdict.verdict, DoubtReason))
+            self._journal.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)
 
     def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:
         """The steps that nothing stops, and why each is made; the others are shown."""

@@ -123,3 +123,12 @@ async def test_what_it_recorded_can_be_scored(beside: Beside) -> None:
     )
     assert (found.error, found.left_out, set(found.worlds)) == ("", {}, {"ThresholdShedder"})
     assert found.imbalance == pytest.approx(3.0)
+
+
+async def test_what_is_not_known_of_a_broker_does_not_hide_why_it_sheds_nothing(beside: Beside) -> None:
+    node = await looking(beside)
+    calm = beside.pulsar.brokers[2].broker_id
+    entry = next(each for each in node.journal.recent(100, calm) if each["kind"] == "shed")
+    assert entry["reason"] == "below_threshold"
+    assert "is below average" in entry["sentence"]
+    assert entry["sentence"].endswith("counts for nothing: they have to be declared")

@@ -23,8 +23,7 @@ from loadmanager.core.splitting.finder import Split
 from loadmanager.errors import NotLeaderError
 
 LOWER, UPPER = f"{NAMESPACE}/0x00000000_0x80000000", f"{NAMESPACE}/0x80000000_0xffffffff"
-POSITIONS = {"supportedNamespaceBundleSplitAlgorithms": "range_equally_divide,specified_positions_divide"}
-LIMIT = {**NEVER, **POSITIONS, "loadBalancerNamespaceBundleMaxTopics": "10"}
+LIMIT = {**NEVER, "loadBalancerNamespaceBundleMaxTopics": "10"}
 
 
 @pytest.fixture
