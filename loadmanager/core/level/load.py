@@ -29,6 +29,11 @@ LEAST_LEVEL = 0.02
 _NAMES = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
 _MOST = 1e18
 """What is more than this, or not a number, is no load."""
+SILENT_S = 75.0
+"""A broker measures every minute, and reports what has changed: after this, nothing has."""
+_CHANGED, _MOST_CHANGE = 0.15, 4.0
+"""From which part on load has changed beside its average, and by which factor at the most."""
+_MS_PER_S = 1000.0
 _SATURATED = 0.95
 """A broker that uses so much may need more than it shows: it is not taken for a fast one."""
 _SLOW_FROM, _SLOWEST = 1.15, 4.0
@@ -106,11 +111,31 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
             slowness[known] = _slowness(price, reported[known], used[known, CPU], limit[known, CPU])
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
-    load = as_amounts(bundles.short)
+    load = _present_load(snapshot, reported)
     need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1) if resources else np.zeros((len(load), 0))
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers)) if resources else np.zeros((len(brokers), 0))
     level = level_of(amount.sum(axis=0), per_need)
     return Loads(resources, prices, need, per_need, amount * per_need, level)
+
+
+def _present_load(snapshot: Snapshot, reported: FloatArray) -> FloatArray:
+    """(N, 4): the bundles' short-term load, or as their broker carries it now if that has changed and stayed so.
+
+    A broker that is silent for longer than it takes to measure again carries what it said last. Averages over reports
+    do not know that: the next one may be a quarter of an hour away.
+    """
+    bundles, brokers = snapshot.bundles, snapshot.brokers
+    load = as_amounts(bundles.short)
+    silent = snapshot.taken_at_s - brokers.last_update_ms / _MS_PER_S >= SILENT_S
+    if not silent.any():
+        return load
+    averaged = sum_by_broker(bundles.broker, load.T, len(brokers))
+    change = np.divide(reported, averaged, out=np.ones_like(averaged), where=averaged > 0)
+    has_changed = (silent & brokers.settled)[:, None] & (np.abs(change - 1) > _CHANGED)
+    factor = np.where(has_changed, change.clip(1 / _MOST_CHANGE, _MOST_CHANGE), 1.0)
+    held = bundles.broker >= 0
+    load[held] *= factor[bundles.broker[held]]
+    return load
 
 
 def _slowness(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> FloatArray:
