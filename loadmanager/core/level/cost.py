@@ -22,8 +22,10 @@ from loadmanager.core.load import (
 
 _METRICS_OF = {BANDWIDTH_IN: (THROUGHPUT_IN,), BANDWIDTH_OUT: (THROUGHPUT_OUT,)}
 """Of the other resources: all."""
-_DRAWN = 1e-3
-"""How much equal shares weigh beside what the brokers say."""
+_DRAWN, _DRAWN_TO_NO_IDLE = 1e-3, 0.1
+"""How much equal shares weigh beside what the brokers say; and that idle brokers use nothing, as all usage would look
+like that of idle brokers once they are level.
+"""
 _SWEEPS = 200
 _SETTLED = 1e-9
 """Rounds of coordinate descent at the most, and the change of shares below which they end."""
@@ -53,8 +55,9 @@ def fit_price(resource: int, load: FloatArray, used: FloatArray) -> Price:
 
 def _fit(parts: FloatArray, wanted: FloatArray, drawn_to: FloatArray) -> FloatArray:
     """The shares (k,), none negative, with which the columns of `parts` (M, k) come nearest to what is wanted (M,)."""
-    weight = _DRAWN * len(parts)
-    square = ((parts[:, :, None] * parts[:, None, :]).sum(axis=0) + weight * np.eye(len(drawn_to))).tolist()
+    weight = np.full(len(drawn_to), _DRAWN * len(parts))
+    weight[-1] = _DRAWN_TO_NO_IDLE * len(parts)
+    square = ((parts[:, :, None] * parts[:, None, :]).sum(axis=0) + np.diag(weight)).tolist()
     right = ((parts * wanted[:, None]).sum(axis=0) + weight * drawn_to).tolist()
     shares: list[float] = drawn_to.tolist()
     for _ in range(_SWEEPS):

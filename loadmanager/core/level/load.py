@@ -38,6 +38,7 @@ _SATURATED = 0.95
 """A broker that uses so much may need more than it shows: it is not taken for a fast one."""
 _SLOW_FROM, _SLOWEST = 1.15, 4.0
 """From which ratio of used to expected CPU on a broker counts as slow, and how slow or fast at the most."""
+_REFITS = 3
 _FORGIVEN = 0.05
 """The part of its CPU that a broker may use for other things without being taken for a slow one."""
 
@@ -105,10 +106,10 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
     for column, resource in enumerate(resources):
         known = limit[:, resource] > 0
         price = fit_price(resource, reported[known], used[known, resource])
-        prices[column] = price.per_unit
         slowness = np.ones(len(brokers))
-        if resource == CPU:
-            slowness[known] = _slowness(price, reported[known], used[known, CPU], limit[known, CPU])
+        if resource == CPU and known.any():
+            price, slowness[known] = _without_slow(price, reported[known], used[known, CPU], limit[known, CPU])
+        prices[column] = price.per_unit
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
     load = _present_load(snapshot, reported)
@@ -138,9 +139,19 @@ def _present_load(snapshot: Snapshot, reported: FloatArray) -> FloatArray:
     return load
 
 
+def _without_slow(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> tuple[Price, FloatArray]:
+    """The price of CPU as if no broker were slow, and how slow each is; few slow ones do not make it dearer for all."""
+    slowness = _slowness(price, load, used, limit)
+    for _ in range(_REFITS if (slowness != 1).any() else 0):
+        price = fit_price(CPU, load, used / slowness)
+        slowness = _slowness(price, load, used, limit)
+    return price, slowness
+
+
 def _slowness(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> FloatArray:
-    """How many times the CPU each broker (k,) uses that brokers use for such a load on the average."""
+    """How many times the CPU each broker (k,) uses that most brokers use for such a load."""
     expected = price.idle + (load * price.per_unit).sum(axis=1)
     ratio = (used + _FORGIVEN * limit) / (expected + _FORGIVEN * limit)
+    ratio /= np.median(ratio)
     ratio = np.where(used >= _SATURATED * limit, np.maximum(ratio, 1.0), ratio).clip(1 / _SLOWEST, _SLOWEST)
     return np.where((ratio < _SLOW_FROM) & (ratio > 1 / _SLOW_FROM), 1.0, ratio)
