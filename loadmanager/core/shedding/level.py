@@ -160,6 +160,7 @@ class _Look:
             budget=budget,
             may_own=self._limits.may_own,
             may_move=self._limits.may_move,
+            made=self._limits.made,
         )
 
     def _judge(self, broker: int, due: BoolArray, budget: float, found: Found) -> Verdict:
@@ -230,15 +231,19 @@ class _Limits:
             self._may_own[namespace] = allowed_brokers(self._rules, question)[0]
         return self._may_own[namespace]
 
-    def may_move(self, move: Move) -> bool:
-        name = self._snapshot.bundles.names[move.bundle]
-        question = self._ask(namespace_of(name), move.source)
-        if self._rules.policies and find_anti_affinity_refusal(self._rules, question) is not None:
-            return False
-        if not allowed_brokers(self._rules, question)[0][move.destination]:
-            return False
-        self._projection.move(namespace_of(name), move.bundle, move.source, move.destination)
+    def may_move(self, moves: tuple[Move, ...]) -> bool:
+        """Whether each of the moves may be made, after those before it."""
+        for move in moves:
+            question = self._ask(namespace_of(self._snapshot.bundles.names[move.bundle]), move.source)
+            if self._rules.policies and find_anti_affinity_refusal(self._rules, question) is not None:
+                return False
+            if not allowed_brokers(self._rules, question)[0][move.destination]:
+                return False
         return True
+
+    def made(self, move: Move) -> None:
+        name = namespace_of(self._snapshot.bundles.names[move.bundle])
+        self._projection.move(name, move.bundle, move.source, move.destination)
 
     def _ask(self, namespace: str, excluded: int | None) -> PlacementQuestion:
         return PlacementQuestion(
