@@ -249,11 +249,11 @@ class TransferShedderState(TypedDict, total=False):
 
 @with_config(_STRICT)
 class LevelState(TypedDict, total=False):
-    """Per broker its incarnation, until when it rests, when it was seen, and since when it is hot; what was moved when,
-    as a share of all load. Seconds since 1970.
+    """Per broker its incarnation, until when it rests, when it was seen, since when it is hot, and its noise; what was
+    moved when, as a share of all load. Seconds since 1970.
     """
 
-    brokers: dict[Name, Annotated[tuple[int, Number, Number, Number | None], _LISTED]]
+    brokers: dict[Name, Annotated[tuple[int, Number, Number, Number | None, Amount], _LISTED]]
     moved: list[Annotated[tuple[Number, Amount], _LISTED]]
 
 

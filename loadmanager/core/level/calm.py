@@ -17,11 +17,15 @@ is nearer to the level than what made it hot, so it does not become hot again at
 
 So a new broker is filled at once, and one that restarts is not filled, emptied and filled again.
 
-As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null]}, "moved": [[at_s, share]]}`.
+What is remembered besides is how far from its average the load of each broker usually is: its noise.
+
+As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise]}, "moved": [[at_s,
+share]]}`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -34,6 +38,10 @@ from loadmanager.core.settings import PlannerSettings
 
 MUCH = 1.30
 """A broker as hot as this is relieved at once."""
+_NEWEST = 0.05
+"""The weight of the newest look in what is usual."""
+_MOST_NOISE = 0.15
+"""What is further from the average than twice the noise and this does not count for more: it may be a change."""
 _TARGET_PART = 0.3
 """The target is this part of the evenness above the level."""
 _A_ROUND, _A_ROUND_IN_NEED = 0.10, 0.50
@@ -80,12 +88,13 @@ class Bands:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is remembered of a broker; `hot_since_s` is None while it is not hot."""
+    """What is remembered of a broker; `hot_since_s` is None while it is not hot. `noise` is a part of its load."""
 
     incarnation: int
     rests_until_s: float
     at_s: float
     hot_since_s: float | None
+    noise: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,25 +111,31 @@ class Memory:
 
     def as_state(self) -> dict[str, Any]:
         brokers = {
-            broker: [seen.incarnation, seen.rests_until_s, seen.at_s, seen.hot_since_s]
+            broker: [seen.incarnation, seen.rests_until_s, seen.at_s, seen.hot_since_s, seen.noise]
             for broker, seen in self.brokers.items()
         }
         return {"brokers": brokers, "moved": [list(each) for each in self.moved]}
 
     def after_look(
-        self, registrations: Sequence[Registration], is_hot: BoolArray, bands: Bands, now_s: float
+        self,
+        registrations: Sequence[Registration],
+        is_hot: BoolArray,
+        deviation: FloatArray,
+        calm_s: float,
+        now_s: float,
     ) -> Memory:
-        """With what is seen of all brokers now."""
+        """With what is seen of all brokers now: which are hot, and how far from their averages their loads are."""
         brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
-        for registration, hot in zip(registrations, is_hot.tolist(), strict=True):
+        for registration, hot, off in zip(registrations, is_hot.tolist(), deviation.tolist(), strict=True):
             before = brokers.get(registration.broker)
-            rests_until_s, since_s = 0.0, None
+            rests_until_s, since_s, noise = 0.0, None, 0.0
             if before is not None and before.incarnation == registration.incarnation:
-                rests_until_s, since_s = before.rests_until_s, before.hot_since_s
+                rests_until_s, since_s, noise = before.rests_until_s, before.hot_since_s, before.noise
             elif before is not None:
-                rests_until_s = now_s + bands.calm_s
+                rests_until_s = now_s + calm_s
             since_s = (now_s if since_s is None else since_s) if hot else None
-            brokers[registration.broker] = Seen(registration.incarnation, rests_until_s, now_s, since_s)
+            seen = Seen(registration.incarnation, rests_until_s, now_s, since_s, _noise_after(noise, off))
+            brokers[registration.broker] = seen
         moved = tuple((at_s, share) for at_s, share in self.moved if now_s - at_s < _HOUR_S)
         return Memory(brokers, moved)
 
@@ -140,3 +155,16 @@ class Memory:
         """What share of all load a round may move now."""
         a_round, an_hour = (_A_ROUND_IN_NEED, _AN_HOUR_IN_NEED) if in_need else (_A_ROUND, _AN_HOUR)
         return max(0.0, min(a_round, an_hour - sum(share for _, share in self.moved)))
+
+
+def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> tuple[float, ...]:
+    """The noise of each broker by what is remembered, 0 of one that is not known."""
+    known = state.get("brokers", {})
+    return tuple(float(known[broker][-1]) if broker in known else 0.0 for broker in brokers)
+
+
+def _noise_after(noise: float, off: float) -> float:
+    if math.isnan(off):
+        return noise
+    off = min(off, _MOST_NOISE + 2 * noise)
+    return math.sqrt((1 - _NEWEST) * noise * noise + _NEWEST * off * off)

@@ -8,10 +8,12 @@ brokers, of the resource that runs out first. Heat is usage over the level.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.extensible import throughput_of
 from loadmanager.core.level.cost import Price, fit_price
 from loadmanager.core.load import (
     BANDWIDTH_IN,
@@ -19,6 +21,7 @@ from loadmanager.core.load import (
     CPU,
     DIRECT_MEMORY,
     METRICS,
+    BoolArray,
     FloatArray,
     ResourceWeights,
 )
@@ -31,8 +34,10 @@ _MOST = 1e18
 """What is more than this, or not a number, is no load."""
 SILENT_S = 75.0
 """A broker measures every minute, and reports what has changed: after this, nothing has."""
-_CHANGED, _MOST_CHANGE = 0.15, 4.0
-"""From which part on load has changed beside its average, and by which factor at the most."""
+_CHANGED, _SIGMAS, _MOST_CHANGE = 0.15, 3.0, 4.0
+"""From which part on load has changed beside its average, or from how many times what is usual, and by which factor at
+the most.
+"""
 _MS_PER_S = 1000.0
 _SATURATED = 0.95
 """A broker that uses so much may need more than it shows: it is not taken for a fast one."""
@@ -58,8 +63,9 @@ class Loads:
     level: float
 
     @classmethod
-    def of(cls, snapshot: Snapshot, weights: ResourceWeights) -> Loads:
-        return snapshot.derive(("level loads", weights), lambda: _loads_of(snapshot, weights))
+    def of(cls, snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, ...]) -> Loads:
+        """`noise` (M) is how far what each broker carries usually is from its average, as a part of that."""
+        return snapshot.derive(("level loads", weights, noise), lambda: _loads_of(snapshot, weights, noise))
 
     def heat(self) -> FloatArray:
         """(M,): how many times the level the most used resource of each broker is."""
@@ -91,7 +97,27 @@ def as_amounts(figures: FloatArray) -> FloatArray:
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
 
 
-def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
+def find_deviation(snapshot: Snapshot) -> FloatArray:
+    """(M,): how far what each broker reports is from the average of its bundles, in bytes/s, as a part of that; not a
+    number for those that are silent.
+    """
+    return np.where(_silent(snapshot), np.nan, np.abs(_change(snapshot, throughput_of) - 1)[:, 0])
+
+
+def _silent(snapshot: Snapshot) -> BoolArray:
+    """(M,): who has reported, and has had nothing to add when it measured again."""
+    return np.asarray(snapshot.taken_at_s - snapshot.brokers.last_update_ms / _MS_PER_S >= SILENT_S)
+
+
+def _change(snapshot: Snapshot, of_load: Callable[[FloatArray], FloatArray]) -> FloatArray:
+    """(M, k): what each broker reported last divided by the averages of its bundles; 1 where it has nothing."""
+    brokers, bundles = snapshot.brokers, snapshot.bundles
+    reported, load = (of_load(as_amounts(each)).reshape(len(each), -1) for each in (brokers.load, bundles.short))
+    averaged = sum_by_broker(bundles.broker, load.T, len(brokers))
+    return np.divide(reported, averaged, out=np.ones_like(averaged), where=averaged > 0)
+
+
+def _loads_of(snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, ...]) -> Loads:
     bundles, brokers = snapshot.bundles, snapshot.brokers
     weight_of = {
         CPU: weights.cpu,
@@ -112,27 +138,26 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
         prices[column] = price.per_unit
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
-    load = _present_load(snapshot, reported)
+    load = _present_load(snapshot, np.array(noise, dtype=np.float64))
     need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1) if resources else np.zeros((len(load), 0))
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers)) if resources else np.zeros((len(brokers), 0))
     level = level_of(amount.sum(axis=0), per_need)
     return Loads(resources, prices, need, per_need, amount * per_need, level)
 
 
-def _present_load(snapshot: Snapshot, reported: FloatArray) -> FloatArray:
+def _present_load(snapshot: Snapshot, noise: FloatArray) -> FloatArray:
     """(N, 4): the bundles' short-term load, or as their broker carries it now if that has changed and stayed so.
 
     A broker that is silent for longer than it takes to measure again carries what it said last. Averages over reports
-    do not know that: the next one may be a quarter of an hour away.
+    do not know that: the next one may be a quarter of an hour away. What is usual for a broker is no change.
     """
     bundles, brokers = snapshot.bundles, snapshot.brokers
     load = as_amounts(bundles.short)
-    silent = snapshot.taken_at_s - brokers.last_update_ms / _MS_PER_S >= SILENT_S
+    silent = brokers.settled & _silent(snapshot)
     if not silent.any():
         return load
-    averaged = sum_by_broker(bundles.broker, load.T, len(brokers))
-    change = np.divide(reported, averaged, out=np.ones_like(averaged), where=averaged > 0)
-    has_changed = (silent & brokers.settled)[:, None] & (np.abs(change - 1) > _CHANGED)
+    change = _change(snapshot, np.asarray)
+    has_changed = silent[:, None] & (np.abs(change - 1) > np.maximum(_CHANGED, _SIGMAS * noise)[:, None])
     factor = np.where(has_changed, change.clip(1 / _MOST_CHANGE, _MOST_CHANGE), 1.0)
     held = bundles.broker >= 0
     load[held] *= factor[bundles.broker[held]]

@@ -37,6 +37,8 @@ _MOST_ROOMS = 100
 """How often that is tried in all."""
 _COST_POWER = 0.75
 """Below 1, so that large bundles move while there is room for them."""
+_PAYS = 0.25
+"""What part of the load that moves has to be a gain; all is, when it leaves a broker above the target for one below."""
 _LEAST_GAIN = 1e-9
 _ROUNDING = 1e-9
 
@@ -143,7 +145,7 @@ class _Search:
         brokers, may_own = self._brokers_to_weigh(source, bundles)
         need = self.task.loads.need[bundles]
         gain = self._gains(source, brokers, -need[:, None, :], need[:, None, :])
-        gain = np.where(may_own, gain, 0.0)
+        gain = np.where(may_own & self._pays(gain, self._cost(bundles)[:, None]), gain, 0.0)
         gain_by_cost = gain / ((self._cost(bundles) + self.cost_of_any + _ROUNDING) ** _COST_POWER)[:, None]
         for place in np.argsort(-gain_by_cost, axis=None, kind="stable")[:_MOST_ASKED].tolist():
             i, j = divmod(place, len(brokers))
@@ -169,9 +171,10 @@ class _Search:
         need = self.task.loads.need
         more = need[given][:, None, :] - need[returned]
         gain = self._gains(source, others, -more, more)
-        cost = self._cost(given)[:, None] + self._cost(returned) + 2 * self.cost_of_any
-        gain = np.where(self.moved + cost <= self.task.budget + 2 * self.cost_of_any + _ROUNDING, gain, 0.0)
-        gain_by_cost = gain / (cost + _ROUNDING)
+        cost = self._cost(given)[:, None] + self._cost(returned)
+        is_within = self.moved + cost <= self.task.budget + _ROUNDING
+        gain = np.where(is_within & self._pays(gain, cost), gain, 0.0)
+        gain_by_cost = gain / (cost + 2 * self.cost_of_any + _ROUNDING)
         for place in np.argsort(-gain_by_cost, axis=None, kind="stable")[:_MOST_ASKED].tolist():
             i, j = divmod(place, len(others))
             if gain[i, j] <= _LEAST_GAIN:
@@ -204,7 +207,7 @@ class _Search:
         self.rooms_tried += 1
         if not self.task.may_move((move,)):
             return False
-        before, made = score(self.heat, self.part, self.task.target), [move]
+        before, made, moved = score(self.heat, self.part, self.task.target), [move], self.moved
         self._make(move)
         while len(made) <= _LEAVE and self.heat[move.destination].max() > self.task.target:
             found = self._find_move(move.destination, stays=move.bundle)
@@ -212,7 +215,8 @@ class _Search:
                 break
             self._make(found[0])
             made.append(found[0])
-        if before - score(self.heat, self.part, self.task.target) > _LEAST_GAIN:
+        gain = before - score(self.heat, self.part, self.task.target)
+        if gain > _LEAST_GAIN and self._pays(np.array(gain), np.array(self.moved - moved)):
             return True
         for each in reversed(made):
             self._make(Move(each.bundle, each.destination, each.source))
@@ -275,6 +279,10 @@ class _Search:
         gain = (self.part[source] * relieved).sum(axis=2) - (self.part[brokers] * burdened).sum(axis=2)
         is_cooler = np.maximum(with_it.max(axis=2), left.max(axis=2)) < self.heat[source].max()
         return np.where(is_cooler, gain, 0.0)
+
+    def _pays(self, gain: FloatArray, cost: FloatArray) -> BoolArray:
+        """Whether so much less score is worth moving such shares of all load: one broker's is 1 / M, and heat 1."""
+        return np.asarray(gain >= _PAYS * len(self.heat) * cost)
 
     def _cost(self, rows: Rows) -> FloatArray:
         """(k,): what share of all load moves if the bundles do: nothing for those that move already."""

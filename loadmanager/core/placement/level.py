@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from loadmanager.core.level.calm import noise_of
 from loadmanager.core.level.load import Loads
 from loadmanager.core.load import FloatArray, ResourceWeights
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
@@ -46,21 +47,22 @@ class LevelPlacement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         with np.errstate(all="ignore"):
-            usage = self._usage_with(candidates, bundle, snapshot, projection)
+            loads = Loads.of(snapshot, self.weights, noise_of(state, snapshot.brokers.ids))
+            usage = _usage_with(loads, candidates, bundle, snapshot, projection)
         best = candidates[usage == usage.min()]
         why = {"usage_percent": 100 * float(usage.min()), "candidates": len(candidates), "equals": len(best)}
         return Placement(draw(best, rng), best, LevelPlacementReason.LEAST_USED_WITH_IT, why, state)
 
-    def _usage_with(
-        self, candidates: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection
-    ) -> FloatArray:
-        """The usage (k,) of each candidate with the bundle, as a fraction."""
-        loads = Loads.of(snapshot, self.weights)
 
-        def need_of(row: int | None) -> FloatArray:
-            return loads.need_of(snapshot.learned.load_of("")) if row is None else np.asarray(loads.need[row])
+def _usage_with(
+    loads: Loads, candidates: Rows, bundle: int | None, snapshot: Snapshot, projection: Projection
+) -> FloatArray:
+    """The usage (k,) of each candidate with the bundle, as a fraction."""
 
-        added, removed = projection.tally("level", need_of)
-        more = need_of(bundle) + (added - removed)[candidates]
-        usage = loads.usage[candidates] + more * loads.per_need[candidates]
-        return np.asarray(usage.max(axis=1, initial=0.0))
+    def need_of(row: int | None) -> FloatArray:
+        return loads.need_of(snapshot.learned.load_of("")) if row is None else np.asarray(loads.need[row])
+
+    added, removed = projection.tally("level", need_of)
+    more = need_of(bundle) + (added - removed)[candidates]
+    usage = loads.usage[candidates] + more * loads.per_need[candidates]
+    return np.asarray(usage.max(axis=1, initial=0.0))

@@ -26,8 +26,8 @@ from loadmanager.core.filters import (
     find_anti_affinity_refusal,
     rules_of,
 )
-from loadmanager.core.level.calm import Bands, Memory
-from loadmanager.core.level.load import Loads, heat_of, level_of
+from loadmanager.core.level.calm import Bands, Memory, noise_of
+from loadmanager.core.level.load import Loads, find_deviation, heat_of, level_of
 from loadmanager.core.level.search import Found, Move, Task, find_moves
 from loadmanager.core.load import BoolArray
 from loadmanager.core.names import namespace_of
@@ -96,12 +96,11 @@ class Level:
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
         with np.errstate(all="ignore"):
-            return _Look(self.settings, self.bands, snapshot, Memory.of(state)).run()
+            return _Look(self.settings, self.bands, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
-        del state
-        loads = Loads.of(snapshot, self.settings.resource_weights)
+        loads = Loads.of(snapshot, self.settings.resource_weights, noise_of(state, snapshot.brokers.ids))
         hottest = int(np.argmax(loads.usage[broker])) if loads.resources else 0
 
         def is_reached(points: float) -> bool:
@@ -119,16 +118,17 @@ class Level:
 class _Look:
     """One look at the cluster."""
 
-    def __init__(self, settings: PlannerSettings, bands: Bands, snapshot: Snapshot, before: Memory) -> None:
+    def __init__(self, settings: PlannerSettings, bands: Bands, snapshot: Snapshot, state: State) -> None:
         self._settings = settings
         self._bands = bands
         self._snapshot = snapshot
-        self._loads = Loads.of(snapshot, settings.resource_weights)
+        self._loads = Loads.of(snapshot, settings.resource_weights, noise_of(state, snapshot.brokers.ids))
         self._heat = self._loads.heat()
         self._used = np.nan_to_num(usage_per_broker(snapshot, settings.resource_weights), nan=0.0, neginf=0.0)
         registrations, now_s = snapshot.brokers.registrations, snapshot.taken_at_s
         is_hot = bands.is_hot(self._heat, self._used)
-        self._memory = before.after_look(registrations, is_hot, bands, now_s)
+        deviation = find_deviation(snapshot)
+        self._memory = Memory.of(state).after_look(registrations, is_hot, deviation, bands.calm_s, now_s)
         self._hot_for_s = self._memory.hot_for_s(registrations, now_s)
         self._wait_s = [bands.wait_s(heat) for heat in self._heat.tolist()]
         self._limits = _Limits(snapshot, settings)
