@@ -38,7 +38,7 @@ from loadmanager.core.settings import PlannerSettings
 
 MUCH = 1.30
 """A broker as hot as this is relieved at once."""
-_NEWEST = 0.05
+_NEWEST = 0.02
 """The weight of the newest look in what is usual."""
 _MOST_NOISE = 0.15
 """What is further from the average than twice the noise and this does not count for more: it may be a change."""
