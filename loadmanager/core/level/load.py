@@ -125,7 +125,7 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, 
         BANDWIDTH_IN: weights.bandwidth_in,
         BANDWIDTH_OUT: weights.bandwidth_out,
     }
-    resources = tuple(resource for resource, weight in weight_of.items() if weight > 0)
+    resources = tuple(resource for resource, weight in weight_of.items() if weight > 0) or (CPU,)
     reported, usage = as_amounts(brokers.load), as_amounts(brokers.usage)
     used, limit = usage[..., 0], usage[..., 1]
     prices, per_need = np.zeros((len(resources), METRICS)), np.zeros((len(brokers), len(resources)))
@@ -139,8 +139,8 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, 
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
     load = _present_load(snapshot, np.array(noise, dtype=np.float64))
-    need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1) if resources else np.zeros((len(load), 0))
-    amount = sum_by_broker(bundles.assigned, need.T, len(brokers)) if resources else np.zeros((len(brokers), 0))
+    need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
+    amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
     level = level_of(amount.sum(axis=0), per_need)
     return Loads(resources, prices, need, per_need, amount * per_need, level)
 

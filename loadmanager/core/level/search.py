@@ -207,7 +207,7 @@ class _Search:
         self.rooms_tried += 1
         if not self.task.may_move((move,)):
             return False
-        before, made, moved = score(self.heat, self.part, self.task.target), [move], self.moved
+        heat, moved, spent, made = self.heat.copy(), self.moved, self.spent, [move]
         self._make(move)
         while len(made) <= _LEAVE and self.heat[move.destination].max() > self.task.target:
             found = self._find_move(move.destination, stays=move.bundle)
@@ -215,11 +215,12 @@ class _Search:
                 break
             self._make(found[0])
             made.append(found[0])
-        gain = before - score(self.heat, self.part, self.task.target)
+        gain = score(heat, self.part, self.task.target) - score(self.heat, self.part, self.task.target)
         if gain > _LEAST_GAIN and self._pays(np.array(gain), np.array(self.moved - moved)):
             return True
         for each in reversed(made):
             self._make(Move(each.bundle, each.destination, each.source))
+        self.heat, self.moved, self.spent = heat, moved, spent
         return False
 
     def _trim(self) -> None:

@@ -101,7 +101,7 @@ class Level:
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
         loads = Loads.of(snapshot, self.settings.resource_weights, noise_of(state, snapshot.brokers.ids))
-        hottest = int(np.argmax(loads.usage[broker])) if loads.resources else 0
+        hottest = int(np.argmax(loads.usage[broker]))
 
         def is_reached(points: float) -> bool:
             if not loads.per_need[broker].any():
