@@ -8,7 +8,6 @@ brokers, of the resource that runs out first. Heat is usage over the level.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,7 +100,9 @@ def find_deviation(snapshot: Snapshot) -> FloatArray:
     """(M,): how far what each broker reports is from the average of its bundles, in bytes/s, as a part of that; not a
     number for those that are silent.
     """
-    return np.where(_silent(snapshot), np.nan, np.abs(_change(snapshot, throughput_of) - 1)[:, 0])
+    reported, load = (throughput_of(as_amounts(each)) for each in (snapshot.brokers.load, snapshot.bundles.short))
+    change = _change(snapshot, reported[:, None], load[:, None])
+    return np.where(_silent(snapshot), np.nan, np.abs(change[:, 0] - 1))
 
 
 def _silent(snapshot: Snapshot) -> BoolArray:
@@ -109,11 +110,9 @@ def _silent(snapshot: Snapshot) -> BoolArray:
     return np.asarray(snapshot.taken_at_s - snapshot.brokers.last_update_ms / _MS_PER_S >= SILENT_S)
 
 
-def _change(snapshot: Snapshot, of_load: Callable[[FloatArray], FloatArray]) -> FloatArray:
-    """(M, k): what each broker reported last divided by the averages of its bundles; 1 where it has nothing."""
-    brokers, bundles = snapshot.brokers, snapshot.bundles
-    reported, load = (of_load(as_amounts(each)).reshape(len(each), -1) for each in (brokers.load, bundles.short))
-    averaged = sum_by_broker(bundles.broker, load.T, len(brokers))
+def _change(snapshot: Snapshot, reported: FloatArray, load: FloatArray) -> FloatArray:
+    """(M, k): what brokers reported last (M, k) divided by their bundles' averages (N, k); 1 where there is nothing."""
+    averaged = sum_by_broker(snapshot.bundles.broker, load.T, len(snapshot.brokers))
     return np.divide(reported, averaged, out=np.ones_like(averaged), where=averaged > 0)
 
 
@@ -156,7 +155,7 @@ def _present_load(snapshot: Snapshot, noise: FloatArray) -> FloatArray:
     silent = brokers.settled & _silent(snapshot)
     if not silent.any():
         return load
-    change = _change(snapshot, np.asarray)
+    change = _change(snapshot, as_amounts(brokers.load), load)
     has_changed = silent[:, None] & (np.abs(change - 1) > np.maximum(_CHANGED, _SIGMAS * noise)[:, None])
     factor = np.where(has_changed, change.clip(1 / _MOST_CHANGE, _MOST_CHANGE), 1.0)
     held = bundles.broker >= 0
