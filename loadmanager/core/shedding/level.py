@@ -95,6 +95,8 @@ class Level:
         return cls(settings, Bands.of(settings))
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
+        if not len(snapshot.brokers):
+            return Shed((), (), state)
         with np.errstate(all="ignore"):
             return _Look(self.settings, self.bands, snapshot, state).run()
 
