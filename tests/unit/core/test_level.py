@@ -85,6 +85,14 @@ def test_brokers_that_are_alike_are_not_taken_for_idle_ones() -> None:
     assert (price.per_unit * 10).sum() == pytest.approx(40.0, rel=0.02)
 
 
+def test_metrics_that_go_together_are_told_apart_as_far_as_a_bounded_number_of_rounds_goes() -> None:
+    rng = np.random.default_rng(0)
+    base = rng.uniform(1, 100, 34)
+    load = np.stack([base * rng.uniform(0.98, 1.02, 34) for _ in range(METRICS)], axis=1)
+    used = (load * [3.0, 0.0, 1.0, 2.0]).sum(axis=1)
+    assert (load * fit_price(CPU, load, used).per_unit).sum(axis=1) == pytest.approx(used, rel=0.02)
+
+
 def test_what_nobody_uses_or_carries_has_no_price() -> None:
     assert not fit_price(CPU, np.ones((2, METRICS)), np.zeros(2)).per_unit.any()
     nothing_carried = fit_price(CPU, np.zeros((2, METRICS)), np.array([4.0, 6.0]))
@@ -218,6 +226,30 @@ def test_bundles_are_exchanged_where_no_move_helps() -> None:
     found = find_moves(task([[7.0, 7.0], [2.0, 2.0, 2.0]]))
     assert sorted((move.source, move.destination) for move in found.moves) == [(0, 1), (1, 0)]
     assert found.heat == pytest.approx([0.9, 1.1])
+
+
+def test_what_moved_and_need_not_have_stays_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = task([[], [4.0, 1.0], [4.0, 5.0, 1.0, 5.0]])
+    found = find_moves(given)
+    assert after(given, found) == pytest.approx(found.heat)
+    monkeypatch.setattr("loadmanager.core.level.search._Search._trim", lambda _: None)
+    untrimmed = find_moves(given)
+    assert found.share < untrimmed.share
+    assert found.after == untrimmed.after
+
+
+def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    uneven = task([[7.0] * 10, [2.0] * 10])
+    asked: list[int] = []
+
+    def refuse(moves: tuple[Move, ...]) -> bool:
+        asked.append(len(moves))
+        return False
+
+    assert find_moves(replace(uneven, may_move=refuse)).moves == []
+    assert asked.count(2) == 64
+    monkeypatch.setattr("loadmanager.core.level.search.MOST_STEPS", 1)
+    assert len(find_moves(uneven).moves) == 1
 
 
 def test_what_would_move_much_for_little_is_left() -> None:
@@ -448,6 +480,10 @@ def test_the_margin_is_what_makes_a_broker_hot() -> None:
     none = replace(SETTINGS, resource_weights=ResourceWeights(0, 0, 0, 0))
     assert Level.of(none).find_margin(given, {}, 0) == {}
     assert "No move" in shed(given, settings=none).verdicts[0].sentence()
+
+
+def test_there_is_nothing_to_say_of_no_brokers() -> None:
+    assert shed(cluster(), {"moved": []}).state == {"moved": []}
 
 
 # Placement
