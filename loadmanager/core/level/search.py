@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from loadmanager.core.level.calm import MUCH
 from loadmanager.core.level.load import Loads
 from loadmanager.core.level.score import badness, part_of, score
 from loadmanager.core.load import BoolArray, FloatArray, RowArray
@@ -37,8 +38,10 @@ _MOST_ROOMS = 100
 """How often that is tried in all."""
 _COST_POWER = 0.75
 """Below 1, so that large bundles move while there is room for them."""
-_PAYS = 0.25
-"""What part of the load that moves has to be a gain; all is, when it leaves a broker above the target for one below."""
+_PAYS, _PAYS_IN_NEED = 0.5, 0.25
+"""What part of the load that moves has to be a gain, and what part while some broker is much too hot. All is, when it
+leaves a broker that stays above the target for one that stays below.
+"""
 _LEAST_GAIN = 1e-9
 _ROUNDING = 1e-9
 
@@ -283,7 +286,8 @@ class _Search:
 
     def _pays(self, gain: FloatArray, cost: FloatArray) -> BoolArray:
         """Whether so much less score is worth moving such shares of all load: one broker's is 1 / M, and heat 1."""
-        return np.asarray(gain >= _PAYS * len(self.heat) * cost)
+        least = _PAYS_IN_NEED if self.heat.max() >= MUCH else _PAYS
+        return np.asarray(gain >= least * len(self.heat) * cost)
 
     def _cost(self, rows: Rows) -> FloatArray:
         """(k,): what share of all load moves if the bundles do: nothing for those that move already."""

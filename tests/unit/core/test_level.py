@@ -263,7 +263,7 @@ def test_room_is_made_for_a_large_bundle_where_it_belongs() -> None:
     given = task_of(need, assigned, np.array([[2.0], [6.0], [2.0], [2.0]]), 1.0, 1.03)
     found = find_moves(given)
     assert Move(0, 0, 1) in found.moves
-    assert found.heat.max() < 1.2
+    assert found.heat.max() < 1.3 < given.loads.heat().max()
     assert after(given, found) == pytest.approx(found.heat)
 
 
