@@ -148,7 +148,7 @@ class _Search:
         brokers, may_own = self._brokers_to_weigh(source, bundles)
         need = self.task.loads.need[bundles]
         gain = self._gains(source, brokers, -need[:, None, :], need[:, None, :])
-        gain = np.where(may_own & self._pays(gain, self._cost(bundles)[:, None]), gain, 0.0)
+        gain = np.where(may_own & self._pays(gain, self._cost(bundles)[:, None], self.heat), gain, 0.0)
         gain_by_cost = gain / ((self._cost(bundles) + self.cost_of_any + _ROUNDING) ** _COST_POWER)[:, None]
         for place in np.argsort(-gain_by_cost, axis=None, kind="stable")[:_MOST_ASKED].tolist():
             i, j = divmod(place, len(brokers))
@@ -176,7 +176,7 @@ class _Search:
         gain = self._gains(source, others, -more, more)
         cost = self._cost(given)[:, None] + self._cost(returned)
         is_within = self.moved + cost <= self.task.budget + _ROUNDING
-        gain = np.where(is_within & self._pays(gain, cost), gain, 0.0)
+        gain = np.where(is_within & self._pays(gain, cost, self.heat), gain, 0.0)
         gain_by_cost = gain / (cost + 2 * self.cost_of_any + _ROUNDING)
         for place in np.argsort(-gain_by_cost, axis=None, kind="stable")[:_MOST_ASKED].tolist():
             i, j = divmod(place, len(others))
@@ -219,7 +219,7 @@ class _Search:
             self._make(found[0])
             made.append(found[0])
         gain = score(heat, self.part, self.task.target) - score(self.heat, self.part, self.task.target)
-        if gain > _LEAST_GAIN and self._pays(np.array(gain), np.array(self.moved - moved)):
+        if gain > _LEAST_GAIN and self._pays(np.array(gain), np.array(self.moved - moved), heat):
             return True
         for each in reversed(made):
             self._make(Move(each.bundle, each.destination, each.source))
@@ -284,10 +284,12 @@ class _Search:
         is_cooler = np.maximum(with_it.max(axis=2), left.max(axis=2)) < self.heat[source].max()
         return np.where(is_cooler, gain, 0.0)
 
-    def _pays(self, gain: FloatArray, cost: FloatArray) -> BoolArray:
-        """Whether so much less score is worth moving such shares of all load: one broker's is 1 / M, and heat 1."""
-        least = _PAYS_IN_NEED if self.heat.max() >= MUCH else _PAYS
-        return np.asarray(gain >= least * len(self.heat) * cost)
+    def _pays(self, gain: FloatArray, cost: FloatArray, heat: FloatArray) -> BoolArray:
+        """Whether so much less score is worth moving such shares of all load, when heat was such (M, R) before: the
+        share of one of M brokers at the level is 1 / M, and its heat 1.
+        """
+        least = _PAYS_IN_NEED if heat.max() >= MUCH else _PAYS
+        return np.asarray(gain >= least * len(heat) * cost)
 
     def _cost(self, rows: Rows) -> FloatArray:
         """(k,): what share of all load moves if the bundles do: nothing for those that move already."""
