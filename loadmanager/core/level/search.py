@@ -260,14 +260,16 @@ class _Search:
     def _brokers_to_weigh(self, source: int, bundles: Rows) -> tuple[Rows, BoolArray]:
         """The brokers that would be least hot with a middling one of the bundles; who may own which (k, j)."""
         task = self.task
-        may_own = np.stack([task.may_own(row) for row in bundles.tolist()])
-        takers = task.takers & may_own.any(axis=0)
+        masks = [task.may_own(row) for row in bundles.tolist()]
+        is_same = all(mask is masks[0] for mask in masks)
+        may_own = np.broadcast_to(masks[0], (len(masks), len(masks[0]))) if is_same else np.stack(masks)
+        takers = task.takers & (masks[0] if is_same else may_own.any(axis=0))
         takers[source] = False
         middling = task.loads.need[bundles].mean(axis=0)
         after = (self.heat + middling * self.per_need).max(axis=1)
         brokers = np.flatnonzero(takers)
         brokers = brokers[np.argsort(after[brokers], kind="stable")]
-        if may_own[:, brokers].all():
+        if is_same or may_own[:, brokers].all():
             brokers = brokers[:_BROKERS]
         return brokers, may_own[:, brokers]
 

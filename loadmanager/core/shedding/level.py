@@ -142,7 +142,8 @@ class _Look:
         budget = self._memory.budget(in_need=bool((givers & urgent).any()))
         found = find_moves(self._task(givers, budget))
         picks = _picks(found.moves)
-        verdicts = [self._judge(row, due, budget, found) for row in range(len(due))]
+        taken = np.bincount([move.source for move in found.moves], minlength=len(due)).tolist()
+        verdicts = [self._judge(row, taken[row], due, budget, found) for row in range(len(due))]
         memory = self._memory.with_moved(found.share, self._snapshot.taken_at_s)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
         return Shed(tuple(picks), tuple(verdicts), memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
@@ -165,10 +166,9 @@ class _Look:
             made=self._limits.made,
         )
 
-    def _judge(self, broker: int, due: BoolArray, budget: float, found: Found) -> Verdict:
+    def _judge(self, broker: int, taken: int, due: BoolArray, budget: float, found: Found) -> Verdict:
         name = self._snapshot.brokers.ids[broker]
         why = self._why(broker)
-        taken = sum(move.source == broker for move in found.moves)
         reason: Reason
         if taken:
             reason = LevelReason.ABOVE_LEVEL
@@ -218,6 +218,7 @@ class _Limits:
         self._rules: FilterRules = rules_of(settings, NAME)
         self._projection = Projection(snapshot)
         self._may_own: dict[int, BoolArray] = {}
+        self._same: dict[bytes, BoolArray] = {}
 
     def may_be_shed(self) -> BoolArray:
         """(N,): the bundles whose namespace is not excluded."""
@@ -230,7 +231,8 @@ class _Limits:
         namespace = int(self._snapshot.bundles.namespace[bundle])
         if namespace not in self._may_own:
             question = self._ask(self._snapshot.bundles.namespaces[namespace], None)
-            self._may_own[namespace] = allowed_brokers(self._rules, question)[0]
+            allowed = allowed_brokers(self._rules, question)[0]
+            self._may_own[namespace] = self._same.setdefault(allowed.tobytes(), allowed)
         return self._may_own[namespace]
 
     def may_move(self, moves: tuple[Move, ...]) -> bool:
