@@ -237,6 +237,10 @@ SIMPLE = FilterRules(
 _SIMPLE_PLACEMENT = frozenset({"leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"})
 
 
+LEVEL = MODULAR._replace(preferences=(BrokerFilter(FilterReason.OLDER_VERSION, keep_latest_version),))
+"""Placement by what a broker would use does better without a preference for brokers with few bundles of a namespace."""
+
+
 def rules_of(settings: PlannerSettings, placement_strategy: str) -> FilterRules:
     """The rules of the load manager that is configured, or that a strategy belongs to; `placement_strategy` is the
     short name of that one.
@@ -248,6 +252,8 @@ def rules_of(settings: PlannerSettings, placement_strategy: str) -> FilterRules:
     by_placement = placement_strategy == "LeastResourceUsageWithWeightExtensible"
     if by_class or by_shedding or by_placement:
         return EXTENSIBLE
+    if placement_strategy == "Level":
+        return LEVEL
     return SIMPLE if placement_strategy in _SIMPLE_PLACEMENT else MODULAR
 
 

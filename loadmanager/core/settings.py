@@ -333,6 +333,26 @@ class PlannerSettings:
         ge=1,
         le=MAX_BUNDLES,
     )
+    level_evenness_percentage: float = setting(
+        "loadBalancerLevelEvennessPercentage",
+        10,
+        "Level: relieves brokers that are used this many per cent above the level that all could have.",
+        gt=0,
+        le=1_000,
+    )
+    level_calm_minutes: float = minutes(
+        "loadBalancerLevelCalmMinutes",
+        5,
+        (
+            "Level: how long a broker may be just above the evenness before it is relieved, and how long one that"
+            " comes back is given nothing."
+        ),
+    )
+    level_headroom_percentage: float = percent(
+        "loadBalancerLevelHeadroomPercentage",
+        15,
+        "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
+    )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",
         50,

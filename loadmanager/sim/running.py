@@ -37,6 +37,7 @@ SIDE_BY_SIDE = (
     "AvgShedder",
     "TransferShedder",
     "SimpleLoadManagerImpl",
+    "Level",
 )
 """Every strategy of shedding, each with the default placement unless it brings its own; the first is the default."""
 

@@ -248,6 +248,16 @@ class TransferShedderState(TypedDict, total=False):
 
 
 @with_config(_STRICT)
+class LevelState(TypedDict, total=False):
+    """Per broker its incarnation, until when it rests, when it was seen, since when it is hot, and its noise; what was
+    moved when, as a share of all load. Seconds since 1970.
+    """
+
+    brokers: dict[Name, Annotated[tuple[int, Number, Number, Number | None, Amount], _LISTED]]
+    moved: list[Annotated[tuple[Number, Amount], _LISTED]]
+
+
+@with_config(_STRICT)
 class RoundRobinState(TypedDict, total=False):
     turn: Small
     order: list[Name]
@@ -300,6 +310,7 @@ class StrategyStates(TypedDict, total=False):
     LeastResourceUsageWithWeight: MovingAverages
     AvgShedder: AvgShedderState
     TransferShedder: TransferShedderState
+    Level: LevelState
     RoundRobinBrokerSelector: RoundRobinState
     SimpleLoadManagerImpl: QuotasState
     DefaultNamespaceBundleSplitStrategyImpl: SplitState

@@ -39,8 +39,10 @@ NOT_SCALE_FREE = {"SimpleLoadManagerImpl", "TransferShedder", "UniformLoadShedde
 """They rank bundles in steps of so many messages or bytes/s, or count in whole ones."""
 COUNTS_MESSAGES = {"leastLoadedServer", "leastMsgPerSecond", "weightedRandomSelection"}
 """What bundles are expected to need has bounds in messages and bytes/s."""
-GOES_ON = {"TransferShedder", "SimpleLoadManagerImpl"}
-"""One takes few brokers in a round and the next ones later, the other looks for a broker that is comfortable now."""
+GOES_ON = {"TransferShedder", "SimpleLoadManagerImpl", "Level"}
+"""One takes few brokers in a round and the next ones later, one looks for a broker that is comfortable now, and one has
+a budget for each round.
+"""
 ROUNDS = 3
 SEEDS = range(120)
 LEAST_SHARE = 0.2

@@ -124,7 +124,7 @@ def test_the_metadata_stores_url_is_hosts_and_a_chroot(tmp_path: Path, url: str,
         ("defaultNumberOfNamespaceBundles: 100000", "defaultNumberOfNamespaceBundles: Input should be less than"),
         ("loadBalancerSheddingExcludedNamespaces: a/b", "loadBalancerSheddingExcludedNamespaces: Input should be"),
         ("defaultHashFunction: md5", "defaultHashFunction: Input should be 'murmur3_32' or 'crc32' (got 'md5')"),
-        ("loadBalancerLoadSheddingStrategy: Foo", "unknown strategy; known are AvgShedder, OverloadShedder"),
+        ("loadBalancerLoadSheddingStrategy: Foo", "unknown strategy; known are AvgShedder, Level, OverloadShedder"),
         ("loadBalancerLoadPlacementStrategy: Foo", "unknown strategy; known are AvgShedder, LeastLongTermMessageRate"),
         ("supportedNamespaceBundleSplitAlgorithms: [halves]", "unknown strategy; known are flow_or_qps_equally_divide"),
         (

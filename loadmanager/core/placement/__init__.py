@@ -11,6 +11,7 @@ from loadmanager.core.placement.least_long_term_message_rate import LeastLongTer
 from loadmanager.core.placement.least_msg_per_second import LeastMsgPerSecond
 from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
 from loadmanager.core.placement.least_resource_usage_extensible import LeastResourceUsageWithWeightExtensible
+from loadmanager.core.placement.level import LevelPlacement
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.placement.weighted_random_selection import WeightedRandomSelection
 from loadmanager.core.settings import KEYS, PlannerSettings, get_by_name, is_simple
@@ -20,6 +21,7 @@ PLACEMENT_STRATEGIES: dict[str, Callable[[PlannerSettings], PlacementStrategy]] 
     "LeastLongTermMessageRate": LeastLongTermMessageRate.of,
     "LeastResourceUsageWithWeight": LeastResourceUsageWithWeight.of,
     "LeastResourceUsageWithWeightExtensible": LeastResourceUsageWithWeightExtensible.of,
+    "Level": LevelPlacement.of,
     "RoundRobinBrokerSelector": RoundRobinBrokerSelector.of,
     "leastLoadedServer": LeastLoadedServer.of,
     "leastMsgPerSecond": LeastMsgPerSecond.of,

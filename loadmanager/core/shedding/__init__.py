@@ -7,6 +7,7 @@ from collections.abc import Callable
 from loadmanager.core.settings import KEYS, PlannerSettings, get_by_name, is_simple, short_class_name
 from loadmanager.core.shedding.avg import AvgShedder
 from loadmanager.core.shedding.base import SheddingStrategy
+from loadmanager.core.shedding.level import Level
 from loadmanager.core.shedding.overload import OverloadShedder
 from loadmanager.core.shedding.simple import SimpleLoadManagerImpl
 from loadmanager.core.shedding.threshold import ThresholdShedder
@@ -20,6 +21,7 @@ SHEDDING_STRATEGIES: dict[str, Callable[[PlannerSettings], SheddingStrategy]] = 
     "AvgShedder": AvgShedder.of,
     "TransferShedder": TransferShedder.of,
     "SimpleLoadManagerImpl": SimpleLoadManagerImpl.of,
+    "Level": Level.of,
 }
 
 
