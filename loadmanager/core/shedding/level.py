@@ -210,7 +210,7 @@ def _picks(moves: list[Move]) -> list[Pick]:
 
 
 class _Limits:
-    """What filters and policies say of moves; each move that may be made counts for those after it."""
+    """What filters and policies say of moves, after those that were made."""
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
         self._snapshot = snapshot
