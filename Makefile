@@ -25,7 +25,7 @@ help: ## What can be made
 demo: $(VENV)/.for-running ## A cluster on this machine: ZooKeeper, load managers, brokers, load
 	$(BIN)/loadmanager demo $(ARGS)
 
-pulsar-demo: $(VENV)/.for-development ## Pulsar's own shedder, then loadmanager beside, on a real Pulsar (needs a JDK, Maven)
+pulsar-demo: $(VENV)/.for-development ## Pulsar's own shedder and loadmanager beside in turn, on a real Pulsar (needs a JDK, Maven)
 	$(BIN)/python -m examples.pulsar.demo $(ARGS)
 
 # The history of a cluster, such as /var/lib/loadmanager/history; without one that of a demo is recorded first.

@@ -1,8 +1,10 @@
-"""`make pulsar-demo`: Pulsar's own shedder, then `loadmanager beside`, each on a Pulsar of its own from the same start.
+"""`make pulsar-demo`: Pulsar's own shedder, then `loadmanager beside` with the same strategy, and then with Level.
+
+Each is on a Pulsar of its own from the same start.
 
     python -m examples.pulsar.demo [--seconds 180] [--repeat N] [--strategy NAME] [--output FILE]
 
-Both have the same brokers, settings, load and start. Each is let loose once the brokers report what they have to carry,
+All have the same brokers, settings, load and start. Each is let loose once the brokers report what they have to carry,
 and looked at every two seconds from then on. Imbalance is the most loaded broker as a multiple of the mean, by the
 messages per second that are sent to what it owns; a bundle on its way counts for nobody.
 """
@@ -32,9 +34,10 @@ from examples.pulsar.progress import Say, wait_until
 from examples.pulsar.skew import RunningLoad, Skew, running_load
 from examples.pulsar.znodes import read_znode
 
-PULSAR, OURS = "Pulsar's own shedder", "loadmanager beside"
+PULSAR, OURS, LEVEL = "Pulsar's own shedder", "loadmanager beside", "loadmanager beside, Level"
 
 _SHEDDING = "loadBalancerSheddingEnabled"
+_LEVELS = {"loadBalancerLoadSheddingStrategy": "Level", "loadBalancerLoadPlacementStrategy": "Level"}
 _SAMPLE_S = 2.0
 _LEVEL = 1.3
 _WARM_UP_S = 240.0
@@ -76,7 +79,7 @@ class Outcome:
 
 
 def run_once(who: str, strategy: str, seconds: float, say: Say) -> Outcome:
-    """One of the two, on a Pulsar of its own."""
+    """One of them, on a Pulsar of its own."""
     say(f"--- {who}")
     skew = Skew(hot_rate=_HOT_RATE)
     with PulsarCluster(strategy=strategy, say=say) as cluster:
@@ -96,7 +99,10 @@ def _let_loose(who: str, cluster: PulsarCluster, operator: Operator) -> Iterator
         operator.set_dynamic(_SHEDDING, "true")
         yield
         return
-    options = {"mode": "act", "stateStoreUrl": f"zk:{cluster.zookeeper}/loadmanager", "settlingSeconds": 1}
+    state = f"zk:{cluster.zookeeper}/loadmanager"
+    options: dict[str, object] = {"mode": "act", "stateStoreUrl": state, "settlingSeconds": 1}
+    if who == LEVEL:
+        options["overrides"] = _LEVELS
     with Beside(cluster, cluster.folder / "beside", options) as beside:
         yield
         beside.stop()
@@ -185,7 +191,7 @@ ROWS: dict[str, Callable[[Outcome], float]] = {
 
 
 def show(outcomes: dict[str, list[Outcome]], console: Console) -> None:
-    """A table of both: the median, and the lowest and highest where there were several runs."""
+    """A table of them: the median, and the lowest and highest where there were several runs."""
     table = Table("", *outcomes, title="the same brokers, load and start")
     for row, find in ROWS.items():
         table.add_row(row, *(_spread([find(each) for each in runs]) for runs in outcomes.values()))
@@ -201,12 +207,12 @@ def _spread(values: list[float]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.pulsar.demo")
     parser.add_argument("--seconds", type=float, default=180.0, help="how long each is watched")
-    parser.add_argument("--repeat", type=int, default=1, help="how often both are run")
-    parser.add_argument("--strategy", default="", help="of both; ThresholdShedder where brokers' CPU can be told apart")
+    parser.add_argument("--repeat", type=int, default=1, help="how often all are run")
+    parser.add_argument("--strategy", default="", help="of the first two, instead of the usual one")
     parser.add_argument("--output", type=Path, help="where all samples go, as JSON")
     wanted = parser.parse_args()
     console = Console()
-    outcomes: dict[str, list[Outcome]] = {PULSAR: [], OURS: []}
+    outcomes: dict[str, list[Outcome]] = {PULSAR: [], OURS: [], LEVEL: []}
     try:
         for number in range(wanted.repeat):
             for who, runs in outcomes.items():

@@ -127,6 +127,8 @@ class AskedBrokers:
                 if registration.broker not in self.faults:
                     log.warning("broker_does_not_tell", broker=registration.broker, error=str(error))
                 self.faults[registration.broker] = str(error)
+                if isinstance(error, PulsarRefusedError):  # as when a token ends; who is only silent goes by the same
+                    self._told.pop(registration, None)
                 return
         if dynamic is self._dynamic:
             self._told[registration] = time.monotonic(), told

@@ -25,7 +25,7 @@ import asyncio
 import structlog
 
 from loadmanager.beside.fenced import Leads
-from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
+from loadmanager.beside.refusals import FAULTS_OF_ITS_OWN, PulsarRefusedError, PulsarUnreachableError
 from loadmanager.beside.seeing import MovesBundles, SeesOwners
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, Registration
@@ -37,7 +37,6 @@ log = structlog.get_logger(__name__)
 _LOOK_AGAIN_S = 0.2
 _SHORTEST_S = 0.1
 _TOO_MUCH_TO_DO = 429
-_FAULTS_OF_ITS_OWN = 500
 
 
 class PulsarOwners:
@@ -100,4 +99,4 @@ def _broker(owner: Registration | None) -> BrokerId | None:
 
 def _may_pass(error: PulsarRefusedError) -> bool:
     """Whether Pulsar may do it if it is asked again."""
-    return error.status == _TOO_MUCH_TO_DO or error.status >= _FAULTS_OF_ITS_OWN
+    return error.status == _TOO_MUCH_TO_DO or error.status >= FAULTS_OF_ITS_OWN

@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from loadmanager.beside.asking import AskedBrokers
+from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.beside.take_over import SHEDS
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -26,6 +27,7 @@ class Tells:
 
     sheds: str = "false"
     asked: int = 0
+    error: Exception | None = None
 
     def address_in(self, record: LocalBrokerData) -> str:
         del record
@@ -33,6 +35,8 @@ class Tells:
 
     async def settings(self, url: str) -> BrokerSettings:
         self.asked += 1
+        if self.error is not None:
+            raise self.error
         return BrokerSettings(url, "c1", {SHEDS: self.sheds})
 
 
@@ -88,3 +92,18 @@ async def test_one_that_has_had_time_to_hear_is_left_in_peace(clock: Clock, brok
     assert clock.tells.asked == asked
     await clock.pass_s(brokers, LONG_S)
     assert clock.tells.asked == asked + 1
+
+
+async def test_a_broker_that_refuses_to_tell_again_is_unknown_and_one_that_is_silent_goes_by_what_it_said(
+    clock: Clock, brokers: AskedBrokers
+) -> None:
+    await clock.pass_s(brokers, 0.0)
+    clock.tells.error = PulsarUnreachableError("no answer", was_not_heard=False)
+    await clock.pass_s(brokers, LONG_S)
+    assert (brokers.unknown(), list(brokers.faults)) == ([], [BROKER])
+    clock.tells.error = PulsarRefusedError("its token has ended", 401)
+    await clock.pass_s(brokers, LONG_S)
+    assert brokers.unknown() == [BROKER]
+    clock.tells.error = None
+    await clock.pass_s(brokers, LONG_S)
+    assert (brokers.unknown(), brokers.faults) == ([], {})
