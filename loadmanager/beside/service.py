@@ -110,6 +110,7 @@ class BesideNode(Candidate):
         self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
+        self._asked: object = None
 
     def _make_scores(self) -> Scores:
         file = BoundedFile(self.settings.folder / "scores.jsonl")
@@ -215,14 +216,18 @@ class BesideNode(Candidate):
         self._store_changed()
 
     def _on_seen(self) -> None:
-        """Pulsar's store has something new."""
-        self._admin.trust(_web_services(self.view))
-        self.brokers.changed(self.intake.dynamic)
-        self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
+        """Pulsar's store has something new: mostly reports, and now and then a broker or a setting."""
         registered = frozenset(self.view.registrations.values())
         for each in self._registered - registered:
             self.judge.left(each, _now_ms())
         self._registered = registered
+        readable = frozenset(entry.registration for entry in self.view.brokers.values())
+        asked = registered, readable, dict(self.intake.dynamic)
+        if asked != self._asked:
+            self._asked = asked
+            self._admin.trust(_web_services(self.view))
+            self.brokers.changed(self.intake.dynamic)
+        self.live.leave_out(self.hands.rails.left_out(self.view.namespaces))
         if self.view.unsettled != self._swept:
             self._swept = self.view.unsettled
             self.executor.membership_changed()

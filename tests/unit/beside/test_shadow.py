@@ -132,3 +132,19 @@ async def test_what_is_not_known_of_a_broker_does_not_hide_why_it_sheds_nothing(
     assert entry["reason"] == "below_threshold"
     assert "is below average" in entry["sentence"]
     assert entry["sentence"].endswith("counts for nothing: they have to be declared")
+
+
+async def test_reports_have_no_broker_asked_again_that_has_refused(
+    beside: Beside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loadmanager.beside.asking._AGAIN_S", 100_000.0)
+    node = await looking(beside)
+    beside.pulsar.faults.refuse("/configuration/runtime", 500, times=1_000)
+    await beside.pulsar.set_dynamic({"loadBalancerSheddingGracePeriodMinutes": "7"})
+    await eventually(lambda: len(node.brokers.faults) == len(beside.pulsar.brokers))
+    asked = len(beside.pulsar.asked)
+    for _ in range(3):
+        applied = node.intake.reports_applied
+        await beside.pulsar.report()
+        await eventually(lambda applied=applied: node.intake.reports_applied >= applied + 3)  # type: ignore[misc]
+    assert len(beside.pulsar.asked) == asked
