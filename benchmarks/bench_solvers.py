@@ -160,12 +160,17 @@ def solve_elsewhere(python: Path, kind: str, instance: Instance, target: float, 
     """What another solver makes of the instance, and the bound that it has proven."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "instance.npz"
-        columns = {"need": instance.need, "capacity": instance.capacity, "owner": instance.owner}
-        np.savez(file, **columns, share=instance.share(), target=np.array(target))
-        start_s = time.perf_counter()
-        subprocess.run(
-            [python, Path(__file__).with_name(f"with_{kind}.py"), file, str(seconds)], check=True, capture_output=True
+        np.savez(
+            file,
+            need=instance.need,
+            capacity=instance.capacity,
+            owner=instance.owner,
+            share=instance.share(),
+            target=np.array(target),
         )
+        start_s = time.perf_counter()
+        script = Path(__file__).with_name(f"with_{kind}.py")
+        subprocess.run([python, script, file, str(seconds)], check=True, capture_output=True)
         took_s = time.perf_counter() - start_s
         with np.load(f"{file}.out.npz") as found:
             owner, bound = found["owner"], float(found.get("bound", math.nan))

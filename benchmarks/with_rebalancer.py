@@ -31,13 +31,13 @@ def main(file: str, seconds: str) -> None:
         name = f"r{resource}"
         solver.add_object_dimension(name, dict(zip(bundles, need[:, resource].tolist(), strict=True)))
         solver.add_container_dimension(name, dict(zip(brokers, capacity[:, resource].tolist(), strict=True)))
-        even = {"name": f"even {name}", "scope": "broker", "dimension": name}
-        even |= {"boundType": _RELATIVE_TO_USAGE, "upperBound": target}
+        limits = {"boundType": _RELATIVE_TO_USAGE, "upperBound": target}
+        even = {"name": f"even {name}", "scope": "broker", "dimension": name, **limits}
         solver.add_goal({"balanceSpec": even}, weight=1.0, tuple_pos=0)
     solver.add_object_dimension("share", dict(zip(bundles, share.tolist(), strict=True)))
     moved = {"name": "moved", "scope": "broker", "dimension": "share"}
     solver.add_goal({"minimizeMovementSpec": moved}, weight=_MOVED, tuple_pos=1)
-    kinds = [{"singleMoveTypeSpec": {}}, {"swapMoveTypeSpec": {}}]
+    kinds: list[dict[str, object]] = [{"singleMoveTypeSpec": {}}, {"swapMoveTypeSpec": {}}]
     solver.add_solver({"localSearchSolverSpec": {"solveTime": int(float(seconds)), "moveTypeList": kinds}})
     found = solver.solve()["assignment"]
     np.savez(f"{file}.out.npz", owner=np.array([int(found[name][1:]) for name in bundles]))
