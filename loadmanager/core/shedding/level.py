@@ -19,23 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.effect import carried_load, total_load
-from loadmanager.core.filters import (
-    FilterRules,
-    PlacementQuestion,
-    allowed_brokers,
-    find_anti_affinity_refusal,
-    rules_of,
-)
 from loadmanager.core.level.calm import Bands, Memory, noise_of
 from loadmanager.core.level.load import Loads, find_deviation, heat_of, level_of
-from loadmanager.core.level.search import Found, Move, Task, find_moves
+from loadmanager.core.level.search import find_moves
+from loadmanager.core.level.task import Found, Move, Task
 from loadmanager.core.load import BoolArray
-from loadmanager.core.names import namespace_of
-from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import Pick, Shed, State, eligible, find_refusal, least_points
+from loadmanager.core.shedding.limits import Limits
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 NAME = "Level"
@@ -133,7 +126,7 @@ class _Look:
         self._memory = Memory.of(state).after_look(registrations, is_hot, deviation, bands.calm_s, now_s)
         self._hot_for_s = self._memory.hot_for_s(registrations, now_s)
         self._wait_s = [bands.wait_s(heat) for heat in self._heat.tolist()]
-        self._limits = _Limits(snapshot, settings)
+        self._limits = Limits(snapshot, settings)
 
     def run(self) -> Shed:
         urgent = self._bands.is_urgent(self._heat, self._used)
@@ -151,19 +144,25 @@ class _Look:
     def _task(self, givers: BoolArray, budget: float) -> Task:
         snapshot = self._snapshot
         total = total_load(snapshot)
-        carried = carried_load(snapshot)
+        carried, limits = carried_load(snapshot), self._limits
+        share = carried / total if total > 0 else np.zeros(len(carried))
         return Task(
             loads=self._loads,
             assigned=snapshot.bundles.assigned,
-            movable=eligible(snapshot) & self._limits.may_be_shed(),
+            movable=eligible(snapshot) & limits.may_be_shed(),
             givers=givers,
             takers=~self._memory.resting(snapshot.brokers.registrations, snapshot.taken_at_s),
-            share=carried / total if total > 0 else np.zeros(len(carried)),
+            share=share,
+            cost=share,
             target=self._bands.target,
             budget=budget,
-            may_own=self._limits.may_own,
-            may_move=self._limits.may_move,
-            made=self._limits.made,
+            classes=limits.classes,
+            owners=limits.owners,
+            limited=limits.limited,
+            topics=limits.topics,
+            topics_left=limits.topics_left,
+            may_move=limits.may_move,
+            made=limits.made,
         )
 
     def _judge(self, broker: int, taken: int, due: BoolArray, budget: float, found: Found) -> Verdict:
@@ -207,54 +206,3 @@ def _picks(moves: list[Move]) -> list[Pick]:
         else:
             picks.append(Pick(move.source, (move.bundle,), LevelReason.ABOVE_LEVEL, move.destination))
     return picks
-
-
-class _Limits:
-    """What filters and policies say of moves, after those that were made."""
-
-    def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
-        self._snapshot = snapshot
-        self._settings = settings
-        self._rules: FilterRules = rules_of(settings, NAME)
-        self._projection = Projection(snapshot)
-        self._may_own: dict[int, BoolArray] = {}
-        self._same: dict[bytes, BoolArray] = {}
-
-    def may_be_shed(self) -> BoolArray:
-        """(N,): the bundles whose namespace is not excluded."""
-        bundles = self._snapshot.bundles
-        excluded = [name in self._settings.shedding_excluded_namespaces for name in bundles.namespaces]
-        return ~np.array(excluded, dtype=bool)[bundles.namespace]
-
-    def may_own(self, bundle: int) -> BoolArray:
-        """The brokers that may own the bundle before any move is made."""
-        namespace = int(self._snapshot.bundles.namespace[bundle])
-        if namespace not in self._may_own:
-            question = self._ask(self._snapshot.bundles.namespaces[namespace], None)
-            allowed = allowed_brokers(self._rules, question)[0]
-            self._may_own[namespace] = self._same.setdefault(allowed.tobytes(), allowed)
-        return self._may_own[namespace]
-
-    def may_move(self, moves: tuple[Move, ...]) -> bool:
-        """Whether each of the moves may be made, after those before it."""
-        for move in moves:
-            question = self._ask(namespace_of(self._snapshot.bundles.names[move.bundle]), move.source)
-            if self._rules.policies and find_anti_affinity_refusal(self._rules, question) is not None:
-                return False
-            if not allowed_brokers(self._rules, question)[0][move.destination]:
-                return False
-        return True
-
-    def made(self, move: Move) -> None:
-        name = namespace_of(self._snapshot.bundles.names[move.bundle])
-        self._projection.move(name, move.bundle, move.source, move.destination)
-
-    def _ask(self, namespace: str, excluded: int | None) -> PlacementQuestion:
-        return PlacementQuestion(
-            namespace,
-            non_persistent=False,
-            snapshot=self._snapshot,
-            projection=self._projection,
-            settings=self._settings,
-            excluded=excluded,
-        )
