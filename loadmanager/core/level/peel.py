@@ -46,7 +46,7 @@ class _Peel:
         self.cost_of_any = _ANY * float(task.cost[task.movable].mean()) if len(rows) else 0.0
         self.heat, self.part = draft.heat[hot], draft.part[hot]
         self.excess = np.maximum(self.heat - goal, 0.0)
-        self.target = task.target
+        self.target = draft.target
         self.least = USUAL.least_gain(draft.heat)
         self.taken: list[Rows] = []
         self.left = np.arange(len(rows))
