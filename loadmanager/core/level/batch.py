@@ -17,6 +17,8 @@ from loadmanager.core.load import BoolArray
 _TRIES = 3
 """How often bundles are peeled off: for a goal that the budget allows; and in all, where some are not taken."""
 _BISECTIONS = 20
+_SPENT = 0.98
+"""What part of the budget is aimed at, where it is not enough: a broker that is peeled half is not relieved."""
 
 
 def move_many(draft: Draft) -> float:
@@ -43,7 +45,7 @@ def _affordable(draft: Draft, goal: float, may_leave: BoolArray) -> tuple[float,
         share = float(draft.task.share[rows].sum())
         if share <= left + ROUNDING:
             break
-        goal = _goal_for(draft, _above(draft, goal) * left / share)
+        goal = _goal_for(draft, _above(draft, goal) * _SPENT * left / share)
         rows = peel(draft, goal, may_leave)
     return goal, rows[np.cumsum(draft.task.share[rows]) <= left + ROUNDING]
 

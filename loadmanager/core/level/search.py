@@ -42,7 +42,9 @@ def find_moves(task: Task) -> Found:
 
 
 class _Search:
-    """`heat` (M, R) and `at` (N,) are those of the draft, `owned` which movable bundles are at each broker."""
+    """`heat` (M, R) and `at` (N,) are those of the draft, `owned` which movable bundles are at each broker, from the
+    first step on.
+    """
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -59,12 +61,12 @@ class _Search:
     def run(self) -> Found:
         before = self._score()
         goal = move_many(self.draft)
-        self.owned = _by_broker(np.flatnonzero(self.task.movable), self.at, len(self.heat))
         self._level()
         at, moved, heat = self.at.copy(), self.draft.moved, self.heat.copy()
-        self.scale = LEFT_OVER
-        self._level()
-        self.scale = USUAL
+        if not self.spent:
+            self.scale = LEFT_OVER
+            self._level()
+            self.scale = USUAL
         if self._score() > before:
             self.at[:], self.draft.moved, self.heat[:] = at, moved, heat
         self._trim(goal)
@@ -79,6 +81,7 @@ class _Search:
             source = int(np.argmax(hottest))
             if hottest[source] <= self.draft.target:
                 break
+            self.owned = self.owned or _by_broker(np.flatnonzero(self.task.movable), self.at, len(self.heat))
             found = self._find_move(source) or self._find_exchange(source)
             for move in found:
                 self._make(move)
@@ -191,10 +194,13 @@ class _Search:
         """Have what moved stay after all where that keeps its broker within the goal, the dearest first."""
         task = self.task
         rows = np.flatnonzero(self.at != task.assigned)
+        origins = task.assigned[rows]
+        with_it = self.heat[origins] + task.loads.need[rows] * self.per_need[origins]
+        rows = rows[(with_it <= goal).all(axis=1)]
         for row in rows[np.argsort(-task.cost[rows], kind="stable")].tolist():
             origin = int(task.assigned[row])
             if (self.heat[origin] + task.loads.need[row] * self.per_need[origin]).max() <= goal:
-                self._make(Move(row, int(self.at[row]), origin))
+                self._put(Move(row, int(self.at[row]), origin))
 
     def _worth(self, broker: int) -> float:
         """What it may cost at the most to have the broker at the target."""
@@ -265,6 +271,15 @@ class _Search:
         return float(self.task.cost[self.at != self.task.assigned].sum())
 
     def _make(self, move: Move) -> None:
+        self._put(move)
+        row = move.bundle
+        self.owned[move.source] = self.owned[move.source][self.owned[move.source] != row]
+        rows = self.owned[move.destination]
+        self.owned[move.destination] = np.insert(rows, int(np.searchsorted(rows, row)), row)
+        self.stuck[move.destination] = False
+        self.task.made(move)
+
+    def _put(self, move: Move) -> None:
         task, row = self.task, move.bundle
         need = task.loads.need[row]
         for broker, sign in ((move.source, -1.0), (move.destination, 1.0)):
@@ -272,11 +287,6 @@ class _Search:
         self.draft.moved += float(self._share(np.array([row])).sum())
         self.at[row] = move.destination
         self.draft.moved -= float(task.share[row]) if move.destination == task.assigned[row] else 0.0
-        self.owned[move.source] = self.owned[move.source][self.owned[move.source] != row]
-        rows = self.owned[move.destination]
-        self.owned[move.destination] = np.insert(rows, int(np.searchsorted(rows, row)), row)
-        self.stuck[move.destination] = False
-        task.made(move)
 
 
 def _by_broker(rows: Rows, at: Rows, brokers: int) -> list[Rows]:
