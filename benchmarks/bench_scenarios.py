@@ -20,6 +20,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import numpy as np
+from at_rest import imbalance_at_rest
 from scenario_figures import Figures, Tables, add, read, write
 
 from loadmanager.cli.scenarios import packaged_scenarios, recorded_for
@@ -50,7 +51,8 @@ def traces() -> list[str]:
 
 def figures(case: Case) -> Figures:
     scenario, strategy = case
-    done = run(scenario, strategy, recorded=recorded_for(scenario, PROJECT, traces()))
+    recorded = recorded_for(scenario, PROJECT, traces())
+    done = run(scenario, strategy, recorded=recorded)
     result = done.result
     return Figures(
         scenario.name,
@@ -59,6 +61,7 @@ def figures(case: Case) -> Figures:
         broken=" ".join(check.key for check in done.checks if not check.held),
         imbalance=mean_imbalance(result),
         bound=float(np.nanmean(result.series.lower_bound)),
+        rest=imbalance_at_rest(scenario, recorded),
         moved=sum((move.share for move in own_moves(result)), 0.0),
         back=result.thrash,
         moves=len(own_moves(result)),

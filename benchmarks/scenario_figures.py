@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass, fields
+from math import isnan
 from pathlib import Path
 
 SHORT = {
@@ -23,8 +24,8 @@ _DIGITS = 4
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One run. `broken` are the bounds that did not hold. `imbalance` and its lower `bound` are means over time; loads
-    that moved, that returned, are shares of all load, added up over the run.
+    """One run. `broken` are the bounds that did not hold. `imbalance`, its lower `bound` and what it would be at `rest`
+    (see `at_rest`) are means over time; loads that moved, that returned, are shares of all load, added up over the run.
     """
 
     scenario: str
@@ -33,6 +34,7 @@ class Figures:
     broken: str
     imbalance: float
     bound: float
+    rest: float
     moved: float
     back: float
     moves: int
@@ -44,7 +46,7 @@ class Figures:
     def other_than(self, before: Figures) -> list[str]:
         """What the tables would say otherwise of it than before."""
         found = []
-        for name in ("imbalance", "bound", "moved", "back"):
+        for name in ("imbalance", "bound", "rest", "moved", "back"):
             old, new = getattr(before, name), getattr(self, name)
             found += [f"{name} {old:.2f}, now {new:.2f}"] if abs(new - old) > AS_GOOD / 2 else []
         broken = [f"not held {before.broken or '-'}, now {self.broken or '-'}"] if self.broken != before.broken else []
@@ -101,8 +103,8 @@ class Tables:
                 self._summary(),
                 "Bounds held: ✓ with every seed, ✗ with none, or with how many of them:",
                 self._table("scenario", self._scenarios, lambda scenario: self._cells(scenario, _held)),
-                "Mean imbalance, and the bound that nobody can beat; bold is the most even, and all within 0.01:",
-                self._table("scenario | bound", self._scenarios, self._imbalances),
+                "Mean imbalance, beside the bound and what it is at rest; bold is the most even, and all within 0.01 of it:",
+                self._table("scenario | bound | at rest", self._scenarios, self._imbalances),
                 "Load moved, in per cent of all load:",
                 self._table("scenario", self._scenarios, lambda scenario: self._cells(scenario, _moved)),
                 "Load moved back to a former owner, in per cent of all load. Scenarios are left out where none did so:",
@@ -130,7 +132,8 @@ class Tables:
         cells = self._cells(scenario, lambda runs: interval([run.imbalance for run in runs], 2))
         even = self._most_even(scenario)
         bold = [f"**{cell}**" if s in even else cell for s, cell in zip(self._strategies, cells, strict=True)]
-        return [f"{self._bound(scenario):.2f}", *bold]
+        rest = mean(run.rest for each in self._strategies for run in self._of(scenario, each))
+        return [f"{self._bound(scenario):.2f}", "" if isnan(rest) else f"{rest:.2f}", *bold]
 
     def _most_even(self, scenario: str) -> set[str]:
         means = {each: mean(run.imbalance for run in self._of(scenario, each)) for each in self._strategies}
