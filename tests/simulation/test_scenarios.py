@@ -18,10 +18,15 @@ NOT_HELD = {
     "five-to-ten-brokers": {"levelled"},
     "idle-new-broker": {"filled"},
     "low-but-uneven": {"movesAtLeast", "levelled"},
+    "domain-lost": {"levelled"},
+    "in-and-out": {"filled", "movedShareAtMost"},
+    "unequal-capacities": {"levelled", "movedShareAtMost", "quietFromS"},
+    "slow-and-stale": {"movesTo"},
+    "flash-crowd": {"movedShareAtMost"},
     "recorded-traffic": {"movedAgainAtMost", "thrashAtMost"},
 }
-"""By Pulsar's rule the default strategy acts from ten points of usage above the mean on, and takes several rounds; and it
-follows bursts that do not last, so that bundles go to and fro.
+"""By Pulsar's rule the default strategy acts from ten points of usage above the mean on, takes several rounds, and what
+it takes is placed by message rate, whatever a broker can carry; it follows bursts that do not last, too.
 """
 
 
