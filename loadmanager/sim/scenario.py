@@ -429,8 +429,13 @@ class Said(Part):
 class Expect(Part):
     """What has to hold. A bound that is not given is not asked for."""
 
-    thrash_at_most: Factor | None = Field(None, description="Load returned to former owners, in shares of all load.")
-    returns_at_most: Count | None = Field(None, description="Moves back to a former owner.")
+    moved_again_at_most: Factor | None = Field(
+        None, description="Load of bundles that had moved within two hours before, in shares of all load."
+    )
+    thrash_at_most: Factor | None = Field(
+        None, description="Load returned to where it had been within four hours, in shares of all load."
+    )
+    returns_at_most: Count | None = Field(None, description="Moves back to where a bundle had been within four hours.")
     moves_at_most: Count | None = Field(None, description="Moves by the balancer.")
     moves_at_least: Count | None = Field(None, description="Moves by the balancer: that there is something to judge.")
     quiet_from_s: Seconds | None = Field(None, description="From then on the balancer moves nothing.")
