@@ -63,6 +63,7 @@ def figures(case: Case) -> Figures:
         bound=float(np.nanmean(result.series.lower_bound)),
         rest=imbalance_at_rest(scenario, recorded),
         moved=sum((move.share for move in own_moves(result)), 0.0),
+        again=result.moved_again,
         back=result.thrash,
         moves=len(own_moves(result)),
     )

@@ -25,7 +25,8 @@ _DIGITS = 4
 @dataclass(frozen=True, slots=True)
 class Figures:
     """One run. `broken` are the bounds that did not hold. `imbalance`, its lower `bound` and what it would be at `rest`
-    (see `at_rest`) are means over time; loads that moved, that returned, are shares of all load, added up over the run.
+    (see `at_rest`) are means over time. Loads that were `moved`, moved `again` within two hours, and went `back` to a
+    former owner within four are shares of all load, added up over the run.
     """
 
     scenario: str
@@ -36,6 +37,7 @@ class Figures:
     bound: float
     rest: float
     moved: float
+    again: float
     back: float
     moves: int
 
@@ -46,7 +48,7 @@ class Figures:
     def other_than(self, before: Figures) -> list[str]:
         """What the tables would say otherwise of it than before."""
         found = []
-        for name in ("imbalance", "bound", "rest", "moved", "back"):
+        for name in ("imbalance", "bound", "rest", "moved", "again", "back"):
             old, new = getattr(before, name), getattr(self, name)
             found += [f"{name} {old:.2f}, now {new:.2f}"] if abs(new - old) > AS_GOOD / 2 else []
         broken = [f"not held {before.broken or '-'}, now {self.broken or '-'}"] if self.broken != before.broken else []
@@ -91,8 +93,7 @@ class Tables:
     def __init__(self, found: Sequence[Figures], strategies: Sequence[str]) -> None:
         self._runs: dict[tuple[str, str], list[Figures]] = {}
         for each in found:
-            if each.strategy in strategies:
-                self._runs.setdefault((each.scenario, each.strategy), []).append(each)
+            self._runs.setdefault((each.scenario, each.strategy), []).append(each)
         self._strategies = strategies
         self._scenarios = sorted({each.scenario for each in found})
 
@@ -100,40 +101,48 @@ class Tables:
         return "\n\n".join(
             [
                 "All scenarios together:",
-                self._summary(),
+                self._table("mean over scenarios", self._summary()),
                 "Bounds held: ✓ with every seed, ✗ with none, or with how many of them:",
-                self._table("scenario", self._scenarios, lambda scenario: self._cells(scenario, _held)),
-                "Mean imbalance, beside the bound and what it is at rest; bold is the most even, and all within 0.01 of it:",
-                self._table("scenario | bound | at rest", self._scenarios, self._imbalances),
+                self._table("scenario", self._rows(_held)),
+                "Mean imbalance, beside the bound and what it is at rest; bold is the most even, and all within 0.01:",
+                self._table("scenario | bound | at rest", [self._imbalances(each) for each in self._scenarios]),
                 "Load moved, in per cent of all load:",
-                self._table("scenario", self._scenarios, lambda scenario: self._cells(scenario, _moved)),
-                "Load moved back to a former owner, in per cent of all load. Scenarios are left out where none did so:",
-                self._table("scenario", self._where(_has_back), lambda scenario: self._cells(scenario, _back)),
+                self._table("scenario", self._rows(lambda runs: percent(run.moved for run in runs))),
+                "Of that, load moved again within two hours. Scenarios without any are left out:",
+                self._table(
+                    "scenario", self._rows(lambda runs: percent(run.again for run in runs), lambda run: run.again)
+                ),
+                "And load moved back to a former owner within four hours:",
+                self._table(
+                    "scenario", self._rows(lambda runs: percent(run.back for run in runs), lambda run: run.back)
+                ),
             ]
         )
 
-    def _table(self, first: str, rows: Sequence[str], cells: Callable[[str], list[str]]) -> str:
+    def _table(self, first: str, rows: Sequence[Sequence[str]]) -> str:
         heads = [*first.split(" | "), *(SHORT.get(each, each) for each in self._strategies)]
-        lines = [f"| {' | '.join(line)} |" for line in (heads, *([row, *cells(row)] for row in rows))]
+        lines = [f"| {' | '.join(line)} |" for line in (heads, *rows)]
         return "\n".join([lines[0], "|---" * len(heads) + "|", *lines[1:]])
 
-    def _cells(self, scenario: str, cell: Callable[[list[Figures]], str]) -> list[str]:
-        return [cell(self._of(scenario, strategy)) for strategy in self._strategies]
+    def _rows(
+        self, cell: Callable[[list[Figures]], str], counts: Callable[[Figures], float] | None = None
+    ) -> list[list[str]]:
+        """A row for each scenario, or for each with a run in which something `counts`."""
+        return [
+            [scenario, *(cell(self._of(scenario, strategy)) for strategy in self._strategies)]
+            for scenario in self._scenarios
+            if counts is None or any(counts(run) for each in self._strategies for run in self._of(scenario, each))
+        ]
 
     def _of(self, scenario: str, strategy: str) -> list[Figures]:
         return self._runs.get((scenario, strategy), [])
 
-    def _where(self, has: Callable[[Figures], bool]) -> list[str]:
-        return [
-            each for each in self._scenarios if any(has(run) for s in self._strategies for run in self._of(each, s))
-        ]
-
     def _imbalances(self, scenario: str) -> list[str]:
-        cells = self._cells(scenario, lambda runs: interval([run.imbalance for run in runs], 2))
         even = self._most_even(scenario)
-        bold = [f"**{cell}**" if s in even else cell for s, cell in zip(self._strategies, cells, strict=True)]
+        cells = [(each, interval([run.imbalance for run in self._of(scenario, each)], 2)) for each in self._strategies]
         rest = mean(run.rest for each in self._strategies for run in self._of(scenario, each))
-        return [f"{self._bound(scenario):.2f}", "" if isnan(rest) else f"{rest:.2f}", *bold]
+        yardsticks = [f"{self._bound(scenario):.2f}", "" if isnan(rest) else f"{rest:.2f}"]
+        return [scenario, *yardsticks, *(f"**{cell}**" if each in even else cell for each, cell in cells)]
 
     def _most_even(self, scenario: str) -> set[str]:
         means = {each: mean(run.imbalance for run in self._of(scenario, each)) for each in self._strategies}
@@ -143,18 +152,25 @@ class Tables:
         """Of whatever strategy's run it is lowest: bundles that were split can be spread better."""
         return min(mean(run.bound for run in self._of(scenario, each)) for each in self._strategies)
 
-    def _summary(self) -> str:
-        every = [f"held with every seed, of {len(self._scenarios)}"]
-        even, over, moved, back = ["most even"], ["imbalance / bound"], ["moved, %"], ["moved back, %"]
-        for strategy in self._strategies:
-            runs = {each: self._of(each, strategy) for each in self._scenarios}
-            every.append(str(sum(all(run.held for run in of) for of in runs.values())))
-            even.append(str(sum(strategy in self._most_even(each) for each in self._scenarios)))
-            over.append(f"{mean(mean(r.imbalance for r in of) / self._bound(s) for s, of in runs.items()):.2f}")
-            moved.append(f"{100 * mean(mean(run.moved for run in of) for of in runs.values()):.0f}")
-            back.append(f"{100 * mean(mean(run.back for run in of) for of in runs.values()):.1f}")
-        rows = {line[0]: line[1:] for line in (every, even, over, moved, back)}
-        return self._table("mean over scenarios", list(rows), lambda row: rows[row])
+    def _summary(self) -> list[list[str]]:
+        figures: dict[str, Callable[[str], str]] = {
+            f"held with every seed, of {len(self._scenarios)}": lambda each: f"{self._held(each)}",
+            "most even": lambda each: str(sum(each in self._most_even(scenario) for scenario in self._scenarios)),
+            "imbalance / bound": lambda each: (
+                f"{self._mean(each, lambda run: run.imbalance / self._bound(run.scenario)):.2f}"
+            ),
+            "moved, %": lambda each: f"{self._mean(each, lambda run: 100 * run.moved):.0f}",
+            "moved again within 2 h, %": lambda each: f"{self._mean(each, lambda run: 100 * run.again):.1f}",
+            "back within 4 h, %": lambda each: f"{self._mean(each, lambda run: 100 * run.back):.1f}",
+        }
+        return [[name, *(figure(each) for each in self._strategies)] for name, figure in figures.items()]
+
+    def _held(self, strategy: str) -> int:
+        return sum(all(run.held for run in self._of(scenario, strategy)) for scenario in self._scenarios)
+
+    def _mean(self, strategy: str, figure: Callable[[Figures], float]) -> float:
+        """Over scenarios, each of which counts alike however many seeds it was run with."""
+        return mean(mean(figure(run) for run in self._of(scenario, strategy)) for scenario in self._scenarios)
 
 
 def mean(numbers: Iterable[float]) -> float:
@@ -170,18 +186,10 @@ def interval(numbers: Sequence[float], digits: int) -> str:
     return middle if low == high else f"{middle} ({low}..{high})"
 
 
+def percent(shares: Iterable[float]) -> str:
+    return interval([100 * each for each in shares], 0)
+
+
 def _held(runs: Sequence[Figures]) -> str:
     held = sum(each.held for each in runs)
     return {len(runs): "✓", 0: "✗"}.get(held, f"{held} of {len(runs)}") if runs else ""
-
-
-def _moved(runs: Sequence[Figures]) -> str:
-    return interval([100 * each.moved for each in runs], 0)
-
-
-def _back(runs: Sequence[Figures]) -> str:
-    return interval([100 * each.back for each in runs], 0)
-
-
-def _has_back(run: Figures) -> bool:
-    return run.back > 0
