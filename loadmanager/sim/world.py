@@ -39,6 +39,7 @@ from loadmanager.sim.events import (
     BrokerCrashes,
     BrokerJoins,
     BrokerRestarts,
+    BrokerFallsSick,
     BrokerSlower,
     BrokerStops,
     Event,
@@ -102,6 +103,7 @@ class World:
         _check_names(brokers, namespaces, self._events)
         _check_size(namespaces, self._events, workload)
         self._scene = Scene(workload, settings, rules, cost)
+        self._scene.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
         self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._scene, self._leader)
         self._executor = SimExecutor(self._scene, self._leader, self._lookups)
@@ -179,7 +181,7 @@ class World:
         """The load is another; some brokers measure it, and report it if it is due."""
         scene, fleet = self._scene, self._scene.fleet
         scene.begin_step()
-        carried = fleet.carried(scene.table, scene.loads)
+        carried = fleet.carried(scene.table, scene.loads, scene.agenda.now_s)
         self._recorder.step(carried, self._executor.moves, self._reports)
         self._reports = 0
         measuring = fleet.up() if is_first else fleet.measuring(scene.agenda.now_s, self._step_s)
@@ -231,6 +233,8 @@ class World:
                 scene.agenda.after(down_s, partial(members.come_back, broker))
             case BrokerSlower(broker=broker, factor=factor):
                 scene.fleet.set_speed(broker, factor)
+            case BrokerFallsSick():
+                scene.fleet.fall_sick(event)
             case BadReports():
                 scene.fleet.add_fault(event)
             case NewNamespace(namespace=namespace):
