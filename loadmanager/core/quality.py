@@ -131,8 +131,9 @@ class Gate:
     def doubts(
         self, now_s: float, most_age_s: float, weights: ResourceWeights, patience_s: float | None = None
     ) -> Doubts:
-        """What is wrong with any broker now; limits are missed of resources that have a weight. `patience_s` is how long
-        a broker has to be far off its peers to be sick, None where none is to be.
+        """What is wrong with any broker now; limits are missed of resources that have a weight.
+
+        `patience_s` is how long a broker has to be far off its peers to be sick, None where none is to be.
         """
         quarantined: dict[BrokerId, Verdict] = {}
         remarks = []

@@ -128,16 +128,14 @@ class Fleet:
         if broker is not None:
             self.speed[broker.number] = broker.spec.speed * factor
 
-    def add_fault(self, fault: BadReports) -> None:
-        """From now on, and until the fault ends, this is wrong with its reports."""
-        broker = self.find(fault.broker)
-        if broker is not None:
-            broker.faults.append(fault)
-
-    def fall_sick(self, event: BrokerFallsSick) -> None:
-        """From now on it serves badly, if it is up."""
+    def afflict(self, event: BadReports | BrokerFallsSick) -> None:
+        """From now on, and until it ends, this is wrong with a broker or with its reports."""
         broker = self.find(event.broker)
-        if broker is not None and broker.is_up:
+        if broker is None:
+            return
+        if isinstance(event, BadReports):
+            broker.faults.append(event)
+        elif broker.is_up:
             broker.sickness = event
 
     def measuring(self, now_s: float, step_s: float) -> BoolArray:

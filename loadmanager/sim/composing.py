@@ -18,9 +18,9 @@ from loadmanager.sim.cost import CostModel
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
-    BrokerFallsSick,
     BrokerSlower,
     BrokerStops,
     Event,

@@ -60,8 +60,9 @@ class BrokerSlower:
 
 @dataclass(frozen=True, slots=True)
 class BrokerFallsSick:
-    """Until `until_s`, or until it is restarted, the broker serves only the part `carries` of its load, and says so: its
-    latency in ms, the share of requests that fail, and how many wait. Where this happens all brokers say such figures.
+    """Until `until_s`, or until it is restarted, the broker serves only the part `carries` of its load.
+
+    It says so, by its latency in ms, the share of requests that fail, and how many wait: where this happens, all do.
     """
 
     at_s: float

@@ -37,9 +37,9 @@ from loadmanager.sim.draining import SimDrainer
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
-    BrokerFallsSick,
     BrokerSlower,
     BrokerStops,
     Event,
@@ -233,10 +233,8 @@ class World:
                 scene.agenda.after(down_s, partial(members.come_back, broker))
             case BrokerSlower(broker=broker, factor=factor):
                 scene.fleet.set_speed(broker, factor)
-            case BrokerFallsSick():
-                scene.fleet.fall_sick(event)
-            case BadReports():
-                scene.fleet.add_fault(event)
+            case BadReports() | BrokerFallsSick():
+                scene.fleet.afflict(event)
             case NewNamespace(namespace=namespace):
                 self._create(namespace)
             case HotSpot(bundles=bundles, factor=factor, until_s=until_s):

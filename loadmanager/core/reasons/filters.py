@@ -19,8 +19,14 @@ class FilterReason(Reason):
     )
     BROKER_SICK = entry(
         "broker_sick",
-        "Not on {broker} because it has been sick for {seconds} s: its {figure} came to {value}, that of peers to {peers}",
-        "Nothing is moved to it for it has been sick for {seconds} s: its {figure} came to {value}, that of peers to {peers}",
+        (
+            "Not on {broker} because it has been sick for {seconds} s: its {figure} came to {value}, that of its peers"
+            " to {peers}"
+        ),
+        (
+            "Nothing is moved to it because it has been sick for {seconds} s: its {figure} came to {value}, that of its"
+            " peers to {peers}"
+        ),
         remedy="mend or restart it; or wait until it has been like its peers for {well_after_s} s more",
     )
     ISOLATION_POLICY = entry(
