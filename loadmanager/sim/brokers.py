@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -68,6 +68,11 @@ class Broker:
     def sickness_at(self, now_s: float) -> BrokerFallsSick | None:
         """What it suffers from now."""
         return self.sickness if self.sickness is not None and now_s < self.sickness.until_s else None
+
+    def serves_at(self, now_s: float) -> float:
+        """The part of its load that it serves."""
+        sickness = self.sickness_at(now_s)
+        return 1.0 if sickness is None else sickness.carries
 
     def fault_at(self, now_s: float) -> BadReports | None:
         """What is wrong with its reports now; the latest of several."""
@@ -156,22 +161,26 @@ class Fleet:
         broker.written, broker.report = ReportFigures.of(report, self._weights, now_s), report
         return report
 
-    def carried(self, table: BundleTable, loads: Loads, now_s: float) -> Carried:
-        """What the bundles add up to that each serves, as far as it does."""
+    def carried(self, table: BundleTable, loads: Loads) -> Carried:
+        """What the bundles add up to that each serves."""
         bins, size = table.serving.astype(np.intp) + 1, len(self) + 1
 
         def add_up(column: FloatArray | IntArray) -> FloatArray:
             return np.bincount(bins, weights=column, minlength=size)[1:].astype(np.float64)
 
         load = np.stack([add_up(loads.load[:, metric]) for metric in range(METRICS)], axis=1)
-        for broker in self.brokers:
-            sickness = broker.sickness_at(now_s)
-            if sickness is not None:
-                load[broker.number] *= sickness.carries
         topics, sessions = add_up(loads.topics).astype(np.int64), add_up(loads.sessions).astype(np.int64)
         bundles = np.bincount(bins, minlength=size)[1:].astype(np.int64)
         usage = self._cost.usage(load, topics, self.speed)
         return Carried(load, topics, sessions, bundles, usage)
+
+    def served(self, carried: Carried, now_s: float) -> Carried:
+        """What brokers make of it: those that are sick serve a part of the load, and use less."""
+        part = np.array([broker.serves_at(now_s) for broker in self.brokers])
+        if (part == 1).all():
+            return carried
+        load = carried.load * part[:, np.newaxis]
+        return replace(carried, load=load, usage=self._cost.usage(load, carried.topics, self.speed))
 
     def report(
         self, table: BundleTable, loads: Loads, carried: Carried, now_s: float, measuring: BoolArray
@@ -243,7 +252,7 @@ class Fleet:
         health: HealthFigures | None = None,
     ) -> BrokerReport:
         number, rows, spec = broker.number, broker.rows, broker.spec
-        sickness, bundle_load = broker.sickness_at(now_s), loads.load[rows]
+        part = broker.serves_at(now_s)
         return BrokerReport(
             usage=np.stack([usage, self.capacity[number]], axis=1),
             load=carried.load[number].copy(),
@@ -252,7 +261,7 @@ class Fleet:
             num_consumers=int(carried.sessions[number]),
             num_producers=0,
             bundle_names=broker.names,
-            bundle_load=bundle_load if sickness is None else bundle_load * sickness.carries,
+            bundle_load=loads.load[rows] if part == 1 else loads.load[rows] * part,
             bundle_topics=loads.topics[rows],
             bundle_sessions=loads.sessions[rows],
             bundle_cache_bytes=np.zeros(len(rows), dtype=np.int64),

@@ -181,11 +181,12 @@ class World:
         """The load is another; some brokers measure it, and report it if it is due."""
         scene, fleet = self._scene, self._scene.fleet
         scene.begin_step()
-        carried = fleet.carried(scene.table, scene.loads, scene.agenda.now_s)
+        carried = fleet.carried(scene.table, scene.loads)
+        served = fleet.served(carried, scene.agenda.now_s)
         self._recorder.step(carried, self._executor.moves, self._reports)
         self._reports = 0
         measuring = fleet.up() if is_first else fleet.measuring(scene.agenda.now_s, self._step_s)
-        for broker, report in fleet.report(scene.table, scene.loads, carried, scene.agenda.now_s, measuring):
+        for broker, report in fleet.report(scene.table, scene.loads, served, scene.agenda.now_s, measuring):
             assert broker.registration is not None, "only brokers that are up report"
             if is_first:
                 self._take_in(broker.registration, report)

@@ -167,6 +167,18 @@ class BrokerRow(WireModel):
     bundles: int
 
 
+class BrokerHealth(WireModel):
+    """How a broker serves, as far as it says; of a sick one why it is, and what can be done about it."""
+
+    broker_id: str
+    latency_ms: float | None
+    error_share: float | None
+    queue: float | None
+    is_sick: bool
+    sentence: str | None
+    remedy: str | None
+
+
 class ClusterAnswer(WireModel):
     """`GET /loadbalance/v1/cluster`."""
 

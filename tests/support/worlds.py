@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -87,7 +86,7 @@ def _of_service(a_world: World) -> Iterator[str]:
 
 def _of_sums(a_world: World) -> Iterator[str]:
     table, loads = a_world._scene.table, a_world._scene.loads
-    carried = a_world._scene.fleet.carried(table, loads, math.inf)  # at the end of time nobody is sick
+    carried = a_world._scene.fleet.carried(table, loads)
     total = carried.load.sum(axis=0) + loads.load[table.serving < 0].sum(axis=0)
     if not np.allclose(total, loads.load.sum(axis=0), rtol=1e-9):
         yield f"brokers and nobody carry {total}, and all bundles {loads.load.sum(axis=0)}"
