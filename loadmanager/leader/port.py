@@ -111,10 +111,12 @@ class HealthPort(Protocol):
 
 
 class BrokerPort(Protocol):
-    """A registered broker, what it published, and the ready-made answer to a lookup."""
+    """A registered broker, what it published but for its bundles, and the ready-made answer to a lookup."""
 
     @property
     def registration(self) -> Registration: ...
+    @property
+    def record(self) -> LocalBrokerData: ...
     @property
     def lookup_body(self) -> bytes: ...
 

@@ -302,6 +302,18 @@ class BrokerSlows(_At):
     factor: Positive = Field(description="0.5: half as fast.")
 
 
+class BrokerFallsSick(_At):
+    """A broker serves badly, and little: its load drops. All brokers say how they serve then."""
+
+    kind: Literal["brokerFallsSick"]
+    broker: Broker
+    until_s: Seconds | None = Field(None, description="Until then; without it until it is restarted.")
+    latency_ms: Amount = Field(2_000, description="Its latency.")
+    error_share: Factor = Field(0.5, le=1, description="The share of requests that fail.")
+    queue: Amount = Field(5_000, description="How many wait.")
+    carries: Factor = Field(0.1, le=1, description="The part of its load that it still serves.")
+
+
 class NamespaceAppears(_At):
     """A namespace is created, and clients look its bundles up."""
 
@@ -345,6 +357,7 @@ AnyEvent = Annotated[
     | BrokersCrash
     | BrokersRestart
     | BrokerSlows
+    | BrokerFallsSick
     | NamespaceAppears
     | LoadJumps
     | ReportsGoBad

@@ -39,6 +39,7 @@ from loadmanager.sim.draining import SimDrainer
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -104,6 +105,7 @@ class World:
         _check_names(brokers, namespaces, self._events)
         _check_size(namespaces, self._events, workload)
         self._scene = Scene(workload, settings, rules, cost)
+        self._scene.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
         self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._scene, self._leader)
         self._executor = SimExecutor(self._scene, self._leader, self._lookups)
@@ -190,7 +192,7 @@ class World:
         measuring = fleet.up() if is_first else fleet.measuring(now_s, self._step_s)
         loads = scene.clients.send(scene.table, fleet, scene.cost, scene.loads, own, now_s, self._step_s)
         carried = own if loads is scene.loads else fleet.carried(scene.table, loads, connecting)
-        for broker, report in fleet.report(scene.table, loads, carried, now_s, measuring):
+        for broker, report in fleet.report(scene.table, loads, fleet.served(carried, now_s), now_s, measuring):
             assert broker.registration is not None, "only brokers that are up report"
             if is_first:
                 self._take_in(broker.registration, report)
@@ -239,8 +241,8 @@ class World:
                 scene.agenda.after(down_s, partial(members.come_back, broker))
             case BrokerSlower(broker=broker, factor=factor):
                 scene.fleet.set_speed(broker, factor)
-            case BadReports():
-                scene.fleet.add_fault(event)
+            case BadReports() | BrokerFallsSick():
+                scene.fleet.afflict(event)
             case NewNamespace(namespace=namespace):
                 self._create(namespace)
             case HotSpot(bundles=bundles, factor=factor, until_s=until_s):
