@@ -6,31 +6,31 @@ controls, which are given to a model apart. Bundles are numbers: position i is `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.extensible import LoadAverage
+from loadmanager.core.extensible import Listed, LoadAverage
 from loadmanager.core.load import BoolArray, BrokerReport, FloatArray, RowArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
+from loadmanager.core.time_means import TimeMeans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerImage:
     """A broker that has reported: its last report without the bundles, and which those were, in the report's order.
 
-    `top` are the busiest of them with their bytes/s, `top_throughput`; `unknown` is what the report said of bundles
-    that are in no record, None when there was nothing.
+    `find_busiest` gives the busiest of them; `unknown` is what the report said of bundles that are in no record, None
+    when there was nothing.
     """
 
     registration: Registration
     report: BrokerReport
     bundles: RowArray
-    top: RowArray
-    top_throughput: FloatArray
+    find_busiest: Callable[[], Listed]
     average: LoadAverage
     overtaken: bool
     unknown: BrokerReport | None
@@ -42,6 +42,7 @@ class ClusterImage:
 
     `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for nobody; `recorded` (N,) is what
     the namespace's record says (0: nothing). `by_range` (N,): its history is a share of another's by the hash range.
+    `time_means` is None in an image that was written down before there were any.
     `with_record` are the namespaces that have a record.
     """
 
@@ -58,6 +59,7 @@ class ClusterImage:
     destination: RowArray
     recorded: npt.NDArray[np.int8]
     by_range: BoolArray
+    time_means: TimeMeans | None = None
     brokers: tuple[BrokerImage, ...] = ()
     with_record: tuple[str, ...] = ()
     unloaded: Mapping[str, float] = field(default_factory=dict)

@@ -103,8 +103,15 @@ def compare_images(recorded: ClusterImage, replayed: ClusterImage) -> None:
 def _compare_columns(recorded: ClusterImage, replayed: ClusterImage) -> None:
     for name, other in zip_longest(recorded.names, replayed.names):
         compare_value(name or other, "bundle", name, other)
-    for name in ("short", "long", "short_samples", "long_samples", "topics", "recorded", "by_range"):
-        one, other = getattr(recorded, name), getattr(replayed, name)
+    pairs = [
+        (name, getattr(recorded, name), getattr(replayed, name))
+        for name in ("short", "long", "short_samples", "long_samples", "topics", "recorded", "by_range")
+    ]
+    one_means, other_means = recorded.time_means, replayed.time_means
+    if one_means is not None and other_means is not None:
+        names = ("mean", "last", "reported_s", "sigma")
+        pairs += [(name, getattr(one_means, name), getattr(other_means, name)) for name in names]
+    for name, one, other in pairs:
         different = np.flatnonzero((one != other).reshape(len(one), -1).any(axis=1))
         if len(different):
             row = int(different[0])
@@ -116,12 +123,15 @@ def _compare_brokers(recorded: BrokerImage | None, replayed: BrokerImage | None)
         raise Mismatch("", "broker", recorded and recorded.registration, replayed and replayed.registration)
     broker = recorded.registration.broker
     for column in fields(recorded):
-        if column.name in ("report", "unknown"):
+        if column.name in ("report", "unknown", "find_busiest"):
             continue
         one, other = getattr(recorded, column.name), getattr(replayed, column.name)
         if isinstance(one, np.ndarray):
             one, other = one.tolist(), other.tolist()
         compare_value(broker, column.name, one, other)
+    said, came = recorded.find_busiest(), replayed.find_busiest()
+    compare_value(broker, "top", said[0].tolist(), came[0].tolist())
+    compare_value(broker, "top_throughput", said[1].tolist(), came[1].tolist())
     for name in ("report", "unknown"):
         compare_value(broker, name, _plain(getattr(recorded, name)), _plain(getattr(replayed, name)))
 

@@ -199,7 +199,7 @@ class ClusterModel:
         reporters, unloads = self._reporters, self._unloads
         unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
         brokers = reporters.in_order()
-        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads)
+        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s)
         registrations = [broker.registration for broker in brokers]
         reports = [broker.report for broker in brokers]
         columns = brokers_of(registrations, reports, bundles, settled, unloads.from_brokers)
@@ -228,6 +228,6 @@ class ClusterModel:
 
     def hot_bytes(self) -> int:
         """The memory of all bundles' columns, of their order and of who reports them, without their names, and without
-        what last reports say of them, 48 bytes each, which no snapshot has.
+        what last reports say of them, 56 bytes each, which no snapshot has.
         """
         return self._rows.nbytes() + self._reporters.nbytes()

@@ -11,13 +11,17 @@ from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.reported import ReportingBroker
 from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.unloads import UnloadTimes
-from loadmanager.core.extensible import TopBundles
+from loadmanager.core.extensible import Listed, TopBundles
 from loadmanager.core.load import BoolArray
 from loadmanager.core.snapshot import NOBODY, Bundles
 
 
 def sorted_bundles(
-    table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker], unloads: UnloadTimes
+    table: NamedRows,
+    owners: RecordedOwners,
+    brokers: Sequence[ReportingBroker],
+    unloads: UnloadTimes,
+    taken_at_s: float,
 ) -> tuple[Bundles, BoolArray]:
     """The bundles in name order with broker positions for registrations, and which brokers are settled.
 
@@ -51,12 +55,19 @@ def sorted_bundles(
         recently_unloaded=unloaded.take(rows),
         short=columns.short.take(rows, axis=0),
         long=columns.long.take(rows, axis=0),
+        time_means=columns.time_means(rows),
+        taken_at_s=taken_at_s,
         topics=columns.topics.take(rows),
     )
     return bundles, settled
 
 
 def top_bundles(table: NamedRows, brokers: Sequence[ReportingBroker]) -> TopBundles:
-    """The busiest bundles of each broker, as rows of a snapshot."""
-    places = table.places()
-    return TopBundles.of([(places[broker.top], broker.top_throughput) for broker in brokers])
+    """The busiest bundles of each broker, as rows of a snapshot. What the model becomes later does not change them."""
+    names, places, busiest = table.order().names, table.places(), [broker.busiest for broker in brokers]
+
+    def find(broker: int) -> Listed:
+        rows, throughput = busiest[broker].find(names, places)
+        return places[rows], throughput
+
+    return TopBundles(find)
