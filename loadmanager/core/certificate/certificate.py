@@ -96,7 +96,7 @@ def certify(
     loads = Loads.of(snapshot, settings.resource_weights, noise)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
-    sigma = np.zeros(len(instance.need))
+    sigma = snapshot.bundles.sigma.astype(np.float64)
     proof = find_proof(instance, after)
     names = [RESOURCE_NAMES[resource] for resource in loads.resources]
     figures = figures_of(instance, after, sigma, proof)

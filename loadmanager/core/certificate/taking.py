@@ -34,7 +34,7 @@ def instance_of(
     owner = snapshot.bundles.assigned.astype(np.int64)
     classes, may_own = _by_rules(snapshot, settings, emptied)
     classes, may_own = _kept(snapshot, owner, emptied, classes, may_own)
-    may_stay = np.isin(owner, _rows_of(snapshot, emptied), invert=True) | ~may_own.any(axis=1)[classes]
+    may_stay = np.isin(owner, _rows_of(snapshot, emptied), invert=True) | (may_own.sum(axis=1) == 0)[classes]
     classes, may_own = _opened(classes, may_own, np.where(may_stay, owner, NOBODY))
     classes, may_own = _opened(classes, may_own, after)
     total = total_load(snapshot)
@@ -85,7 +85,8 @@ def _kept(
 ) -> tuple[Rows, BoolArray]:
     """With what is pinned and frozen kept where it is, or goes home."""
     controls, ids = snapshot.controls, snapshot.brokers
-    more, classes = [], classes.copy()
+    more: list[BoolArray] = []
+    classes = classes.copy()
     for name in sorted(controls.pinned.keys() | controls.frozen_bundles.keys()):
         row = snapshot.bundles.find_row(name)
         if row is None or owner[row] < 0 or ids.ids[owner[row]] in emptied:
