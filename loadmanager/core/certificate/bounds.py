@@ -100,9 +100,8 @@ def confined(instance: Instance, brokers: BoolArray) -> BoolArray:
 def least_use(instance: Instance, bundle: int) -> float:
     """The most used resource of the broker that this bundle alone uses least; 0 for one of nobody."""
     allowed = instance.may_own[instance.classes[bundle]]
-    if instance.owner[bundle] < 0 or not allowed.any():
-        return 0.0
-    return float((instance.need[bundle] * instance.per_need[allowed]).max(axis=1).min())
+    use = float((instance.need[bundle] * instance.per_need[allowed]).max(axis=1).min())
+    return use if instance.owner[bundle] >= 0 else 0.0
 
 
 def _cheapest(instance: Instance, prices: FloatArray) -> float:
@@ -115,8 +114,7 @@ def _cheapest(instance: Instance, prices: FloatArray) -> float:
     kind_of = np.where(counted(instance), kind.ravel()[instance.classes], -1)
     total = 0.0
     for each, columns in enumerate(offered):
-        if columns.any():
-            total += _sum_of_least(instance.need[kind_of == each], distinct[columns])
+        total += _sum_of_least(instance.need[kind_of == each], distinct[columns])
     return total
 
 

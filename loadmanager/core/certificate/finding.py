@@ -26,7 +26,9 @@ _AT_ONCE, _LOOKS = 64, 8
 
 
 def find_bounds(instance: Instance) -> list[tuple[float, Bound]]:
-    """Bounds of all kinds with what the peak is not below, the highest first; none where nobody owns anything."""
+    """Bounds of all kinds with what the peak is not below, the highest first, of equals the plainest; none where nobody
+    owns anything.
+    """
     if not counted(instance).any():
         return []
     places = _places(instance)
@@ -43,7 +45,7 @@ def find_bounds(instance: Instance) -> list[tuple[float, Bound]]:
     prices = find_prices(instance, volume)
     found += [] if prices is None else [Prices(prices)]
     by_peak = [(bound.peak(instance), bound) for bound in found]
-    return sorted(by_peak, key=lambda each: -each[0])
+    return sorted(by_peak, key=lambda each: -float(f"{each[0]:.9g}"))
 
 
 def _places(instance: Instance) -> BoolArray:
@@ -92,7 +94,7 @@ def _use_between(instance: Instance) -> tuple[FloatArray, FloatArray]:
     least, most = np.zeros(len(instance.need)), np.zeros(len(instance.need))
     rows_of = _rows_of(instance)
     for rows, allowed in zip(rows_of, instance.may_own, strict=True):
-        if not len(rows) or not allowed.any():
+        if not len(rows):
             continue
         per_need, need = instance.per_need[allowed], instance.need[rows]
         least[rows] = (need * per_need.min(axis=0)).max(axis=1)
@@ -123,8 +125,6 @@ def _pigeonhole(instance: Instance, places: BoolArray) -> Pigeonhole:
 
 def _shared(largest_first: FloatArray, brokers: int) -> tuple[int, float]:
     """For which k the k + 1 smallest of the k * m + 1 largest are most, and how much."""
-    if not len(largest_first):
-        return 0, 0.0
     sums = np.concatenate([[0.0], np.cumsum(largest_first)])
     each = np.arange((len(largest_first) - 1) // brokers + 1)
     last = each * brokers + 1

@@ -15,6 +15,7 @@ from loadmanager.core.load import FloatArray
 
 _SPAN, _POINTS = 8.0, 512
 """How many deviations are looked at, at how many points."""
+_NONE = 1e-9
 _DIGITS = 2
 """Deviations that are equal in so many digits are as one."""
 
@@ -36,7 +37,7 @@ def noise_floor(instance: Instance, sigma: FloatArray) -> float:
 def highest_of(deviation: FloatArray) -> float:
     """The mean of the highest of independent normal numbers with these standard deviations, and a mean of 0."""
     largest = float(deviation.max(initial=0.0))
-    if largest <= 0:
+    if largest < _NONE:
         return 0.0
     scale = 10.0 ** (np.floor(np.log10(np.maximum(deviation, largest * 1e-6))) - _DIGITS + 1)
     distinct, times = np.unique(np.round(np.maximum(deviation, largest * 1e-6) / scale) * scale, return_counts=True)

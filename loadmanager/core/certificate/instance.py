@@ -26,7 +26,8 @@ class Instance:
     """`need` (N, R) and `per_need` (M, R), neither negative; 0 of a broker whose usage does not grow.
 
     `owner` (N,) is a broker's row, -1 for a bundle of nobody, which does not count. `classes` (N,) is a row of
-    `may_own` (K, M): which brokers may own the bundle. `cost` (N,) is its share of all load, what moving it counts for.
+    `may_own` (K, M): which brokers may own the bundle, one at least. `cost` (N,) is its share of all load, what
+    moving it counts for.
     """
 
     need: FloatArray
@@ -42,6 +43,7 @@ class Instance:
         assert self.per_need.shape == (brokers, resources)
         assert self.owner.shape == self.classes.shape == self.cost.shape == (bundles,)
         assert self.may_own.shape[1:] == (brokers,)
+        assert self.may_own.any(axis=1).all()
 
     @property
     def capacity(self) -> FloatArray:
@@ -64,7 +66,7 @@ class Instance:
         """(M, R): what the bundles of each broker need, if they were with these owners (N,)."""
         brokers = len(self.per_need)
         sums = [np.bincount(owner + 1, weights=each, minlength=brokers + 1)[1:] for each in self.need.T]
-        return np.asarray(np.stack(sums, axis=1))
+        return np.stack(sums, axis=1).astype(np.float64)
 
     def peak(self, owner: Rows) -> float:
         """The highest usage of any broker, if the bundles were with these owners (N,)."""

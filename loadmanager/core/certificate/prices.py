@@ -63,8 +63,7 @@ def _groups(instance: Instance) -> Rows:
 def _sample(instance: Instance) -> tuple[Rows, FloatArray]:
     """Some bundles that somebody owns, by their size, and how many such each stands for."""
     size = instance.size
-    has_choice = instance.may_own.sum(axis=1) > 0
-    rows = np.flatnonzero((size > 0) & has_choice[instance.classes])
+    rows = np.flatnonzero(size)
     if len(rows) <= _SAMPLE:
         return rows, np.ones(len(rows))
     part = np.cumsum(size[rows]) / size[rows].sum()

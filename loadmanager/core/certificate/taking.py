@@ -37,6 +37,7 @@ def instance_of(
     may_stay = np.isin(owner, _rows_of(snapshot, emptied), invert=True) | (may_own.sum(axis=1) == 0)[classes]
     classes, may_own = _opened(classes, may_own, np.where(may_stay, owner, NOBODY))
     classes, may_own = _opened(classes, may_own, after)
+    may_own |= ~may_own.any(axis=1, keepdims=True)  # of bundles of nobody
     total = total_load(snapshot)
     cost = carried_load(snapshot) / total if total > 0 else np.zeros(len(owner))
     return Instance(_single(loads.need), _single(loads.per_need), owner, classes, may_own, _single(cost))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadmanager.core.certificate.bounds import Bound, Heaviest, Pigeonhole, Prices, Volume
+from loadmanager.core.certificate.bounds import SAFE, Bound, Heaviest, Pigeonhole, Prices, Volume
 from loadmanager.core.certificate.finding import find_bounds
 from loadmanager.core.certificate.instance import Instance
 from loadmanager.core.certificate.relief import Relief, Reliefs, find_least_peak
@@ -135,6 +135,24 @@ def test_one_large_bundle_binds_where_it_uses_least() -> None:
     assert bound == Heaviest(0)
 
 
+def test_the_bundle_that_binds_is_found_among_many_that_seem_larger() -> None:
+    """600 bundles seem to use 18 at the least, if one looks at who has most of each resource; 12 is true."""
+    shapes = [[1.0, 1.0], [0.5, 0.9], [0.9, 0.5], [0.6, 0.6]]
+    everywhere, small = [True] * 4, [True, False, False, False]
+    sizes = [[20.0, 20.0]] * 600 + [[11.0, 11.0], [13.0, 13.0]]
+    for classes, found in (([0] * 602, (12.0, 0)), ([0] * 600 + [0, 1], (13.0, 601))):
+        many = instance_of(sizes, shapes, [0] * 602, classes, [everywhere, small])
+        (bound,) = (each for each in find_bounds(many) if isinstance(each[1], Heaviest))
+        assert bound == (pytest.approx(found[0] * SAFE), Heaviest(found[1]))
+
+
+def test_a_bundle_that_seemed_smaller_may_use_more() -> None:
+    """The first looks larger by what each resource needs where there is most of it, but there is one that has both."""
+    shapes = [[0.1, 1.0], [1.0, 0.1], [0.3, 0.3]]
+    peaks = find_bounds(instance_of([[20.0, 1.0], [8.0, 8.0]], shapes, [0, 0]))
+    assert (pytest.approx(2.4 * SAFE), Heaviest(1)) in peaks
+
+
 def test_of_four_alike_two_share_one_of_three_brokers() -> None:
     peak, bound = find_bounds(instance_of([[1.0]] * 4, [[1.0]] * 3, [0] * 4))[0]
     assert peak == pytest.approx(2.0)
@@ -148,6 +166,7 @@ def test_prices_know_that_brokers_of_two_shapes_do_not_add_up() -> None:
     peak, bound = find_bounds(instance_of([[0.1, 0.1]] * 40, shapes, [0] * 40))[0]
     assert isinstance(bound, Prices)
     assert peak == pytest.approx(1.0, rel=0.02)
+    assert find_bounds(instance_of([[0.001, 0.001]] * 4000, shapes, [0] * 4000))[0][0] == pytest.approx(1.0, rel=0.02)
     assert find_bounds(instance_of([[0.1, 0.1]] * 40, [[0.5, 0.5]] * 4, [0] * 40))[0][0] == pytest.approx(0.5)
 
 
