@@ -39,6 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loadmanager.core.certificate.certificate import Certified
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.ownership import Ownership, Registration
@@ -80,7 +81,10 @@ class Step:
 
 @dataclass(slots=True, eq=False)
 class KeptPlan:
-    """A plan as it is kept; `stopped_by` is why its execution goes no further, `even_if_frozen` how it is executed."""
+    """A plan as it is kept; `stopped_by` is why its execution goes no further, `even_if_frozen` how it is executed.
+
+    `certified` says how near it comes to what no plan can beat; None of a plan that was read from a history.
+    """
 
     kind: str
     at_ms: int
@@ -88,6 +92,7 @@ class KeptPlan:
     steps: tuple[Step, ...]
     verdicts: Sequence[Verdict]
     effect: Effect
+    certified: Certified | None = None
     state: PlanState = "computed"
     stopped_by: str | None = None
     even_if_frozen: bool = False
