@@ -43,6 +43,16 @@ def restrain(snapshot: Snapshot) -> Snapshot:
     return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
 
 
+def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
+    """The cluster in which none of these brokers is given anything."""
+    draining = snapshot.controls.draining
+    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
+    if not more:
+        return snapshot
+    controls = replace(snapshot.controls, draining={**draining, **more})
+    return replace(snapshot, controls=controls, _derived={})
+
+
 def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
     """What was left alone of the whole `snapshot` when a strategy decided `shed`, and why."""
     controls = snapshot.controls
