@@ -174,6 +174,12 @@ def _gauges(node: Counting) -> list[Sample]:
             none,
             len(node.desk.snapshot().doubts.quarantined),
         ),
+        (
+            "loadmanager_brokers_sick",
+            "Brokers far off their peers by their own figures, to which nothing is moved.",
+            none,
+            len(node.desk.snapshot().doubts.sick),
+        ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
     ]

@@ -18,6 +18,7 @@ from loadmanager.sim.cost import CostModel
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -365,6 +366,17 @@ def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[E
                 yield from _ends(event)
             case files.BrokerSlows():
                 yield BrokerSlower(event.at_s, BrokerId(event.broker), event.factor)
+            case files.BrokerFallsSick():
+                until_s = math.inf if event.until_s is None else event.until_s
+                yield BrokerFallsSick(
+                    event.at_s,
+                    BrokerId(event.broker),
+                    until_s,
+                    event.latency_ms,
+                    event.error_share,
+                    event.queue,
+                    event.carries,
+                )
             case files.LoadJumps():
                 yield HotSpot(event.at_s, event.until_s, names(event.bundles, "loadJumps"), event.factor)
             case files.ReportsGoBad():
@@ -409,7 +421,8 @@ def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> No
         ]
         if not isinstance(event, files.BrokersJoin):
             named += getattr(event, "brokers", ())
-        named += [event.broker] if isinstance(event, files.BrokerSlows | files.ReportsGoBad) else []
+        if isinstance(event, files.BrokerSlows | files.BrokerFallsSick | files.ReportsGoBad):
+            named.append(event.broker)
         _require(named, known, f"{where}: events.{number}")
     expect = scenario.expect
     for key in ("filled", "moves_to", "moves_from"):

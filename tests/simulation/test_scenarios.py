@@ -18,7 +18,6 @@ NOT_HELD = {
     "five-to-ten-brokers": {"levelled"},
     "idle-new-broker": {"filled"},
     "low-but-uneven": {"movesAtLeast", "levelled"},
-    "domain-lost": {"levelled"},
     "in-and-out": {"filled", "movedShareAtMost"},
     "unequal-capacities": {"levelled", "movedShareAtMost", "quietFromS"},
     "slow-and-stale": {"movesTo"},
