@@ -10,7 +10,7 @@ import numpy as np
 
 from loadmanager.config import Settings
 from loadmanager.core.controls import Controls
-from loadmanager.core.load import FloatArray
+from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.core.names import BrokerId, InvalidNameError
 from loadmanager.errors import ScenarioError
 from loadmanager.sim import scenario as files
@@ -33,7 +33,9 @@ from loadmanager.sim.scenario import Scenario, numbered
 from loadmanager.sim.seeds import Purpose, generator
 from loadmanager.sim.workload import (
     BundleTopics,
+    Bursts,
     Diurnal,
+    Drift,
     FollowedSeries,
     Noise,
     Ramp,
@@ -41,6 +43,7 @@ from loadmanager.sim.workload import (
     ShapedWorkload,
     heavy_tailed,
     random_topics,
+    zipf,
 )
 from loadmanager.sim.world import World
 
@@ -87,10 +90,21 @@ class _BundleParts:
             self.names.append(name)
 
     def find(self, references: Iterable[str], where: str) -> list[int]:
+        references = [each for given in references for each in self._all_of(given)]
         unknown = [each for each in references if each not in self.row_of]
         if unknown:
             raise ScenarioError(f"{where}: no bundle {unknown[0]!r}; expected tenant/namespace#0, or the bundle's name")
         return [self.row_of[each] for each in references]
+
+    def _all_of(self, reference: str) -> list[str]:
+        """The bundles of the namespace where it ends with `#*`, else the reference itself."""
+        name = reference.removesuffix("#*")
+        of_namespace = (row.spec.bundle_names() for row in self.rows if name != reference and row.spec.name == name)
+        return next(of_namespace, [reference])
+
+    def namespaces(self) -> IntArray:
+        """(N,): the number of each bundle's namespace."""
+        return np.repeat(np.arange(len(self.rows)), [len(row.load) for row in self.rows])
 
 
 def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[RecordedSeries] = ()) -> World:
@@ -175,6 +189,8 @@ def _weights(like: files.Namespaces, drawn_before: int, seed: int) -> FloatArray
     if isinstance(like.weights, files.HeavyTailed):
         drawn = heavy_tailed(drawn_before + count, seed, like.weights.alpha, like.weights.largest)[drawn_before:]
         return drawn * (count / math.fsum(drawn.tolist()))
+    if isinstance(like.weights, files.Zipf):
+        return zipf(count, seed, like.weights.exponent, drawn_before)
     weights = np.ones(count)
     given = like.weights.weights or ()
     if len(given) > count:
@@ -248,16 +264,28 @@ def _shapes(
         match shape:
             case files.NoiseShape():
                 yield Noise(count, shape.spread, scenario.seed, shape.period_s)
-            case files.DiurnalShape(phases="spread"):
-                drawn = generator(scenario.seed, Purpose.FLEET).random(count)
-                yield Diurnal(shape.amplitude, drawn, shape.period_s)
             case files.DiurnalShape():
-                yield Diurnal(shape.amplitude, 0.0, shape.period_s)
+                yield Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
+            case files.DriftShape():
+                yield Drift(count, shape.factor, scenario.seed, shape.period_s)
+            case files.BurstsShape():
+                yield Bursts(bundles.namespaces(), shape.factor, shape.lasts_s, shape.every_s, scenario.seed)
             case files.RampShape():
                 rows = range(count) if shape.bundles is None else bundles.find(shape.bundles, f"{where}: shapes")
                 yield Ramp(count, np.array(rows, dtype=np.int64), shape.factor, shape.from_s, shape.until_s)
     if scenario.traces is not None:
         yield _traced(scenario.traces, bundles, recorded, scenario.seed, where)
+
+
+def _phases(how: str, seed: int, bundles: _BundleParts) -> FloatArray | float:
+    """By what part of a period each bundle is ahead."""
+    drawn = generator(seed, Purpose.FLEET)
+    match how:
+        case "spread":
+            return drawn.random(len(bundles.names))
+        case "namespaces":
+            return drawn.random(len(bundles.rows))[bundles.namespaces()]
+    return 0.0
 
 
 def _traced(
@@ -338,17 +366,17 @@ def _ends(event: files.BrokersStop | files.BrokersCrash | files.BrokersRestart) 
             case files.BrokersStop():
                 yield BrokerStops(event.at_s, BrokerId(each), event.drain)
             case files.BrokersCrash():
-                yield BrokerCrashes(event.at_s, BrokerId(each))
+                yield BrokerCrashes(event.at_s, BrokerId(each), event.down_s)
             case files.BrokersRestart():
                 yield BrokerRestarts(event.at_s + number * event.every_s, BrokerId(each), event.down_s)
 
 
 def _controls(event: files.OperatorsSay, names: Callable[[Iterable[str], str], tuple[str, ...]]) -> Controls:
-    pinned = zip(names(event.pinned, "pinned"), event.pinned.values(), strict=True)
+    pinned = event.pinned.items()
     return Controls(
         draining={BrokerId(each): event.at_s for each in event.draining},
         excluded=frozenset(BrokerId(each) for each in event.excluded),
-        pinned={bundle: BrokerId(broker) for bundle, broker in pinned},
+        pinned={bundle: BrokerId(broker) for given, broker in pinned for bundle in names([given], "pinned")},
         frozen_bundles=dict.fromkeys(names(event.frozen_bundles, "frozenBundles"), "by the scenario"),
         frozen=event.frozen,
     )

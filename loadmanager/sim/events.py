@@ -34,10 +34,14 @@ class BrokerStops:
 
 @dataclass(frozen=True, slots=True)
 class BrokerCrashes:
-    """A broker serves nothing from now on; its registration ends with its session."""
+    """A broker serves nothing from now on; its registration ends with its session.
+
+    It registers again after `down_s`, as another incarnation, with nothing; None: never.
+    """
 
     at_s: float
     broker: BrokerId
+    down_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

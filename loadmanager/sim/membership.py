@@ -56,13 +56,16 @@ class Membership:
         broker = self.add(spec)
         self._send(broker, self._scene.fleet.first_report(broker, self._scene.agenda.now_s))
 
-    def crash(self, broker_id: BrokerId) -> None:
-        """It serves nothing any more, and is registered until its session ends."""
+    def crash(self, broker_id: BrokerId, down_s: float | None = None) -> None:
+        """It serves nothing any more, and is registered until its session ends; after `down_s` it comes back."""
         broker = self._scene.fleet.find(broker_id)
         if broker is None or not broker.is_up or broker.registration is None:
             return
         self._stop_serving(broker)
-        self._scene.agenda.after(self._scene.rules.session_timeout_s, partial(self._session_ended, broker.registration))
+        agenda = self._scene.agenda
+        agenda.after(self._scene.rules.session_timeout_s, partial(self._session_ended, broker.registration))
+        if down_s is not None:
+            agenda.after(down_s, partial(self.come_back, broker_id))
 
     def leave(self, broker_id: BrokerId) -> None:
         """It serves nothing any more, and its registration ends."""

@@ -63,6 +63,8 @@ Namespace = Annotated[str, AfterValidator(_namespace)]
 Broker = Annotated[str, AfterValidator(_broker)]
 BundleRef = Annotated[str, Field(min_length=1, max_length=400)]
 """A bundle by its name, `tenant/namespace/0x.._0x..`, or by its place in the namespace, `tenant/namespace#0`."""
+BundleRefs = tuple[BundleRef, ...]
+"""Bundles; `tenant/namespace#*` stands for all that the namespace begins with."""
 
 
 class Part(BaseModel):
@@ -134,6 +136,13 @@ class HeavyTailed(Part):
     largest: float = Field(1000, ge=1, le=1e9, allow_inf_nan=False, description="Largest weight, of the smallest.")
 
 
+class Zipf(Part):
+    """The bundle of rank k carries 1 / k^exponent of what the first one does; the seed says who has which rank."""
+
+    kind: Literal["zipf"]
+    exponent: float = Field(1, gt=0, le=10, allow_inf_nan=False, description="The larger, the more is in a few.")
+
+
 class Contents(Part):
     """The topics of each bundle, at random places of its range. A split cuts between them."""
 
@@ -159,7 +168,7 @@ class Namespaces(Part):
         " a list of brokers: to those in turn.",
     )
     load: ScenarioLoad = Field(ScenarioLoad(), description="What a bundle of weight 1 carries.")
-    weights: Annotated[Steady | HeavyTailed, Field(discriminator="kind")] = Field(
+    weights: Annotated[Steady | HeavyTailed | Zipf, Field(discriminator="kind")] = Field(
         Steady(), description="How the load is spread over the bundles."
     )
     topics: Count = Field(10, description="Topics of a bundle, where `contents` do not say.")
@@ -205,8 +214,10 @@ class DiurnalShape(Part):
     kind: Literal["diurnal"]
     amplitude: float = Field(ge=0, le=1, allow_inf_nan=False, description="Up and down from the load, a fraction.")
     period_s: Duration = Field(86_400, description="A wave takes so long.")
-    phases: Literal["together", "spread"] = Field(
-        "together", description="spread: each bundle has its wave at a time of its own, drawn by the seed."
+    phases: Literal["together", "namespaces", "spread"] = Field(
+        "together",
+        description="spread: each bundle has its wave at a time of its own, drawn by the seed; namespaces: all bundles"
+        " of a namespace together, each namespace as if in a time zone of its own.",
     )
 
 
@@ -214,13 +225,36 @@ class RampShape(Part):
     """Some bundles' load grows, or shrinks, and stays."""
 
     kind: Literal["ramp"]
-    bundles: tuple[BundleRef, ...] | None = Field(None, description="Which bundles; without it all.")
+    bundles: BundleRefs | None = Field(None, description="Which bundles; without it all.")
     factor: Factor = Field(description="What it is multiplied by at the end.")
     from_s: Seconds = Field(0, description="When it begins.")
     until_s: Seconds = Field(description="When it is over; at once if it is the same.")
 
 
-AnyShape = Annotated[NoiseShape | DiurnalShape | RampShape, Field(discriminator="kind")]
+class DriftShape(Part):
+    """Every bundle's load wanders slowly, each its own way."""
+
+    kind: Literal["drift"]
+    factor: float = Field(ge=1, le=1000, allow_inf_nan=False, description="At most so many times the load, or less.")
+    period_s: Duration = Field(description="It is somewhere else after so long, on a straight line.")
+
+
+class BurstsShape(Part):
+    """All bundles of a namespace carry more for a short time, again and again, each namespace at moments of its own."""
+
+    kind: Literal["bursts"]
+    factor: Factor = Field(description="So many times the load.")
+    lasts_s: Duration = Field(description="For so long.")
+    every_s: Duration = Field(description="Once in such a time.")
+
+    @model_validator(mode="after")
+    def _over_before_the_next(self) -> Self:
+        if self.lasts_s > self.every_s:
+            raise ValueError("lastsS: expected at most everyS")
+        return self
+
+
+AnyShape = Annotated[NoiseShape | DiurnalShape | RampShape | DriftShape | BurstsShape, Field(discriminator="kind")]
 
 
 class _At(Part):
@@ -248,6 +282,7 @@ class BrokersCrash(_At):
 
     kind: Literal["brokersCrash"]
     brokers: tuple[Broker, ...] = Field(min_length=1)
+    down_s: Duration | None = Field(None, description="They are back, with nothing, so long after; without it never.")
 
 
 class BrokersRestart(_At):
@@ -279,7 +314,7 @@ class LoadJumps(_At):
 
     kind: Literal["loadJumps"]
     until_s: Seconds = Field(description="Until then.")
-    bundles: tuple[BundleRef, ...] = Field(min_length=1)
+    bundles: BundleRefs = Field(min_length=1)
     factor: Factor
 
 
@@ -300,7 +335,7 @@ class OperatorsSay(_At):
     draining: tuple[Broker, ...] = ()
     excluded: tuple[Broker, ...] = ()
     pinned: Mapping[BundleRef, Broker] = Field(default_factory=dict)
-    frozen_bundles: tuple[BundleRef, ...] = ()
+    frozen_bundles: BundleRefs = ()
     frozen: str = Field("", description="Why nothing at all may be shed; empty: it may.")
 
 

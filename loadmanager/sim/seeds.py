@@ -20,6 +20,8 @@ class Purpose(enum.IntEnum):
     NOISE = 3
     TOPICS = 4
     FLEET = 5
+    DRIFT = 6
+    BURSTS = 7
 
 
 def generator(seed: int, purpose: Purpose, *more: int) -> np.random.Generator:

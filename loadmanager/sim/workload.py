@@ -163,6 +163,48 @@ class Ramp:
         return factors
 
 
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Each bundle's load wanders: every `period_s` it is at another place between 1 / `factor` and `factor` times, as
+    often below 1 as above, and in between on the straight line from one to the next.
+    """
+
+    bundles: int
+    factor: float
+    seed: int
+    period_s: float
+
+    def factors_at(self, t_s: float) -> FloatArray:
+        place = int(t_s // self.period_s)
+        part = t_s / self.period_s - place
+        return self._place(place) * (1.0 - part) + self._place(place + 1) * part
+
+    def _place(self, number: int) -> FloatArray:
+        drawn = 2.0 * generator(self.seed, Purpose.DRIFT, number).random(self.bundles) - 1.0
+        off = 1.0 + (self.factor - 1.0) * np.abs(drawn)
+        return np.where(drawn < 0, 1.0 / off, off)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Bursts:
+    """Bundles of one group, `group` (N,), burst together: `factor` times their load for `lasts_s`, once in every
+    `every_s`, each group at moments of its own.
+    """
+
+    group: IntArray
+    factor: float
+    lasts_s: float
+    every_s: float
+    seed: int
+
+    def factors_at(self, t_s: float) -> FloatArray:
+        number = int(t_s // self.every_s)
+        groups = int(self.group.max(initial=-1)) + 1
+        drawn = generator(self.seed, Purpose.BURSTS, number).random(groups)
+        since_s = t_s - number * self.every_s - drawn * (self.every_s - self.lasts_s)
+        return np.where((since_s >= 0) & (since_s < self.lasts_s), self.factor, 1.0)[self.group]
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class FollowedSeries:
     """Each bundle follows one recorded series, `which` (N,), from a place of its own, `shift_s` (N,), on.
@@ -201,6 +243,15 @@ def heavy_tailed(bundles: int, seed: int, alpha: float = 1.5, largest: float = 1
     drawn = generator(seed, Purpose.LOADS).random(bundles).tolist()
     weights = np.array([_rounded(min((1.0 - each) ** (-1.0 / alpha), largest)) for each in drawn])
     return weights * (bundles / _sum(weights))
+
+
+def zipf(bundles: int, seed: int, exponent: float = 1.0, number: int = 0) -> FloatArray:
+    """Weights (N,) with mean 1: the bundle of rank k has 1 / k^exponent of the first one's; who has which rank is
+    drawn, for each `number` anew.
+    """
+    weights = np.array([_rounded((rank + 1.0) ** -exponent) for rank in range(bundles)])
+    ranks = generator(seed, Purpose.LOADS, number).permutation(bundles)
+    return weights[ranks] * (bundles / _sum(weights))
 
 
 def steady(

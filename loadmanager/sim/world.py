@@ -224,8 +224,8 @@ class World:
                 members.join(spec)
             case BrokerStops(broker=broker):
                 self._stop(broker, drain=event.drain)
-            case BrokerCrashes(broker=broker):
-                members.crash(broker)
+            case BrokerCrashes(broker=broker, down_s=down_s):
+                members.crash(broker, down_s)
             case BrokerRestarts(broker=broker, down_s=down_s):
                 members.leave(broker)
                 scene.agenda.after(down_s, partial(members.come_back, broker))

@@ -18,8 +18,15 @@ NOT_HELD = {
     "five-to-ten-brokers": {"levelled"},
     "idle-new-broker": {"filled"},
     "low-but-uneven": {"movesAtLeast", "levelled"},
+    "domain-lost": {"levelled"},
+    "in-and-out": {"filled", "movedShareAtMost"},
+    "unequal-capacities": {"levelled", "movedShareAtMost", "quietFromS"},
+    "slow-and-stale": {"movesTo"},
+    "flash-crowd": {"movedShareAtMost"},
 }
-"""By Pulsar's rule the default strategy acts from ten points of usage above the mean on, and takes several rounds."""
+"""By Pulsar's rule the default strategy acts from ten points of usage above the mean on, takes several rounds, and what
+it takes is placed by message rate, whatever a broker can carry.
+"""
 
 
 def broken(scenario: Scenario, strategy: str = "", settings: dict[str, str] | None = None) -> set[str]:

@@ -35,6 +35,23 @@ LOAD_JUMPS = {"kind": "loadJumps", "atS": 1, "untilS": 2, "bundles": ["t/ns#0"],
         ({"expect": {"said": [{"reason": "limit_unknwn"}]}}, "reason 'limit_unknwn', did you mean limit_unknown?"),
         ({"expect": {"said": [{"reason": 1}]}}, "expect.said.0.reason"),
         ({"traces": {"bundles": 1, "files": ["a"], "directory": "b"}}, "traces: expected either files or directory"),
+        (
+            {"shapes": [{"kind": "bursts", "factor": 2, "lastsS": 61, "everyS": 60}]},
+            "shapes.0: lastsS: expected at most everyS",
+        ),
+        (
+            {"shapes": [{"kind": "drift", "factor": 0.5, "periodS": 60}]},
+            "shapes.0.factor: Input should be greater than or equal to 1",
+        ),
+        ({"shapes": [{"kind": "drift", "factor": 2}]}, "shapes.0.periodS: Field required"),
+        (
+            {"shapes": [{"kind": "diurnal", "amplitude": 0.5, "phases": "zones"}]},
+            "shapes.0.phases: Input should be 'together', 'namespaces' or 'spread'",
+        ),
+        (
+            {"namespaces": [{"name": "t/ns", "bundles": 4, "weights": {"kind": "zipf", "exponent": 0}}]},
+            "namespaces.0.weights.exponent: Input should be greater than 0",
+        ),
         ({"name": "A name"}, "name: String should match pattern"),
     ],
 )
@@ -64,6 +81,7 @@ def test_unknown_keys_are_named_before_all_other_faults() -> None:
     ("changes", "complaint"),
     [
         ({"events": [{**LOAD_JUMPS, "bundles": ["t/ns#4"]}]}, "no bundle 't/ns#4'; expected tenant/namespace#0"),
+        ({"events": [{**LOAD_JUMPS, "bundles": ["t/other#*"]}]}, "no bundle 't/other#*'"),
         ({"events": [{"kind": "brokersCrash", "atS": 1, "brokers": ["x:1"]}]}, "events.0: there is no broker 'x:1'"),
         (
             {"events": [{"kind": "reportsGoBad", "atS": 1, "broker": "x:1", "fault": "silent"}]},
@@ -147,3 +165,57 @@ def test_the_simple_load_manager_is_a_strategy_too() -> None:
 def test_overrides_win_over_the_settings_of_the_scenario() -> None:
     scenario = a_scenario(settings={"maxUnloadPercentage": 0.1})
     assert settings_for(scenario, "", {"maxUnloadPercentage": "0.4"}).max_unload_percentage == 0.4
+
+
+def relative_load(**changes: Any) -> list[float]:  # noqa: ANN401 - whatever a key may hold
+    """All load of each step of 10 s, by what it is with nothing in `changes`, of two namespaces with four bundles."""
+    fixed = {"stepS": 10, "namespaces": [{"name": "t/ns", "count": 2, "bundles": 4, "owners": "dealt"}]}
+    changed, still = run(a_scenario(**{**fixed, **changes})), run(a_scenario(**fixed))
+    factors: list[float] = (changed.result.series.load / still.result.series.load).tolist()
+    return factors
+
+
+def test_all_bundles_of_a_namespace_can_be_named_at_once() -> None:
+    ramp = {"kind": "ramp", "factor": 3, "fromS": 100, "untilS": 100, "bundles": ["t/ns-0001#*"]}
+    assert set(relative_load(shapes=[ramp])) == {1.0, 2.0}
+    jump = {**LOAD_JUMPS, "atS": 100, "untilS": 200, "bundles": ["t/ns-0000#*", "t/ns-0001#0"]}
+    assert max(relative_load(events=[jump])) == pytest.approx(1 + 5 / 8)
+
+
+def test_a_namespace_has_its_day_as_one() -> None:
+    one = [{"name": "t/ns", "bundles": 8, "owners": "dealt"}]
+    shape = {"kind": "diurnal", "amplitude": 0.5, "periodS": 600, "phases": "namespaces"}
+    together = relative_load(namespaces=one, shapes=[shape])
+    assert (min(together), max(together)) == pytest.approx((0.5, 1.5), abs=0.01)
+    apart = relative_load(shapes=[shape])
+    assert max(apart) < 1.49, "two namespaces have theirs at other times"
+
+
+def test_the_bundles_of_a_namespace_burst_together_and_not_with_those_of_another() -> None:
+    bursts = {"kind": "bursts", "factor": 2, "lastsS": 50, "everyS": 300}
+    load = relative_load(shapes=[bursts], seed=3)
+    assert set(load) == {1.0, 1.5, 2.0}, "nobody, one of two, both at once"
+    assert sum(load) - len(load) == pytest.approx(10), "half of the load, for five steps, of two namespaces, twice"
+
+
+def test_the_weights_of_several_namespaces_follow_one_law_and_are_not_alike() -> None:
+    weights = {"kind": "zipf", "exponent": 1}
+    like = [{"name": f"t/{name}", "bundles": 4, "owners": "dealt", "weights": weights} for name in "ab"]
+    first = {"kind": "ramp", "factor": 2, "fromS": 0, "untilS": 0, "bundles": ["t/a#0"]}
+    shares = {relative_load(namespaces=like, shapes=[first], seed=seed)[0] - 1.0 for seed in range(1, 9)}
+    law = np.array([1.0, 1 / 2, 1 / 3, 1 / 4])
+    expected = law / law.sum() / 2
+    assert all(np.isclose(share, expected, atol=1e-6).any() for share in shares)
+    assert len(shares) > 1, "the seed says who is first"
+
+
+def test_a_broker_that_crashed_comes_back_when_the_file_says_so() -> None:
+    crash = {"kind": "brokersCrash", "atS": 100, "brokers": ["broker-0001:8080"]}
+    for down_s, back_at_s in ((200, 300), (5, 105), (None, None)):
+        result = run(a_scenario(stepS=10, events=[{**crash, "downS": down_s}])).result
+        brokers = dict(zip(result.series.t_s.tolist(), result.series.brokers.tolist(), strict=True))
+        assert brokers[110.0] == (2 if down_s == 5 else 1)
+        assert brokers[590.0] == (1 if back_at_s is None else 2)
+        assert [each.at_s for each in result.first_reports if each.incarnation == 3] == (
+            [] if back_at_s is None else [pytest.approx(back_at_s, abs=1)]
+        )

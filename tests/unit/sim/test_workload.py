@@ -9,7 +9,9 @@ from loadmanager.core.names import HASH_SPACE_END, BundleRange
 from loadmanager.sim.workload import (
     DAY_S,
     BundleTopics,
+    Bursts,
     Diurnal,
+    Drift,
     FollowedSeries,
     Noise,
     Ramp,
@@ -17,6 +19,7 @@ from loadmanager.sim.workload import (
     heavy_tailed,
     random_topics,
     steady,
+    zipf,
 )
 
 _LOAD = (1.0, 2.0, 300.0, 400.0)
@@ -64,6 +67,37 @@ def test_a_ramp_rises_in_a_straight_line_and_stays() -> None:
     assert ramp.factors_at(300.0)[[0, 2]].tolist() == [1.0, 1.0]
 
 
+def test_drifting_loads_wander_between_their_bounds_in_straight_lines_each_its_own_way() -> None:
+    drift = Drift(10_000, 4.0, seed=3, period_s=100.0)
+    first, middle, second = (drift.factors_at(t_s) for t_s in (100.0, 150.0, 200.0))
+    assert 0.25 <= first.min() < 0.3
+    assert 3.7 < first.max() <= 4.0
+    assert np.median(first) == pytest.approx(1.0, abs=0.05)
+    assert middle == pytest.approx((first + second) / 2)
+    assert abs(float(np.corrcoef(first, second)[0, 1])) < 0.05
+    assert first.tolist() == drift.factors_at(100.0).tolist()
+
+
+def test_loads_that_may_not_wander_stay() -> None:
+    assert Drift(3, 1.0, seed=3, period_s=100.0).factors_at(150.0).tolist() == [1.0, 1.0, 1.0]
+
+
+def test_a_group_bursts_together_once_in_its_time_at_moments_of_its_own() -> None:
+    bursts = Bursts(np.array([0, 0, 1]), 3.0, 60.0, 600.0, seed=3)
+    factors = np.array([bursts.factors_at(10.0 * step) for step in range(240)])
+    assert set(factors.ravel().tolist()) == {1.0, 3.0}
+    assert (factors[:, 0] == factors[:, 1]).all()
+    assert (factors[:, 0] != factors[:, 2]).any()
+    in_each_time = (factors.reshape(4, 60, 3) == 3.0).sum(axis=1)
+    assert (in_each_time == 6).all(), "60 s of every 600"
+    assert len({tuple(np.flatnonzero(of[:, 0] == 3.0)) for of in factors.reshape(4, 60, 3)}) > 1
+
+
+def test_bursts_that_last_until_the_next_are_always_on() -> None:
+    bursts = Bursts(np.array([0]), 2.0, 60.0, 60.0, seed=1)
+    assert [bursts.factors_at(t_s).tolist() for t_s in (0.0, 59.9, 60.0)] == [[2.0]] * 3
+
+
 def test_series_are_followed_from_a_place_of_their_own_between_samples_and_round_again() -> None:
     series = FollowedSeries(
         (np.array([0.0, 10.0, 20.0]), np.array([7.0])), 60.0, np.array([0, 0, 1]), np.array([0.0, 60.0, 9.0])
@@ -90,6 +124,16 @@ def test_heavy_tailed_weights_have_mean_1_and_a_few_have_much_of_the_whole() -> 
     assert weights.max() / weights.min() <= 1000.0
     assert weights.tolist() == heavy_tailed(10_000, seed=4).tolist()
     assert weights.tolist() != heavy_tailed(10_000, seed=5).tolist()
+
+
+def test_by_zipf_the_second_has_half_of_the_first_and_who_is_first_is_drawn() -> None:
+    weights = zipf(100, seed=4)
+    ranked = np.sort(weights)[::-1]
+    assert weights.mean() == pytest.approx(1.0)
+    assert (ranked[0] / ranked[[1, 3, 99]]).tolist() == pytest.approx([2.0, 4.0, 100.0])
+    assert np.sort(zipf(100, seed=4, exponent=2.0))[-2:] @ [-4.0, 1.0] == pytest.approx(0.0)
+    assert weights.tolist() == zipf(100, seed=4).tolist()
+    assert len({int(np.argmax(zipf(100, seed, number=n))) for seed, n in ((4, 0), (4, 1), (5, 0))}) == 3
 
 
 @pytest.mark.parametrize("own", [BundleRange(0, 16), BundleRange(0xFFFFFFF0, HASH_SPACE_END)])
