@@ -102,6 +102,7 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
+        del state
         loads = Loads.of(snapshot, self.settings.resource_weights)
         hottest = int(np.argmax(loads.usage[broker]))
 
