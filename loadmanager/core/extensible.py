@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +52,7 @@ _CACHE_RESOLUTION = 100_000
 """Differences below these are none: bytes/s, messages/s, topics and sessions, bytes in the cache."""
 
 _Positions = npt.NDArray[np.intp]
+_Float = TypeVar("_Float", np.float32, np.float64)
 
 
 _DEFAULTS = PlannerSettings()
@@ -286,7 +288,7 @@ class Published:
         return TopBundles.of(lists)
 
 
-def throughput_of(load: FloatArray) -> FloatArray:
+def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
     """Bytes/s in and out together of (k, 4) loads."""
     return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 

@@ -16,6 +16,7 @@ from loadmanager.core.extensible import LoadAverage
 from loadmanager.core.load import BoolArray, BrokerReport, FloatArray, RowArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
+from loadmanager.core.time_means import TimeMeans
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +43,7 @@ class ClusterImage:
 
     `reporter`, `owner` and `destination` (N,) are positions in `registrations`, -1 for nobody; `recorded` (N,) is what
     the namespace's record says (0: nothing). `by_range` (N,): its history is a share of another's by the hash range.
+    `time_means` is None in an image that was written down before there were any.
     `with_record` are the namespaces that have a record.
     """
 
@@ -58,6 +60,7 @@ class ClusterImage:
     destination: RowArray
     recorded: npt.NDArray[np.int8]
     by_range: BoolArray
+    time_means: TimeMeans | None = None
     brokers: tuple[BrokerImage, ...] = ()
     with_record: tuple[str, ...] = ()
     unloaded: Mapping[str, float] = field(default_factory=dict)

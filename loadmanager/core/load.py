@@ -158,18 +158,36 @@ class BrokerReport:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class TimeMean:
+    """The mean over time (4,) of what one bundle carries, as it was last reported, and its usual deviation from it."""
+
+    load: FloatArray
+    sigma: float
+
+    def __post_init__(self) -> None:
+        read_only(self.load, METRICS)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class BundleAverages:
-    """The running means of one bundle, `short` over 10 and `long` over 1,000 samples, and its latest topic count."""
+    """The running means of one bundle, `short` over 10 and `long` over 1,000 samples, and its latest topic count.
+
+    `time_mean` is its mean over time, None where nobody wrote it down: then the short one is taken for it.
+    """
 
     short: FloatArray
     long: FloatArray
     short_samples: int
     long_samples: int
     topics: int
+    time_mean: TimeMean | None = None
 
     def __post_init__(self) -> None:
         read_only(self.short, METRICS)
         read_only(self.long, METRICS)
+
+    def by_time(self) -> TimeMean:
+        return self.time_mean or TimeMean(self.short, 0.0)
 
 
 def percent_usage(usage: npt.ArrayLike, limit: npt.ArrayLike) -> Float32Array:

@@ -35,6 +35,7 @@ from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.quality import NO_DOUBTS, Doubts
+from loadmanager.core.time_means import TimeMeans, as_amounts, seconds_of
 
 SHORT_TERM, LONG_TERM = range(2)
 """Rows of a broker's time average."""
@@ -54,7 +55,8 @@ class Bundles:
     `namespace` (N,) is the position in `namespaces`. `broker` (N,) is the broker that owns the bundle and has it in its
     report, -1 otherwise. `assigned` (N,) is the broker that has it once everything under way is done: the destination
     of a release, else its owner, -1 when there is none. `free` (N,): it has no owner and may be assigned. `movable`
-    (N,): owned, reported by its owner, and not on its way. `short` and `long` (N, 4) are its averages.
+    (N,): owned, reported by its owner, and not on its way. `short` and `long` (N, 4) are its averages over reports, and
+    `time_means` those over time.
     """
 
     names: tuple[str, ...]
@@ -67,10 +69,14 @@ class Bundles:
     recently_unloaded: BoolArray
     short: FloatArray
     long: FloatArray
+    time_means: TimeMeans
+    taken_at_s: float
     topics: RowArray
+    _present: list[FloatArray] = field(default_factory=list, repr=False)
 
     def __post_init__(self) -> None:
         bundles = len(self.names)
+        assert len(self.time_means.sigma) == bundles
         for column in (self.namespace, self.broker, self.assigned, self.topics):
             read_only(column, bundles)
         for flags in (self.free, self.movable, self.recently_unloaded):
@@ -80,6 +86,18 @@ class Bundles:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def present(self) -> FloatArray:
+        """(N, 4): what each carries at present, by time: see `TimeMeans`. Worked out by whoever asks first."""
+        if not self._present:
+            self._present.append(read_only(self.time_means.present(self.taken_at_s), len(self), METRICS))
+        return self._present[0]
+
+    @property
+    def sigma(self) -> Float32Array:
+        """(N,): how far from `present` its bytes/s usually are, as a part of that."""
+        return self.time_means.sigma
 
     def find_row(self, bundle: str) -> int | None:
         return find_row(self.names, bundle)
@@ -306,7 +324,7 @@ def snapshot_of_reports(
     published = published or Published()
     reports = published.completed(reports)
     order = sorted(reports, key=lambda registration: registration.broker)
-    bundles = _bundles_of_reports(order, reports, averages, recently_unloaded, preallocated or {}, learned)
+    bundles = _bundles_of_reports(taken_at_s, order, reports, averages, recently_unloaded, preallocated or {}, learned)
     ordered = [reports[registration] for registration in order]
     settled = np.ones(len(order), dtype=bool)
     brokers = brokers_of(order, ordered, bundles, settled, last_unloaded_s=published.last_unloaded_s)
@@ -324,6 +342,7 @@ def snapshot_of_reports(
 
 
 def _bundles_of_reports(
+    taken_at_s: float,
     order: Sequence[Registration],
     reports: Mapping[Registration, BrokerReport],
     averages: Mapping[str, BundleAverages],
@@ -345,6 +364,13 @@ def _bundles_of_reports(
         row, index = holders[name]
         return _first_sample(reports[order[row]], index)
 
+    def last_said(name: str) -> tuple[float, FloatArray] | None:
+        if name not in holders:
+            return None
+        row, index = holders[name]
+        report = reports[order[row]]
+        return report.last_update_ms / 1000, report.bundle_load[index]
+
     known = [averages.get(name) or as_reported(name) for name in names]
     held = np.array([holders.get(name, (NOBODY, 0))[0] for name in names], dtype=np.int32)
     given = np.array([rows.get(preallocated.get(name, _NO_BROKER), NOBODY) for name in names], dtype=np.int32)
@@ -361,7 +387,21 @@ def _bundles_of_reports(
         recently_unloaded=np.array([name in recently_unloaded for name in names], dtype=bool),
         short=np.array([known_averages.short for known_averages in known]).reshape(-1, METRICS),
         long=np.array([known_averages.long for known_averages in known]).reshape(-1, METRICS),
+        time_means=_time_means(known, [last_said(name) for name in names]),
+        taken_at_s=taken_at_s,
         topics=np.array([known_averages.topics for known_averages in known], dtype=np.int32),
+    )
+
+
+def _time_means(averages: Sequence[BundleAverages], said: Sequence[tuple[float, FloatArray] | None]) -> TimeMeans:
+    """Of bundles of which a report `said` at a time, in seconds, that they carry a load (4,); None is in no report."""
+    means = [each.by_time() for each in averages]
+    last = [each or (0.0, mean.load) for each, mean in zip(said, means, strict=True)]
+    return TimeMeans(
+        as_amounts(np.array([mean.load for mean in means]).reshape(-1, METRICS)).astype(np.float32),
+        as_amounts(np.array([load for _, load in last]).reshape(-1, METRICS)).astype(np.float32),
+        np.array([seconds_of(at_s) for at_s, _ in last], dtype=np.uint32),
+        np.array([mean.sigma for mean in means], dtype=np.float32),
     )
 
 

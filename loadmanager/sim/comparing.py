@@ -103,8 +103,15 @@ def compare_images(recorded: ClusterImage, replayed: ClusterImage) -> None:
 def _compare_columns(recorded: ClusterImage, replayed: ClusterImage) -> None:
     for name, other in zip_longest(recorded.names, replayed.names):
         compare_value(name or other, "bundle", name, other)
-    for name in ("short", "long", "short_samples", "long_samples", "topics", "recorded", "by_range"):
-        one, other = getattr(recorded, name), getattr(replayed, name)
+    pairs = [
+        (name, getattr(recorded, name), getattr(replayed, name))
+        for name in ("short", "long", "short_samples", "long_samples", "topics", "recorded", "by_range")
+    ]
+    one_means, other_means = recorded.time_means, replayed.time_means
+    if one_means is not None and other_means is not None:
+        names = ("mean", "last", "reported_s", "sigma")
+        pairs += [(name, getattr(one_means, name), getattr(other_means, name)) for name in names]
+    for name, one, other in pairs:
         different = np.flatnonzero((one != other).reshape(len(one), -1).any(axis=1))
         if len(different):
             row = int(different[0])

@@ -21,6 +21,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import NO_DOUBTS, Doubts
+from loadmanager.core.time_means import TimeMeans
 from loadmanager.wire.dump import NON_FINITE
 
 BUNDLES, BROKERS, NAMESPACES = "bundles", "brokers", "namespaces"
@@ -41,6 +42,14 @@ _COLUMNS: dict[str, Any] = {
     "by_range": np.bool_,
 }
 """What an image has for each bundle besides its name."""
+_TIME_MEANS: dict[str, Any] = {
+    "mean": np.float32,
+    "last": np.float32,
+    "reported_s": np.uint32,
+    "sigma": np.float32,
+}
+"""What its means over time have; older checkpoints have none."""
+_BY_METRIC = ("short", "long", "mean", "last")
 
 _REPORT_COLUMNS = ("bundle_load", "bundle_topics", "bundle_sessions", "bundle_cache_bytes")
 
@@ -83,22 +92,24 @@ def parts_of(image: ClusterImage, records: Mapping[str, Record]) -> Iterator[tup
 
 def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple[ClusterImage, dict[str, Record]]:
     """What `head_of` and `parts_of` were made of."""
-    bundles: dict[str, list[Any]] = {name: [] for name in ("names", *_COLUMNS)}
+    bundles: dict[str, list[Any]] = {name: [] for name in ("names", *_COLUMNS, *_TIME_MEANS)}
     brokers: list[BrokerImage] = []
     records: dict[str, Record] = {}
     for kind, content in parts:
         if kind == BUNDLES:
             for name in bundles:
-                bundles[name] += content[name]
+                bundles[name] += content.get(name, ()) if name in _TIME_MEANS else content[name]
         elif kind == BROKERS:
             brokers += [_broker_of(each) for each in content]
         else:
             records |= {name: record_of(name, each) for name, each in content.items()}
     names = tuple(bundles.pop("names"))
+    dtypes = {**_COLUMNS, **_TIME_MEANS}
     columns: dict[str, Any] = {
-        name: np.array(values, dtype=_COLUMNS[name]).reshape((-1, METRICS) if name in ("short", "long") else -1)
+        name: np.array(values, dtype=dtypes[name]).reshape((-1, METRICS) if name in _BY_METRIC else -1)
         for name, values in bundles.items()
     }
+    means = TimeMeans(**{name: columns.pop(name) for name in _TIME_MEANS})
     image = ClusterImage(
         revision=head["revision"],
         names=names,
@@ -107,6 +118,7 @@ def image_of(head: Mapping[str, Any], parts: Iterable[tuple[str, Any]]) -> tuple
         with_record=tuple(head["withRecord"]),
         unloaded=head["unloaded"],
         unloaded_from={BrokerId(broker): at_s for broker, at_s in head["unloadedFrom"].items()},
+        time_means=means if len(means.sigma) == len(names) else None,
         **columns,
     )
     return image, records
@@ -196,7 +208,9 @@ def report_of(content: Mapping[str, Any]) -> BrokerReport:
 
 
 def _bundles(image: ClusterImage, own: slice) -> dict[str, Any]:
-    return {"names": image.names[own], **{name: getattr(image, name)[own].tolist() for name in _COLUMNS}}
+    columns = [(image, _COLUMNS), (image.time_means, _TIME_MEANS)]
+    said = {name: getattr(holder, name)[own].tolist() for holder, names in columns for name in names}
+    return {"names": image.names[own], **said}
 
 
 def _broker(broker: BrokerImage) -> dict[str, Any]:

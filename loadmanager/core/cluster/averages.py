@@ -14,10 +14,21 @@ import numpy.typing as npt
 
 from loadmanager.core.cluster.columns import Rows
 from loadmanager.core.cluster.rows import NamedRows
+from loadmanager.core.extensible import throughput_of
 from loadmanager.core.inheritance import Overlaps, PartLoad, divide_by_topics
-from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BundleAverages, FloatArray, next_average
+from loadmanager.core.load import (
+    LONG_WINDOW,
+    SHORT_WINDOW,
+    BoolArray,
+    BundleAverages,
+    Float32Array,
+    FloatArray,
+    TimeMean,
+    next_average,
+)
 from loadmanager.core.names import namespace_of
 from loadmanager.core.snapshot import NOBODY
+from loadmanager.core.time_means import TimeMeans, as_amounts
 
 
 class AverageColumns:
@@ -26,15 +37,15 @@ class AverageColumns:
     def __init__(self, rows: NamedRows) -> None:
         self._rows = rows
 
-    def sample(self, rows: Rows, load: FloatArray, topics: npt.NDArray[np.int64]) -> None:
-        """Add one sample to each."""
+    def sample(self, rows: Rows, load: FloatArray, topics: npt.NDArray[np.int64], at_ms: int) -> None:
+        """Add one sample to each, of the time at which its broker reported."""
         columns = self._rows.columns
+        samples = columns.long_samples[rows]
+        columns.put_time_means(rows, columns.time_means(rows).reported(load, at_ms / 1000, samples))
         columns.short[rows], columns.short_samples[rows] = next_average(
             columns.short[rows], columns.short_samples[rows], load, SHORT_WINDOW
         )
-        columns.long[rows], columns.long_samples[rows] = next_average(
-            columns.long[rows], columns.long_samples[rows], load, LONG_WINDOW
-        )
+        columns.long[rows], columns.long_samples[rows] = next_average(columns.long[rows], samples, load, LONG_WINDOW)
         columns.topics[rows] = topics
         self._rows.note_changed(rows)
 
@@ -51,6 +62,10 @@ class AverageColumns:
         columns.short_samples[row] = min(averages.short_samples, SHORT_WINDOW)
         columns.long_samples[row] = min(averages.long_samples, LONG_WINDOW)
         columns.topics[row] = averages.topics
+        mean = averages.by_time()
+        columns.mean[row], columns.sigma[row] = as_amounts(mean.load), mean.sigma
+        if columns.reporter[row] == NOBODY:
+            columns.last[row] = columns.mean[row]
 
     def divide(self, parts: Mapping[str, PartLoad]) -> None:
         """Divide what the parts of a split bundle carry: see `ClusterModel.redistribute`."""
@@ -60,7 +75,8 @@ class AverageColumns:
         if shares is None or (rows == NOBODY).any() or not columns.long_samples[rows].all():
             return
         table.revision += 1
-        for history in (columns.short, columns.long):
+        columns.put_time_means(rows, columns.time_means(rows).at_latest_report())
+        for history in (columns.short, columns.long, columns.mean, columns.last):
             history[rows] = shares * history[rows].sum(axis=0)
         columns.topics[rows] = [part.topics for part in parts.values()]
         table.divided_by_range -= parts.keys()
@@ -74,6 +90,10 @@ class AverageColumns:
         table, columns = self._rows, self._rows.columns
         # A former bundle without history stands at the default, which says nothing of what its heirs carry.
         known = columns.long_samples[former] > 0
+        untold = columns.long_samples[heirs] == 0
+        untold &= np.isin(np.arange(len(heirs)), overlaps.heir[known[overlaps.former]])
+        means = _passed_on(columns.time_means(former), known, overlaps, len(heirs))
+        columns.put_time_means(heirs[untold], means.only(untold))
         for history, samples in ((columns.short, columns.short_samples), (columns.long, columns.long_samples)):
             counts = np.zeros(len(heirs), dtype=np.int64)
             np.maximum.at(counts, overlaps.heir, samples[former[overlaps.former]].astype(np.int64))
@@ -82,9 +102,9 @@ class AverageColumns:
             history[heirs[filled]], samples[heirs[filled]] = inherited[filled], counts[filled]
         in_part = heirs[overlaps.heir[(overlaps.share < 1) & known[overlaps.former]]]
         table.divided_by_range.update(table.names[row] for row in in_part.tolist())
-        untold = columns.reporter[heirs] == NOBODY
+        silent = columns.reporter[heirs] == NOBODY
         topics = overlaps.sums(columns.topics[former].astype(np.float64)[:, None], len(heirs))[:, 0]
-        columns.topics[heirs[untold]] = np.rint(topics[untold]).astype(np.int32)
+        columns.topics[heirs[silent]] = np.rint(topics[silent]).astype(np.int32)
         table.note_changed(heirs)
 
     def of_namespace(self, namespace: str) -> dict[str, BundleAverages]:
@@ -97,6 +117,7 @@ class AverageColumns:
                 int(columns.short_samples[row]),
                 int(columns.long_samples[row]),
                 int(columns.topics[row]),
+                TimeMean(columns.mean[row].astype(np.float64), float(columns.sigma[row])),
             )
             for row in self._rows.of_namespace(namespace).tolist()
             if columns.long_samples[row] > 0
@@ -110,3 +131,16 @@ class AverageColumns:
     def awaits_division(self, namespace: str) -> bool:
         """Whether a bundle of the namespace inherited by its share of the hash range, for want of anything better."""
         return any(namespace_of(name) == namespace for name in self._rows.divided_by_range)
+
+
+def _passed_on(means: TimeMeans, known: BoolArray, overlaps: Overlaps, heirs: int) -> TimeMeans:
+    """What the heirs have of those bundles that are `known`: parts by their shares, and what is usual by the load."""
+    means = means.at_latest_report()
+
+    def sums(column: Float32Array) -> Float32Array:
+        """Of a column (k, n)."""
+        return overlaps.sums(np.where(known[:, None], column, 0.0), heirs).astype(np.float32)
+
+    mean, off = sums(means.mean), sums((throughput_of(means.mean) * means.sigma)[:, None])[:, 0]
+    sigma = np.divide(off, throughput_of(mean), out=np.zeros_like(off), where=throughput_of(mean) > 0)
+    return TimeMeans(mean, sums(means.last), means.reported_s[:1].repeat(heirs), sigma)

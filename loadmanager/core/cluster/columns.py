@@ -8,9 +8,10 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.load import DEFAULT_LOAD, METRICS, FloatArray, RowArray
+from loadmanager.core.load import DEFAULT_LOAD, METRICS, Float32Array, FloatArray, RowArray
 from loadmanager.core.ownership import OwnershipState
 from loadmanager.core.snapshot import NOBODY
+from loadmanager.core.time_means import SecondsArray, TimeMeans
 
 Rows = npt.NDArray[np.intp]
 """Rows of bundles."""
@@ -34,12 +35,18 @@ RECORDED_STATE = {
 
 @dataclass(slots=True, eq=False)
 class BundleColumns:
-    """`reporter` and `owner` are rows of registrations, `namespace` of namespaces."""
+    """`reporter` and `owner` are rows of registrations, `namespace` of namespaces; `mean`, `last`, `reported_s` and
+    `sigma` are columns of `TimeMeans`.
+    """
 
     short: FloatArray
     long: FloatArray
     short_samples: npt.NDArray[np.int8]
     long_samples: npt.NDArray[np.int16]
+    mean: Float32Array
+    last: Float32Array
+    reported_s: SecondsArray
+    sigma: Float32Array
     topics: RowArray
     reporter: RowArray
     owner: RowArray
@@ -53,6 +60,10 @@ class BundleColumns:
             long=np.empty((0, METRICS)),
             short_samples=np.empty(0, np.int8),
             long_samples=np.empty(0, np.int16),
+            mean=np.empty((0, METRICS), np.float32),
+            last=np.empty((0, METRICS), np.float32),
+            reported_s=np.empty(0, np.uint32),
+            sigma=np.empty(0, np.float32),
             topics=np.empty(0, np.int32),
             reporter=np.empty(0, np.int32),
             owner=np.empty(0, np.int32),
@@ -69,11 +80,28 @@ class BundleColumns:
 
     def clear(self, rows: Rows, namespace: RowArray) -> None:
         """Make the rows bundles that nothing is known of yet."""
-        self.short[rows] = self.long[rows] = DEFAULT_LOAD
+        self.expect(rows, DEFAULT_LOAD)
         self.reporter[rows] = self.owner[rows] = NOBODY
-        for column in (self.short_samples, self.long_samples, self.topics, self.recorded):
+        for column in (self.short_samples, self.long_samples, self.topics, self.recorded, self.reported_s, self.sigma):
             column[rows] = 0
         self.namespace[rows] = namespace
+
+    def expect(self, rows: Rows, load: FloatArray) -> None:
+        """Take bundles without any history to carry this."""
+        self.short[rows] = self.long[rows] = self.mean[rows] = self.last[rows] = load
+
+    def time_means(self, rows: Rows | RowArray) -> TimeMeans:
+        """A copy of these rows of what bundles carry at present."""
+        return TimeMeans(
+            self.mean.take(rows, axis=0),
+            self.last.take(rows, axis=0),
+            self.reported_s.take(rows),
+            self.sigma.take(rows),
+        )
+
+    def put_time_means(self, rows: Rows, means: TimeMeans) -> None:
+        self.mean[rows], self.last[rows] = means.mean, means.last
+        self.reported_s[rows], self.sigma[rows] = means.reported_s, means.sigma
 
     def nbytes(self) -> int:
         return sum(getattr(self, column.name).nbytes for column in fields(self))

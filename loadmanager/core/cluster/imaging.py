@@ -15,6 +15,7 @@ from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.image import BrokerImage, ClusterImage
 from loadmanager.core.load import RowArray
 from loadmanager.core.snapshot import NOBODY
+from loadmanager.core.time_means import TimeMeans
 
 _COPIED = ("short", "long", "short_samples", "long_samples", "topics", "recorded")
 
@@ -35,6 +36,7 @@ def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unl
         owner=position.take(columns.owner.take(rows)),
         destination=owners.destination_places(position).take(rows),
         by_range=by_range.take(rows),
+        time_means=columns.time_means(rows),
         brokers=tuple(_broker_image(broker, places) for broker in reporters.brokers.values()),
         with_record=tuple(table.with_record()),
         unloaded=dict(unloads.of_bundles),
@@ -52,6 +54,7 @@ def restore(
     registered = np.array([*map(row_of, image.registrations), NOBODY], dtype=np.int32)
     for name in _COPIED:
         getattr(columns, name)[rows] = getattr(image, name)
+    columns.put_time_means(rows, image.time_means or TimeMeans.steady(image.short))
     columns.reporter[rows], columns.owner[rows] = registered[image.reporter], registered[image.owner]
     for at in np.flatnonzero(image.destination >= 0).tolist():
         owners.destinations[int(rows[at])] = int(registered[image.destination[at]])

@@ -199,7 +199,7 @@ class ClusterModel:
         reporters, unloads = self._reporters, self._unloads
         unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
         brokers = reporters.in_order()
-        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads)
+        bundles, settled = sorted_bundles(self._rows, self._owners, brokers, unloads, taken_at_s)
         registrations = [broker.registration for broker in brokers]
         reports = [broker.report for broker in brokers]
         columns = brokers_of(registrations, reports, bundles, settled, unloads.from_brokers)

@@ -94,7 +94,7 @@ class Reporters:
             current = np.array([name in self._rows.by_name for name in unknown.bundle_names])
             report = unknown.only(current)
             rows = self._rows.of(report.bundle_names)
-            self._averages.sample(rows, report.bundle_load, report.bundle_topics)
+            self._averages.sample(rows, report.bundle_load, report.bundle_topics, report.last_update_ms)
             self._rows.columns.reporter[rows] = broker.row
             more = ReportedLoad.of(report, rows.astype(np.int32))
             broker.rows, broker.latest = np.concatenate([broker.rows, more.rows]), broker.latest.and_of(more)
@@ -151,10 +151,11 @@ class Reporters:
         broker.overtaken = False
         if foreign.any():
             mine = self._settle_dispute(broker, rows, foreign)
-            self._averages.sample(rows[mine], report.bundle_load[mine], report.bundle_topics[mine])
+            load, topics = report.bundle_load[mine], report.bundle_topics[mine]
+            self._averages.sample(rows[mine], load, topics, report.last_update_ms)
             reporter[rows[mine]] = broker.row
         else:
-            self._averages.sample(rows, report.bundle_load, report.bundle_topics)
+            self._averages.sample(rows, report.bundle_load, report.bundle_topics, report.last_update_ms)
             reporter[rows] = broker.row
 
     def _settle_dispute(self, broker: ReportingBroker, rows: Rows, foreign: BoolArray) -> BoolArray:

@@ -185,7 +185,7 @@ class NamedRows:
     def _expect(self, rows: Rows) -> None:
         """These bundles have no history: they are taken to carry what was learned of their namespace."""
         loads = [self.learned.load_of(namespace_of(self.names[row])) for row in rows.tolist()]
-        self.columns.short[rows] = self.columns.long[rows] = np.array(loads).reshape(-1, METRICS)
+        self.columns.expect(rows, np.array(loads).reshape(-1, METRICS))
 
     def _count_in_namespace(self, bundle: str) -> int:
         """Count the bundle to its namespace, and return the namespace's row."""

@@ -17,7 +17,11 @@ from loadmanager.core.snapshot import NOBODY, Bundles
 
 
 def sorted_bundles(
-    table: NamedRows, owners: RecordedOwners, brokers: Sequence[ReportingBroker], unloads: UnloadTimes
+    table: NamedRows,
+    owners: RecordedOwners,
+    brokers: Sequence[ReportingBroker],
+    unloads: UnloadTimes,
+    taken_at_s: float,
 ) -> tuple[Bundles, BoolArray]:
     """The bundles in name order with broker positions for registrations, and which brokers are settled.
 
@@ -51,6 +55,8 @@ def sorted_bundles(
         recently_unloaded=unloaded.take(rows),
         short=columns.short.take(rows, axis=0),
         long=columns.long.take(rows, axis=0),
+        time_means=columns.time_means(rows),
+        taken_at_s=taken_at_s,
         topics=columns.topics.take(rows),
     )
     return bundles, settled

@@ -1,0 +1,127 @@
+"""What bundles carry at present: means over time, in which a load counts for as long as it stood.
+
+Brokers report when something has changed, so what was reported last goes on: at a time t the mean is
+
+    last + (mean as it was reported - last) * exp(-(t - reported) / TAU_S)
+
+and it comes to what was reported last if nothing else comes. A load that is off from the mean by more than it usually
+is, and by more than `_LEAST_JUMP`, may be a jump. Then the mean begins anew:
+
+    what was reported last   the next report comes                             nothing comes
+    -----------------------  ------------------------------------------------  ----------------------------
+    may be a jump            may be one to the same side: begins anew at it    for `STOOD_S`: begins anew at
+                                                                               what was reported last
+    is not                   is taken in                                       comes to what was reported last
+
+How far off it usually is, as a part of the mean, is `sigma`: of bytes/s, in and out together. A jump does not make it
+much larger. Times are those of the reports, by their brokers' clocks; one that goes backwards stands still.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from loadmanager.core.extensible import throughput_of
+from loadmanager.core.load import METRICS, BoolArray, Float32Array, FloatArray, read_only
+
+TAU_S = 900.0
+"""After so long a load makes 63 % of the mean."""
+STOOD_S = 45.0
+"""A load that stood for so long was no spike: by then a broker has measured again, or is about to."""
+_LEAST_JUMP = 0.30
+_SIGMAS = 3.0
+_SAMPLES = 20
+"""So many reports make what is usual."""
+_MOST_SIGMA = 1.0
+_MOST = 1e18
+"""More than this is no load."""
+
+SecondsArray = npt.NDArray[np.uint32]
+_LATEST_S = 2**32 - 1
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TimeMeans:
+    """Of n bundles: `mean` (n, 4) as it was when they were reported, what was reported then, `last` (n, 4), when that
+    was, `reported_s` (n,), seconds since 1970, and `sigma` (n,).
+    """
+
+    mean: Float32Array
+    last: Float32Array
+    reported_s: SecondsArray
+    sigma: Float32Array
+
+    def __post_init__(self) -> None:
+        bundles = len(self.sigma)
+        read_only(self.mean, bundles, METRICS)
+        read_only(self.last, bundles, METRICS)
+        read_only(self.reported_s, bundles)
+        read_only(self.sigma, bundles)
+
+    @classmethod
+    def steady(cls, load: FloatArray) -> TimeMeans:
+        """Of bundles that have always carried this (n, 4), for all that is known."""
+        mean = as_amounts(load).astype(np.float32)
+        return cls(mean, mean, np.zeros(len(load), dtype=np.uint32), np.zeros(len(load), dtype=np.float32))
+
+    def present(self, now_s: float) -> FloatArray:
+        """(n, 4): the means at that time."""
+        return self._after(self._silent_s(now_s), self._jump())
+
+    def only(self, kept: BoolArray) -> TimeMeans:
+        return TimeMeans(self.mean[kept], self.last[kept], self.reported_s[kept], self.sigma[kept])
+
+    def at_latest_report(self) -> TimeMeans:
+        """As if all had been reported once more, with the same load, when the last of them was."""
+        latest_s = self.reported_s.max(initial=0)
+        mean = self.present(float(latest_s)).astype(np.float32)
+        return TimeMeans(mean, self.last, np.full_like(self.reported_s, latest_s), self.sigma)
+
+    def reported(self, load: FloatArray, at_s: float, samples: npt.NDArray[np.int16]) -> TimeMeans:
+        """The means after these loads (n, 4) were reported; `samples` (n,) reports had been before."""
+        now_s = seconds_of(at_s)
+        load, silent_s, jump = as_amounts(load), self._silent_s(now_s), self._jump()
+        mean = self._after(silent_s, jump)
+        carried = throughput_of(mean)
+        off = throughput_of(load) - carried
+        limit = self._least_jump() * carried
+        begins = (np.abs(off) > limit) & (off * jump > 0) & (silent_s < STOOD_S) | (samples == 0)
+        mean[begins] = load[begins]
+        counted = np.minimum(np.abs(off), np.minimum(limit, _MOST_SIGMA * carried))
+        part = np.divide(counted, carried, out=np.zeros_like(carried), where=carried > 0)
+        weight = np.where(samples > 0, 1 / np.clip(samples, 1, _SAMPLES), 0.0)
+        sigma = np.sqrt(self.sigma**2 * (1 - weight) + part**2 * weight)
+        reported_s = np.full_like(self.reported_s, now_s)
+        return TimeMeans(mean.astype(np.float32), load.astype(np.float32), reported_s, sigma.astype(np.float32))
+
+    def _after(self, silent_s: FloatArray, jump: Float32Array) -> FloatArray:
+        """The means (n, 4) after so much silence (n,), when the last reports were so far off that it may be a jump."""
+        stays = np.exp(silent_s / -TAU_S)
+        stays[(silent_s >= STOOD_S) & (jump != 0)] = 0.0
+        return np.asarray(self.last + (self.mean - self.last) * stays[:, None])
+
+    def _silent_s(self, now_s: float) -> FloatArray:
+        return np.asarray(np.maximum(now_s - self.reported_s, 0.0))
+
+    def _jump(self) -> Float32Array:
+        """(n,): by how many bytes/s what was reported last is off from the mean, 0 where that is no jump."""
+        carried = throughput_of(self.mean)
+        off = throughput_of(self.last) - carried
+        return np.where(np.abs(off) > self._least_jump() * carried, off, np.float32(0))
+
+    def _least_jump(self) -> Float32Array:
+        """(n,): from which part of the mean on a load may be a jump."""
+        return np.asarray(np.maximum(np.float32(_SIGMAS) * self.sigma, np.float32(_LEAST_JUMP)))
+
+
+def as_amounts(load: FloatArray) -> FloatArray:
+    """The loads without what is no amount of anything."""
+    return np.asarray(np.fmin(np.fmax(load, 0.0), _MOST))
+
+
+def seconds_of(time_s: float) -> int:
+    """The time as a whole number of seconds that the columns have room for."""
+    return int(min(max(time_s, 0.0), _LATEST_S))
