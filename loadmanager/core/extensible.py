@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -191,41 +191,43 @@ class BrokerLoad:
         return BrokerLoad(**{column.name: getattr(self, column.name)[rows] for column in fields(self)})
 
 
+Listed = tuple[RowArray, FloatArray]
+"""The busiest bundles of a broker, the least busy of them first: their rows, and bytes/s, both ways together."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TopBundles:
-    """The busiest bundles of each broker, the least busy of them first.
+    """The busiest bundles of each broker, by the broker's row: `find` is asked for those of few brokers, if any.
 
-    Those of broker `i` are entries `first[i]` to `first[i + 1]` of `bundle` (rows of the snapshot, -1 for a bundle
-    that is no more) and of `throughput` (bytes/s, both ways together); `first` is (M + 1,).
+    Rows are those of a snapshot, -1 for a bundle that is no more.
     """
 
-    first: IntArray
-    bundle: RowArray
-    throughput: FloatArray
-
-    def __post_init__(self) -> None:
-        read_only(self.first, len(self.first))
-        read_only(self.bundle, int(self.first[-1]))
-        read_only(self.throughput, int(self.first[-1]))
-
-    @classmethod
-    def of(cls, lists: Sequence[tuple[RowArray, FloatArray]]) -> TopBundles:
-        """From each broker's bundle rows and their throughputs."""
-        return cls(
-            np.cumsum([0, *(len(rows) for rows, _ in lists)]),
-            np.concatenate([np.empty(0, np.int32), *(rows for rows, _ in lists)]),
-            np.concatenate([np.empty(0), *(throughput for _, throughput in lists)]),
-        )
+    find: Callable[[int], Listed]
 
     def only(self, brokers: IntArray) -> TopBundles:
         """Those of these rows of the brokers alone."""
-        slices = [slice(int(self.first[row]), int(self.first[row + 1])) for row in brokers.tolist()]
-        return TopBundles.of([(self.bundle[own], self.throughput[own]) for own in slices])
+        rows = brokers.tolist()
+        return TopBundles(lambda broker: self.find(rows[broker]))
 
     def of_broker(self, broker: int) -> list[tuple[int, float]]:
         """Its bundle rows with their throughputs."""
-        own = slice(int(self.first[broker]), int(self.first[broker + 1]))
-        return list(zip(self.bundle[own].tolist(), self.throughput[own].tolist(), strict=True))
+        rows, throughput = self.find(broker)
+        return list(zip(rows.tolist(), throughput.tolist(), strict=True))
+
+
+class NamedLoads(Protocol):
+    """What a report says of its bundles: see `BrokerReport`."""
+
+    @property
+    def bundle_names(self) -> tuple[str, ...]: ...
+    @property
+    def bundle_load(self) -> FloatArray: ...
+    @property
+    def bundle_topics(self) -> IntArray: ...
+    @property
+    def bundle_sessions(self) -> IntArray: ...
+    @property
+    def bundle_cache_bytes(self) -> IntArray: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,7 +287,7 @@ class Published:
             listed = self.top_bundles.get(broker, {})
             loads = np.array(list(listed.values()), dtype=np.float64).reshape(-1, METRICS)
             lists.append((np.array([find_row(name) for name in listed], dtype=np.int32), throughput_of(loads)))
-        return TopBundles.of(lists)
+        return TopBundles(lists.__getitem__)
 
 
 def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
@@ -293,7 +295,7 @@ def throughput_of(load: npt.NDArray[_Float]) -> npt.NDArray[_Float]:
     return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
-def find_top_bundles(report: BrokerReport, rules: ReportRules, has_policy: Callable[[str], bool]) -> _Positions:
+def find_top_bundles(report: NamedLoads, rules: ReportRules, has_policy: Callable[[str], bool]) -> _Positions:
     """The positions in the report of its busiest bundles, the least busy of them first.
 
     Idle ones are not listed, nor those that may not be shed: of system namespaces, of excluded ones, and of namespaces
@@ -317,7 +319,7 @@ def find_top_bundles(report: BrokerReport, rules: ReportRules, has_policy: Calla
 
 
 def _find_among_equals(
-    report: BrokerReport, candidates: _Positions, ranks: IntArray, listed: Mapping[str, bool], most: int
+    report: NamedLoads, candidates: _Positions, ranks: IntArray, listed: Mapping[str, bool], most: int
 ) -> _Positions:
     """`find_top_bundles` where the order of equally busy bundles matters."""
     names = report.bundle_names
@@ -375,7 +377,7 @@ class _Listed(dict[str, bool]):
         return self[namespace]
 
 
-def _ranks(report: BrokerReport, candidates: _Positions) -> IntArray:
+def _ranks(report: NamedLoads, candidates: _Positions) -> IntArray:
     """How busy each candidate is (n,), equal numbers for equally busy ones: compared by throughput in, then out, then
     messages, then topics and sessions, then cache, each in steps of a resolution.
     """

@@ -6,13 +6,13 @@ controls, which are given to a model apart. Bundles are numbers: position i is `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.extensible import LoadAverage
+from loadmanager.core.extensible import Listed, LoadAverage
 from loadmanager.core.load import BoolArray, BrokerReport, FloatArray, RowArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -23,15 +23,14 @@ from loadmanager.core.time_means import TimeMeans
 class BrokerImage:
     """A broker that has reported: its last report without the bundles, and which those were, in the report's order.
 
-    `top` are the busiest of them with their bytes/s, `top_throughput`; `unknown` is what the report said of bundles
-    that are in no record, None when there was nothing.
+    `find_busiest` gives the busiest of them; `unknown` is what the report said of bundles that are in no record, None
+    when there was nothing.
     """
 
     registration: Registration
     report: BrokerReport
     bundles: RowArray
-    top: RowArray
-    top_throughput: FloatArray
+    find_busiest: Callable[[], Listed]
     average: LoadAverage
     overtaken: bool
     unknown: BrokerReport | None

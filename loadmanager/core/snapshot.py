@@ -14,7 +14,15 @@ from typing import Any, TypeVar
 import numpy as np
 
 from loadmanager.core.controls import NO_CONTROLS, Controls
-from loadmanager.core.extensible import BrokerLoad, Published, ReportRules, TopBundles, find_top_bundles, throughput_of
+from loadmanager.core.extensible import (
+    BrokerLoad,
+    Listed,
+    Published,
+    ReportRules,
+    TopBundles,
+    find_top_bundles,
+    throughput_of,
+)
 from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import (
     METRICS,
@@ -463,16 +471,14 @@ def top_bundles_of(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
     """The busiest bundles of each broker: what was made known, else as the rules find them in the reports."""
     if snapshot.top_bundles is not None:
         return snapshot.top_bundles
-    return snapshot.derive(("top bundles", rules), lambda: _find_top_bundles(snapshot, rules))
 
-
-def _find_top_bundles(snapshot: Snapshot, rules: ReportRules) -> TopBundles:
-    lists = []
-    for report in snapshot.reports:
+    def find(broker: int) -> Listed:
+        report = snapshot.reports[broker]
         top = find_top_bundles(report, rules, snapshot.policies.has_policy)
         rows = [snapshot.bundles.find_row(report.bundle_names[i]) for i in top.tolist()]
-        lists.append((np.array(rows, dtype=np.int32), throughput_of(report.bundle_load[top])))
-    return TopBundles.of(lists)
+        return np.array(rows, dtype=np.int32), throughput_of(report.bundle_load[top])
+
+    return TopBundles(lambda broker: snapshot.derive(("top bundles", rules, broker), lambda: find(broker)))
 
 
 def bundle_load(snapshot: Snapshot, bundle: int | None, namespace: str) -> FloatArray:

@@ -215,12 +215,13 @@ def _bundles(image: ClusterImage, own: slice) -> dict[str, Any]:
 
 def _broker(broker: BrokerImage) -> dict[str, Any]:
     average = broker.average
+    top, throughput = broker.find_busiest()
     return {
         "registration": [broker.registration.broker, broker.registration.incarnation],
         "report": report_as_json(broker.report),
         "bundles": broker.bundles.tolist(),
-        "top": broker.top.tolist(),
-        "topThroughput": broker.top_throughput.tolist(),
+        "top": top.tolist(),
+        "topThroughput": throughput.tolist(),
         "average": {each.name: getattr(average, each.name) for each in fields(average)},
         "overtaken": bool(broker.overtaken),
         "unknown": None if broker.unknown is None else report_as_json(broker.unknown),
@@ -230,12 +231,12 @@ def _broker(broker: BrokerImage) -> dict[str, Any]:
 def _broker_of(content: Mapping[str, Any]) -> BrokerImage:
     broker, life = content["registration"]
     unknown = content["unknown"]
+    top, throughput = np.array(content["top"], dtype=np.int32), np.array(content["topThroughput"], dtype=np.float64)
     return BrokerImage(
         registration=Registration(BrokerId(broker), life),
         report=report_of(content["report"]),
         bundles=np.array(content["bundles"], dtype=np.int32),
-        top=np.array(content["top"], dtype=np.int32),
-        top_throughput=np.array(content["topThroughput"], dtype=np.float64),
+        find_busiest=lambda: (top, throughput),
         average=LoadAverage(**content["average"]),
         overtaken=content["overtaken"],
         unknown=None if unknown is None else report_of(unknown),

@@ -5,13 +5,17 @@ Not in it is what last reports say of single bundles (`latest.py`): no snapshot 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from loadmanager.core.cluster.columns import Rows
 from loadmanager.core.cluster.owners import RecordedOwners
-from loadmanager.core.cluster.reported import ReportingBroker
+from loadmanager.core.cluster.reported import Busiest, ReportingBroker
 from loadmanager.core.cluster.reporters import Reporters
 from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.unloads import UnloadTimes
+from loadmanager.core.extensible import Listed
 from loadmanager.core.image import BrokerImage, ClusterImage
 from loadmanager.core.load import RowArray
 from loadmanager.core.snapshot import NOBODY
@@ -37,7 +41,7 @@ def image_of(table: NamedRows, owners: RecordedOwners, reporters: Reporters, unl
         destination=owners.destination_places(position).take(rows),
         by_range=by_range.take(rows),
         time_means=columns.time_means(rows),
-        brokers=tuple(_broker_image(broker, places) for broker in reporters.brokers.values()),
+        brokers=tuple(_broker_image(broker, order.names, places) for broker in reporters.brokers.values()),
         with_record=tuple(table.with_record()),
         unloaded=dict(unloads.of_bundles),
         unloaded_from=dict(unloads.from_brokers),
@@ -65,8 +69,7 @@ def restore(
             row_of(broker.registration),
             broker.report,
             rows=rows[broker.bundles].astype(np.int32),
-            top=rows[broker.top].astype(np.int32),
-            top_throughput=broker.top_throughput,
+            busiest=_busiest_of(broker, rows),
             average=broker.average,
             overtaken=broker.overtaken,
             unknown=broker.unknown,
@@ -77,15 +80,26 @@ def restore(
     table.revision = image.revision
 
 
-def _broker_image(broker: ReportingBroker, places: RowArray) -> BrokerImage:
+def _busiest_of(broker: BrokerImage, rows: Rows) -> Busiest:
+    """Those of the image, by the rows of its bundles."""
+    positions, throughput = broker.find_busiest()
+    return Busiest.already(rows[positions].astype(np.int32), throughput)
+
+
+def _broker_image(broker: ReportingBroker, names: Sequence[str], places: RowArray) -> BrokerImage:
     """The broker, with the bundles' positions by their rows in `places`; those that are no more are left out."""
-    bundles, top = places[broker.rows], places[broker.top]
+    bundles, busiest = places[broker.rows], broker.busiest
+
+    def find_busiest() -> Listed:
+        rows, throughput = busiest.find(names, places)
+        top = places[rows]
+        return top[top >= 0], throughput[top >= 0]
+
     return BrokerImage(
         registration=broker.registration,
         report=broker.report,
         bundles=bundles[bundles >= 0],
-        top=top[top >= 0],
-        top_throughput=broker.top_throughput[top >= 0],
+        find_busiest=find_busiest,
         average=broker.average,
         overtaken=broker.overtaken,
         unknown=broker.unknown,

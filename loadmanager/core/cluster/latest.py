@@ -1,7 +1,10 @@
-"""What a broker's last report says of its bundles, for those who go by it and not by averages: splits and merges."""
+"""What a broker's last report says of its bundles, for those who go by it and not by averages: splits, merges, and the
+lists of the busiest bundles.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -11,17 +14,18 @@ from loadmanager.core.snapshot import find_row
 
 @dataclass(frozen=True, eq=False)
 class LatestReport:
-    """The last report of a broker that was taken in, as far as it is about bundles: see `ReportedBundles`.
+    """The last report of a broker that was taken in, as far as it is about bundles: see `BrokerReport`.
 
     `all_names` are those of all bundles, sorted, `places` (k,) where those in the report are among them. So the model
     makes it without a look at any name, and it may be read in a worker thread: nothing in it changes later.
     """
 
-    all_names: tuple[str, ...]
+    all_names: Sequence[str]
     places: RowArray
     bundle_topics: IntArray
     bundle_sessions: IntArray
     bundle_load: FloatArray
+    bundle_cache_bytes: IntArray
 
     def __len__(self) -> int:
         return len(self.places)

@@ -228,6 +228,6 @@ class ClusterModel:
 
     def hot_bytes(self) -> int:
         """The memory of all bundles' columns, of their order and of who reports them, without their names, and without
-        what last reports say of them, 48 bytes each, which no snapshot has.
+        what last reports say of them, 56 bytes each, which no snapshot has.
         """
         return self._rows.nbytes() + self._reporters.nbytes()

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadmanager.core.extensible import LoadAverage
+from loadmanager.core.cluster.latest import LatestReport
+from loadmanager.core.extensible import Listed, LoadAverage, ReportRules, find_top_bundles, throughput_of
 from loadmanager.core.load import METRICS, BoolArray, BrokerReport, FloatArray, IntArray, RowArray
 from loadmanager.core.ownership import Registration
 
@@ -23,18 +25,25 @@ class ReportedLoad:
     topics: IntArray
     sessions: IntArray
     load: FloatArray
+    cache_bytes: IntArray
 
     @classmethod
     def nothing(cls) -> ReportedLoad:
         none = np.empty(0, dtype=np.int64)
-        return cls(_no_rows(), none, none, np.empty((0, METRICS)))
+        return cls(_no_rows(), none, none, np.empty((0, METRICS)), none)
 
     @classmethod
     def of(cls, report: BrokerReport, rows: RowArray) -> ReportedLoad:
-        return cls(rows, report.bundle_topics, report.bundle_sessions, report.bundle_load)
+        return cls(rows, report.bundle_topics, report.bundle_sessions, report.bundle_load, report.bundle_cache_bytes)
+
+    def named(self, all_names: Sequence[str], places: RowArray) -> LatestReport:
+        """With names for the rows: those at these places, by row, in sorted names."""
+        return LatestReport(all_names, places[self.rows], self.topics, self.sessions, self.load, self.cache_bytes)
 
     def only(self, kept: BoolArray) -> ReportedLoad:
-        return ReportedLoad(self.rows[kept], self.topics[kept], self.sessions[kept], self.load[kept])
+        return ReportedLoad(
+            self.rows[kept], self.topics[kept], self.sessions[kept], self.load[kept], self.cache_bytes[kept]
+        )
 
     def and_of(self, more: ReportedLoad) -> ReportedLoad:
         return ReportedLoad(
@@ -42,17 +51,48 @@ class ReportedLoad:
             np.concatenate([self.topics, more.topics]),
             np.concatenate([self.sessions, more.sessions]),
             np.concatenate([self.load, more.load]),
+            np.concatenate([self.cache_bytes, more.cache_bytes]),
         )
+
+
+class Busiest:
+    """The busiest bundles of a report, by their rows: found when somebody asks for the first time, which few do.
+
+    `find` is told the names of all bundles, and by row where each is among them. Two threads that ask at once may both
+    find them; they get equal values.
+    """
+
+    def __init__(self, find: Callable[[Sequence[str], RowArray], Listed]) -> None:
+        self._find = find
+        self._found: Listed | None = None
+
+    @classmethod
+    def of_report(cls, said: ReportedLoad, rules: ReportRules, has_policy: Callable[[str], bool]) -> Busiest:
+        """By these rules and policies, those of when the report came."""
+
+        def find(all_names: Sequence[str], places: RowArray) -> Listed:
+            top = find_top_bundles(said.named(all_names, places), rules, has_policy)
+            return said.rows[top], throughput_of(said.load[top])
+
+        return cls(find)
+
+    @classmethod
+    def already(cls, rows: RowArray, throughput: FloatArray) -> Busiest:
+        return cls(lambda *_: (rows, throughput))
+
+    def find(self, all_names: Sequence[str], places: RowArray) -> Listed:
+        if self._found is None:
+            self._found = self._find(all_names, places)
+        return self._found
 
 
 @dataclass(slots=True, eq=False)
 class ReportingBroker:
     """A registered broker: its registration's row, its last report without the bundles, and the rows of those.
 
-    `latest` is what it says of them: nothing, until the first report since the model was restored. `top` are the rows
-    of the busiest of them, the least busy first, and `top_throughput` their bytes/s. `overtaken`: another broker has
-    since reported one of those bundles. `unknown` is the part of the report about bundles that the record of their
-    namespace does not have.
+    `latest` is what it says of them: nothing, until the first report since the model was restored. `overtaken`: another
+    broker has since reported one of those bundles. `unknown` is the part of the report about bundles that the record of
+    their namespace does not have.
     """
 
     registration: Registration
@@ -60,18 +100,15 @@ class ReportingBroker:
     report: BrokerReport
     rows: RowArray = field(default_factory=_no_rows)
     latest: ReportedLoad = field(default_factory=ReportedLoad.nothing)
-    top: RowArray = field(default_factory=_no_rows)
-    top_throughput: FloatArray = field(default_factory=lambda: np.empty(0))
+    busiest: Busiest = field(default_factory=lambda: Busiest.already(_no_rows(), np.empty(0)))
     average: LoadAverage = field(default_factory=LoadAverage)
     overtaken: bool = False
     unknown: BrokerReport | None = None
 
-    def keep(self, stays: BoolArray) -> None:
-        """Let go of all bundles but these, by their rows."""
-        if not stays[self.rows].all():
-            self.rows, self.latest = self.rows[stays[self.rows]], self.latest.only(stays[self.latest.rows])
-
-    def keep_in_top(self, stays: BoolArray) -> None:
-        """List none but these among the busiest, by their rows."""
-        kept = stays[self.top]
-        self.top, self.top_throughput = self.top[kept], self.top_throughput[kept]
+    def keep(self, stays: BoolArray, names: Sequence[str]) -> None:
+        """Let go of all bundles but these, by their rows; `names` are those of all rows."""
+        if stays[self.rows].all():
+            return
+        top, throughput = self.busiest.find(names, np.arange(len(names), dtype=np.int32))
+        self.busiest = Busiest.already(top[stays[top]], throughput[stays[top]])
+        self.rows, self.latest = self.rows[stays[self.rows]], self.latest.only(stays[self.latest.rows])

@@ -14,9 +14,9 @@ from loadmanager.core.cluster.averages import AverageColumns
 from loadmanager.core.cluster.columns import Rows
 from loadmanager.core.cluster.latest import LatestReport
 from loadmanager.core.cluster.owners import RecordedOwners
-from loadmanager.core.cluster.reported import ReportedLoad, ReportingBroker
+from loadmanager.core.cluster.reported import Busiest, ReportedLoad, ReportingBroker
 from loadmanager.core.cluster.rows import NamedRows
-from loadmanager.core.extensible import ReportRules, find_top_bundles, throughput_of
+from loadmanager.core.extensible import ReportRules
 from loadmanager.core.load import BoolArray, BrokerReport, RowArray
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
@@ -26,7 +26,7 @@ from loadmanager.core.snapshot import NOBODY
 class Reporters:
     """The brokers that have reported, each with its last report; `ignored` counts the bundles of reports that are none.
 
-    By the `rules` each report goes into the broker's averages, and the busiest bundles in it are kept.
+    By the `rules` each report goes into the broker's averages, and the busiest bundles in it are found.
     """
 
     def __init__(self, rows: NamedRows, owners: RecordedOwners, averages: AverageColumns, rules: ReportRules) -> None:
@@ -53,11 +53,10 @@ class Reporters:
             report = self._of_current_bundles(broker, report)
             rows = self._rows.of(report.bundle_names)
         self._sample(broker, rows, report)
-        top = find_top_bundles(report, self.rules, has_policy)
-        broker.top, broker.top_throughput = rows[top].astype(np.int32), throughput_of(report.bundle_load[top])
         broker.average = self.rules.average_after(report, broker.average)
         previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
         broker.latest = ReportedLoad.of(report, broker.rows)
+        broker.busiest = Busiest.of_report(broker.latest, self.rules, has_policy)
         if not np.array_equal(previous, broker.rows):
             self._drop(broker, previous[~np.isin(previous, rows)])
 
@@ -75,15 +74,14 @@ class Reporters:
         # will be other bundles'.
         overtaken = [broker for broker in self.brokers.values() if broker.overtaken] if len(gone) else []
         for broker in overtaken:
-            broker.keep(self._all_but(gone))
+            broker.keep(self._all_but(gone), self._rows.names)
 
     def release(self, gone: Rows) -> None:
         """A record has these bundles no more: whoever reports them reports what is not there."""
         self._rows.columns.reporter[gone] = NOBODY
         stays = self._all_but(gone)
         for broker in self.brokers.values():
-            broker.keep(stays)
-            broker.keep_in_top(stays)
+            broker.keep(stays, self._rows.names)
 
     def take_in_unknown(self) -> None:
         """A report was quicker than the record: what it said of bundles that are current by now counts after all."""
@@ -111,14 +109,10 @@ class Reporters:
     def latest(self) -> dict[Registration, LatestReport]:
         """What each broker's last report says of its bundles, in the order of the brokers' names."""
         names, places = self._rows.order().names, self._rows.places()
-        return {
-            broker.registration: LatestReport(names, places[said.rows], said.topics, said.sessions, said.load)
-            for broker, said in ((broker, broker.latest) for broker in self.in_order())
-        }
+        return {broker.registration: broker.latest.named(names, places) for broker in self.in_order()}
 
     def nbytes(self) -> int:
-        brokers = self.brokers.values()
-        return sum(broker.rows.nbytes + broker.top.nbytes + broker.top_throughput.nbytes for broker in brokers)
+        return sum(broker.rows.nbytes for broker in self.brokers.values())
 
     def sweep_registrations(self) -> None:
         """Have rows of ended registrations used again."""

@@ -11,7 +11,7 @@ from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.reported import ReportingBroker
 from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.unloads import UnloadTimes
-from loadmanager.core.extensible import TopBundles
+from loadmanager.core.extensible import Listed, TopBundles
 from loadmanager.core.load import BoolArray
 from loadmanager.core.snapshot import NOBODY, Bundles
 
@@ -63,6 +63,11 @@ def sorted_bundles(
 
 
 def top_bundles(table: NamedRows, brokers: Sequence[ReportingBroker]) -> TopBundles:
-    """The busiest bundles of each broker, as rows of a snapshot."""
-    places = table.places()
-    return TopBundles.of([(places[broker.top], broker.top_throughput) for broker in brokers])
+    """The busiest bundles of each broker, as rows of a snapshot. What the model becomes later does not change them."""
+    names, places, busiest = table.order().names, table.places(), [broker.busiest for broker in brokers]
+
+    def find(broker: int) -> Listed:
+        rows, throughput = busiest[broker].find(names, places)
+        return places[rows], throughput
+
+    return TopBundles(find)

@@ -225,7 +225,7 @@ def test_what_brokers_made_known_is_left_out_with_them() -> None:
 
 
 def test_columns_of_some_brokers_keep_their_order() -> None:
-    top = TopBundles.of([(np.array([i], dtype=np.int32), np.array([float(i)])) for i in range(3)])
+    top = TopBundles(lambda i: (np.array([i], dtype=np.int32), np.array([float(i)])))
     assert top.only(np.array([0, 2])).of_broker(1) == [(2, 2.0)]
     percent, load = np.zeros((3, 5), dtype=np.float32), np.arange(12.0).reshape(3, 4)
     published = BrokerLoad.of_first_reports(percent, load, 7, PUBLISHING)

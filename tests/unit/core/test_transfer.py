@@ -333,9 +333,8 @@ def test_a_bundle_comes_back_only_if_the_other_broker_stays_below_what_the_first
 
 def test_a_listed_bundle_that_nobody_knows_any_more_is_passed_over() -> None:
     given = snapshot({"a": hot(3), "b": report(cpu=0)})
-    top = TopBundles.of(
-        [(np.array([-1, 0, 1], np.int32), np.array([1e5, 1e6, 1e6])), (np.empty(0, np.int32), np.empty(0))]
-    )
+    lists = [(np.array([-1, 0, 1], np.int32), np.array([1e5, 1e6, 1e6])), (np.empty(0, np.int32), np.empty(0))]
+    top = TopBundles(lists.__getitem__)
     assert [pick.bundles for pick in shed(replace(given, top_bundles=top)).bundles] == [(0,)]
 
 
