@@ -28,7 +28,12 @@ from loadmanager.core.snapshot import Snapshot, sum_by_broker
 
 LEAST_LEVEL = 0.02
 """A level below this counts as this: what is uneven about an idle cluster is not worth a move."""
-_NAMES = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
+RESOURCE_NAMES = {
+    CPU: "CPU",
+    DIRECT_MEMORY: "direct memory",
+    BANDWIDTH_IN: "bandwidth in",
+    BANDWIDTH_OUT: "bandwidth out",
+}
 _MOST = 1e18
 """What is more than this, or not a number, is no load."""
 _SATURATED = 0.95
@@ -73,7 +78,7 @@ class Loads:
 
     def hottest_resource(self, broker: int) -> str:
         """The name of the most used resource of a broker."""
-        return _NAMES[self.resources[int(np.argmax(self.usage[broker]))]]
+        return RESOURCE_NAMES[self.resources[int(np.argmax(self.usage[broker]))]]
 
 
 def heat_of(usage: FloatArray, level: float) -> FloatArray:
