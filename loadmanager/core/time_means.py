@@ -4,17 +4,21 @@ Brokers report when something has changed, so what was reported last goes on: at
 
     last + (mean as it was reported - last) * exp(-(t - reported) / TAU_S)
 
-and it comes to what was reported last if nothing else comes. A load that is off from the mean by more than it usually
-is, and by more than `_LEAST_JUMP`, may be a jump. Then the mean begins anew:
+which comes to what was reported last. A load that is off from the mean by more than it usually is, and by more than
+`_LEAST_JUMP`, may be a jump. Then the mean begins anew, when that is no spike:
 
-    what was reported last   the next report comes                             nothing comes
-    -----------------------  ------------------------------------------------  ----------------------------
-    may be a jump            may be one to the same side: begins anew at it    for `STOOD_S`: begins anew at
-                                                                               what was reported last
-    is not                   is taken in                                       comes to what was reported last
+    what was reported last   the next report comes before `STOOD_S`             nothing comes for `STOOD_S`
+    -----------------------  -------------------------------------------------  ------------------------------
+    is no jump               goes on                                            goes on
+    may be a jump            may be one to the same side: begins anew at it;    begins anew at what was
+                             else goes on                                       reported last
 
-How far off it usually is, as a part of the mean, is `sigma`: of bytes/s, in and out together. A jump does not make it
-much larger. Times are those of the reports, by their brokers' clocks; one that goes backwards stands still.
+How far off means the logarithm of how many times the mean the bytes/s are, in and out together: what is little is the
+relative deviation, and to have doubled is as far as to be halved. How far off a bundle usually is, is its `sigma`, over
+some `_SAMPLES` reports. A jump does not count for more than the most that would have been none. So bundles that burst
+have a large sigma, and begin anew hardly ever: what they burst to says little of what they will carry.
+
+Times are those of reports, by their brokers' clocks; while one goes backwards, no time passes.
 """
 
 from __future__ import annotations
@@ -30,12 +34,11 @@ from loadmanager.core.load import METRICS, BoolArray, Float32Array, FloatArray, 
 
 TAU_S = 900.0
 """After so long a load makes 63 % of the mean."""
-STOOD_S = 45.0
-"""A load that stood for so long was no spike: by then a broker has measured again, or is about to."""
+STOOD_S = 75.0
+"""A broker measures every minute: by then it has measured again, and had nothing to add."""
 _LEAST_JUMP = math.log(1.30)
 _SIGMAS = 3.0
 _SAMPLES = 20
-"""So many reports make what is usual."""
 _MOST_OFF = 20.0
 """More than so many times the mean, or less than the mean divided by it, is no further off."""
 _A_BYTE = np.float32(1)

@@ -1,10 +1,10 @@
 """What each bundle needs and each broker uses, as Level sees it: of every resource that counts, by what is assigned.
 
 A bundle needs what it carries at present, by time (`core/time_means.py`). One that is on its way counts at its
-destination. A broker's usage is what its bundles need, divided by what it has; one whose CPU does more, or less, than it
-should for its load has so much less of it, or more. What a broker uses when idle is left out: no move changes it. The
-**level** is where usage would stand if all load could be poured over the brokers, of the resource that runs out first.
-Heat is usage over the level.
+destination. A broker's usage is what its bundles need, divided by what it has; one whose CPU does more, or less, than
+it should for its load has so much less of it, or more. What a broker uses when idle is left out: no move changes it.
+The **level** is where usage would stand if all load could be poured over the brokers, of the resource that runs out
+first. Heat is usage over the level.
 """
 
 from __future__ import annotations

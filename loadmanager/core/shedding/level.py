@@ -126,6 +126,7 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
+        del state
         loads = Loads.of(snapshot, self.settings.resource_weights)
         hottest = int(np.argmax(loads.usage[broker]))
         trigger = float(self.bands.trigger(_noise(snapshot, loads, state))[broker])
