@@ -335,7 +335,7 @@ class PlannerSettings:
     )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
-        10,
+        3,
         "Level: relieves brokers that are used this many per cent above the level that all could have.",
         gt=0,
         le=1_000,

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.extensible import throughput_of
 from loadmanager.core.level.cost import Price, fit_price
 from loadmanager.core.load import (
     BANDWIDTH_IN,
@@ -37,9 +36,6 @@ RESOURCE_NAMES = {
 }
 _MOST = 1e18
 """What is more than this, or not a number, is no load."""
-SILENT_S = 75.0
-"""A broker measures every minute, and reports what has changed: after this, nothing has."""
-_MS_PER_S = 1000.0
 _SATURATED = 0.95
 """A broker that uses so much may need more than it shows: it is not taken for a fast one."""
 _SLOW_FROM, _SLOWEST = 1.15, 4.0
@@ -71,6 +67,11 @@ class Loads:
         """(M,): how many times the level the most used resource of each broker is."""
         return heat_of(self.usage, self.level)
 
+    def level_without(self, resting: BoolArray) -> float:
+        """The level when the brokers (M,) that rest keep what they have; at least that of all."""
+        needs = np.divide(self.usage, self.per_need, out=np.zeros_like(self.usage), where=self.per_need > 0)
+        return max(level_of(needs[~resting].sum(axis=0), self.per_need[~resting]), self.level)
+
     def need_of(self, load: FloatArray) -> FloatArray:
         """(R,): what a load (4,) takes of each resource."""
         return np.asarray((self.prices * as_amounts(load)).sum(axis=1))
@@ -95,26 +96,6 @@ def level_of(used: FloatArray, per_need: FloatArray) -> float:
 def as_amounts(figures: FloatArray) -> FloatArray:
     """The figures without what is no amount of anything."""
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
-
-
-def find_deviation(snapshot: Snapshot) -> FloatArray:
-    """(M,): how far what each broker reports is from the average of its bundles, in bytes/s, as a part of that; not a
-    number for those that are silent.
-    """
-    reported, load = (throughput_of(as_amounts(each)) for each in (snapshot.brokers.load, snapshot.bundles.short))
-    change = _change(snapshot, reported[:, None], load[:, None])
-    return np.where(_silent(snapshot), np.nan, np.abs(change[:, 0] - 1))
-
-
-def _silent(snapshot: Snapshot) -> BoolArray:
-    """(M,): who has reported, and has had nothing to add when it measured again."""
-    return np.asarray(snapshot.taken_at_s - snapshot.brokers.last_update_ms / _MS_PER_S >= SILENT_S)
-
-
-def _change(snapshot: Snapshot, reported: FloatArray, load: FloatArray) -> FloatArray:
-    """(M, k): what brokers reported last (M, k) divided by their bundles' averages (N, k); 1 where there is nothing."""
-    averaged = sum_by_broker(snapshot.bundles.broker, load.T, len(snapshot.brokers))
-    return np.divide(reported, averaged, out=np.ones_like(averaged), where=averaged > 0)
 
 
 def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
