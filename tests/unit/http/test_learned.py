@@ -90,7 +90,7 @@ async def test_an_explanation_names_the_run_until_the_bundle_has_been_reported()
         assert (await load_explained(leader, bundle))["takenFrom"] is None
 
 
-async def test_a_dump_carries_it_without_profiles_and_expects_the_same() -> None:
+async def test_a_dump_carries_it_what_decides_and_expects_the_same() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         bundle, *_ = await cluster.a_namespace()
