@@ -1,9 +1,10 @@
 """What each bundle needs and each broker uses, as Level sees it: of every resource that counts, by what is assigned.
 
-A bundle that is on its way counts at its destination. A broker's usage is what its bundles need, divided by what it
-has; one whose CPU does more, or less, than it should for its load has so much less of it, or more. What a broker uses
-when idle is left out: no move changes it. The **level** is where usage would stand if all load could be poured over the
-brokers, of the resource that runs out first. Heat is usage over the level.
+A bundle needs what it carries at present, by time (`core/time_means.py`). One that is on its way counts at its
+destination. A broker's usage is what its bundles need, divided by what it has; one whose CPU does more, or less, than it
+should for its load has so much less of it, or more. What a broker uses when idle is left out: no move changes it. The
+**level** is where usage would stand if all load could be poured over the brokers, of the resource that runs out first.
+Heat is usage over the level.
 """
 
 from __future__ import annotations
@@ -33,10 +34,6 @@ _MOST = 1e18
 """What is more than this, or not a number, is no load."""
 SILENT_S = 75.0
 """A broker measures every minute, and reports what has changed: after this, nothing has."""
-_CHANGED, _SIGMAS, _MOST_CHANGE = 0.15, 3.0, 4.0
-"""From which part on load has changed beside its average, or from how many times what is usual, and by which factor at
-the most.
-"""
 _MS_PER_S = 1000.0
 _SATURATED = 0.95
 """A broker that uses so much may need more than it shows: it is not taken for a fast one."""
@@ -62,9 +59,8 @@ class Loads:
     level: float
 
     @classmethod
-    def of(cls, snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, ...]) -> Loads:
-        """`noise` (M) is how far what each broker carries usually is from its average, as a part of that."""
-        return snapshot.derive(("level loads", weights, noise), lambda: _loads_of(snapshot, weights, noise))
+    def of(cls, snapshot: Snapshot, weights: ResourceWeights) -> Loads:
+        return snapshot.derive(("level loads", weights), lambda: _loads_of(snapshot, weights))
 
     def heat(self) -> FloatArray:
         """(M,): how many times the level the most used resource of each broker is."""
@@ -116,7 +112,7 @@ def _change(snapshot: Snapshot, reported: FloatArray, load: FloatArray) -> Float
     return np.divide(reported, averaged, out=np.ones_like(averaged), where=averaged > 0)
 
 
-def _loads_of(snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, ...]) -> Loads:
+def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
     bundles, brokers = snapshot.bundles, snapshot.brokers
     weight_of = {
         CPU: weights.cpu,
@@ -137,30 +133,10 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, 
         prices[column] = price.per_unit
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
-    load = _present_load(snapshot, np.array(noise, dtype=np.float64))
-    need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
+    need = np.stack([(bundles.present * price).sum(axis=1) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
     level = level_of(amount.sum(axis=0), per_need)
     return Loads(resources, prices, need, per_need, amount * per_need, level)
-
-
-def _present_load(snapshot: Snapshot, noise: FloatArray) -> FloatArray:
-    """(N, 4): the bundles' short-term load, or as their broker carries it now if that has changed and stayed so.
-
-    A broker that is silent for longer than it takes to measure again carries what it said last. Averages over reports
-    do not know that: the next one may be a quarter of an hour away. What is usual for a broker is no change.
-    """
-    bundles, brokers = snapshot.bundles, snapshot.brokers
-    load = as_amounts(bundles.short)
-    silent = brokers.settled & _silent(snapshot)
-    if not silent.any():
-        return load
-    change = _change(snapshot, as_amounts(brokers.load), load)
-    has_changed = silent[:, None] & (np.abs(change - 1) > np.maximum(_CHANGED, _SIGMAS * noise)[:, None])
-    factor = np.where(has_changed, change.clip(1 / _MOST_CHANGE, _MOST_CHANGE), 1.0)
-    held = bundles.broker >= 0
-    load[held] *= factor[bundles.broker[held]]
-    return load
 
 
 def _without_slow(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> tuple[Price, FloatArray]:

@@ -26,7 +26,7 @@ from loadmanager.core.filters import (
     find_anti_affinity_refusal,
     rules_of,
 )
-from loadmanager.core.level.calm import Bands, Memory, noise_of
+from loadmanager.core.level.calm import Bands, Memory
 from loadmanager.core.level.load import Loads, find_deviation, heat_of, level_of
 from loadmanager.core.level.search import Found, Move, Task, find_moves
 from loadmanager.core.load import BoolArray
@@ -102,7 +102,7 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
-        loads = Loads.of(snapshot, self.settings.resource_weights, noise_of(state, snapshot.brokers.ids))
+        loads = Loads.of(snapshot, self.settings.resource_weights)
         hottest = int(np.argmax(loads.usage[broker]))
 
         def is_reached(points: float) -> bool:
@@ -124,7 +124,7 @@ class _Look:
         self._settings = settings
         self._bands = bands
         self._snapshot = snapshot
-        self._loads = Loads.of(snapshot, settings.resource_weights, noise_of(state, snapshot.brokers.ids))
+        self._loads = Loads.of(snapshot, settings.resource_weights)
         self._heat = self._loads.heat()
         self._used = np.nan_to_num(usage_per_broker(snapshot, settings.resource_weights), nan=0.0, neginf=0.0)
         registrations, now_s = snapshot.brokers.registrations, snapshot.taken_at_s
