@@ -20,6 +20,8 @@ _MONDAY_HOUR = 72
 _HOUR_S = 3600.0
 _A_LOOK_H = 0.25
 """What is expected of some hours is the mean of looks so far apart."""
+_NOTHING = 1e-6
+"""The part of the mean below which nothing is expected at all."""
 _MOST_CHANGE = 4.0
 """Nothing is expected to grow, or to shrink, to more times as much: that close to nothing a profile says little."""
 
@@ -53,17 +55,22 @@ class Learned:
         if profile is None or hours <= 0:
             return 1.0
         ahead_h = np.arange(0.0, hours + _A_LOOK_H / 2, _A_LOOK_H)
-        expected = _expected(profile, at_s / _HOUR_S + ahead_h)
-        if not expected[0] > 0:
+        expected = _expected(profile, hour_of_week(at_s + ahead_h * _HOUR_S))
+        if expected[0] < _NOTHING:
             return 1.0
         return float((expected.mean() / expected[0]).clip(1 / _MOST_CHANGE, _MOST_CHANGE))
 
 
+def hour_of_week(at_s: float | FloatArray) -> FloatArray:
+    """Hours since Monday 00:00 UTC of moments in seconds since 1970, from 0 to 168."""
+    return np.asarray((np.asarray(at_s) / _HOUR_S + _MONDAY_HOUR) % PROFILE_HOURS)
+
+
 def _expected(profile: FloatArray, at_h: FloatArray) -> FloatArray:
-    """What is expected at these moments, in hours since 1970: in the middle of an hour its figure, else between two."""
+    """What is expected at these hours of the week: in the middle of an hour its figure, else between two."""
     middles = np.arange(-0.5, PROFILE_HOURS + 1)
     around = np.concatenate((profile[-1:], profile, profile[:1]))
-    return np.interp((at_h + _MONDAY_HOUR) % PROFILE_HOURS, middles, around)
+    return np.interp(at_h, middles, around)
 
 
 NOTHING_LEARNED = Learned()

@@ -102,7 +102,7 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
-        loads = Loads.of(snapshot, self.settings.resource_weights)
+        loads = Loads.of(snapshot, self.settings)
         hottest = int(np.argmax(loads.usage[broker]))
 
         def is_reached(points: float) -> bool:
@@ -124,7 +124,7 @@ class _Look:
         self._settings = settings
         self._bands = bands
         self._snapshot = snapshot
-        self._loads = Loads.of(snapshot, settings.resource_weights)
+        self._loads = Loads.of(snapshot, settings)
         self._heat = self._loads.heat()
         self._used = np.nan_to_num(usage_per_broker(snapshot, settings.resource_weights), nan=0.0, neginf=0.0)
         registrations, now_s = snapshot.brokers.registrations, snapshot.taken_at_s
