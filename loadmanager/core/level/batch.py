@@ -17,10 +17,12 @@ from loadmanager.core.load import BoolArray
 
 _TRIES = 3
 """How often bundles are peeled off: for a goal that the budget allows; and in all, where some are not taken."""
+_MANY_BROKERS = 200
 _FEW, _FEW_OF_ALL = 256, 0.05
-_HIGHER = 0.01
-"""How many bundles may find no broker within the target, or what part of them, before it counts as out of reach, and by
-how much it is higher then.
+_HIGHER = (0.01, 0.02, 0.04, 0.0)
+"""With so many brokers, single moves could not do for all of them what moves together could not: if more bundles than
+these, or than such a part of them, find no broker within the target, it is out of reach, and higher by so much, each
+time.
 """
 _BISECTIONS = 20
 _SPENT = 0.98
@@ -39,18 +41,19 @@ def move_many(draft: Draft) -> float:
         if taken.all() or 2 * np.count_nonzero(taken) < len(taken):
             break
         goal, rows = _affordable(draft, goal, may_leave)
-        destinations = refill(draft, rows)
+        destinations = refill(draft, rows, len(rows))
     return goal
 
 
 def _within_reach(draft: Draft, may_leave: BoolArray) -> tuple[float, Rows, Rows]:
     """The goal, what is peeled off for it, and where that goes. The target is higher after it if it is out of reach."""
-    for _ in range(_TRIES):
+    for higher in _HIGHER:
         goal, rows = _affordable(draft, draft.target, may_leave)
-        destinations = refill(draft, rows)
-        if np.count_nonzero(destinations < 0) <= max(_FEW, _FEW_OF_ALL * len(rows)):
+        few = len(rows) if len(draft.heat) < _MANY_BROKERS else max(_FEW, int(_FEW_OF_ALL * len(rows)))
+        destinations = refill(draft, rows, few + 1)
+        if np.count_nonzero(destinations < 0) <= few:
             break
-        draft.target += _HIGHER
+        draft.target += higher
     return goal, rows, destinations
 
 
