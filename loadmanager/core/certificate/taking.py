@@ -7,13 +7,15 @@ a bound with more choice holds as well. What a plan itself does is always among 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from loadmanager.core.certificate.instance import Instance, Rows
 from loadmanager.core.effect import carried_load, total_load
 from loadmanager.core.filters import PlacementQuestion, lasting_brokers, rules_of
+from loadmanager.core.level.calm import noise_of
 from loadmanager.core.level.load import Loads
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.placement import placement_strategy
@@ -22,6 +24,11 @@ from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.restraint import as_if_draining
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import NOBODY, Snapshot
+
+
+def loads_of(snapshot: Snapshot, settings: PlannerSettings, state: Mapping[str, Any]) -> Loads:
+    """What bundles need and brokers use, as Level sees it by what strategies remember, whichever sheds."""
+    return Loads.of(snapshot, settings.resource_weights, noise_of(state.get("Level", {}), snapshot.brokers.ids))
 
 
 def instance_of(
@@ -55,7 +62,7 @@ def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
 
 
 def _single(figures: FloatArray) -> FloatArray:
-    return figures.astype(np.float32).astype(np.float64)
+    return figures.clip(0.0, float(np.finfo(np.float32).max)).astype(np.float32).astype(np.float64)
 
 
 def _rows_of(snapshot: Snapshot, brokers: Collection[str]) -> list[int]:

@@ -14,6 +14,7 @@ from loadmanager.core.certificate.bounds import Heaviest, Pigeonhole, Prices, Vo
 from loadmanager.core.certificate.certificate import Certified, certify
 from loadmanager.core.certificate.floor import highest_of, noise_floor
 from loadmanager.core.certificate.instance import Instance
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.certificate.saying import binding_of, describe, verdict_of
 from loadmanager.core.controls import Controls
 from loadmanager.core.load import BrokerReport
@@ -187,6 +188,13 @@ def test_a_broker_that_is_left_out_has_no_part_in_it() -> None:
     done = certified(restrain(given), Assign(bundle(9), broker("b"), OwnershipReason.ADMIN_UNLOAD), move(0, "a", None))
     assert done.figures.heat_before == done.figures.heat_after == 0
     assert done.figures.bundles_moved == 0
+
+
+def test_what_a_round_came_to_is_worked_out_once() -> None:
+    given_round = DecidedRound(uneven(), SETTINGS, {}, [move(0, "a", "b")])
+    assert given_round.certified() is given_round.certified()
+    assert given_round.certified().figures.heat_after == pytest.approx(2.0)
+    assert given_round.reserve() is given_round.reserve()
 
 
 # Noise
