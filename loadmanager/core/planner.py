@@ -190,13 +190,19 @@ def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[st
         source = int(snapshot.bundles.assigned[bundle])
         if source < 0 or source == destination:
             continue
-        refusal = find_move_refusal(snapshot, name, broker, settings)
+        refusal = _find_sickness(snapshot, name, broker) or find_move_refusal(snapshot, name, broker, settings)
         if refusal is not None:
             verdicts.append(refusal)
             continue
         assert destination is not None, "a broker without a row is refused"
         steps.append(_unload(snapshot, name, source, destination, PlacementReason.PINNED_TO_BROKER))
     return _plan(snapshot, steps, verdicts)
+
+
+def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict | None:
+    """Why the bundle is not brought home for now, None unless its broker is sick."""
+    sick = snapshot.doubts.sick.get(broker)
+    return None if sick is None else replace(sick, subject=bundle, why={"broker": broker, **sick.why})
 
 
 def find_move_refusal(
@@ -393,7 +399,15 @@ class _Placer:
 
     def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
         namespace = namespace_of(name)
-        return PlacementQuestion(namespace, non_persistent, self.snapshot, self.projection, self.settings, excluded)
+        return PlacementQuestion(
+            namespace,
+            non_persistent,
+            self.snapshot,
+            self.projection,
+            self.settings,
+            excluded,
+            is_homeless=excluded is None,
+        )
 
     def _is_overloaded(self, broker: int) -> bool:
         usage = usage_per_broker(self.snapshot, self.settings.resource_weights)

@@ -72,9 +72,9 @@ def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
 
 
 def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
-    """What is wrong with the reports of brokers, and which are left out for it."""
-    known = set(snapshot.brokers.ids)
-    for verdict in (*snapshot.doubts.quarantined.values(), *snapshot.doubts.remarks):
+    """What is wrong with brokers and their reports: which are left out for it, and which are given nothing."""
+    known, doubts = set(snapshot.brokers.ids), snapshot.doubts
+    for verdict in (*doubts.quarantined.values(), *doubts.sick.values(), *doubts.remarks):
         if verdict.subject in known:
             yield verdict
 

@@ -353,6 +353,19 @@ class PlannerSettings:
         15,
         "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
     )
+    sick_broker_quarantine_enabled: bool = setting(
+        "loadBalancerSickBrokerQuarantineEnabled",
+        True,
+        (
+            "Nothing is moved to a broker whose latency, share of errors or queue, where brokers say them, is far off"
+            " that of its peers."
+        ),
+    )
+    sick_broker_minutes: float = minutes(
+        "loadBalancerSickBrokerMinutes",
+        3,
+        "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
+    )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",
         50,
@@ -375,7 +388,7 @@ class PlannerSettings:
     )
     thrash_window_minutes: float = minutes(
         "loadBalancerThrashWindowMinutes",
-        60,
+        240,
         "A bundle that shedding moves back to where it was within this time counts as returned.",
     )
     max_bundle_returns: int = setting(
@@ -395,10 +408,22 @@ class PlannerSettings:
         ge=0,
         le=1_000_000,
     )
+    moved_again_threshold_percentage: float = setting(
+        "loadBalancerMovedAgainThresholdPercentage",
+        50,
+        "When shedding has moved more than this much of all load again within two hours, it stops for as long, too.",
+        ge=0,
+        le=1_000_000,
+    )
     thrash_shedding_stop_minutes: float = minutes(
         "loadBalancerThrashSheddingStopMinutes", 30, "How long shedding stops then; an operator can lift it."
     )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    @property
+    def sick_broker_patience_s(self) -> float | None:
+        """How long a broker has to be far off its peers to be sick, in seconds, None where none is to be."""
+        return 60 * self.sick_broker_minutes if self.sick_broker_quarantine_enabled else None
 
     def said(self, *names: str) -> dict[str, Any]:
         """The settings of these fields as a verdict has them: each under its key."""

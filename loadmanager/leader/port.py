@@ -65,13 +65,14 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class ChurnFigures:
-    """Fractions of all load: returned within the window, moved by shedding within the hour; and what is stopped.
-
-    Times are seconds that are left.
+    """Fractions of all load that shedding moved: back within the breaker's window, within the hour, again within two
+    hours, back within four (`core.repeats`); and what is stopped. Times are seconds that are left.
     """
 
     thrash: float
     moved_within_hour: float
+    moved_again: float
+    moved_back: float
     shedding_stopped_for_s: float
     frozen_for_s: dict[str, float]
 
@@ -113,10 +114,12 @@ class HealthPort(Protocol):
 
 
 class BrokerPort(Protocol):
-    """A registered broker, what it published, and the ready-made answer to a lookup."""
+    """A registered broker, what it published but for its bundles, and the ready-made answer to a lookup."""
 
     @property
     def registration(self) -> Registration: ...
+    @property
+    def record(self) -> LocalBrokerData: ...
     @property
     def lookup_body(self) -> bytes: ...
 

@@ -29,7 +29,7 @@ from loadmanager.core.load import BrokerReport, BundleAverages
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.planner import State
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.sim.comparing import Difference, Mismatch, compare_decision, compare_images, compare_value, content_of
 from loadmanager.sim.restepping import MACHINES, SteppedAgain
@@ -285,7 +285,7 @@ class Replay:
             compare_images(image, self._model.image())
             for name, machine in self._machines.items():
                 machine.compare(machines[name])
-            for name in ("states", "split_state", "churn"):
+            for name in _comparable(head["settings"]):
                 compare_value("", name, _digest(name, memory), _digest(name, self._memory))
             for name in ("rng", "round_rng"):
                 generators = (getattr(each, name) for each in (memory, self._memory))
@@ -409,6 +409,12 @@ def _set_learned(model: ClusterModel, body: Mapping[str, Any]) -> None:
 
 def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
     return json.dumps(content).encode()
+
+
+def _comparable(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """What of the memory can be compared: a leader that did not know this key remembered moves for a shorter time."""
+    memory = ("states", "split_state")
+    return (*memory, "churn") if KEYS["moved_again_threshold_percentage"] in settings else memory
 
 
 def _digest(name: str, memory: RetakenMemory) -> str:

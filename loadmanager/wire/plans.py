@@ -278,12 +278,14 @@ class FrozenBundle(WireModel):
 
 
 class ChurnAnswer(WireModel):
-    """The limits on churn: what shedding has moved within the hour, and returned within the window, in per cent of all
-    load; and what the breaker has stopped.
+    """The limits on churn, in per cent of all load: what shedding has returned within the window, and moved within the
+    hour; what it moved again within two hours, and back within four; and what the breaker has stopped.
     """
 
     thrash_percent: float
     moved_within_hour_percent: float
+    moved_again_percent: float
+    moved_back_percent: float
     shedding_stopped: bool
     shedding_stopped_seconds_left: int
     frozen_bundles: list[FrozenBundle]

@@ -271,7 +271,8 @@ class Desk:
         """Of this very moment: which bundles moved recently depends on the time, and who has long been silent."""
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
-        self._view.model.set_doubts(self._view.gate.doubts(time.time(), age_s, weights))
+        patience_s = settings.sick_broker_patience_s
+        self._view.model.set_doubts(self._view.gate.doubts(time.time(), age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()
 

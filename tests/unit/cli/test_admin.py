@@ -89,6 +89,7 @@ REQUESTS = {
     "brokers stop-drain b1:8080": ("DELETE", "/loadbalance/v1/brokers/b1:8080/drain", None),
     "brokers exclude b1:8080": ("PUT", "/loadbalance/v1/brokers/b1:8080/exclusion", None),
     "brokers include b1:8080": ("DELETE", "/loadbalance/v1/brokers/b1:8080/exclusion", None),
+    "brokers health": ("GET", "/loadbalance/v1/brokers/health", None),
     "brokers hold-off b1:8080": ("PUT", "/loadbalance/v1/brokers/b1:8080/hold-off", {"forS": 120.0}),
     "brokers hold-off b1:8080 --for 0": ("DELETE", "/loadbalance/v1/brokers/b1:8080/hold-off", None),
     "broker-stats load-report b1:8080": ("GET", "/admin/v2/broker-stats/load-report?brokerId=b1%3A8080", None),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ from support.builders import broker, bundle, owned, releasing, report
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.image import ClusterImage
-from loadmanager.core.load import BundleAverages
+from loadmanager.core.load import BundleAverages, HealthFigures
 from loadmanager.core.ownership import FREE
 from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import NO_DOUBTS, Doubts
-from loadmanager.core.reasons import DoubtReason
+from loadmanager.core.reasons import DoubtReason, FilterReason
 from loadmanager.history.rows import encode_json
 from loadmanager.sim.comparing import Mismatch, compare_images
 from loadmanager.wire.checkpoint import doubts_as_json, doubts_of, head_of, image_of, parts_of, unquoted
@@ -30,7 +31,8 @@ def a_model() -> ClusterModel:
     names = [bundle(number) for number in range(4)]
     model.set_namespace("tenant/ns", names, [owned(B1), releasing(B2, B3), FREE, owned(broker("gone", 7))])
     model.set_namespace("t/split", [WHOLE], [owned(B1)])
-    model.apply_report(B1, report({names[0]: LOAD, WHOLE: LOAD}, topics_per_bundle=5, last_update_ms=5))
+    first = report({names[0]: LOAD, WHOLE: LOAD}, topics_per_bundle=5, last_update_ms=5)
+    model.apply_report(B1, replace(first, health=HealthFigures(12.5, None, 3.0)))
     model.apply_report(B2, report({names[1]: LOAD, names[0]: LOAD, "t/unknown/0x00000000_0xffffffff": LOAD}))
     model.apply_report(B3, report({f"t/split/{'0x00000000_0x40000000'}": LOAD}, last_update_ms=60_000))
     model.set_namespace("t/split", HALVES, [owned(B1), owned(B1)])
@@ -104,10 +106,14 @@ def test_only_an_empty_model_is_made_into_another() -> None:
 
 def test_doubts_and_numbers_that_are_not_finite_read_back() -> None:
     verdict = Verdict(B1.broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
-    doubts = Doubts({B1.broker: verdict}, (verdict,))
+    sick = Verdict(B2.broker, FilterReason.BROKER_SICK, acted=False, why={"value": "2500 ms"})
+    doubts = Doubts({B1.broker: verdict}, (verdict,), {B2.broker: sick})
     found = doubts_of(json.loads(str(encode_json(doubts_as_json(doubts)))))
     assert doubts_as_json(found) == doubts_as_json(doubts)
     assert found.quarantined.keys() == {B1.broker}
+    assert found.sick.keys() == {B2.broker}
+    before = {name: said for name, said in doubts_as_json(doubts).items() if name != "sick"}
+    assert not doubts_of(before).sick, "written down before anybody could be"
     assert doubts_of(doubts_as_json(NO_DOUBTS)) is NO_DOUBTS
     state = unquoted(json.loads(str(encode_json({"statistics": [float("inf"), 1.5], "name": {"x": "NaN"}}))))
     assert state["statistics"] == [float("inf"), 1.5]
