@@ -17,8 +17,8 @@ from loadmanager.core.certificate.finding import find_bounds
 from loadmanager.core.certificate.floor import noise_floor
 from loadmanager.core.certificate.instance import Instance, Rows
 from loadmanager.core.certificate.relief import Relief, Reliefs, find_least_peak
-from loadmanager.core.certificate.taking import instance_of, owners_after
-from loadmanager.core.level.load import RESOURCE_NAMES, Loads
+from loadmanager.core.certificate.taking import instance_of, loads_of, owners_after
+from loadmanager.core.level.load import RESOURCE_NAMES
 from loadmanager.core.load import FloatArray
 from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.settings import PlannerSettings
@@ -91,7 +91,7 @@ def certify(
     emptied: Collection[str] = (),
 ) -> Certified:
     """Of the steps of a plan, made on this snapshot; `emptied` are brokers that it is to leave with nothing."""
-    loads = Loads.of(snapshot, settings)
+    loads = loads_of(snapshot, settings, state)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)

@@ -7,7 +7,8 @@ a bound with more choice holds as well. What a plan itself does is always among 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,12 @@ from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.restraint import as_if_draining
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import NOBODY, Snapshot
+
+
+def loads_of(snapshot: Snapshot, settings: PlannerSettings, state: Mapping[str, Any]) -> Loads:
+    """What bundles need and brokers use, as Level sees it by what strategies remember, whichever sheds."""
+    del state
+    return Loads.of(snapshot, settings)
 
 
 def instance_of(
@@ -55,7 +62,7 @@ def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
 
 
 def _single(figures: FloatArray) -> FloatArray:
-    return figures.astype(np.float32).astype(np.float64)
+    return figures.clip(0.0, float(np.finfo(np.float32).max)).astype(np.float32).astype(np.float64)
 
 
 def _rows_of(snapshot: Snapshot, brokers: Collection[str]) -> list[int]:
