@@ -99,6 +99,7 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     min_unload_message_throughput: int = _planned("min_unload_message_throughput")
     max_unload_percentage: Finite = _planned("max_unload_percentage")
     max_unload_bundle_num_per_shedding: int = _planned("max_unload_bundle_num_per_shedding")
+    load_balancer_averages_by_time_enabled: bool = _planned("averages_by_time_enabled")
     load_balancer_level_evenness_percentage: Finite = _planned("level_evenness_percentage")
     load_balancer_level_calm_minutes: Finite = _planned("level_calm_minutes")
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")

@@ -333,6 +333,14 @@ class PlannerSettings:
         ge=1,
         le=MAX_BUNDLES,
     )
+    averages_by_time_enabled: bool = setting(
+        "loadBalancerAveragesByTimeEnabled",
+        False,
+        (
+            "Pulsar's strategies, too, go by what bundles carry at present, over the last quarter of an hour, in place"
+            " of their averages over 10 and 1,000 reports."
+        ),
+    )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
         3,
