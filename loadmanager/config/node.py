@@ -187,6 +187,7 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     load_balancer_max_bundle_returns: int = _planned("max_bundle_returns")
     load_balancer_thrash_bundle_freeze_minutes: Finite = _planned("thrash_bundle_freeze_minutes")
     load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
+    load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
     load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
     plans_kept: int = Field(
         20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."

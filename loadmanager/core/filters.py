@@ -303,6 +303,12 @@ def _allowed_by_rules(
     return brokers, by_policy | by_limit
 
 
+def lasting_brokers(rules: FilterRules, question: PlacementQuestion) -> BoolArray:
+    """The brokers (M,) that may own the bundle as far as that does not depend on who owns what."""
+    of_class = (_CLASS,) if _CLASS in rules.limits else ()
+    return apply((*CONTROLS, *_ISOLATION, *of_class), everyone(question), question)[0]
+
+
 def find_ban(broker: int, question: PlacementQuestion) -> Reason | None:
     """Why this broker (a row) may not be given the bundle even at an operator's word: what other operators say, or an
     isolation policy. Limits that only spread bundles are not asked.

@@ -37,7 +37,7 @@ from loadmanager.core.placement.base import Placement, PlacementStrategy, Projec
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason, PoisonReason, Reason, SheddingReason
-from loadmanager.core.restraint import doubted, find_freeze, restrain, restrained
+from loadmanager.core.restraint import as_if_draining, doubted, find_freeze, restrain, restrained
 from loadmanager.core.settings import KEYS, PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.shedding.base import Pick
@@ -159,7 +159,7 @@ def plan_drain(
 
     A bundle that no other broker may own stays, with a verdict. Raises `UnknownStrategyError`.
     """
-    placer = _Placer(_as_if_draining(snapshot, brokers), settings, state, rng)
+    placer = _Placer(as_if_draining(snapshot, brokers), settings, state, rng)
     rows = [row for row in map(snapshot.brokers.find_row, sorted(brokers)) if row is not None]
     bundles = snapshot.bundles
     owned = np.flatnonzero(np.isin(bundles.assigned, rows))
@@ -177,16 +177,6 @@ def plan_drain(
             placer.projection.move(namespace_of(name), bundle, source, placement.broker)
             steps.append(_unload(snapshot, name, source, placement.broker, OwnershipReason.DRAIN))
     return _plan(snapshot, steps, verdicts), placer.state
-
-
-def _as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
-    """The cluster in which none of these brokers is given anything."""
-    draining = snapshot.controls.draining
-    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
-    if not more:
-        return snapshot
-    controls = replace(snapshot.controls, draining={**draining, **more})
-    return replace(snapshot, controls=controls, _derived={})
 
 
 def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:

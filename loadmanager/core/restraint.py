@@ -2,9 +2,9 @@
 
 Pinned, frozen and poison bundles may not move, so that a strategy chooses among the others. A broker that is being
 drained is left out altogether: its bundles leave it by the drain, and an emptying broker would make every strategy
-believe that all others have too much. So is one whose reports are not to be believed (`core.quality`). A verdict says so
-of each broker that is left out, and of each bundle that stays on a broker which gives something away or has nothing that
-may move.
+believe that all others have too much. So is one whose reports are not to be believed (`core.quality`). A verdict says
+so of each broker that is left out, and of each bundle that stays on a broker which gives something away or has nothing
+that may move.
 """
 
 from __future__ import annotations
@@ -40,6 +40,16 @@ def restrain(snapshot: Snapshot) -> Snapshot:
         snapshot = _with_bundles_kept(snapshot)
     left_out = controls.draining.keys() | snapshot.doubts.quarantined.keys()
     return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
+
+
+def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
+    """The cluster in which none of these brokers is given anything."""
+    draining = snapshot.controls.draining
+    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
+    if not more:
+        return snapshot
+    controls = replace(snapshot.controls, draining={**draining, **more})
+    return replace(snapshot, controls=controls, _derived={})
 
 
 def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:

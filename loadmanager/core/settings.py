@@ -335,7 +335,7 @@ class PlannerSettings:
     )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
-        10,
+        3,
         "Level: relieves brokers that are used this many per cent above the level that all could have.",
         gt=0,
         le=1_000,
@@ -406,7 +406,7 @@ class PlannerSettings:
     )
     thrash_window_minutes: float = minutes(
         "loadBalancerThrashWindowMinutes",
-        60,
+        240,
         "A bundle that shedding moves back to where it was within this time counts as returned.",
     )
     max_bundle_returns: int = setting(
@@ -423,6 +423,13 @@ class PlannerSettings:
         "loadBalancerThrashThresholdPercentage",
         20,
         "When more than this much of all load was returned within the window, shedding stops for a time.",
+        ge=0,
+        le=1_000_000,
+    )
+    moved_again_threshold_percentage: float = setting(
+        "loadBalancerMovedAgainThresholdPercentage",
+        50,
+        "When shedding has moved more than this much of all load again within two hours, it stops for as long, too.",
         ge=0,
         le=1_000_000,
     )

@@ -65,13 +65,14 @@ class Scrape:
 
 @dataclass(frozen=True, slots=True)
 class ChurnFigures:
-    """Fractions of all load: returned within the window, moved by shedding within the hour; and what is stopped.
-
-    Times are seconds that are left.
+    """Fractions of all load that shedding moved: back within the breaker's window, within the hour, again within two
+    hours, back within four (`core.repeats`); and what is stopped. Times are seconds that are left.
     """
 
     thrash: float
     moved_within_hour: float
+    moved_again: float
+    moved_back: float
     shedding_stopped_for_s: float
     frozen_for_s: dict[str, float]
 
@@ -290,6 +291,7 @@ class DrainPort(Protocol):
 class PlanPort(Protocol):
     async def compute(self, request: PlanRequest) -> PlanAnswer: ...
     def get(self, plan_hash: str) -> PlanAnswer: ...
+    async def file(self, plan_hash: str) -> bytes: ...
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
 
 

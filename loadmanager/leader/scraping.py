@@ -254,6 +254,18 @@ def _churn_gauges(node: Counting) -> list[Sample]:
             leads * figures.moved_within_hour,
         ),
         (
+            "loadmanager_moved_again_ratio",
+            "Part of all load that shedding moved in the last two hours, and had moved within two hours before.",
+            none,
+            leads * figures.moved_again,
+        ),
+        (
+            "loadmanager_moved_back_ratio",
+            "Part of all load that shedding moved in the last four hours to where it had been within four hours.",
+            none,
+            leads * figures.moved_back,
+        ),
+        (
             "loadmanager_shedding_stopped",
             "1 while the breaker has stopped shedding.",
             none,

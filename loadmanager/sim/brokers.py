@@ -8,6 +8,7 @@ import numpy as np
 
 from loadmanager.core.health import has_changed
 from loadmanager.core.load import (
+    CPU,
     METRICS,
     RESOURCES,
     BoolArray,
@@ -161,8 +162,8 @@ class Fleet:
         broker.written, broker.report = ReportFigures.of(report, self._weights, now_s), report
         return report
 
-    def carried(self, table: BundleTable, loads: Loads) -> Carried:
-        """What the bundles add up to that each serves."""
+    def carried(self, table: BundleTable, loads: Loads, connecting: FloatArray) -> Carried:
+        """What the bundles add up to that each serves; and what `connecting` clients (M,) cost of its CPU."""
         bins, size = table.serving.astype(np.intp) + 1, len(self) + 1
 
         def add_up(column: FloatArray | IntArray) -> FloatArray:
@@ -172,6 +173,7 @@ class Fleet:
         topics, sessions = add_up(loads.topics).astype(np.int64), add_up(loads.sessions).astype(np.int64)
         bundles = np.bincount(bins, minlength=size)[1:].astype(np.int64)
         usage = self._cost.usage(load, topics, self.speed)
+        usage[:, CPU] += connecting / self.speed
         return Carried(load, topics, sessions, bundles, usage)
 
     def served(self, carried: Carried, now_s: float) -> Carried:

@@ -118,13 +118,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
         brokers = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
         ids = [each.id for each in brokers]
         bundles = _BundleParts()
-        namespaces = [
-            spec
-            for each in _with_places(scenario.namespaces)
-            for spec in _namespaces(each, ids, scenario.seed, bundles)
-        ]
-        if scenario.traces is not None:
-            namespaces += _traced_namespaces(scenario.traces, ids, scenario.seed, bundles)
+        namespaces = _at_the_beginning(scenario, ids, bundles)
         joining, appearing = _joining(scenario), _appearing(scenario, ids, bundles)
         known = {*ids, *(each.broker.id for each in joining)}
         events = [*joining, *appearing, *_events(scenario, bundles, where)]
@@ -141,6 +135,29 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
         )
     except (ValueError, InvalidNameError) as error:
         raise ScenarioError(f"{where}: {error}") from None
+
+
+def workload_of(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> ShapedWorkload:
+    """What the bundles carry that there are at the beginning, but for events. Raises `ScenarioError`."""
+    where = f"scenario {scenario.name}"
+    bundles = _BundleParts()
+    try:
+        _at_the_beginning(scenario, scenario.broker_ids(), bundles)
+    except (ValueError, InvalidNameError) as error:
+        raise ScenarioError(f"{where}: {error}") from None
+    return _workload(scenario, bundles, recorded, where)
+
+
+def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NamespaceSpec]:
+    """The first namespaces; their bundles go to `bundles`."""
+    namespaces = [
+        spec
+        for each in _with_places(scenario.namespaces)
+        for spec in _namespaces(each, brokers, scenario.seed, bundles)
+    ]
+    if scenario.traces is not None:
+        namespaces += _traced_namespaces(scenario.traces, brokers, scenario.seed, bundles)
+    return namespaces
 
 
 def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:

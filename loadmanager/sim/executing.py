@@ -32,6 +32,7 @@ from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
+from loadmanager.core.repeats import PastMove
 from loadmanager.sim.driving import Driver
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import CompletedMove
@@ -105,30 +106,25 @@ class SimExecutor:
         machine = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
         self._driver = Driver(scene.agenda, machine, self._do)
         self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
+        self._of_round: set[UnderWay] = set()
         self.moves: list[CompletedMove] = []
 
-    def execute_all(self, steps: Sequence[Unload], on_end: Callable[[], None]) -> None:
-        """Carry out the steps in their order as far as the limits allow; `on_end` is called after the last one."""
-        left = len(steps)
-        if not left:
-            on_end()
-            return
+    def begin_round(self, steps: Sequence[Unload]) -> None:
+        """Carry out the steps of a round in their order as far as the limits allow."""
+        self._of_round = {self.execute(step, lambda _: None) for step in steps}
 
-        def ended(_: Outcome) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                on_end()
+    def call_off_round(self) -> None:
+        """Begin no further step of the last round; what has begun is seen through."""
+        self._driver.step(CallOff(self._of_round.__contains__, "called off before it began"))
+        self._of_round = set()
 
-        for step in steps:
-            self.execute(step, ended)
-
-    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> None:
+    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> UnderWay:
         """Carry out one step; `on_end` is told what became of it."""
         check = Expected(step.source).check
         move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
         self._on_end[move] = on_end
         self._driver.step(Want(move))
+        return move
 
     def withdraw(self, bundle: str) -> None:
         """Call the unload of a bundle off if it still waits for its turn."""
@@ -172,17 +168,15 @@ class SimExecutor:
         assert owner is not None, "what is released has an owner"
         scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
         step = Unload(move.bundle, owner, move.destination, reason_of(move.reason))
-        is_own, is_return = self._leader.moved(step, done.owner)
+        noted = self._leader.moved(step, done.owner)
         source = scene.find_serving(owner)
         if source is not None:
             source.has_unloaded = True
         if done.owner is None:
             self._lookups.ask([row])
-        self.moves.append(self._move(step, done.owner, row, is_own=is_own, is_return=is_return))
+        self.moves.append(self._move(step, done.owner, row, noted))
 
-    def _move(
-        self, step: Unload, destination: Registration | None, row: int, *, is_own: bool, is_return: bool
-    ) -> CompletedMove:
+    def _move(self, step: Unload, destination: Registration | None, row: int, noted: PastMove) -> CompletedMove:
         scene, loads = self._scene, self._scene.loads
         load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
         return CompletedMove(
@@ -194,6 +188,7 @@ class SimExecutor:
             load / total if total > 0 else 0.0,
             load,
             int(loads.sessions[row]),
-            is_own=is_own,
-            is_return=is_return,
+            noted.is_own,
+            noted.moved_s,
+            noted.left_s,
         )

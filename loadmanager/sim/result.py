@@ -11,6 +11,7 @@ import numpy as np
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import Reason
+from loadmanager.core.repeats import NEVER, is_back, share_again, share_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,8 @@ class CompletedMove:
     """A bundle that has left `source` for `destination` (None: for nobody in particular), done at `at_s`.
 
     `share` is what it carried of all load (bytes/s, in and out) at that moment, a fraction; `clients` its producers and
-    consumers. `is_own`: by the balancer itself, not at an operator's word. `is_return`: to a broker from which it was
-    taken within `loadBalancerThrashWindowMinutes`.
+    consumers. `is_own`: by the balancer itself, not at an operator's word. `moved_s` is when the balancer had moved it
+    before, `left_s` when it had left the broker to which it went (see `core.repeats`).
     """
 
     at_s: float
@@ -31,7 +32,8 @@ class CompletedMove:
     load: float
     clients: int
     is_own: bool
-    is_return: bool
+    moved_s: float = NEVER
+    left_s: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +59,17 @@ class FirstReport:
 class StepSeries:
     """Columns (T,) with a row per step, taken when the step begins, before anything is decided in it.
 
-    The level is where all brokers' usage by load would stand if all load, of unowned bundles too, were poured over them
-    by capacity; it is that of the resource of which most is needed, and what an idle broker uses does not count.
-    `imbalance` is the usage by load of the busiest broker divided by the level: 1 is perfect, and what an idle fleet
-    has. `lower_bound` is the imbalance that no distribution of the bundles as they are can beat, not a number where it
-    was not worked out. `worst_usage` is the highest usage of a broker, idle usage included, as a fraction of its
-    capacity: above 1 when more is asked of it than it has. Resources without weight in the settings do not count.
+    The level is where all brokers' usage by load would stand if what they serve were poured over them by capacity; it
+    is that of the resource of which most is needed, and what an idle broker uses does not count. `imbalance` is the
+    usage by load of the busiest broker divided by the level: 1 is perfect, and what an idle fleet has. `lower_bound` is
+    the imbalance that no distribution of the bundles as they are can beat, not a number where it was not worked out.
+    `worst_usage` is the highest usage of a broker, idle usage included, as a fraction of its capacity: above 1 when
+    more is asked of it than it has. Resources without weight in the settings do not count, nor does what clients send
+    late: that goes where there is room, and shows in `backlog` and in reports.
 
     `brokers` serve. `moves` and `moved_load` (bytes/s), `reports`: done since the step before. `unowned` are the
-    bundles that nobody serves, `unowned_load` what clients would send and receive there.
+    bundles that nobody serves, `unowned_load` what clients would send and receive there: it is a part of `load`, and of
+    no other figure. `backlog` (bytes) is what clients have not sent for want of an owner, and will.
     """
 
     t_s: FloatArray
@@ -79,6 +83,7 @@ class StepSeries:
     moved_load: FloatArray
     unowned: IntArray
     unowned_load: FloatArray
+    backlog: FloatArray
     reports: IntArray
 
     def __len__(self) -> int:
@@ -88,7 +93,8 @@ class StepSeries:
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """Everything that a run says of itself. `verdicts` counts by what was asked (shed, assign, split, drain, breaker),
-    the reason, and whether it acted. `unowned_bundle_s` are seconds without service, added up over bundles.
+    the reason, and whether it acted. `unowned_bundle_s` are seconds without service, added up over bundles;
+    `reconnections` the producers and consumers that had to connect to a broker, whatever the cause.
     """
 
     seed: int
@@ -101,18 +107,24 @@ class Result:
     placements: int
     rounds: int
     unowned_bundle_s: float
+    reconnections: int
     bundles: int
     verdicts: Mapping[tuple[str, Reason, bool], int] = field(default_factory=dict)
 
     @property
+    def moved_again(self) -> float:
+        """The shares of all load that the balancer moved again within two hours, added up over the run."""
+        return share_again(self.moves)
+
+    @property
     def returns(self) -> int:
-        """How many moves by the balancer took a bundle back."""
-        return sum(move.is_own and move.is_return for move in self.moves)
+        """How many moves by the balancer took a bundle back to where it had been within four hours."""
+        return sum(move.is_own and is_back(move) for move in self.moves)
 
     @property
     def thrash(self) -> float:
-        """The shares of all load that the balancer took back, added up over the run: 0 is how it should be."""
-        return sum((move.share for move in self.moves if move.is_own and move.is_return), 0.0)
+        """The shares of all load that these took back, added up over the run: 0 is how it should be."""
+        return share_back(self.moves)
 
     @property
     def moved_share(self) -> float:
@@ -157,7 +169,8 @@ class Result:
             taken.update(f"{column.name} {values.dtype.str} {len(values)}\n".encode())
             taken.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
         numbers = (self.seed, self.step_s, self.duration_s, self.placements, self.rounds, self.unowned_bundle_s)
+        disturbed = self.reconnections
         counts = sorted((asked, reason.value, acted, count) for (asked, reason, acted), count in self.verdicts.items())
-        for part in (numbers, self.bundles, counts, self.moves, self.splits, self.first_reports):
+        for part in (numbers, disturbed, self.bundles, counts, self.moves, self.splits, self.first_reports):
             taken.update(f"{part!r}\n".encode())
         return taken.hexdigest()

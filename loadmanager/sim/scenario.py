@@ -381,7 +381,9 @@ class Costs(Part):
 class Rules(Part):
     """How long things take in the world, beside what settings say."""
 
-    first_round_s: Seconds = Field(30, description="The first round of shedding.")
+    first_round_s: Seconds | None = Field(
+        None, description="The first round of shedding; else one and a half intervals."
+    )
     stats_interval_s: Duration = Field(60, description="Brokers measure so often (statsUpdateFrequencyInSecs).")
     report_check_s: Seconds = Field(5, description="Within this time a broker looks whether a report is due.")
     report_max_interval_s: Duration = Field(900, description="A report is written at least so often.")
@@ -392,6 +394,11 @@ class Rules(Part):
     unload_deadline_s: Duration = Field(60, description="An unload without an answer is given up.")
     lookup_s: Seconds = Field(0.5, description="Until clients look a free bundle up again.")
     session_timeout_s: Duration = Field(10, description="Until a crashed broker's registration ends.")
+    backlog_most_s: Seconds = Field(30, description="What clients of a bundle without service keep to send it later.")
+    catch_up_factor: Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)] = Field(
+        2, description="So many times their load bundles carry while clients send what they kept."
+    )
+    reconnect_cpu_s: Seconds = Field(0.001, description="What it costs a broker that a client connects, of one core.")
 
 
 class Levelled(Part):
@@ -442,8 +449,13 @@ class Said(Part):
 class Expect(Part):
     """What has to hold. A bound that is not given is not asked for."""
 
-    thrash_at_most: Factor | None = Field(None, description="Load returned to former owners, in shares of all load.")
-    returns_at_most: Count | None = Field(None, description="Moves back to a former owner.")
+    moved_again_at_most: Factor | None = Field(
+        None, description="Load of bundles that had moved within two hours before, in shares of all load."
+    )
+    thrash_at_most: Factor | None = Field(
+        None, description="Load returned to where it had been within four hours, in shares of all load."
+    )
+    returns_at_most: Count | None = Field(None, description="Moves back to where a bundle had been within four hours.")
     moves_at_most: Count | None = Field(None, description="Moves by the balancer.")
     moves_at_least: Count | None = Field(None, description="Moves by the balancer: that there is something to judge.")
     quiet_from_s: Seconds | None = Field(None, description="From then on the balancer moves nothing.")

@@ -8,6 +8,8 @@
 Loads change, and brokers measure, when a step begins; everything else happens at its own time. A run depends on what is
 given and on nothing else: no clock, no input or output, no order of sets, one seed.
 
+What a move costs beside its pause is in `clients.py`.
+
 Differs from a real fleet: a broker serves all that is asked of it, however overloaded it is, and only its reports and
 figures say so; there is one leader, and it never fails; bundles are never merged.
 """
@@ -134,7 +136,7 @@ class World:
         scene, agenda = self._scene, self._scene.agenda
         for event in self._events:
             agenda.put(event.at_s, partial(self._happen, event))
-        agenda.put(self._rules.first_round_s, self._shed)
+        agenda.put(self._rules.get_first_round_s(), self._shed)
         agenda.put(self._rules.split_interval_s, self._splitter.round)
         steps = int(np.ceil(duration_s / step_s))
         for number in range(steps):
@@ -157,6 +159,7 @@ class World:
             placements=self._lookups.placements,
             rounds=self._rounds,
             unowned_bundle_s=scene.unowned_bundle_s(),
+            reconnections=scene.clients.reconnections,
             bundles=len(scene.table),
             verdicts=dict(sorted(scene.verdicts.items())),
         )
@@ -181,12 +184,15 @@ class World:
         """The load is another; some brokers measure it, and report it if it is due."""
         scene, fleet = self._scene, self._scene.fleet
         scene.begin_step()
-        carried = fleet.carried(scene.table, scene.loads)
-        served = fleet.served(carried, scene.agenda.now_s)
-        self._recorder.step(carried, self._executor.moves, self._reports)
+        now_s = scene.agenda.now_s
+        connecting = scene.clients.cpu(len(fleet), now_s)
+        own = fleet.carried(scene.table, scene.loads, connecting)
+        self._recorder.step(own, self._executor.moves, self._reports)
         self._reports = 0
-        measuring = fleet.up() if is_first else fleet.measuring(scene.agenda.now_s, self._step_s)
-        for broker, report in fleet.report(scene.table, scene.loads, served, scene.agenda.now_s, measuring):
+        measuring = fleet.up() if is_first else fleet.measuring(now_s, self._step_s)
+        loads = scene.clients.send(scene.table, fleet, scene.cost, scene.loads, own, now_s, self._step_s)
+        carried = own if loads is scene.loads else fleet.carried(scene.table, loads, connecting)
+        for broker, report in fleet.report(scene.table, loads, fleet.served(carried, now_s), now_s, measuring):
             assert broker.registration is not None, "only brokers that are up report"
             if is_first:
                 self._take_in(broker.registration, report)
@@ -212,13 +218,14 @@ class World:
             self._scene.model.apply_report(registration, judged.report)
 
     def _shed(self) -> None:
-        """A round of shedding; the next one comes an interval after its last unload."""
+        """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
+        self._scene.agenda.after(self._rules.shedding_interval_s, self._shed)
+        self._executor.call_off_round()
         plan = self._leader.shed()
         self._rounds += 1
         self._scene.judged("shed", plan.verdicts)
         steps = [step for step in plan.steps if isinstance(step, Unload)]
-        again = partial(self._scene.agenda.after, self._rules.shedding_interval_s, self._shed)
-        self._executor.execute_all([] if self._scene.controls.dry_run else steps, again)
+        self._executor.begin_round([] if self._scene.controls.dry_run else steps)
 
     def _happen(self, event: Event) -> None:
         scene, members = self._scene, self._membership

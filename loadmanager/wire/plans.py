@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from loadmanager.core.certificate.certificate import Certified
+from loadmanager.core.certificate.saying import binding_of, verdict_of
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.plans import KeptPlan, Step
 from loadmanager.core.plan import Verdict
@@ -112,6 +114,49 @@ class PlanEffect(WireModel):
         )
 
 
+class PlanCertificate(WireModel):
+    """How near the plan comes to what no plan can beat; heats are usages of the most used broker over `level`, at which
+    all would stand if load could be poured. No assignment is below `bound`, which `bound_by` makes, and none below
+    `bound_in_budget` that moves no more; `noise_floor` is what noise makes of a perfect one. `gap` is heat by bound,
+    `load_gap` what moves by what has to for that heat, null when nothing has to.
+    """
+
+    level: float
+    heat_before: float
+    heat_after: float
+    bound: float
+    bound_by: str
+    bound_in_budget: float
+    noise_floor: float
+    gap: float
+    load_moved_percent: float
+    least_load_percent: float
+    load_gap: float | None
+    bundles_moved: int
+    least_bundles: int
+    sentence: str
+
+    @classmethod
+    def of(cls, certified: Certified) -> PlanCertificate:
+        figures = certified.figures
+        return cls(
+            level=figures.level,
+            heat_before=figures.heat_before,
+            heat_after=figures.heat_after,
+            bound=figures.bound,
+            bound_by=binding_of(certified),
+            bound_in_budget=figures.bound_in_budget,
+            noise_floor=figures.noise_floor,
+            gap=figures.gap,
+            load_moved_percent=100 * figures.load_moved,
+            least_load_percent=100 * figures.least_load,
+            load_gap=figures.load_gap,
+            bundles_moved=figures.bundles_moved,
+            least_bundles=figures.least_bundles,
+            sentence=verdict_of(certified).sentence(),
+        )
+
+
 class PlanAnswer(WireModel):
     """A plan as it is kept. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
 
@@ -123,6 +168,7 @@ class PlanAnswer(WireModel):
     steps: list[PlanStep]
     verdicts: list[PlanVerdict]
     effect: PlanEffect
+    certificate: PlanCertificate | None
 
     @classmethod
     def of(cls, plan: KeptPlan) -> PlanAnswer:
@@ -135,6 +181,7 @@ class PlanAnswer(WireModel):
             steps=[PlanStep.of(step) for step in plan.steps],
             verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
             effect=PlanEffect.of(plan.effect),
+            certificate=None if plan.certified is None else PlanCertificate.of(plan.certified),
         )
 
 
@@ -184,12 +231,14 @@ class FrozenBundle(WireModel):
 
 
 class ChurnAnswer(WireModel):
-    """The limits on churn: what shedding has moved within the hour, and returned within the window, in per cent of all
-    load; and what the breaker has stopped.
+    """The limits on churn, in per cent of all load: what shedding has returned within the window, and moved within the
+    hour; what it moved again within two hours, and back within four; and what the breaker has stopped.
     """
 
     thrash_percent: float
     moved_within_hour_percent: float
+    moved_again_percent: float
+    moved_back_percent: float
     shedding_stopped: bool
     shedding_stopped_seconds_left: int
     frozen_bundles: list[FrozenBundle]

@@ -11,6 +11,7 @@ import numpy as np
 
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import Reason
+from loadmanager.core.repeats import NEVER
 from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.sim.result import CompletedMove, FirstReport, Result, StepSeries
 from loadmanager.sim.scenario import Scenario, parse_scenario
@@ -41,7 +42,8 @@ def a_move(
     source: str = "a",
     destination: str = "b",
     *,
-    is_return: bool = False,
+    moved_s: float = NEVER,
+    left_s: float = NEVER,
     share: float = 0.1,
 ) -> CompletedMove:
     return CompletedMove(
@@ -54,7 +56,8 @@ def a_move(
         1e6,
         10,
         is_own=True,
-        is_return=is_return,
+        moved_s=moved_s,
+        left_s=left_s,
     )
 
 
@@ -83,6 +86,7 @@ def a_result(
         moved_load=none,
         unowned=counts if unowned is None else np.array(unowned, dtype=np.int64),
         unowned_load=none,
+        backlog=none,
         reports=counts + 1 if reports is None else np.array(reports, dtype=np.int64),
     )
     known = [FirstReport(at_s, BrokerId(f"{name}:8080"), 1) for name, at_s in (first_reports or {}).items()]
@@ -97,6 +101,7 @@ def a_result(
         placements=0,
         rounds=1,
         unowned_bundle_s=7.0,
+        reconnections=0,
         bundles=4,
         verdicts=dict(verdicts or {}),
     )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.level.calm import noise_of
 from loadmanager.core.level.load import Loads
 from loadmanager.core.load import FloatArray, ResourceWeights
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
@@ -47,7 +46,7 @@ class LevelPlacement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         with np.errstate(all="ignore"):
-            loads = Loads.of(snapshot, self.weights, noise_of(state, snapshot.brokers.ids))
+            loads = Loads.of(snapshot, self.weights)
             usage = _usage_with(loads, candidates, bundle, snapshot, projection)
         best = candidates[usage == usage.min()]
         why = {"usage_percent": 100 * float(usage.min()), "candidates": len(candidates), "equals": len(best)}

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import copy
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 import numpy as np
 import structlog
 
 from loadmanager.core import churn, planner, recency
+from loadmanager.core.certificate.certificate import Certified, certify
 from loadmanager.core.explain import Situation
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -152,6 +153,13 @@ class Desk:
             plan = proposal.within_limits(self.churn.state, under_way).plan
             self.recorder.decided(asked, plan.steps, plan.verdicts, underWay=under_way)
             return plan, snapshot
+
+    async def certify(
+        self, snapshot: Snapshot, steps: Sequence[Assign | Unload], emptied: Collection[BrokerId] = ()
+    ) -> Certified:
+        """How near these steps come, of a plan on that snapshot, to what no plan can beat."""
+        async with self.previews.turn() as worker:
+            return await worker.run(certify, snapshot, self._live.planner, self.state, steps, emptied)
 
     def look(self) -> Situation:
         """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
