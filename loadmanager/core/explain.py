@@ -212,7 +212,7 @@ def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
         thresholds={key: figure for each in verdicts for key, figure in each.why.items() if not key.islower()},
         steps=steps,
         verdicts=verdicts,
-        certificate=verdict_of(certify(restrain(snapshot), settings, situation.state, plan.steps)),
+        certificate=verdict_of(certify(restrain(snapshot), settings, plan.steps)),
         margin=None if steps else _find_margin(situation, broker),
         obstacles=tuple(_verdict_of(each, broker, broker) for each in obstacles),
         is_overloaded=usage > settings.broker_overloaded_threshold_percentage / 100,

@@ -335,7 +335,7 @@ class PlannerSettings:
     )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
-        10,
+        3,
         "Level: relieves brokers that are used this many per cent above the level that all could have.",
         gt=0,
         le=1_000,
@@ -352,6 +352,16 @@ class PlannerSettings:
         "loadBalancerLevelHeadroomPercentage",
         15,
         "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
+    )
+    level_forecast_hours: float = setting(
+        "loadBalancerLevelForecastHours",
+        2,
+        (
+            "Level: goes by what is expected of so many hours to come, of namespaces of which the pipeline learned a"
+            " forecast that proved itself in its back-test. 0: by the present alone."
+        ),
+        ge=0,
+        le=168,
     )
     sick_broker_quarantine_enabled: bool = setting(
         "loadBalancerSickBrokerQuarantineEnabled",

@@ -7,15 +7,13 @@ a bound with more choice holds as well. What a plan itself does is always among 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
 from loadmanager.core.certificate.instance import Instance, Rows
 from loadmanager.core.effect import carried_load, total_load
 from loadmanager.core.filters import PlacementQuestion, lasting_brokers, rules_of
-from loadmanager.core.level.calm import noise_of
 from loadmanager.core.level.load import Loads
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.placement import placement_strategy
@@ -24,11 +22,6 @@ from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.restraint import as_if_draining
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import NOBODY, Snapshot
-
-
-def loads_of(snapshot: Snapshot, settings: PlannerSettings, state: Mapping[str, Any]) -> Loads:
-    """What bundles need and brokers use, as Level sees it by what strategies remember, whichever sheds."""
-    return Loads.of(snapshot, settings.resource_weights, noise_of(state.get("Level", {}), snapshot.brokers.ids))
 
 
 def instance_of(
