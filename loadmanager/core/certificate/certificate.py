@@ -6,7 +6,7 @@ found once; the figures follow from columns, plan and proof alone, so whoever ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from loadmanager.core.certificate.finding import find_bounds
 from loadmanager.core.certificate.floor import noise_floor
 from loadmanager.core.certificate.instance import Instance, Rows
 from loadmanager.core.certificate.relief import Relief, Reliefs, find_least_peak
-from loadmanager.core.certificate.taking import instance_of, loads_of, owners_after
-from loadmanager.core.level.load import RESOURCE_NAMES
+from loadmanager.core.certificate.taking import instance_of, owners_after
+from loadmanager.core.level.load import RESOURCE_NAMES, Loads
 from loadmanager.core.load import FloatArray
 from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.settings import PlannerSettings
@@ -86,12 +86,11 @@ class Certified:
 def certify(
     snapshot: Snapshot,
     settings: PlannerSettings,
-    state: Mapping[str, Any],
     steps: Sequence[Assign | Unload],
     emptied: Collection[str] = (),
 ) -> Certified:
     """Of the steps of a plan, made on this snapshot; `emptied` are brokers that it is to leave with nothing."""
-    loads = loads_of(snapshot, settings, state)
+    loads = Loads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)

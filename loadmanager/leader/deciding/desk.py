@@ -142,7 +142,7 @@ class Desk:
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
                 self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
                 self.recorder.remembered({**self.state, **self.churn.state})
-            self.last_round = DecidedRound(snapshot, settings, before, done.plan.steps)
+            self.last_round = DecidedRound(snapshot, settings, done.plan.steps)
             return done.plan
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
@@ -164,12 +164,12 @@ class Desk:
     ) -> Certified:
         """How near these steps come, of a plan on that snapshot, to what no plan can beat."""
         async with self.previews.turn() as worker:
-            return await worker.run(certify, snapshot, self._live.planner, self.state, steps, emptied)
+            return await worker.run(certify, snapshot, self._live.planner, steps, emptied)
 
     async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
         """The cluster as it is now, as if a round had moved nothing, and the last round; their figures are there."""
         async with self.previews.turn() as worker:
-            now, last = DecidedRound(self._new_snapshot(), self._live.planner, self.state, ()), self.last_round
+            now, last = DecidedRound(self._new_snapshot(), self._live.planner, ()), self.last_round
             for work_out in (now.certified, now.reserve, *(() if last is None else (last.certified,))):
                 await worker.run(work_out)
             return now, last
