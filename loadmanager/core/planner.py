@@ -20,8 +20,8 @@ import numpy as np
 
 from loadmanager.core.effect import carried_load
 from loadmanager.core.filters import (
+    Answers,
     PlacementQuestion,
-    allowed_brokers,
     find_anti_affinity_refusal,
     find_ban,
     find_isolation_refusal,
@@ -295,6 +295,7 @@ class _Placer:
         self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
         self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
         self.rules = rules_of(settings, self._name)
+        self._answers = Answers(self.rules, snapshot, self.projection, settings)
 
     def place(
         self,
@@ -310,8 +311,10 @@ class _Placer:
         A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say; and
         before all the broker on which an operator pinned the bundle.
         """
-        question = self.ask(name, excluded, non_persistent=non_persistent)
-        allowed, dropped = allowed_brokers(self.rules, question)
+        namespace = namespace_of(name)
+        allowed, dropped = self._answers.allowed(
+            namespace, excluded, non_persistent=non_persistent, is_homeless=excluded is None
+        )
         pin, not_kept = find_pin(self.snapshot, name, allowed)
         destination = self._find_destination(name) if destination is None else destination
         if pin is not None:
@@ -319,10 +322,12 @@ class _Placer:
         elif destination is not None and allowed[destination]:
             placement = self._place_as_decided(destination, allowed, bundle)
         else:
+            question = self._answers.question(namespace, excluded, non_persistent=non_persistent)
             placement, figures = self._choose(allowed, question, bundle)
             dropped = {**figures, **dropped}
         self._remember(name, placement)
-        return replace(placement, why={**placement.why, **dropped, **not_kept})
+        more = {**dropped, **not_kept}
+        return replace(placement, why={**placement.why, **more}) if more else placement
 
     def _choose(
         self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
@@ -398,15 +403,8 @@ class _Placer:
         return find_anti_affinity_refusal(self.rules, self.ask(name, source))
 
     def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
-        namespace = namespace_of(name)
-        return PlacementQuestion(
-            namespace,
-            non_persistent,
-            self.snapshot,
-            self.projection,
-            self.settings,
-            excluded,
-            is_homeless=excluded is None,
+        return self._answers.question(
+            namespace_of(name), excluded, non_persistent=non_persistent, is_homeless=excluded is None
         )
 
     def _is_overloaded(self, broker: int) -> bool:
