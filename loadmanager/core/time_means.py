@@ -90,14 +90,14 @@ class TimeMeans:
     def reported(self, load: FloatArray, at_s: float, samples: npt.NDArray[np.int16]) -> TimeMeans:
         """The means after these loads (n, 4) were reported; `samples` (n,) reports had been before."""
         now_s = seconds_of(at_s)
-        load, silent_s, jump = as_amounts(load).astype(np.float32), self._silent_s(now_s), self._jump()
+        last, silent_s, jump = as_amounts(load).astype(np.float32), self._silent_s(now_s), self._jump()
         mean = self._after(silent_s, jump).astype(np.float32)
-        off, least = _off(load, mean), self._least_jump()
+        off, least = _off(last, mean), self._least_jump()
         begins = (np.abs(off) > least) & (off * jump > 0) & (silent_s < STOOD_S) | (samples == 0)
-        mean[begins] = load[begins]
+        mean[begins] = last[begins]
         weight = np.where(samples > 0, 1 / np.clip(samples, 1, _SAMPLES), 0.0)
         sigma = np.sqrt(self.sigma**2 * (1 - weight) + np.minimum(np.abs(off), least) ** 2 * weight)
-        return TimeMeans(mean, load, np.full_like(self.reported_s, now_s), sigma.astype(np.float32))
+        return TimeMeans(mean, last, np.full_like(self.reported_s, now_s), sigma.astype(np.float32))
 
     def _after(self, silent_s: FloatArray, jump: Float32Array) -> FloatArray:
         """The means (n, 4) after so much silence (n,), when the last reports were so far off that it may be a jump."""

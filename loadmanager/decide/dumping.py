@@ -200,18 +200,18 @@ async def _time_averages(store: Reader, collected: Collected) -> None:
 
 
 def _history(averages: BundleAverages) -> dict[str, Any]:
+    by_time = averages.time_mean
     return {
-        "shortTermData": _message_averages(averages.short, averages.short_samples, 10),
-        "longTermData": _message_averages(averages.long, averages.long_samples, 1000),
+        "shortTermData": {"maxSamples": 10, "numSamples": averages.short_samples, **_load(averages.short)},
+        "longTermData": {"maxSamples": 1000, "numSamples": averages.long_samples, **_load(averages.long)},
         "topics": averages.topics,
+        **({} if by_time is None else {"timeMean": {**_load(by_time.load), "sigma": by_time.sigma}}),
     }
 
 
-def _message_averages(mean: FloatArray, samples: int, most: int) -> dict[str, float]:
-    rate_in, rate_out, throughput_in, throughput_out = mean.tolist()
+def _load(load: FloatArray) -> dict[str, float]:
+    rate_in, rate_out, throughput_in, throughput_out = load.tolist()
     return {
-        "maxSamples": most,
-        "numSamples": samples,
         "msgThroughputIn": throughput_in,
         "msgThroughputOut": throughput_out,
         "msgRateIn": rate_in,

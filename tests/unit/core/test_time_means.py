@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -164,9 +164,8 @@ def test_the_same_reports_make_the_same_means_together_or_one_by_one_whoever_loo
 
 # What was written down
 
-KNOWN = BundleAverages(
-    *(np.array(throughput(100.0)) for _ in range(2)), 5, 5, 0, TimeMean(np.array(throughput(80.0)), 0.3)
-)
+SHORT = averages(throughput(100.0))
+KNOWN = BundleAverages(SHORT.short, SHORT.long, 5, 5, 0, TimeMean(np.array(throughput(80.0)), 0.3))
 SAID = report({X: throughput(100.0), Y: throughput(100.0)}, last_update_ms=round(1000 * T0))
 AFTER_S = 600.0
 GONE_ON = 100 - 20 * math.exp(-AFTER_S / TAU_S)
@@ -214,7 +213,7 @@ HALVES = ["t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"]
 WHOLE = "t/ns/0x00000000_0xffffffff"
 
 
-def reshaped(before: dict[str, Reports], after: list[str]) -> ClusterModel:
+def reshaped(before: Mapping[str, Reports], after: list[str]) -> ClusterModel:
     """The bundles of a namespace were reported, then others took their place."""
     model = ClusterModel()
     model.set_namespace("t/ns", list(before), [FREE] * len(before))
