@@ -19,6 +19,8 @@ SHORT = {
 }
 AS_GOOD = 0.01
 """Differences of the imbalance up to this one mean nothing."""
+NOTHING = 0.005
+"""Of all load: less is shown as 0 %."""
 _DIGITS = 4
 
 
@@ -108,7 +110,7 @@ class Tables:
                 self._table("scenario | bound | at rest", [self._imbalances(each) for each in self._scenarios]),
                 "Load moved, in per cent of all load:",
                 self._table("scenario", self._rows(lambda runs: percent(run.moved for run in runs))),
-                "Of that, load moved again within two hours. Scenarios without any are left out:",
+                "Of that, load moved again within two hours; scenarios are left out where none was:",
                 self._table(
                     "scenario", self._rows(lambda runs: percent(run.again for run in runs), lambda run: run.again)
                 ),
@@ -131,7 +133,7 @@ class Tables:
         return [
             [scenario, *(cell(self._of(scenario, strategy)) for strategy in self._strategies)]
             for scenario in self._scenarios
-            if counts is None or any(counts(run) for each in self._strategies for run in self._of(scenario, each))
+            if counts is None or any(counts(run) >= NOTHING for each in self._strategies for run in self._of(scenario, each))
         ]
 
     def _of(self, scenario: str, strategy: str) -> list[Figures]:

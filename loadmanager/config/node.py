@@ -104,6 +104,7 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
     load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
     load_balancer_sick_broker_minutes: Finite = _planned("sick_broker_minutes")
+    load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
     load_balancer_avg_shedder_low_threshold: int = _planned("avg_shedder_low_threshold")
     load_balancer_avg_shedder_high_threshold: int = _planned("avg_shedder_high_threshold")
     load_balancer_avg_shedder_hit_count_low_threshold: int = _planned("avg_shedder_hit_count_low_threshold")

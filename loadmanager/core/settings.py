@@ -353,6 +353,16 @@ class PlannerSettings:
         15,
         "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
     )
+    level_forecast_hours: float = setting(
+        "loadBalancerLevelForecastHours",
+        2,
+        (
+            "Level: goes by what is expected of so many hours to come, of namespaces of which the pipeline learned a"
+            " forecast that proved itself in its back-test. 0: by the present alone."
+        ),
+        ge=0,
+        le=168,
+    )
     sick_broker_quarantine_enabled: bool = setting(
         "loadBalancerSickBrokerQuarantineEnabled",
         True,

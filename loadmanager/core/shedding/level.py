@@ -118,7 +118,7 @@ class Level:
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
-        loads = Loads.of(snapshot, self.settings.resource_weights)
+        loads = Loads.of(snapshot, self.settings)
         hottest = int(np.argmax(loads.usage[broker]))
         trigger = float(self.bands.trigger(_noise(snapshot, loads, state))[broker])
 
@@ -153,9 +153,7 @@ class _Round:
         self._snapshot = snapshot
         self._now_s = snapshot.taken_at_s
         memory, registrations = Memory.of(state), snapshot.brokers.registrations
-        self._loads = _reachable(
-            Loads.of(snapshot, settings.resource_weights), memory.resting(registrations, self._now_s)
-        )
+        self._loads = _reachable(Loads.of(snapshot, settings), memory.resting(registrations, self._now_s))
         self._heat = self._loads.heat()
         self._noise = _noise(snapshot, self._loads, state)
         self._excess = self._heat - bands.trigger(self._noise)

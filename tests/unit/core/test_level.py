@@ -107,7 +107,7 @@ def test_what_nobody_uses_or_carries_has_no_price() -> None:
 
 
 def loads_of(given: Snapshot, weights: ResourceWeights = SETTINGS.resource_weights) -> Loads:
-    return Loads.of(given, weights)
+    return Loads.of(given, replace(SETTINGS, resource_weights=weights))
 
 
 def test_heat_is_usage_over_the_level_of_all_that_brokers_have() -> None:

@@ -6,6 +6,7 @@ from support.nodes import a_leader
 from support.registrations import a_record
 from support.waiting import eventually
 
+from loadmanager.core.names import BrokerId
 from loadmanager.wire.broker_data import HealthData
 
 HEALTH = "/loadbalance/v1/brokers/health"
@@ -42,7 +43,9 @@ async def test_each_broker_says_how_it_serves_and_a_sick_one_is_given_nothing() 
             assert verdict.why["broker_sick"] == 1
 
         await cluster.brokers["b2:8080"].report({**a_record("b2:8080"), "health": WELL})
-        await eventually(lambda: node.node.view.brokers["b2:8080"].record.get("health") == WELL, what="it says so")
+        await eventually(
+            lambda: node.node.view.brokers[BrokerId("b2:8080")].record.get("health") == WELL, what="it says so"
+        )
         await node.node.desk.shed()
         assert not any(each["isSick"] for each in (await node.get(HEALTH)).json())
 

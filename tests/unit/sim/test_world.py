@@ -384,7 +384,7 @@ def test_a_sick_broker_serves_less_says_so_and_gets_well_at_its_time_or_by_a_res
 
     def observe(_: Progress) -> None:
         scene = made._scene
-        carried = scene.fleet.carried(scene.table, scene.loads)
+        carried = scene.fleet.carried(scene.table, scene.loads, np.zeros(len(scene.fleet)))
         loads.append(float(scene.fleet.served(carried, scene.agenda.now_s).load[0, 2]))
 
     made.run(1200.0, 10.0, observe)
