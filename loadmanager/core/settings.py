@@ -376,6 +376,14 @@ class PlannerSettings:
         3,
         "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
     )
+    level_move_costs: frozenset[str] = setting(
+        "loadBalancerLevelMoveCosts",
+        frozenset(),
+        (
+            "Level: how many times the usual a move of a bundle costs, by namespace: shop/cache=5 for one whose"
+            " consumers lose a cache, 0.5 for one that nobody minds."
+        ),
+    )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",
         50,

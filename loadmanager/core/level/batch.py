@@ -1,8 +1,8 @@
 """The many moves that need no care, made together: peel what is too much off hot brokers, and refill the others.
 
-The goal is the lowest heat for which the budget is enough. Nobody is brought above it. A bundle that nobody takes
-within it stays, and others leave in its place. What is limited one by one is left to the careful search, and so are
-brokers that only an exchange helps.
+Hot brokers are brought down to the lowest heat for which the budget is enough; nobody is brought above the target. A
+bundle that nobody takes within it stays, and others leave in its place. What is limited one by one is left to the
+careful search, and so are brokers that only an exchange helps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def move_many(draft: Draft) -> float:
     goal = draft.target
     for _ in range(_TRIES):
         goal, rows = _affordable(draft, goal, may_leave)
-        destinations = refill(draft, rows, goal)
+        destinations = refill(draft, rows)
         taken = (destinations >= 0) & (destinations != draft.at[rows])
         draft.move_all(rows[taken], destinations[taken])
         may_leave[rows] = False

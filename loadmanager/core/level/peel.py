@@ -39,7 +39,7 @@ class _Peel:
         number = np.full(len(draft.heat), -1, dtype=np.intp)
         number[hot] = np.arange(len(hot))
         rows = np.flatnonzero(may_leave & (number[draft.at] >= 0) & (draft.at >= 0))
-        rows = rows[(task.loads.need[rows] <= _room(draft, goal)).all(axis=1)]
+        rows = rows[(task.loads.need[rows] <= _room(draft)).all(axis=1)]
         self.rows, self.of = rows, number[draft.at[rows]]
         self.size = task.loads.need[rows] * draft.per_need[hot][self.of]
         self.cost = task.cost[rows]
@@ -102,7 +102,9 @@ class _Peel:
         return np.asarray(((self.part * gain).sum(axis=1) >= self.least * cost)[self.of[those]])
 
 
-def _room(draft: Draft, goal: float) -> FloatArray:
-    """(R,): the largest need that some broker may be given without being hotter than the goal."""
-    room = np.divide(goal - draft.heat, draft.per_need, out=np.full_like(draft.heat, np.inf), where=draft.per_need > 0)
+def _room(draft: Draft) -> FloatArray:
+    """(R,): the largest need that some broker may be given without being hotter than the target."""
+    room = np.divide(
+        draft.target - draft.heat, draft.per_need, out=np.full_like(draft.heat, np.inf), where=draft.per_need > 0
+    )
     return np.asarray(room[draft.task.takers].max(axis=0, initial=0.0))

@@ -1,10 +1,10 @@
 """Where the bundles go that leave hot brokers: the largest first, to where a convex potential grows least with them.
 
-The potential of a broker is the sum over its resources of exp(40 (heat - goal)): what is nearly full becomes dear, so a
-bundle goes where its needs are what others need less. Those that few brokers may own go first. The heaviest are weighed
-against all brokers, one after the other. The light ones go together: the coldest brokers are dealt to them like cards,
-so that each is weighed against as many of its own, from the coldest to the warmest, and no two meet. Whoever would get
-none of these within the goal is weighed against all.
+The potential of a broker is the sum over its resources of exp(40 (heat - target)): what is nearly full becomes dear, so
+a bundle goes where its needs are what others need less. Those that few brokers may own go first. The heaviest are
+weighed against all brokers, one after the other. The light ones go together: the coldest brokers are dealt to them like
+cards, so that each is weighed against as many of its own, from the coldest to the warmest, and no two meet. Whoever
+would get none of these within the target is weighed against all.
 """
 
 from __future__ import annotations
@@ -23,28 +23,28 @@ _HAND = 64
 _NOT = 1e30
 
 
-def refill(draft: Draft, rows: Rows, goal: float) -> Rows:
-    """A broker (n,) for each of the bundles, `NOBODY` where it would be above the goal, a heat, with it."""
-    return _Refill(draft, rows, goal).run()
+def refill(draft: Draft, rows: Rows) -> Rows:
+    """A broker (n,) for each of the bundles, `NOBODY` where it would be above the target with it."""
+    return _Refill(draft, rows).run()
 
 
 class _Refill:
-    """As a broker's last resource counts how many topics it may still be given: the goal, when there are none left.
+    """As a broker's last resource counts how many topics it may still be given: the target, when there are none left.
 
     `heat` (R + 1, M) is without the bundles that are not placed, `steep` (R + 1, M) the potential; `need` (n, R + 1).
     """
 
-    def __init__(self, draft: Draft, rows: Rows, goal: float) -> None:
+    def __init__(self, draft: Draft, rows: Rows) -> None:
         task = draft.task
         brokers = len(draft.heat)
         need = task.loads.need[rows]
         heat = draft.heat.copy()
         for column, each in enumerate(need.T):
             heat[:, column] -= np.bincount(draft.at[rows], each, brokers) * draft.per_need[:, column]
-        self.goal = goal
+        self.target = draft.target
         self.need = np.column_stack([need, task.topics[rows]])
         self.heat = np.vstack([heat.T, np.zeros(brokers)])
-        self.per_need = np.vstack([draft.per_need.T, goal / np.maximum(draft.topics_left, 1)])
+        self.per_need = np.vstack([draft.per_need.T, draft.target / np.maximum(draft.topics_left, 1)])
         self.steep = self._potential(self.heat)
         self.takers = task.takers & (draft.topics_left > 0)
         self.owners, self.classes = task.owners, task.classes[rows]
@@ -67,7 +67,7 @@ class _Refill:
         return self.destination
 
     def _potential(self, heat: FloatArray) -> FloatArray:
-        return np.asarray(np.exp(_STEEPNESS * np.minimum(heat - self.goal, 1.0)))
+        return np.asarray(np.exp(_STEEPNESS * np.minimum(heat - self.target, 1.0)))
 
     def _put(self, bundles: Rows, brokers: Rows, heat: FloatArray) -> None:
         self.destination[bundles] = brokers
@@ -75,11 +75,11 @@ class _Refill:
         self.steep[:, brokers] = self._potential(heat)
 
     def _place(self, bundle: int, may_own: BoolArray) -> None:
-        """To the best of all brokers, if one stays within the goal."""
+        """To the best of all brokers, if one stays within the target."""
         more = self.need[bundle][:, None] * self.per_need
         heat = self.heat + more
         dearer = (np.expm1(_STEEPNESS * more) * self.steep).sum(axis=0)
-        dearer[~may_own | (heat.max(axis=0) > self.goal)] = _NOT
+        dearer[~may_own | (heat.max(axis=0) > self.target)] = _NOT
         best = int(dearer.argmin())
         if dearer[best] < _NOT:
             self._put(np.array([bundle]), np.array([best]), heat[:, best][:, None])
@@ -89,7 +89,7 @@ class _Refill:
         without: list[int] = []
         while len(bundles):
             hottest = self.heat[:, brokers].max(axis=0)
-            room = brokers[hottest < self.goal - ROUNDING]
+            room = brokers[hottest < self.target - ROUNDING]
             hands = min(len(room) // _HAND, len(bundles))
             if not hands:
                 break
@@ -99,7 +99,7 @@ class _Refill:
             more = self.need[now].T[:, :, None] * self.per_need[:, hand]
             heat = self.heat[:, hand] + more
             dearer = (np.expm1(_STEEPNESS * more) * self.steep[:, hand]).sum(axis=0)
-            dearer[heat.max(axis=0) > self.goal] = _NOT
+            dearer[heat.max(axis=0) > self.target] = _NOT
             best, those = dearer.argmin(axis=1), np.arange(hands)
             found = those[dearer[those, best] < _NOT]
             without += now[dearer[those, best] >= _NOT].tolist()

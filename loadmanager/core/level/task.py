@@ -93,8 +93,8 @@ class Draft:
         self.moved = 0.0
 
     def _reach(self) -> float:
-        """The heat at which load would stand if that of givers and takers could be poured over them all."""
-        those = self.task.givers | self.task.takers
+        """The heat at which load would stand that could be poured over takers, and givers that are above the target."""
+        those = self.task.takers | (self.task.givers & (self.hottest() > self.task.target))
         size = self.part[those].sum(axis=0)
         amount = (self.heat[those] * self.part[those]).sum(axis=0)
         return float(np.divide(amount, size, out=np.zeros_like(amount), where=size > 0).max(initial=0.0))
