@@ -335,20 +335,17 @@ class Answers:
             namespace, non_persistent, self._snapshot, self._projection, self._settings, excluded, is_homeless
         )
 
-    def allowed(
-        self, namespace: str, excluded: int | None, *, non_persistent: bool = False, is_homeless: bool = False
-    ) -> tuple[BoolArray, Mapping[str, Figure]]:
-        """As `allowed_brokers`; the mask is to be read."""
+    def allowed(self, question: PlacementQuestion) -> tuple[BoolArray, Mapping[str, Figure]]:
+        """As `allowed_brokers`, of one of these questions; the mask is to be read."""
         policies = self._snapshot.policies
-        question = self.question(namespace, excluded, non_persistent=non_persistent, is_homeless=is_homeless)
-        if policies.find_group(namespace) is not None:
+        if policies.find_group(question.namespace) is not None:
             return allowed_brokers(self._rules, question)
         if self._projection.topics_moved >= self._until:
             self._known.clear()
             distance = np.abs(expected_topics(question) - self._settings.broker_max_topics)
             self._until = self._projection.topics_moved + int(distance.min(initial=np.iinfo(np.int64).max))
-        policy = policies.find_policy(namespace)
-        key = policy and policy.name, excluded, non_persistent, is_homeless
+        policy = policies.find_policy(question.namespace)
+        key = policy and policy.name, question.excluded, question.non_persistent, question.is_homeless
         if key not in self._known:
             self._known[key] = allowed_brokers(self._rules, question)
         return self._known[key]

@@ -311,10 +311,8 @@ class _Placer:
         A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say; and
         before all the broker on which an operator pinned the bundle.
         """
-        namespace = namespace_of(name)
-        allowed, dropped = self._answers.allowed(
-            namespace, excluded, non_persistent=non_persistent, is_homeless=excluded is None
-        )
+        question = self.ask(name, excluded, non_persistent=non_persistent)
+        allowed, dropped = self._answers.allowed(question)
         pin, not_kept = find_pin(self.snapshot, name, allowed)
         destination = self._find_destination(name) if destination is None else destination
         if pin is not None:
@@ -322,7 +320,6 @@ class _Placer:
         elif destination is not None and allowed[destination]:
             placement = self._place_as_decided(destination, allowed, bundle)
         else:
-            question = self._answers.question(namespace, excluded, non_persistent=non_persistent)
             placement, figures = self._choose(allowed, question, bundle)
             dropped = {**figures, **dropped}
         self._remember(name, placement)

@@ -25,7 +25,7 @@ def move_many(draft: Draft) -> float:
     """Make the moves; the goal, a heat. Those that none is made for are left as they are."""
     task = draft.task
     may_leave = task.movable & ~task.limited
-    goal = draft.target
+    goal = draft.task.target
     for _ in range(_TRIES):
         goal, rows = _affordable(draft, goal, may_leave)
         destinations = refill(draft, rows)
@@ -58,7 +58,7 @@ def _above(draft: Draft, goal: float) -> float:
 
 def _goal_for(draft: Draft, above: float) -> float:
     """The lowest heat above which is no more than this."""
-    low, high = draft.target, float(draft.hottest().max(initial=draft.target))
+    low, high = draft.task.target, float(draft.hottest().max(initial=draft.task.target))
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
         low, high = (low, middle) if _above(draft, middle) <= above else (middle, high)

@@ -41,10 +41,10 @@ class _Refill:
         heat = draft.heat.copy()
         for column, each in enumerate(need.T):
             heat[:, column] -= np.bincount(draft.at[rows], each, brokers) * draft.per_need[:, column]
-        self.target = draft.target
+        self.target = draft.task.target
         self.need = np.column_stack([need, task.topics[rows]])
         self.heat = np.vstack([heat.T, np.zeros(brokers)])
-        self.per_need = np.vstack([draft.per_need.T, draft.target / np.maximum(draft.topics_left, 1)])
+        self.per_need = np.vstack([draft.per_need.T, draft.task.target / np.maximum(draft.topics_left, 1)])
         self.steep = self._potential(self.heat)
         self.takers = task.takers & (draft.topics_left > 0)
         self.owners, self.classes = task.owners, task.classes[rows]

@@ -87,17 +87,9 @@ class Draft:
         self.task = task
         self.heat, self.per_need = loads.usage / loads.level, loads.per_need / loads.level
         self.part = part_of(loads.per_need)
-        self.target = task.target * max(1.0, self._reach())
         self.at: Rows = task.assigned.astype(np.intp)
         self.topics_left = task.topics_left.copy()
         self.moved = 0.0
-
-    def _reach(self) -> float:
-        """The heat at which load would stand that could be poured over takers, and givers that are above the target."""
-        those = self.task.takers | (self.task.givers & (self.hottest() > self.task.target))
-        size = self.part[those].sum(axis=0)
-        amount = (self.heat[those] * self.part[those]).sum(axis=0)
-        return float(np.divide(amount, size, out=np.zeros_like(amount), where=size > 0).max(initial=0.0))
 
     def hottest(self) -> FloatArray:
         """(M,): the heat of the most used resource of each broker."""

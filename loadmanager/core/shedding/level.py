@@ -176,7 +176,10 @@ class _Round:
         forced, task = find_forced(self._forced_task())
         found, reason = self._search(task, forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
-        verdicts = tuple(self._judge(row, moves, found) for row in range(len(self._seen)))
+        given: dict[int, list[LevelReason]] = {}
+        for move, why in moves:
+            given.setdefault(move.source, []).append(why)
+        verdicts = tuple(self._judge(row, given.get(row, []), found) for row in range(len(self._seen)))
         share = found.share + self._budget - task.budget
         memory = self._remembering([move for move, _ in moves], share, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
@@ -253,14 +256,14 @@ class _Round:
         relieved = {ids[move.source] for move in moves if is_calm[move.source]}
         return self._memory.after_moves(share, put, relieved, self._now_s)
 
-    def _judge(self, broker: int, moves: list[tuple[Move, LevelReason]], found: Found) -> Verdict:
+    def _judge(self, broker: int, given: list[LevelReason], found: Found) -> Verdict:
+        """`given` is why each bundle that leaves the broker does."""
         name = self._snapshot.brokers.ids[broker]
-        own = [reason for move, reason in moves if move.source == broker]
         why = self._why(broker)
-        if own:
-            why |= {"bundles_taken": len(own), "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
+        if given:
+            why |= {"bundles_taken": len(given), "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
             why["cold"] = int(np.count_nonzero(self._cold))
-            return Verdict(name, own[-1], acted=True, why=why)
+            return Verdict(name, given[-1], acted=True, why=why)
         reason, more = self._why_nothing(broker, found)
         return Verdict(name, reason, acted=False, why={**why, **more})
 

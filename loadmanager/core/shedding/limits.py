@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from loadmanager.core.filters import Answers, everyone, find_anti_affinity_refusal, keep_isolated, rules_of, topics_left
+from loadmanager.core.filters import (
+    Answers,
+    PlacementQuestion,
+    everyone,
+    find_anti_affinity_refusal,
+    keep_isolated,
+    rules_of,
+    topics_left,
+)
 from loadmanager.core.level.task import Move
 from loadmanager.core.load import BoolArray, IntArray
 from loadmanager.core.placement.base import Projection
@@ -26,7 +34,9 @@ class Limits:
         self._projection = Projection(snapshot)
         self._answers = Answers(self._rules, snapshot, self._projection, settings)
         self._untold: list[Move] = []
-        of_namespace, self.owners = self._classes()
+        of_namespace, self._questions = self._kinds()
+        owners = [self._answers.allowed(question)[0] for question in self._questions]
+        self.owners = np.array(owners, dtype=bool).reshape(len(owners), len(snapshot.brokers))
         groups = snapshot.policies.anti_affinity_groups
         self.classes = of_namespace[bundles.namespace]
         self.limited = np.array([name in groups for name in bundles.namespaces], dtype=bool)[bundles.namespace]
@@ -41,13 +51,12 @@ class Limits:
         return ~np.array(excluded, dtype=bool)[bundles.namespace]
 
     def misplaced(self) -> BoolArray:
-        """(N,): the bundles on brokers that the isolation policies do not allow them."""
-        bundles = self._snapshot.bundles
+        """(N,): the bundles on brokers that no isolation policy allows them."""
+        assigned = self._snapshot.bundles.assigned
         if not self._snapshot.policies.isolation:
-            return np.zeros(len(bundles), dtype=bool)
-        questions = [self._answers.question(namespace, None) for namespace in bundles.namespaces]
-        allowed = np.array([keep_isolated(everyone(question), question) for question in questions])
-        return np.asarray((bundles.assigned >= 0) & ~allowed[bundles.namespace, bundles.assigned])
+            return np.zeros(len(assigned), dtype=bool)
+        allowed = np.stack([keep_isolated(everyone(question), question) for question in self._questions])
+        return np.asarray((assigned >= 0) & ~allowed[self.classes, assigned])
 
     def may_move(self, moves: tuple[Move, ...]) -> bool:
         """Whether each of the moves may be made, after those that were."""
@@ -61,10 +70,10 @@ class Limits:
         if not self.limited[move.bundle] and self._left[move.destination] >= self.topics[move.bundle]:
             return bool(self.owners[self.classes[move.bundle], move.destination])
         self._tell()
-        namespace = self._namespace_of(move)
-        if find_anti_affinity_refusal(self._rules, self._answers.question(namespace, move.source)) is not None:
+        question = self._answers.question(self._namespace_of(move), move.source)
+        if find_anti_affinity_refusal(self._rules, question) is not None:
             return False
-        return bool(self._answers.allowed(namespace, move.source)[0][move.destination])
+        return bool(self._answers.allowed(question)[0][move.destination])
 
     def _tell(self) -> None:
         """Have the projection know what was made: it is asked only now."""
@@ -76,18 +85,17 @@ class Limits:
         bundles = self._snapshot.bundles
         return bundles.namespaces[int(bundles.namespace[move.bundle])]
 
-    def _classes(self) -> tuple[IntArray, BoolArray]:
-        """The class of each namespace, and who may own the bundles of each class (K, M)."""
+    def _kinds(self) -> tuple[IntArray, list[PlacementQuestion]]:
+        """The class of each namespace, and the question after the bundles of each class."""
         policies = self._snapshot.policies
         known: dict[tuple[str | None, str | None], int] = {}
-        owners: list[BoolArray] = []
+        questions: list[PlacementQuestion] = []
         classes = []
         for namespace in self._snapshot.bundles.namespaces:
             policy = policies.find_policy(namespace)
             kind = policy.name if policy else None, policies.find_group(namespace)
             if kind not in known:
-                known[kind] = len(owners)
-                owners.append(self._answers.allowed(namespace, None)[0])
+                known[kind] = len(questions)
+                questions.append(self._answers.question(namespace, None))
             classes.append(known[kind])
-        shape = len(owners), len(self._snapshot.brokers)
-        return np.array(classes, dtype=np.int64), np.array(owners, dtype=bool).reshape(shape)
+        return np.array(classes, dtype=np.int64), questions

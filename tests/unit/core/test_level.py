@@ -13,7 +13,7 @@ from loadmanager.core.controls import Controls
 from loadmanager.core.level.cost import fit_price
 from loadmanager.core.level.load import LEAST_LEVEL, Loads, level_of
 from loadmanager.core.level.score import badness, part_of, score
-from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport, FloatArray, ResourceWeights
+from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport, ResourceWeights
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.placement.level import LevelPlacement, LevelPlacementReason
 from loadmanager.core.plan import Unload
