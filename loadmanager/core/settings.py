@@ -402,6 +402,14 @@ class PlannerSettings:
         "",
         "The broker, host:port, that such bundles are given to; empty: nobody. Exclude it, so that it gets no others.",
     )
+    level_move_costs: frozenset[str] = setting(
+        "loadBalancerLevelMoveCosts",
+        frozenset(),
+        (
+            "Level: how many times the usual a move of a bundle costs, by namespace: shop/cache=5 for one whose"
+            " consumers lose a cache, 0.5 for one that nobody minds."
+        ),
+    )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",
         50,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 from support.builders import MIB, Load, averages, broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.controls import Controls
-from loadmanager.core.level.calm import MUCH, Bands, Memory, noise_of
 from loadmanager.core.level.cost import fit_price
 from loadmanager.core.level.load import LEAST_LEVEL, Loads, level_of
 from loadmanager.core.level.score import badness, part_of, score
@@ -151,66 +149,6 @@ def test_the_score_is_what_is_above_the_target_and_its_square_by_the_size_of_bro
     assert part[:, 0] == pytest.approx([2 / 3, 4 / 3])
     assert not part[:, 1].any()
     assert score(np.array([[3.0, 9.0], [1.0, 9.0]]), part, 1.0) == pytest.approx(4.0)
-
-
-# Calm
-
-BANDS = Bands.of(SETTINGS)
-
-
-def look(memory: Memory, now_s: float, *, hot: bool = False, incarnation: int = 1, off: float = 0.0) -> Memory:
-    registrations = [broker("a", incarnation)]
-    return memory.after_look(registrations, np.array([hot]), np.array([off]), BANDS.calm_s, now_s)
-
-
-def test_a_broker_waits_the_longer_the_less_it_is_too_hot() -> None:
-    assert BANDS.wait_s(BANDS.trigger) == BANDS.calm_s == 300.0
-    assert BANDS.wait_s(1.2) == pytest.approx(150.0)
-    assert BANDS.wait_s(MUCH) == 0.0
-
-
-def test_little_headroom_is_urgent_only_where_others_have_less_load() -> None:
-    heat, used = np.array([1.04, 1.0, 1.2, MUCH]), np.array([0.9, 0.9, 0.5, 0.5])
-    assert BANDS.is_urgent(heat, used).tolist() == [True, False, False, True]
-    assert BANDS.is_hot(heat, used).tolist() == [True, False, True, True]
-
-
-def test_it_is_remembered_since_when_a_broker_is_hot() -> None:
-    first = look(Memory.of({}), NOW_S, hot=True)
-    second = look(first, NOW_S + 60, hot=True)
-    assert second.hot_for_s([broker("a")], NOW_S + 60).tolist() == [60.0]
-    assert np.isnan(look(second, NOW_S + 120).hot_for_s([broker("a")], NOW_S + 120)).all()
-    assert Memory.of(json.loads(json.dumps(second.as_state()))) == second
-
-
-def test_a_broker_that_comes_back_rests_and_a_new_one_does_not() -> None:
-    a = [broker("a")]
-    first = look(Memory.of({}), NOW_S)
-    assert not first.resting(a, NOW_S).any()
-    back = look(first, NOW_S + 60, incarnation=2)
-    assert back.resting(a, NOW_S + 60).all()
-    assert not look(back, NOW_S + 360, incarnation=2).resting(a, NOW_S + 360).any()
-    assert not look(first, NOW_S + 3600, incarnation=2).resting(a, NOW_S + 3600).any(), "it was forgotten"
-
-
-def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
-    memory = look(Memory.of({}), NOW_S)
-    assert (memory.budget(in_need=False), memory.budget(in_need=True)) == (0.1, 0.5)
-    spent = memory.with_moved(0.45, NOW_S).with_moved(0.0, NOW_S)
-    assert spent.budget(in_need=False) == pytest.approx(0.05)
-    assert spent.with_moved(0.2, NOW_S).budget(in_need=False) == 0.0
-    assert look(spent, NOW_S + 3600).budget(in_need=False) == 0.1
-
-
-def test_the_noise_of_a_broker_is_learned_slowly_and_not_from_silence() -> None:
-    memory = Memory.of({})
-    for minute in range(300):
-        memory = look(memory, NOW_S + 60 * minute, off=0.3)
-    (noise,) = noise_of(memory.as_state(), [broker("a").broker])
-    assert noise == pytest.approx(0.3, abs=0.01)
-    assert look(memory, NOW_S + 18_000, off=np.nan).brokers["a:8080"].noise == noise
-    assert look(Memory.of({}), NOW_S, off=9.0).brokers["a:8080"].noise < 0.05
-    assert noise_of({}, ["a:8080"]) == (0.0,)
 
 
 # Shedding
