@@ -266,6 +266,7 @@ def _json(scenario: Scenario, each: Run) -> str:
                 "rounds": result.rounds,
                 "unownedBundleS": result.unowned_bundle_s,
                 "clientsDisturbed": result.clients_disturbed,
+                "reconnections": result.reconnections,
             },
             "seed": result.seed,
             "digest": result.digest(),

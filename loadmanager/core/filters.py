@@ -48,6 +48,7 @@ class PlacementQuestion:
     """The bundle that needs a broker, and what it is asked against.
 
     `non_persistent`: it holds such a topic. `excluded`: the row of a broker that is not wanted: the bundle leaves it.
+    `is_homeless`: nobody has it, so a sick broker may have it where no other may.
     """
 
     namespace: str
@@ -56,6 +57,7 @@ class PlacementQuestion:
     projection: Projection
     settings: PlannerSettings
     excluded: int | None = None
+    is_homeless: bool = False
 
 
 class BrokerFilter(NamedTuple):
@@ -77,6 +79,14 @@ def keep_not_excluded(brokers: BoolArray, question: PlacementQuestion) -> BoolAr
     if not excluded:
         return brokers
     return np.asarray(brokers & ~_which(question.snapshot, "excluded", lambda broker: broker in excluded))
+
+
+def keep_well(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
+    """Those that are not sick."""
+    sick = question.snapshot.doubts.sick
+    if not sick:
+        return brokers
+    return np.asarray(brokers & ~_which(question.snapshot, "sick", lambda broker: broker in sick))
 
 
 def keep_isolated(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
@@ -212,6 +222,9 @@ CONTROLS = (
 )
 """What operators say holds in front of everything: such a broker does not count as a primary one that is there."""
 
+HEALTH = (BrokerFilter(FilterReason.BROKER_SICK, keep_well),)
+"""Comes next, so that the secondary brokers of a policy stand in for a sick primary one."""
+
 _ISOLATION = (
     BrokerFilter(FilterReason.ISOLATION_POLICY, keep_isolated),
     BrokerFilter(FilterReason.PERSISTENCE_DISABLED, keep_serving_domain),
@@ -297,9 +310,26 @@ def apply(
 def allowed_brokers(rules: FilterRules, question: PlacementQuestion) -> tuple[BoolArray, dict[str, Figure]]:
     """The brokers (M,) that may own the bundle, and how many may not, by reason."""
     brokers, by_control = apply(CONTROLS, everyone(question), question)
+    well, by_health = apply(HEALTH, brokers, question)
+    allowed, by_rule = _allowed_by_rules(rules, well, question)
+    if by_health and question.is_homeless and not allowed.any():
+        allowed, by_rule = _allowed_by_rules(rules, brokers, question)
+        return allowed, by_control | by_rule
+    return allowed, by_control | by_health | by_rule
+
+
+def _allowed_by_rules(
+    rules: FilterRules, brokers: BoolArray, question: PlacementQuestion
+) -> tuple[BoolArray, dict[str, Figure]]:
     brokers, by_policy = apply(rules.policies, brokers, question)
     brokers, by_limit = apply(rules.limits, others_than_excluded(brokers, question), question)
-    return brokers, by_control | by_policy | by_limit
+    return brokers, by_policy | by_limit
+
+
+def lasting_brokers(rules: FilterRules, question: PlacementQuestion) -> BoolArray:
+    """The brokers (M,) that may own the bundle as far as that does not depend on who owns what."""
+    of_class = (_CLASS,) if _CLASS in rules.limits else ()
+    return apply((*CONTROLS, *_ISOLATION, *of_class), everyone(question), question)[0]
 
 
 def find_ban(broker: int, question: PlacementQuestion) -> Reason | None:
@@ -356,7 +386,7 @@ def find_anti_affinity_refusal(rules: FilterRules, question: PlacementQuestion) 
     brokers that may own it have equally much of the group, and something. None if it may.
     """
     counts = find_group_counts(question, count_bundles=False)
-    takers, _ = apply(CONTROLS, everyone(question), question)
+    takers, _ = apply((*CONTROLS, *HEALTH), everyone(question), question)
     brokers, _ = apply(rules.policies, takers | ~others_than_excluded(everyone(question), question), question)
     if counts is None or not others_than_excluded(brokers, question).any():
         return None

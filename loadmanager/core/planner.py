@@ -37,7 +37,7 @@ from loadmanager.core.placement.base import Placement, PlacementStrategy, Projec
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
-from loadmanager.core.restraint import doubted, find_freeze, restrain, restrained
+from loadmanager.core.restraint import as_if_draining, doubted, find_freeze, restrain, restrained
 from loadmanager.core.settings import KEYS, PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.shedding.base import Pick
@@ -159,7 +159,7 @@ def plan_drain(
 
     A bundle that no other broker may own stays, with a verdict. Raises `UnknownStrategyError`.
     """
-    placer = _Placer(_as_if_draining(snapshot, brokers), settings, state, rng)
+    placer = _Placer(as_if_draining(snapshot, brokers), settings, state, rng)
     rows = [row for row in map(snapshot.brokers.find_row, sorted(brokers)) if row is not None]
     bundles = snapshot.bundles
     owned = np.flatnonzero(np.isin(bundles.assigned, rows))
@@ -179,16 +179,6 @@ def plan_drain(
     return _plan(snapshot, steps, verdicts), placer.state
 
 
-def _as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
-    """The cluster in which none of these brokers is given anything."""
-    draining = snapshot.controls.draining
-    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
-    if not more:
-        return snapshot
-    controls = replace(snapshot.controls, draining={**draining, **more})
-    return replace(snapshot, controls=controls, _derived={})
-
-
 def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:
     """The way home for pinned bundles that another broker owns; those whose broker may not own them stay, and why."""
     steps: list[Assign | Unload] = []
@@ -200,13 +190,19 @@ def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[st
         source = int(snapshot.bundles.assigned[bundle])
         if source < 0 or source == destination:
             continue
-        refusal = find_move_refusal(snapshot, name, broker, settings)
+        refusal = _find_sickness(snapshot, name, broker) or find_move_refusal(snapshot, name, broker, settings)
         if refusal is not None:
             verdicts.append(refusal)
             continue
         assert destination is not None, "a broker without a row is refused"
         steps.append(_unload(snapshot, name, source, destination, PlacementReason.PINNED_TO_BROKER))
     return _plan(snapshot, steps, verdicts)
+
+
+def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict | None:
+    """Why the bundle is not brought home for now, None unless its broker is sick."""
+    sick = snapshot.doubts.sick.get(broker)
+    return None if sick is None else replace(sick, subject=bundle, why={"broker": broker, **sick.why})
 
 
 def find_move_refusal(
@@ -403,7 +399,15 @@ class _Placer:
 
     def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
         namespace = namespace_of(name)
-        return PlacementQuestion(namespace, non_persistent, self.snapshot, self.projection, self.settings, excluded)
+        return PlacementQuestion(
+            namespace,
+            non_persistent,
+            self.snapshot,
+            self.projection,
+            self.settings,
+            excluded,
+            is_homeless=excluded is None,
+        )
 
     def _is_overloaded(self, broker: int) -> bool:
         usage = usage_per_broker(self.snapshot, self.settings.resource_weights)

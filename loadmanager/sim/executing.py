@@ -36,7 +36,7 @@ from loadmanager.core.repeats import PastMove
 from loadmanager.sim.driving import Driver
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import CompletedMove
-from loadmanager.sim.scene import Scene
+from loadmanager.sim.scene import START_S, Scene
 
 _PAUSE_S = 2.0
 """Before a place for a bundle is looked for that had none."""
@@ -106,30 +106,25 @@ class SimExecutor:
         machine = Moves(lambda: limits, lambda: rules.unload_deadline_s, scene.is_registered)
         self._driver = Driver(scene.agenda, machine, self._do)
         self._on_end: dict[UnderWay, Callable[[Outcome], None]] = {}
+        self._of_round: set[UnderWay] = set()
         self.moves: list[CompletedMove] = []
 
-    def execute_all(self, steps: Sequence[Unload], on_end: Callable[[], None]) -> None:
-        """Carry out the steps in their order as far as the limits allow; `on_end` is called after the last one."""
-        left = len(steps)
-        if not left:
-            on_end()
-            return
+    def begin_round(self, steps: Sequence[Unload]) -> None:
+        """Carry out the steps of a round in their order as far as the limits allow."""
+        self._of_round = {self.execute(step, lambda _: None) for step in steps}
 
-        def ended(_: Outcome) -> None:
-            nonlocal left
-            left -= 1
-            if not left:
-                on_end()
+    def call_off_round(self) -> None:
+        """Begin no further step of the last round; what has begun is seen through."""
+        self._driver.step(CallOff(self._of_round.__contains__, "called off before it began"))
+        self._of_round = set()
 
-        for step in steps:
-            self.execute(step, ended)
-
-    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> None:
+    def execute(self, step: Unload, on_end: Callable[[Outcome], None]) -> UnderWay:
         """Carry out one step; `on_end` is told what became of it."""
         check = Expected(step.source).check
         move = UnderWay(step.bundle, step.source, step.destination, step.reason.value, check)
         self._on_end[move] = on_end
         self._driver.step(Want(move))
+        return move
 
     def withdraw(self, bundle: str) -> None:
         """Call the unload of a bundle off if it still waits for its turn."""
@@ -194,6 +189,6 @@ class SimExecutor:
             load,
             int(loads.sessions[row]),
             noted.is_own,
-            noted.moved_s,
-            noted.left_s,
+            noted.moved_s - START_S,
+            noted.left_s - START_S,
         )

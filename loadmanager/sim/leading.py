@@ -91,6 +91,7 @@ class Leader:
         """Of this very moment: which bundles moved recently depends on the time."""
         scene, settings = self._scene, self._scene.settings
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
-        scene.model.set_doubts(scene.gate.doubts(scene.now_s, age_s, weights))
+        patience_s = settings.sick_broker_patience_s
+        scene.model.set_doubts(scene.gate.doubts(scene.now_s, age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()

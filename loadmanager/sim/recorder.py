@@ -38,6 +38,7 @@ class StepRecorder:
                 "moved_load": sum((move.load for move in new), 0.0),
                 "unowned": scene.unowned,
                 "unowned_load": float(load[~served].sum()),
+                "backlog": scene.backlog(),
                 "reports": reports,
             }
         )
@@ -64,6 +65,7 @@ class StepRecorder:
             moved_load=floats("moved_load"),
             unowned=counts("unowned"),
             unowned_load=floats("unowned_load"),
+            backlog=floats("backlog"),
             reports=counts("reports"),
         )
 

@@ -25,7 +25,7 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.effect import share_of
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.inheritance import PartLoad
-from loadmanager.core.load import BrokerReport, BundleAverages
+from loadmanager.core.load import BrokerReport, BundleAverages, TimeMean
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.planner import State
@@ -250,8 +250,15 @@ class Replay:
         )
 
     def _seed(self, name: str, body: Sequence[Any], _: Item) -> None:
-        short, long, *counts = body
-        averages = BundleAverages(np.array(short, dtype=np.float64), np.array(long, dtype=np.float64), *counts)
+        short, long, short_samples, long_samples, topics, *by_time = body  # without it in an older history
+        averages = BundleAverages(
+            np.array(short, dtype=np.float64),
+            np.array(long, dtype=np.float64),
+            short_samples,
+            long_samples,
+            topics,
+            TimeMean(np.array(by_time[0], dtype=np.float64), by_time[1]) if by_time else None,
+        )
         self._known.seed_bundle(name, averages)
 
     def _configure(self, settings_id: str, body: Mapping[str, str], _: Item) -> None:

@@ -59,15 +59,17 @@ class FirstReport:
 class StepSeries:
     """Columns (T,) with a row per step, taken when the step begins, before anything is decided in it.
 
-    The level is where all brokers' usage by load would stand if all load, of unowned bundles too, were poured over them
-    by capacity; it is that of the resource of which most is needed, and what an idle broker uses does not count.
-    `imbalance` is the usage by load of the busiest broker divided by the level: 1 is perfect, and what an idle fleet
-    has. `lower_bound` is the imbalance that no distribution of the bundles as they are can beat, not a number where it
-    was not worked out. `worst_usage` is the highest usage of a broker, idle usage included, as a fraction of its
-    capacity: above 1 when more is asked of it than it has. Resources without weight in the settings do not count.
+    The level is where all brokers' usage by load would stand if what they serve were poured over them by capacity; it
+    is that of the resource of which most is needed, and what an idle broker uses does not count. `imbalance` is the
+    usage by load of the busiest broker divided by the level: 1 is perfect, and what an idle fleet has. `lower_bound` is
+    the imbalance that no distribution of the bundles as they are can beat, not a number where it was not worked out.
+    `worst_usage` is the highest usage of a broker, idle usage included, as a fraction of its capacity: above 1 when
+    more is asked of it than it has. Resources without weight in the settings do not count, nor does what clients send
+    late: that goes where there is room, and shows in `backlog` and in reports.
 
     `brokers` serve. `moves` and `moved_load` (bytes/s), `reports`: done since the step before. `unowned` are the
-    bundles that nobody serves, `unowned_load` what clients would send and receive there.
+    bundles that nobody serves, `unowned_load` what clients would send and receive there: it is a part of `load`, and of
+    no other figure. `backlog` (bytes) is what clients have not sent for want of an owner, and will.
     """
 
     t_s: FloatArray
@@ -81,6 +83,7 @@ class StepSeries:
     moved_load: FloatArray
     unowned: IntArray
     unowned_load: FloatArray
+    backlog: FloatArray
     reports: IntArray
 
     def __len__(self) -> int:
@@ -90,7 +93,8 @@ class StepSeries:
 @dataclass(frozen=True, slots=True, eq=False)
 class Result:
     """Everything that a run says of itself. `verdicts` counts by what was asked (shed, assign, split, drain, breaker),
-    the reason, and whether it acted. `unowned_bundle_s` are seconds without service, added up over bundles.
+    the reason, and whether it acted. `unowned_bundle_s` are seconds without service, added up over bundles;
+    `reconnections` the producers and consumers that had to connect to a broker, whatever the cause.
     """
 
     seed: int
@@ -103,6 +107,7 @@ class Result:
     placements: int
     rounds: int
     unowned_bundle_s: float
+    reconnections: int
     bundles: int
     verdicts: Mapping[tuple[str, Reason, bool], int] = field(default_factory=dict)
 
@@ -164,7 +169,8 @@ class Result:
             taken.update(f"{column.name} {values.dtype.str} {len(values)}\n".encode())
             taken.update(values.astype(values.dtype.newbyteorder("<")).tobytes())
         numbers = (self.seed, self.step_s, self.duration_s, self.placements, self.rounds, self.unowned_bundle_s)
+        disturbed = self.reconnections
         counts = sorted((asked, reason.value, acted, count) for (asked, reason, acted), count in self.verdicts.items())
-        for part in (numbers, self.bundles, counts, self.moves, self.splits, self.first_reports):
+        for part in (numbers, disturbed, self.bundles, counts, self.moves, self.splits, self.first_reports):
             taken.update(f"{part!r}\n".encode())
         return taken.hexdigest()

@@ -302,6 +302,18 @@ class BrokerSlows(_At):
     factor: Positive = Field(description="0.5: half as fast.")
 
 
+class BrokerFallsSick(_At):
+    """A broker serves badly, and little: its load drops. All brokers say how they serve then."""
+
+    kind: Literal["brokerFallsSick"]
+    broker: Broker
+    until_s: Seconds | None = Field(None, description="Until then; without it until it is restarted.")
+    latency_ms: Amount = Field(2_000, description="Its latency.")
+    error_share: Factor = Field(0.5, le=1, description="The share of requests that fail.")
+    queue: Amount = Field(5_000, description="How many wait.")
+    carries: Factor = Field(0.1, le=1, description="The part of its load that it still serves.")
+
+
 class NamespaceAppears(_At):
     """A namespace is created, and clients look its bundles up."""
 
@@ -345,6 +357,7 @@ AnyEvent = Annotated[
     | BrokersCrash
     | BrokersRestart
     | BrokerSlows
+    | BrokerFallsSick
     | NamespaceAppears
     | LoadJumps
     | ReportsGoBad
@@ -368,7 +381,9 @@ class Costs(Part):
 class Rules(Part):
     """How long things take in the world, beside what settings say."""
 
-    first_round_s: Seconds = Field(30, description="The first round of shedding.")
+    first_round_s: Seconds | None = Field(
+        None, description="The first round of shedding; else one and a half intervals."
+    )
     stats_interval_s: Duration = Field(60, description="Brokers measure so often (statsUpdateFrequencyInSecs).")
     report_check_s: Seconds = Field(5, description="Within this time a broker looks whether a report is due.")
     report_max_interval_s: Duration = Field(900, description="A report is written at least so often.")
@@ -379,6 +394,11 @@ class Rules(Part):
     unload_deadline_s: Duration = Field(60, description="An unload without an answer is given up.")
     lookup_s: Seconds = Field(0.5, description="Until clients look a free bundle up again.")
     session_timeout_s: Duration = Field(10, description="Until a crashed broker's registration ends.")
+    backlog_most_s: Seconds = Field(30, description="What clients of a bundle without service keep to send it later.")
+    catch_up_factor: Annotated[float, Field(gt=1, le=1000, allow_inf_nan=False)] = Field(
+        2, description="So many times their load bundles carry while clients send what they kept."
+    )
+    reconnect_cpu_s: Seconds = Field(0.001, description="What it costs a broker that a client connects, of one core.")
 
 
 class Levelled(Part):
@@ -472,6 +492,7 @@ class Scenario(Part):
     namespaces: tuple[Namespaces, ...] = Field((), description="Those there at the beginning.")
     traces: Traces | None = Field(None, description="Namespaces whose bundles follow recorded series.")
     shapes: tuple[AnyShape, ...] = Field((), description="What all loads are multiplied by.")
+    learned: bool = Field(default=False, description="The leader knows diurnal shapes, as a pipeline learns them.")
     events: tuple[AnyEvent, ...] = Field((), description="What happens.")
     settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys of the configuration; others default.")
     rules: Rules = Field(Rules(), description="How long things take.")

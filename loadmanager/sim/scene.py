@@ -22,6 +22,7 @@ from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.agenda import Agenda
 from loadmanager.sim.brokers import Broker, Fleet
 from loadmanager.sim.bundles import EPOCH, BundleTable, Loads
+from loadmanager.sim.clients import Clients
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.workload import Workload
@@ -40,6 +41,7 @@ class Scene:
         self.cost = cost
         self.model = ClusterModel(ReportRules.of(settings))
         self.table = BundleTable(workload, self.model)
+        self.clients = Clients(rules)
         self.fleet = Fleet(cost, rules, settings.resource_weights, START_S)
         self.gate = Gate()
         self.registrations: dict[BrokerId, Registration] = {}
@@ -61,10 +63,14 @@ class Scene:
 
     @property
     def loads(self) -> Loads:
-        """Of the step that has begun last, for the bundles as they are now."""
+        """Of the step that has begun last, for the bundles as they are now, without what their clients make up for."""
         if self._loads is None:
             self._loads = self.table.loads_at(self._step_s)
         return self._loads
+
+    def backlog(self) -> float:
+        """What clients have not sent yet for want of an owner, bytes."""
+        return float((self.loads.throughput() * self.clients.waiting_s(len(self.table), self.agenda.now_s)).sum())
 
     def stamp(self, reason: str) -> Stamp:
         return Stamp(EPOCH, round(self.now_s * 1000), reason)
@@ -132,8 +138,14 @@ class Scene:
         if not len(rows):
             return
         self.unowned_bundle_s()
-        broker = self.find_serving(registration)
-        before = int(np.count_nonzero(self.table.serving[rows] < 0))
+        broker, own = self.find_serving(registration), np.asarray(rows)
+        unserved = self.table.serving[own] < 0
+        before = int(np.count_nonzero(unserved))
+        if broker is None:
+            self.clients.unserved(own[~unserved], self.agenda.now_s)
+        else:
+            come = own[unserved]
+            self.clients.served(come, self.loads.sessions[come], broker.number, self.agenda.now_s)
         self.table.serve(rows, -1 if broker is None else broker.number)
         self.unowned += (len(rows) if broker is None else 0) - before
 
@@ -145,6 +157,7 @@ class Scene:
 
     def split_up(self, rows: Sequence[int]) -> None:
         """A bundle has become several."""
+        self.clients.divided(np.asarray(rows))
         self.created(len(rows) - 1 if self.table.serving[rows[0]] < 0 else 0)
 
     def begin_step(self) -> None:

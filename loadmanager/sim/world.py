@@ -8,6 +8,8 @@
 Loads change, and brokers measure, when a step begins; everything else happens at its own time. A run depends on what is
 given and on nothing else: no clock, no input or output, no order of sets, one seed.
 
+What a move costs beside its pause is in `clients.py`.
+
 Differs from a real fleet: a broker serves all that is asked of it, however overloaded it is, and only its reports and
 figures say so; there is one leader, and it never fails; bundles are never merged.
 """
@@ -21,6 +23,7 @@ from functools import partial
 import numpy as np
 
 from loadmanager.core.controls import NO_CONTROLS, Controls
+from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -37,6 +40,7 @@ from loadmanager.sim.draining import SimDrainer
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -93,6 +97,7 @@ class World:
         events: Sequence[Event] = (),
         policies: Policies = NO_POLICIES,
         controls: Controls = NO_CONTROLS,
+        learned: Learned = NOTHING_LEARNED,
         seed: int = 0,
     ) -> None:
         self._seed = seed
@@ -102,6 +107,7 @@ class World:
         _check_names(brokers, namespaces, self._events)
         _check_size(namespaces, self._events, workload)
         self._scene = Scene(workload, settings, rules, cost)
+        self._scene.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
         self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._scene, self._leader)
         self._executor = SimExecutor(self._scene, self._leader, self._lookups)
@@ -121,6 +127,7 @@ class World:
         self._rounds = 0
         self._step_s = 0.0
         self._has_run = False
+        self._scene.model.set_learned(learned)
         self._begin(brokers, namespaces, policies, controls)
 
     def run(self, duration_s: float, step_s: float = 60.0, observe: Callable[[Progress], None] | None = None) -> Result:
@@ -132,7 +139,7 @@ class World:
         scene, agenda = self._scene, self._scene.agenda
         for event in self._events:
             agenda.put(event.at_s, partial(self._happen, event))
-        agenda.put(self._rules.first_round_s, self._shed)
+        agenda.put(self._rules.get_first_round_s(), self._shed)
         agenda.put(self._rules.split_interval_s, self._splitter.round)
         steps = int(np.ceil(duration_s / step_s))
         for number in range(steps):
@@ -155,6 +162,7 @@ class World:
             placements=self._lookups.placements,
             rounds=self._rounds,
             unowned_bundle_s=scene.unowned_bundle_s(),
+            reconnections=scene.clients.reconnections,
             bundles=len(scene.table),
             verdicts=dict(sorted(scene.verdicts.items())),
         )
@@ -179,11 +187,15 @@ class World:
         """The load is another; some brokers measure it, and report it if it is due."""
         scene, fleet = self._scene, self._scene.fleet
         scene.begin_step()
-        carried = fleet.carried(scene.table, scene.loads)
-        self._recorder.step(carried, self._executor.moves, self._reports)
+        now_s = scene.agenda.now_s
+        connecting = scene.clients.cpu(len(fleet), now_s)
+        own = fleet.carried(scene.table, scene.loads, connecting)
+        self._recorder.step(own, self._executor.moves, self._reports)
         self._reports = 0
-        measuring = fleet.up() if is_first else fleet.measuring(scene.agenda.now_s, self._step_s)
-        for broker, report in fleet.report(scene.table, scene.loads, carried, scene.agenda.now_s, measuring):
+        measuring = fleet.up() if is_first else fleet.measuring(now_s, self._step_s)
+        loads = scene.clients.send(scene.table, fleet, scene.cost, scene.loads, own, now_s, self._step_s)
+        carried = own if loads is scene.loads else fleet.carried(scene.table, loads, connecting)
+        for broker, report in fleet.report(scene.table, loads, fleet.served(carried, now_s), now_s, measuring):
             assert broker.registration is not None, "only brokers that are up report"
             if is_first:
                 self._take_in(broker.registration, report)
@@ -209,13 +221,14 @@ class World:
             self._scene.model.apply_report(registration, judged.report)
 
     def _shed(self) -> None:
-        """A round of shedding; the next one comes an interval after its last unload."""
+        """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
+        self._scene.agenda.after(self._rules.shedding_interval_s, self._shed)
+        self._executor.call_off_round()
         plan = self._leader.shed()
         self._rounds += 1
         self._scene.judged("shed", plan.verdicts)
         steps = [step for step in plan.steps if isinstance(step, Unload)]
-        again = partial(self._scene.agenda.after, self._rules.shedding_interval_s, self._shed)
-        self._executor.execute_all([] if self._scene.controls.dry_run else steps, again)
+        self._executor.begin_round([] if self._scene.controls.dry_run else steps)
 
     def _happen(self, event: Event) -> None:
         scene, members = self._scene, self._membership
@@ -231,8 +244,8 @@ class World:
                 scene.agenda.after(down_s, partial(members.come_back, broker))
             case BrokerSlower(broker=broker, factor=factor):
                 scene.fleet.set_speed(broker, factor)
-            case BadReports():
-                scene.fleet.add_fault(event)
+            case BadReports() | BrokerFallsSick():
+                scene.fleet.afflict(event)
             case NewNamespace(namespace=namespace):
                 self._create(namespace)
             case HotSpot(bundles=bundles, factor=factor, until_s=until_s):

@@ -86,6 +86,7 @@ def a_result(
         moved_load=none,
         unowned=counts if unowned is None else np.array(unowned, dtype=np.int64),
         unowned_load=none,
+        backlog=none,
         reports=counts + 1 if reports is None else np.array(reports, dtype=np.int64),
     )
     known = [FirstReport(at_s, BrokerId(f"{name}:8080"), 1) for name, at_s in (first_reports or {}).items()]
@@ -100,6 +101,7 @@ def a_result(
         placements=0,
         rounds=1,
         unowned_bundle_s=7.0,
+        reconnections=0,
         bundles=4,
         verdicts=dict(verdicts or {}),
     )

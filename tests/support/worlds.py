@@ -86,7 +86,7 @@ def _of_service(a_world: World) -> Iterator[str]:
 
 def _of_sums(a_world: World) -> Iterator[str]:
     table, loads = a_world._scene.table, a_world._scene.loads
-    carried = a_world._scene.fleet.carried(table, loads)
+    carried = a_world._scene.fleet.carried(table, loads, np.zeros(len(a_world._scene.fleet)))
     total = carried.load.sum(axis=0) + loads.load[table.serving < 0].sum(axis=0)
     if not np.allclose(total, loads.load.sum(axis=0), rtol=1e-9):
         yield f"brokers and nobody carry {total}, and all bundles {loads.load.sum(axis=0)}"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.builders import MIB, Load, broker, bundle, report, snapshot, throughput
+from support.builders import MIB, Load, averages, broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.level.calm import MUCH, Bands, Memory, noise_of
 from loadmanager.core.level.cost import fit_price
-from loadmanager.core.level.load import LEAST_LEVEL, SILENT_S, Loads, level_of
+from loadmanager.core.level.load import LEAST_LEVEL, Loads, level_of
 from loadmanager.core.level.score import badness, part_of, score
 from loadmanager.core.level.search import Found, Move, Task, find_moves
 from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport, FloatArray, ResourceWeights
@@ -29,6 +29,7 @@ from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import Shed, State
 from loadmanager.core.shedding.level import Level, LevelReason
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.time_means import STOOD_S
 
 SETTINGS = PlannerSettings(shedding_strategy="Level", placement_strategy="Level")
 BY_CPU = ResourceWeights(1, 0, 0, 0)
@@ -105,7 +106,7 @@ def test_what_nobody_uses_or_carries_has_no_price() -> None:
 
 
 def loads_of(given: Snapshot, weights: ResourceWeights = SETTINGS.resource_weights) -> Loads:
-    return Loads.of(given, weights, (0.0,) * len(given.brokers))
+    return Loads.of(given, replace(SETTINGS, resource_weights=weights))
 
 
 def test_heat_is_usage_over_the_level_of_all_that_brokers_have() -> None:
@@ -138,16 +139,11 @@ def test_an_idle_cluster_has_the_least_level() -> None:
     assert level_of(np.zeros(0), np.zeros((2, 0))) == LEAST_LEVEL
 
 
-def silent_after_a_jump(noise: float = 0.0) -> FloatArray:
-    """The heat of two brokers, one of which said long ago that it carries twice its average."""
-    given = cluster(a=carrying("a", [20.0] * 4, load=throughput(160.0)), b=carrying("b", [20.0] * 4))
-    later = replace(given, taken_at_s=NOW_S + SILENT_S, _derived={})
-    return Loads.of(later, ResourceWeights(0, 0, 1, 1), (noise, 0.0)).heat()
-
-
-def test_what_a_silent_broker_said_last_is_what_it_carries_unless_it_is_often_that_far_off() -> None:
-    assert silent_after_a_jump() == pytest.approx([4 / 3, 2 / 3])
-    assert silent_after_a_jump(noise=0.5) == pytest.approx([1.0, 1.0])
+def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_reports() -> None:
+    known = {bundle(i, f"tenant/{host}"): averages(throughput(20.0)) for host in "ab" for i in range(4)}
+    reports = {"a": carrying("a", [40.0] * 4), "b": carrying("b", [20.0] * 4)}
+    heats = [loads_of(snapshot(reports, known, taken_at_s=NOW_S + after_s)).heat() for after_s in (0, STOOD_S)]
+    assert heats == [pytest.approx([1.0, 1.0]), pytest.approx([4 / 3, 2 / 3])]
 
 
 # Score

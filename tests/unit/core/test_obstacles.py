@@ -148,10 +148,14 @@ def test_a_broker_that_is_too_busy_to_be_preferred_is_told_by_how_much() -> None
     (busier,) = find_obstacles(MODULAR, question(given, settings), 0)
     assert busier.is_preference
     assert said(busier) == (
-        "Not on a:8080 because it is used 40 % with what is on its way, and the brokers that may have it 25 % on average"
-        " (loadBalancerDistributeBundlesEvenlyMarginPercentage 5)",
-        "have 10 points less used on a:8080, raise loadBalancerDistributeBundlesEvenlyMarginPercentage, or set"
-        " loadBalancerDistributeBundlesEvenlyEnabled to false",
+        (
+            "Not on a:8080 because it is used 40 % with what is on its way, and the brokers that may have it 25 % on"
+            " average (loadBalancerDistributeBundlesEvenlyMarginPercentage 5)"
+        ),
+        (
+            "have 10 points less used on a:8080, raise loadBalancerDistributeBundlesEvenlyMarginPercentage, or set"
+            " loadBalancerDistributeBundlesEvenlyEnabled to false"
+        ),
     )
 
 

@@ -25,6 +25,7 @@ from loadmanager.sim.cost import CostModel
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -36,6 +37,7 @@ from loadmanager.sim.events import (
     OperatorControls,
 )
 from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec, brokers_named, namespaces_dealt
+from loadmanager.sim.result import Result
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.scene import START_S
 from loadmanager.sim.seeds import Purpose, generator
@@ -136,20 +138,21 @@ class _ByHand:
 
 def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
     settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
-    made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, seed=5)
-    result = made.run(240.0)
+    made = world(
+        _WEIGHTS, mib_per_s=20.0, settings=settings, rules=WorldRules(reconnect_cpu_s=0, backlog_most_s=0), seed=5
+    )
+    result = made.run(300.0)
     by_hand = _ByHand(settings, seed=5)
     by_hand.write()
     for number in range(3):
         by_hand.report(number, 0.0)
     expected: list[tuple[float, str, BrokerId, BrokerId]] = []
-    at_s, step_s = 30.0, 60.0
-    while at_s < 240.0:
+    at_s, step_s = 90.0, 120.0
+    while at_s < 300.0:
         steps = [step for step in by_hand.shed(at_s).steps if isinstance(step, Unload)]
         by_hand.release(steps)
-        at_s += 2.0 if steps else 0.0
-        by_hand.complete(steps, at_s)
-        expected += [(at_s, s.bundle, s.source.broker, s.destination.broker) for s in steps if s.destination]
+        by_hand.complete(steps, at_s + 2.0)
+        expected += [(at_s + 2.0, s.bundle, s.source.broker, s.destination.broker) for s in steps if s.destination]
         involved = [registration for s in steps for registration in (s.source, s.destination) if registration]
         concerned = sorted({by_hand.registrations.index(registration) for registration in involved})
         for number in concerned:
@@ -159,6 +162,89 @@ def test_a_small_world_decides_what_the_same_calls_by_hand_decide() -> None:
     assert [(m.at_s, m.bundle, m.source, m.destination) for m in result.moves] == expected
     assert made._leader.state == by_hand.state
     assert Memory.of(made._leader.churn_state).moves == Memory.of(by_hand.churn_state).moves
+
+
+def test_rounds_come_an_interval_apart_however_long_moves_take_and_the_first_a_whole_one_after_the_election() -> None:
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    rules = WorldRules(unload_s=50.0, max_concurrent_unloads=1, max_concurrent_unloads_per_broker=1)
+    result = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules).run(600.0, 10.0)
+    assert result.moves[0].at_s == 90.0 + 50.0
+    assert result.rounds == len(np.arange(90.0, 600.0 + 1, 60.0))
+    assert len(result.moves) >= 2
+
+
+def test_steps_that_wait_when_the_next_round_comes_are_called_off_and_decided_anew() -> None:
+    settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
+    rules = WorldRules(unload_s=100.0, unload_deadline_s=200.0, max_concurrent_unloads=1)
+    made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules)
+    made.run(160.0, 10.0)
+    known = made._executor._driver._machine.known  # type: ignore[attr-defined]  # it is the machine of moves
+    assert len(known) == len({move.bundle for move in known}) >= 2
+    assert list(violations(made)) == []
+
+
+def test_what_clients_kept_while_nobody_served_a_bundle_they_send_afterwards() -> None:
+    rules = WorldRules(unload_s=20.0, stats_interval_s=10.0, backlog_most_s=15.0, catch_up_factor=2.5)
+    made = world(_WEIGHTS, mib_per_s=10.0, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+    result = made.run(100.0, 1.0)
+    ((move,), series) = result.moves, result.series
+    bytes_per_s, gone, back = 2 * 9.0 * 10.0 * MIB, round(move.at_s) - 20, round(move.at_s)
+    assert series.unowned[gone + 1 : back].tolist() == [1] * 19
+    assert series.unowned_load[gone + 1 : back].tolist() == pytest.approx([bytes_per_s] * 19)
+    waiting = series.backlog / bytes_per_s
+    assert waiting[gone : back + 1].tolist() == pytest.approx([min(gap, 15) for gap in range(21)])
+    left = [max(15 - 1.5 * since, 0) for since in range(12)]
+    assert waiting[back : back + 12].tolist() == pytest.approx(left, abs=1e-6)
+    assert np.ptp(series.load) == 0
+
+
+@pytest.mark.parametrize(("mib_per_s", "share"), [(5.0, 1.0), (40.0, 0.0)])
+def test_what_clients_send_late_shows_in_reports_as_far_as_their_broker_has_room(
+    mib_per_s: float, share: float
+) -> None:
+    rules = WorldRules(unload_s=20.0, stats_interval_s=1.0, report_threshold_percent=0.1)
+    made = world(_WEIGHTS, mib_per_s=mib_per_s, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+    seen: list[float] = []
+
+    def note(_: Progress) -> None:
+        seen.extend(report.load[2] / MIB for each, report in made._scene.reports.items() if each.broker == _broker(1))
+
+    made.run(100.0, 1.0, note)
+    usual = mib_per_s * sum(_WEIGHTS[1::3])
+    assert (min(seen), seen[-1]) == pytest.approx((usual, usual + 9 * mib_per_s))
+    assert max(seen) == pytest.approx(usual + 9 * mib_per_s * (1 + share), rel=0.01)
+
+
+def test_clients_that_connect_again_cost_their_broker_cpu_until_it_has_measured_once_more() -> None:
+    def used(reconnect_cpu_s: float) -> tuple[Result, FloatArray]:
+        rules = WorldRules(stats_interval_s=10.0, reconnect_cpu_s=reconnect_cpu_s, catch_up_factor=1.000001)
+        made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, rules=rules, events=[_pinned_to_the_second()])
+        result = made.run(100.0, 1.0)
+        return result, result.series.worst_usage
+
+    (free, without), (dear, with_cost) = used(0.0), used(100.0)
+    (move,) = free.moves
+    assert free.reconnections == dear.reconnections == move.clients > 0
+    more = with_cost - without
+    shown = np.flatnonzero(more > 1e-9) - move.at_s
+    assert (shown.min(), shown.max()) == (0.0, 9.0)
+
+
+def _pinned_to_the_second() -> OperatorControls:
+    """At 40 s the heaviest bundle is to go to the second broker."""
+    name = namespaces_dealt(1, len(_WEIGHTS), [_broker(0)])[0].bundle_names()[0]
+    return OperatorControls(40.0, Controls(pinned={name: _broker(1)}))
+
+
+def test_what_nobody_serves_is_a_part_of_all_load_and_of_no_other_figure() -> None:
+    made = world(_WEIGHTS, mib_per_s=20.0, settings=QUIET, events=[BrokerCrashes(20.0, _broker(0))])
+    series = made.run(40.0, 1.0).series
+    at, served = 25, sum(_WEIGHTS[1::3]) + sum(_WEIGHTS[2::3])
+    assert series.unowned_load[at] == pytest.approx(series.load[at] - 2 * 20.0 * MIB * served)
+    assert series.imbalance[at] == pytest.approx(1.0)
+    capacity = BrokerSpec(_broker(0)).capacity
+    demand = CostModel().demand(np.array([load_of(20.0 * served)]), np.array([80]))[0]
+    assert series.level[at] == pytest.approx(max(demand / (2 * np.array(capacity))))
 
 
 def test_nothing_moves_in_a_balanced_world_and_nobody_is_without_service() -> None:
@@ -250,7 +336,7 @@ def test_a_crashed_broker_that_is_back_before_its_session_ended_serves_what_it_i
 
 
 def test_an_unload_that_a_crashed_broker_does_not_answer_ends_with_its_session() -> None:
-    rules = WorldRules(unload_s=5.0, session_timeout_s=30.0)
+    rules = WorldRules(first_round_s=30.0, unload_s=5.0, session_timeout_s=30.0)
     settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
     result = made.run(120.0, 10.0)
@@ -260,7 +346,7 @@ def test_an_unload_that_a_crashed_broker_does_not_answer_ends_with_its_session()
 
 
 def test_an_unload_is_given_up_when_its_broker_stays_registered_and_never_answers() -> None:
-    rules = WorldRules(unload_s=5.0, unload_deadline_s=20.0, session_timeout_s=300.0)
+    rules = WorldRules(first_round_s=30.0, unload_s=5.0, unload_deadline_s=20.0, session_timeout_s=300.0)
     settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
     made = world(_WEIGHTS, mib_per_s=20.0, settings=settings, rules=rules, events=[BrokerCrashes(32.0, _broker(0))])
     result = made.run(80.0, 10.0)
@@ -284,6 +370,34 @@ def test_a_slower_broker_uses_more_of_its_cpu_for_the_same_load() -> None:
     made = world([1.0] * 9, mib_per_s=50.0, events=[BrokerSlower(100.0, _broker(0), 0.25)])
     made.run(150.0, 10.0, lambda progress: usages.append(progress.worst_usage))
     assert usages[-1] > 2 * usages[0]
+
+
+def test_a_sick_broker_serves_less_says_so_and_gets_well_at_its_time_or_by_a_restart() -> None:
+    loads: list[float] = []
+    events: list[Event] = [
+        BrokerFallsSick(100.0, _broker(0), until_s=300.0),
+        BrokerFallsSick(100.0, _broker(1)),
+        BrokerRestarts(600.0, _broker(1)),
+        BrokerFallsSick(610.0, _broker(1)),
+    ]
+    made = world([1.0] * 9, events=events)
+
+    def observe(_: Progress) -> None:
+        scene = made._scene
+        carried = scene.fleet.carried(scene.table, scene.loads, np.zeros(len(scene.fleet)))
+        loads.append(float(scene.fleet.served(carried, scene.agenda.now_s).load[0, 2]))
+
+    made.run(1200.0, 10.0, observe)
+    assert loads[12] == pytest.approx(0.1 * loads[0])
+    assert loads[40] == loads[0]
+    said = [made._scene.reports[registration].health for registration in made._scene.registrations.values()]
+    assert all(each is not None and (each.error_share, each.queue) == (0.0, 0.0) for each in said)
+
+
+def test_where_nobody_falls_sick_nobody_says_how_it_serves() -> None:
+    made = world([1.0] * 9)
+    made.run(120.0, 10.0)
+    assert {report.health for report in made._scene.reports.values()} == {None}
 
 
 def test_a_hot_spot_is_hot_for_its_time_and_leaves_no_trace() -> None:
