@@ -1,20 +1,27 @@
-"""Every strategy in every scenario of the package: which bounds hold, and what it took.
+"""Every strategy in every scenario of the package, with several seeds: which bounds hold, and what it took.
 
-`--write` puts the table into docs/strategies.md, between its two markers. The recorded traffic is run when its series
-are there: *.csv in the directory that LOADMANAGER_SHARED names, `traces`.
+Without options it says whether `scenarios.csv` and the tables in docs/strategies.md are what is true now: the first
+seed of all scenarios but the longest is run again, and it ends with 1 where something else comes out. `--write` runs
+all and writes both; what was run before with the same code and scenario is not run again, so it may be interrupted.
+
+The recorded traffic is run when its series are there, *.csv in the directory that LOADMANAGER_SHARED names, `traces`;
+else what the file says of it stays.
 """
 
 from __future__ import annotations
 
+import argparse
+import hashlib
 import os
 import sys
+import time
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
+import numpy as np
+from at_rest import imbalance_at_rest
+from scenario_figures import Figures, Tables, add, read, write
 
 from loadmanager.cli.scenarios import packaged_scenarios, recorded_for
 from loadmanager.sim.checks import mean_imbalance, own_moves
@@ -23,25 +30,18 @@ from loadmanager.sim.scenario import Scenario
 
 PROJECT = Path(__file__).parents[1]
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", PROJECT.parent / "shared")) / "traces"
+STORED = Path(__file__).parent / "scenarios.csv"
+KEPT = PROJECT / "build" / "scenarios"
 DOCUMENT = PROJECT / "docs" / "strategies.md"
 BEGIN, END = "<!-- scenarios: begin -->", "<!-- scenarios: end -->"
-PROCESSES = 2
+SEEDS = 3
+FEW_SEEDS = {"stationary-weeks": 2}
+"""Of one that takes as long as all others together."""
+CHECKED_S = 43_200
+"""Scenarios that last longer are not run again to see whether the tables are current."""
+SAID_EVERY_S = 10.0
 
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    scenario: str
-    strategy: str
-    held: bool
-    imbalance: float
-    moved_share: float
-    moves: int
-    returns: int
-    broken: tuple[str, ...]
-
-    def cell(self) -> str:
-        mark = "✓" if self.held else "✗"
-        return f"{mark} {self.imbalance:.2f} {100 * self.moved_share:.0f} % {self.moves} {self.returns}"
+Case = tuple[Scenario, str]
 
 
 def traces() -> list[str]:
@@ -49,61 +49,124 @@ def traces() -> list[str]:
     return [str(path) for path in sorted(TRACES.glob("tweets_*.csv"))]
 
 
-def outcome(case: tuple[Scenario, str]) -> Outcome:
+def figures(case: Case) -> Figures:
     scenario, strategy = case
     recorded = recorded_for(scenario, PROJECT, traces())
     done = run(scenario, strategy, recorded=recorded)
-    broken = tuple(check.key for check in done.checks if not check.held)
     result = done.result
-    moves = own_moves(result)
-    share = sum(move.share for move in moves)
-    return Outcome(
-        scenario.name, strategy, done.held, mean_imbalance(result), share, len(moves), result.returns, broken
+    return Figures(
+        scenario.name,
+        strategy,
+        scenario.seed,
+        broken=" ".join(check.key for check in done.checks if not check.held),
+        imbalance=mean_imbalance(result),
+        bound=float(np.nanmean(result.series.lower_bound)),
+        rest=imbalance_at_rest(scenario, recorded),
+        moved=sum((move.share for move in own_moves(result)), 0.0),
+        again=result.moved_again,
+        back=result.thrash,
+        moves=len(own_moves(result)),
     )
 
 
-def outcomes() -> list[Outcome]:
-    scenarios = [each for each in packaged_scenarios().values() if each.traces is None or traces()]
-    cases = [(scenario, strategy) for scenario in scenarios for strategy in SIDE_BY_SIDE]
-    with ProcessPoolExecutor(PROCESSES) as pool:
-        return list(pool.map(outcome, cases, chunksize=1))
+def cases(scenarios: Sequence[Scenario], seeds: int) -> list[Case]:
+    """All with the first seed, then all with the next."""
+    return [
+        (scenario.model_copy(update={"seed": seed}), strategy)
+        for seed in range(1, seeds + 1)
+        for scenario in scenarios
+        if seed <= FEW_SEEDS.get(scenario.name, seeds)
+        for strategy in SIDE_BY_SIDE
+    ]
 
 
-def show(found: Sequence[Outcome]) -> None:
-    table = Table("scenario", title="held, mean imbalance, load moved, moves, returns", box=None, title_justify="left")
-    for strategy in SIDE_BY_SIDE:
-        table.add_column(strategy, overflow="fold")
-    for scenario in dict.fromkeys(each.scenario for each in found):
-        table.add_row(scenario, *(each.cell() for each in found if each.scenario == scenario))
-    Console(width=190).print(table)
+def run_all(wanted: Sequence[Case], processes: int) -> list[Figures]:
+    """What became of each, of earlier runs where there were any; how far it is goes to standard error."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    code = code_hash()
+    files = {scenario.name: KEPT / f"{scenario.name}-{case_hash(code, scenario)}.csv" for scenario, _ in wanted}
+    known = {(each.scenario, each.strategy, each.seed): each for path in files.values() for each in read(path)}
+    missing = [case for case in wanted if (case[0].name, case[1], case[0].seed) not in known]
+    begun_s = said_s = time.monotonic()
+    with ProcessPoolExecutor(processes) as pool:
+        running = [pool.submit(figures, case) for case in missing]
+        for number, done in enumerate(as_completed(running), start=1):
+            one = done.result()
+            add(files[one.scenario], one)
+            known[one.scenario, one.strategy, one.seed] = one
+            if time.monotonic() - said_s > SAID_EVERY_S or number == len(missing):
+                said_s = time.monotonic()
+                print(f"{number} of {len(missing)} runs, {said_s - begun_s:.0f} s", file=sys.stderr, flush=True)
+    return [known[scenario.name, strategy, scenario.seed] for scenario, strategy in wanted]
+
+
+def code_hash() -> bytes:
+    """Another one for other code of the package."""
+    taken = hashlib.sha256()
+    for path in sorted((PROJECT / "loadmanager").rglob("*.py")):
+        taken.update(f"{path.relative_to(PROJECT)}\n".encode() + path.read_bytes())
+    return taken.digest()
+
+
+def case_hash(code: bytes, scenario: Scenario) -> str:
+    content = scenario.model_copy(update={"seed": 0}).model_dump_json()
+    return hashlib.sha256(code + content.encode()).hexdigest()[:16]
+
+
+def show_broken(found: Sequence[Figures]) -> None:
     for strategy in SIDE_BY_SIDE:
         own = [each for each in found if each.strategy == strategy]
-        broken = ", ".join(f"{each.scenario} ({', '.join(each.broken)})" for each in own if not each.held)
-        print(f"{strategy}: {sum(each.held for each in own)} of {len(own)} held; not {broken or 'any'}")
+        broken = {f"{each.scenario} ({each.broken})": None for each in own if not each.held}
+        print(f"{strategy}: {sum(each.held for each in own)} of {len(own)} runs held; not {', '.join(broken) or 'any'}")
 
 
-def markdown(found: Sequence[Outcome]) -> str:
-    held = {name: sum(each.held for each in found if each.strategy == name) for name in SIDE_BY_SIDE}
-    count = len({each.scenario for each in found})
-    lines = [
-        "| scenario | " + " | ".join(name.replace("+", " + ") for name in SIDE_BY_SIDE) + " |",
-        "|---" * (len(SIDE_BY_SIDE) + 1) + "|",
-    ]
-    for scenario in dict.fromkeys(each.scenario for each in found):
-        cells = [each.cell() for each in found if each.scenario == scenario]
-        lines.append(f"| {scenario} | " + " | ".join(cells) + " |")
-    lines.append("| **held** | " + " | ".join(f"**{held[name]} of {count}**" for name in SIDE_BY_SIDE) + " |")
-    return "\n".join(lines)
-
-
-def write(found: Sequence[Outcome]) -> None:
+def written(found: Sequence[Figures]) -> str:
+    """The document with the tables of these."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    DOCUMENT.write_text(f"{before}{BEGIN}\n{markdown(found)}\n{END}{after}", encoding="utf-8")
+    return f"{before}{BEGIN}\n\n{Tables(found, SIDE_BY_SIDE).markdown()}\n\n{END}{after}"
+
+
+def stale(scenarios: Sequence[Scenario], processes: int) -> list[str]:
+    """What is not as the file and the document say; empty: all that was looked at is."""
+    stored = {(each.scenario, each.strategy, each.seed): each for each in read(STORED)}
+    found = []
+    if written(list(stored.values())) != DOCUMENT.read_text(encoding="utf-8"):
+        found.append(f"{DOCUMENT.name}: its tables are not those of {STORED.name}")
+    short = [each for each in scenarios if each.duration_s <= CHECKED_S]
+    for now in run_all(cases(short, seeds=1), processes):
+        before = stored.get((now.scenario, now.strategy, now.seed))
+        differing = ["it is missing"] if before is None else now.other_than(before)
+        found += [f"{now.scenario}, {now.strategy}: {each}" for each in differing]
+    return found
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--write", action="store_true", help="run all, and write the file and the tables")
+    options.add_argument("--seeds", type=int, default=SEEDS, help=f"how many seeds (default {SEEDS})")
+    options.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)), help="side by side")
+    options.add_argument("--only", action="append", metavar="SCENARIO", help="this one, and others that are named so")
+    given = options.parse_args()
+    packaged = packaged_scenarios()
+    unknown = [name for name in given.only or () if name not in packaged]
+    if unknown or given.seeds < 1:
+        options.error(f"no scenario {unknown[0]}; there are {', '.join(packaged)}" if unknown else "--seeds: 1 or more")
+    scenarios = [packaged[name] for name in given.only or packaged]
+    scenarios = [each for each in scenarios if each.traces is None or traces()]
+    if not given.write:
+        differing = stale(scenarios, given.processes)
+        print("\n".join([*differing, "bench_scenarios.py --write makes it anew"]) if differing else "all is current")
+        return 1 if differing else 0
+    found = run_all(cases(scenarios, given.seeds), given.processes)
+    show_broken(found)
+    run_now = {each.name for each in scenarios}
+    rest = [each for each in read(STORED) if each.scenario in packaged and each.scenario not in run_now]
+    found = sorted([*found, *rest], key=lambda each: (each.scenario, SIDE_BY_SIDE.index(each.strategy), each.seed))
+    write(STORED, found)
+    DOCUMENT.write_text(written(read(STORED)), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    results = outcomes()
-    show(results)
-    if "--write" in sys.argv[1:]:
-        write(results)
+    sys.exit(main())

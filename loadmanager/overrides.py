@@ -19,6 +19,9 @@ OF_THE_NODE = frozenset(
 )
 """The keys that say where a node is, what it speaks to, and what it records: no decision goes by them."""
 
+BEFORE = {"loadBalancerMovedAgainThresholdPercentage": "1000000"}
+"""Keys that came later, with what was done before there was such a key."""
+
 
 def check_dynamic(key: str) -> None:
     """Raise `NotDynamicError` unless the key is one that may be changed while nodes run."""
@@ -67,7 +70,7 @@ def usable_overrides(base: Settings, overrides: Mapping[str, str]) -> tuple[Sett
 
 def settings_recorded(texts: Mapping[str, str]) -> Settings:
     """The settings that a history has, whatever the environment of this process says; keys that this version does not
-    know any more are left out.
+    know any more are left out, and those that the one that recorded did not know yet have the value that it went by.
     """
     known = {key: text for key, text in texts.items() if key in _FIELDS}
-    return with_overrides(settings_of({}, _RECORDED), known, _RECORDED)
+    return with_overrides(settings_of({}, _RECORDED), {**BEFORE, **known}, _RECORDED)

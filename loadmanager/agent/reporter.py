@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import structlog
 
@@ -17,6 +18,7 @@ from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.registration import Registrar
 from loadmanager.config import AgentSettings
+from loadmanager.core.health import has_changed
 from loadmanager.core.load import max_resource_usage, percent_usage
 from loadmanager.core.reasons import ReportReason
 from loadmanager.core.reporting import ReportDue, ReportFigures, report_due
@@ -24,12 +26,15 @@ from loadmanager.errors import StoreError
 from loadmanager.store import codec
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
+    HealthData,
     LocalBrokerData,
     NamespaceBundleStats,
     ResourceUsage,
     encode_local_broker_data,
+    health_of,
     report_of,
 )
+from loadmanager.wire.http import HealthStats
 
 log = structlog.get_logger(__name__)
 
@@ -68,6 +73,7 @@ class ReportSources:
     bundles: Mapping[str, NamespaceBundleStats]
     version: str
     start_timestamp_ms: int
+    health: HealthStats | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +115,8 @@ def build_report(
     )
     if identity.service_url:
         record["pulsarServiceUrl"] = identity.service_url
+    if now.health is not None and (said := now.health.model_dump(by_alias=True, exclude_none=True)):
+        record["health"] = cast("HealthData", said)
     _add_sums(record, now.bundles.values())
     report = report_of(record, identity.broker_id, now.bundles)
     record["maxResourceUsage"] = float(max_resource_usage(percent_usage(report.usage[:, 0], report.usage[:, 1])))
@@ -116,7 +124,7 @@ def build_report(
 
 
 class Reporter:
-    """Writes the report whenever `report_due` says so, when it has other bundles or limits, and once everything in it
+    """Writes the report whenever `report_due` says so, when it has other bundles, limits or health, and once all in it
     was measured after an unload: until then the leader takes nothing more from this broker.
 
     `host_usage()` is the last one measured, at `measured_at_s()`.
@@ -188,6 +196,7 @@ class Reporter:
             or report_due(last, report.figures, self._threshold_percent, self._longest_interval_s)
             or self._other_bundles(report)
             or self._other_limits(report)
+            or self._other_health(report)
             or (ReportDue(ReportReason.RECORD_OVERWRITTEN, "", 0.0) if registration.is_overwritten else None)
         )
         if due is not None:
@@ -211,6 +220,12 @@ class Reporter:
             return None
         return ReportDue(ReportReason.LOAD_CHANGED, "limits", 0.0)
 
+    def _other_health(self, report: _Report) -> ReportDue | None:
+        """Due for figures of health that are others: no other figure need change when a broker falls sick."""
+        if self._written is None or not has_changed(health_of(self._written.record), health_of(report.record)):
+            return None
+        return ReportDue(ReportReason.LOAD_CHANGED, "health", 0.0)
+
     async def _write(self, registration: Registrar, report: _Report, due: ReportDue) -> None:
         try:
             await registration.publish(codec.pack(encode_local_broker_data(report.record)))
@@ -233,6 +248,7 @@ class Reporter:
             bundles=loads.bundles,
             version=stats.version if stats else "",
             start_timestamp_ms=(stats.start_timestamp if stats else 0) or self._started_ms,
+            health=stats.health if stats else None,
         )
         record = build_report(self._identity, now, written.record if written else None, _now_ms())
         report = report_of(record, self._identity.broker_id, loads.bundles)

@@ -42,10 +42,15 @@ _FLUSHED_S = 90.0
 _KEPT = 24 * 31
 _MIB = 1024 * 1024
 _WIDTH = 110
+_REPEATS = (
+    ("moved_again", "moved within two hours before"),
+    ("moved_back", "been there within four hours before"),
+)
 _MEANING = (
     "max/mean: the busiest broker's most used resource beside the mean of all, measured. Imbalance: the busiest"
     " broker's load beside the level of all, 1 is perfect; by the simulator's cost model of the loads that were"
-    " recorded. It is a model: it compares strategies, and promises nothing."
+    " recorded. Again: load that had moved within two hours before; back: to where it had been within four hours."
+    " It is a model: it compares strategies, and promises nothing."
 )
 
 
@@ -202,6 +207,7 @@ class Scores:
         if hour is None:
             return []
         measured, labels = hour.measured, dict[str, str]()
+        loads = (measured.again_load, measured.back_load)
         modelled = [
             ("as_it_was", hour.imbalance, None),
             *((name, each.imbalance, each) for name, each in hour.worlds.items()),
@@ -232,6 +238,16 @@ class Scores:
                 )
                 for name, _, figures in modelled
             ),
+            *(
+                (
+                    f"loadmanager_beside_hour_{what}_bytes_per_second",
+                    f"Load moved in the last whole hour that had {before}: as it was, and with each strategy.",
+                    {"strategy": name},
+                    loads[at] if figures is None else (figures.again_mib_per_s, figures.back_mib_per_s)[at] * _MIB,
+                )
+                for at, (what, before) in enumerate(_REPEATS)
+                for name, _, figures in modelled
+            ),
         ]
 
 
@@ -253,7 +269,7 @@ def table_of(score: Score, zone: tzinfo | None = None) -> str:
     measured = score.measured
     table = Table(box=None, pad_edge=False)
     table.add_column("")
-    for heading in ("max/mean", "Imbalance", "Worst broker", "Moves", "MiB/s moved"):
+    for heading in ("max/mean", "Imbalance", "Worst broker", "Moves", "MiB/s moved", "Again", "Back"):
         table.add_column(heading, justify="right")
     table.add_row(
         "As it was",
@@ -262,6 +278,8 @@ def table_of(score: Score, zone: tzinfo | None = None) -> str:
         f"{100 * measured.worst_usage:.0f} %",
         str(measured.moves + measured.our_moves),
         people((measured.moved_load + measured.our_moved_load) / _MIB),
+        people(measured.again_load / _MIB),
+        people(measured.back_load / _MIB),
     )
     for name, figures in score.worlds.items():
         table.add_row(
@@ -271,6 +289,8 @@ def table_of(score: Score, zone: tzinfo | None = None) -> str:
             f"{100 * figures.worst_usage:.0f} %",
             f"{figures.moves:.0f}",
             people(figures.moved_mib_per_s),
+            people(figures.again_mib_per_s),
+            people(figures.back_mib_per_s),
         )
     console = Console(file=StringIO(), width=_WIDTH)
     with console.capture() as captured:
@@ -314,6 +334,8 @@ def _added_up(figures: Sequence[Figures], weights: Sequence[float]) -> Figures:
         max(each.worst_usage for each in figures),
         sum(each.moves for each in figures),
         sum(each.moved_mib_per_s for each in figures),
+        sum(each.again_mib_per_s for each in figures),
+        sum(each.back_mib_per_s for each in figures),
     )
 
 

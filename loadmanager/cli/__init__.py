@@ -12,6 +12,7 @@ COMMANDS = (
     "agent",
     "beside",
     "admin",
+    "plan",
     "monitor",
     "demo",
     "zookeeper",

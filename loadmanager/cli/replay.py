@@ -169,6 +169,8 @@ def _shown(compared: Compared) -> list[str]:
         ("worst broker", "worst_usage", "{:.0%}"),
         ("moves", "moves", "{:.0f}"),
         ("moved load, MiB/s", "moved_mib_per_s", "{:.2f}"),
+        ("  again within 2 h", "again_mib_per_s", "{:.2f}"),
+        ("  back within 4 h", "back_mib_per_s", "{:.2f}"),
     ):
         table.add_row(label, *(form.format(getattr(each, key)) for each in compared.figures()))
     lines = [f"{show_moment(compared.from_ms)} to {show_moment(compared.to_ms)}, in steps of {compared.step_s:g} s"]

@@ -17,7 +17,7 @@ from loadmanager.history.schemas import BROKER_REPORTS, EVENTS
 from loadmanager.overrides import settings_recorded
 from loadmanager.sim.recorded import RecordedRange
 from loadmanager.sim.world import Progress
-from loadmanager.whatif.figures import Figures, happened_in, moves_done, settings_with, simulate
+from loadmanager.whatif.figures import Figures, happened_in, loads_moved, moves_done, settings_with, simulate
 from loadmanager.whatif.ranges import Stretch, read_range
 
 _MIB = 1024 * 1024
@@ -97,6 +97,7 @@ def _happened(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None
 ) -> Figures:
     found = happened_in(history, stretch, settings, step_s, on_fault)
-    done, moved = moves_done(history, stretch, on_fault)
+    done = moves_done(history, stretch, on_fault)
     worst = found.worst_usage[~np.isnan(found.worst_usage)]
-    return Figures(found.mean_imbalance, float(worst.max(initial=0.0)), float(done), moved / _MIB)
+    loads = (each / _MIB for each in loads_moved(done))
+    return Figures(found.mean_imbalance, float(worst.max(initial=0.0)), float(len(done)), *loads)

@@ -99,9 +99,13 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     min_unload_message_throughput: int = _planned("min_unload_message_throughput")
     max_unload_percentage: Finite = _planned("max_unload_percentage")
     max_unload_bundle_num_per_shedding: int = _planned("max_unload_bundle_num_per_shedding")
+    load_balancer_averages_by_time_enabled: bool = _planned("averages_by_time_enabled")
     load_balancer_level_evenness_percentage: Finite = _planned("level_evenness_percentage")
     load_balancer_level_calm_minutes: Finite = _planned("level_calm_minutes")
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
+    load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
+    load_balancer_sick_broker_minutes: Finite = _planned("sick_broker_minutes")
+    load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
     load_balancer_avg_shedder_low_threshold: int = _planned("avg_shedder_low_threshold")
     load_balancer_avg_shedder_high_threshold: int = _planned("avg_shedder_high_threshold")
     load_balancer_avg_shedder_hit_count_low_threshold: int = _planned("avg_shedder_hit_count_low_threshold")
@@ -181,6 +185,7 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     load_balancer_max_bundle_returns: int = _planned("max_bundle_returns")
     load_balancer_thrash_bundle_freeze_minutes: Finite = _planned("thrash_bundle_freeze_minutes")
     load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
+    load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
     load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
     plans_kept: int = Field(
         20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."

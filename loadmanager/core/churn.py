@@ -7,8 +7,8 @@ the breaker. Load is that of `core.effect`, bytes/s in and out by short-term ave
 Only what shedding moved by itself counts against the shares and for the breaker. What an operator moved counts where
 it has to be respected: shedding does not return a bundle to a broker from which an operator took it just now.
 
-A return is a move to the very registration that the bundle was taken from within the window. A broker that has
-restarted is another registration, so that bundles which left it for its sake may come back.
+The breaker goes by what was made for nothing (`core.repeats`): bundles that went back within
+`loadBalancerThrashWindowMinutes`, and those that were moved again within two hours.
 """
 
 from __future__ import annotations
@@ -16,12 +16,24 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from loadmanager.core.effect import share_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason, Reason, SplitReason
+from loadmanager.core.repeats import (
+    AGAIN_WITHIN_S,
+    BACK_WITHIN_S,
+    NEVER,
+    PastMove,
+    find_departure,
+    is_again,
+    is_back,
+    next_move,
+    share_again,
+    share_back,
+)
 from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 
@@ -52,18 +64,6 @@ _ROUNDING = 1e-9
 """Shares add up to a whole but for this."""
 
 
-class PastMove(NamedTuple):
-    """A completed move of a bundle from one life of a broker. `is_own`: by shedding, not at an operator's word."""
-
-    at_s: float
-    bundle: str
-    source: str
-    incarnation: int
-    share: float
-    is_own: bool
-    is_return: bool
-
-
 @dataclass(frozen=True, slots=True)
 class Memory:
     """Moves in the order of their ends, until when bundles are frozen, and until when shedding is stopped."""
@@ -80,10 +80,7 @@ class Memory:
             return content
         try:
             return cls(
-                tuple(
-                    PastMove(float(at_s), str(bundle), str(source), int(life), float(share), bool(own), bool(back))
-                    for at_s, bundle, source, life, share, own, back in content.get("moves", ())
-                ),
+                tuple(_move_of(*move) for move in content.get("moves", ())),
                 {str(bundle): float(until_s) for bundle, until_s in content.get("frozenUntilS", {}).items()},
                 float(content.get("stoppedUntilS", 0.0)),
             )
@@ -97,7 +94,7 @@ class Memory:
     def as_json(self) -> dict[str, Any]:
         """For the metadata store; see `core.state`."""
         return {
-            "moves": [list(move) for move in self.moves],
+            "moves": [[None if figure == NEVER else figure for figure in move] for move in self.moves],
             "frozenUntilS": dict(self.frozen_until_s),
             "stoppedUntilS": self.stopped_until_s,
         }
@@ -105,7 +102,7 @@ class Memory:
     def at(self, now_s: float, settings: PlannerSettings) -> Memory:
         """What of it still matters."""
         longest_s = max(
-            _HOUR_S, settings.return_cool_down_minutes * _MINUTE_S, settings.thrash_window_minutes * _MINUTE_S
+            BACK_WITHIN_S, settings.return_cool_down_minutes * _MINUTE_S, settings.thrash_window_minutes * _MINUTE_S
         )
         outdated = bisect_right(self.moves, now_s - longest_s, key=lambda move: move.at_s)
         return Memory(
@@ -136,7 +133,15 @@ class Memory:
 
     def moved_share(self, now_s: float, within_s: float = _HOUR_S) -> float:
         """The shares that shedding has moved within the time, added up."""
-        return sum(move.share for move in self.moves if move.is_own and move.at_s > now_s - within_s)
+        return sum(move.share for move in self._since(now_s - within_s) if move.is_own)
+
+    def moved_again(self, now_s: float) -> float:
+        """The shares that shedding has moved again within the last two hours, added up."""
+        return share_again(self._since(now_s - AGAIN_WITHIN_S))
+
+    def moved_back(self, now_s: float) -> float:
+        """The shares that shedding has moved back within the last four hours, added up."""
+        return share_back(self._since(now_s - BACK_WITHIN_S))
 
     def thrash(self, now_s: float, settings: PlannerSettings) -> float:
         """The shares that shedding has returned within the window, added up: 0 is how it should be."""
@@ -146,17 +151,16 @@ class Memory:
         return sum(move.bundle == bundle for move in self._returns(now_s, settings))
 
     def _returns(self, now_s: float, settings: PlannerSettings) -> list[PastMove]:
-        since_s = now_s - settings.thrash_window_minutes * _MINUTE_S
-        return [move for move in self.moves if move.is_return and move.is_own and move.at_s > since_s]
+        window_s = settings.thrash_window_minutes * _MINUTE_S
+        return [move for move in self._since(now_s - window_s) if move.is_own and is_back(move, window_s)]
 
     def find_departure(self, bundle: str, broker: Registration, since_s: float) -> float | None:
         """When the bundle was last taken from that life of the broker, if it was after `since_s`."""
-        for move in reversed(self.moves):
-            if move.at_s <= since_s:
-                return None
-            if move.bundle == bundle and (move.source, move.incarnation) == (broker.broker, broker.incarnation):
-                return move.at_s
-        return None
+        left_s = find_departure(self._since(since_s), bundle, broker)
+        return None if left_s == NEVER else left_s
+
+    def _since(self, since_s: float) -> tuple[PastMove, ...]:
+        return tuple(move for move in self.moves if move.at_s > since_s)
 
 
 def noted(
@@ -172,13 +176,9 @@ def noted(
 ) -> tuple[State, list[Verdict]]:
     """The state after a completed move, and what the breaker has to say of it."""
     memory = Memory.of(state).at(at_s, settings)
-    since_s = at_s - settings.thrash_window_minutes * _MINUTE_S
-    is_return = destination is not None and memory.find_departure(bundle, destination, since_s) is not None
-    move = PastMove(at_s, bundle, source.broker, source.incarnation, share, is_own, is_return)
+    move = next_move(memory.moves, at_s, bundle, source, destination, share, is_own=is_own)
     memory = replace(memory, moves=(*memory.moves, move))
-    verdicts: list[Verdict] = []
-    if is_own and is_return:
-        memory, verdicts = _judged(memory, bundle, at_s, settings)
+    memory, verdicts = _judged(memory, move, settings)
     return memory.into(state), verdicts
 
 
@@ -270,8 +270,7 @@ class _Allowance:
         if memory.stopped_until_s:
             why = {
                 "seconds_left": round(memory.stopped_until_s - self._now_s),
-                "thrash_percent": 100 * memory.thrash(self._now_s, settings),
-                **settings.said("thrash_threshold_percentage"),
+                **_why_stopped(memory, self._now_s, settings),
             }
             return Verdict(step.bundle, ChurnReason.SHEDDING_STOPPED, acted=False, why=why)
         until_s = memory.frozen_until_s.get(step.bundle)
@@ -337,24 +336,61 @@ def _pair(step: Unload) -> frozenset[Registration | None]:
     return frozenset({step.source, step.destination})
 
 
-def _judged(memory: Memory, bundle: str, now_s: float, settings: PlannerSettings) -> tuple[Memory, list[Verdict]]:
-    """The memory after a return, with the breaker tripped where it is due, and a verdict for what tripped."""
+def _judged(memory: Memory, move: PastMove, settings: PlannerSettings) -> tuple[Memory, list[Verdict]]:
+    """The memory after a move, with the breaker tripped where it is due, and a verdict for what tripped."""
+    if not move.is_own:
+        return memory, []
     verdicts = []
-    returns = memory.returns_of(bundle, now_s, settings)
-    if returns >= settings.max_bundle_returns:
-        until_s = now_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
-        memory = replace(memory, frozen_until_s={**memory.frozen_until_s, bundle: until_s})
+    returned = is_back(move, settings.thrash_window_minutes * _MINUTE_S)
+    returns = memory.returns_of(move.bundle, move.at_s, settings) if returned else 0
+    if returned and returns >= settings.max_bundle_returns:
+        until_s = move.at_s + settings.thrash_bundle_freeze_minutes * _MINUTE_S
+        memory = replace(memory, frozen_until_s={**memory.frozen_until_s, move.bundle: until_s})
         why: dict[str, Figure] = {
             "returns": returns,
             **settings.said("max_bundle_returns", "thrash_window_minutes", "thrash_bundle_freeze_minutes"),
         }
-        verdicts.append(Verdict(bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
-    thrash = memory.thrash(now_s, settings)
-    if thrash > settings.thrash_threshold_percentage / 100:
-        memory = replace(memory, stopped_until_s=now_s + settings.thrash_shedding_stop_minutes * _MINUTE_S)
+        verdicts.append(Verdict(move.bundle, ChurnReason.KEEPS_RETURNING, acted=True, why=why))
+    if (returned and _thrashes(memory, move.at_s, settings)) or (
+        is_again(move) and _keeps_moving(memory, move.at_s, settings)
+    ):
+        memory = replace(memory, stopped_until_s=move.at_s + settings.thrash_shedding_stop_minutes * _MINUTE_S)
         why = {
-            "thrash_percent": 100 * thrash,
-            **settings.said("thrash_threshold_percentage", "thrash_window_minutes", "thrash_shedding_stop_minutes"),
+            **_why_stopped(memory, move.at_s, settings),
+            **settings.said("thrash_window_minutes", "thrash_shedding_stop_minutes"),
         }
         verdicts.append(Verdict("cluster", ChurnReason.SHEDDING_STOPPED, acted=True, why=why))
     return memory, verdicts
+
+
+def _thrashes(memory: Memory, now_s: float, settings: PlannerSettings) -> bool:
+    return memory.thrash(now_s, settings) > settings.thrash_threshold_percentage / 100
+
+
+def _keeps_moving(memory: Memory, now_s: float, settings: PlannerSettings) -> bool:
+    return memory.moved_again(now_s) > settings.moved_again_threshold_percentage / 100
+
+
+def _why_stopped(memory: Memory, now_s: float, settings: PlannerSettings) -> dict[str, Figure]:
+    return {
+        "thrash_percent": 100 * memory.thrash(now_s, settings),
+        "again_percent": 100 * memory.moved_again(now_s),
+        **settings.said("thrash_threshold_percentage", "moved_again_threshold_percentage"),
+    }
+
+
+def _move_of(
+    at_s: float,
+    bundle: str,
+    source: str,
+    incarnation: int,
+    share: float,
+    own: bool,  # noqa: FBT001 - as it was stored
+    *before: float | bool | None,
+) -> PastMove:
+    """A move as JSON. Before there was `moved_s` and `left_s`, one figure said whether the bundle had returned."""
+    known = PastMove(float(at_s), str(bundle), str(source), int(incarnation), float(share), bool(own))
+    if len(before) == 1:
+        return known._replace(left_s=known.at_s) if before[0] else known
+    moved_s, left_s = (NEVER if each is None else float(each) for each in before)
+    return known._replace(moved_s=moved_s, left_s=left_s)

@@ -341,6 +341,7 @@ _FILTERS = frozenset(
     for reason in (
         FilterReason.BROKER_DRAINING,
         FilterReason.BROKER_EXCLUDED,
+        FilterReason.BROKER_SICK,
         FilterReason.ISOLATION_POLICY,
         FilterReason.PERSISTENCE_DISABLED,
         FilterReason.OTHER_LOAD_MANAGER_CLASS,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -84,13 +84,28 @@ class ReportedBundles(Protocol):
     def bundle_sessions(self) -> IntArray: ...
 
 
+class HealthFigures(NamedTuple):
+    """How a broker serves, as it says itself, None for what it does not say: a latency in milliseconds, such as the
+    99th percentile of publishing, the share of requests that failed, and how many wait.
+    """
+
+    latency_ms: float | None = None
+    error_share: float | None = None
+    queue: float | None = None
+
+    def said(self) -> dict[str, float]:
+        """What it says, by name."""
+        return {name: value for name, value in self._asdict().items() if value is not None}
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class BrokerReport:
     """One report of a broker.
 
     `usage` is (5, 2): per resource how much is used and the limit, in any unit common to both. `load` is the broker's
     reported totals. `bundle_load` (k, 4), `bundle_topics`, `bundle_sessions` (k,; consumers and producers) and
-    `bundle_cache_bytes` (k,) belong to `bundle_names`, which holds the bundles with at least one loaded topic.
+    `bundle_cache_bytes` (k,) belong to `bundle_names`, which holds the bundles with at least one loaded topic. `health`
+    is None when nothing is said of it.
     """
 
     usage: FloatArray
@@ -110,6 +125,7 @@ class BrokerReport:
     load_manager_class: str
     persistent_enabled: bool
     non_persistent_enabled: bool
+    health: HealthFigures | None = None
 
     def __post_init__(self) -> None:
         bundles = len(self.bundle_names)

@@ -15,6 +15,7 @@ import numpy as np
 from loadmanager.core.filters import (
     CONTROLS,
     EXTENSIBLE,
+    HEALTH,
     BrokerFilter,
     FilterRules,
     PlacementQuestion,
@@ -78,7 +79,7 @@ def _find_obstacles(
             brokers = keep(brokers, question)
         return brokers
 
-    left = judge(CONTROLS, everyone(question))
+    left = judge((*CONTROLS, *HEALTH), everyone(question))
     left = judge(rules.policies, left)
     left = judge(rules.limits, others_than_excluded(left, question))
     judge(rules.preferences, left, is_preference=True)
@@ -94,6 +95,11 @@ def _drain(case: _Case) -> dict[str, Figure]:
 def _exclusion(case: _Case) -> dict[str, Figure]:
     del case  # an operator's word has no numbers
     return {}
+
+
+def _sickness(case: _Case) -> dict[str, Figure]:
+    snapshot = case.question.snapshot
+    return dict(snapshot.doubts.sick[snapshot.brokers.ids[case.broker]].why)
 
 
 def _isolation(case: _Case) -> dict[str, Figure]:
@@ -166,6 +172,7 @@ def _counted(its: np.int64, least: np.int64) -> dict[str, Figure]:
 _FIGURES: Mapping[Reason, Callable[[_Case], dict[str, Figure]]] = {
     FilterReason.BROKER_DRAINING: _drain,
     FilterReason.BROKER_EXCLUDED: _exclusion,
+    FilterReason.BROKER_SICK: _sickness,
     FilterReason.ISOLATION_POLICY: _isolation,
     FilterReason.PERSISTENCE_DISABLED: _domain,
     FilterReason.OTHER_LOAD_MANAGER_CLASS: _class,

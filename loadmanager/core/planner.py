@@ -20,8 +20,8 @@ import numpy as np
 
 from loadmanager.core.effect import carried_load
 from loadmanager.core.filters import (
+    Answers,
     PlacementQuestion,
-    allowed_brokers,
     find_anti_affinity_refusal,
     find_ban,
     find_isolation_refusal,
@@ -37,7 +37,7 @@ from loadmanager.core.placement.base import Placement, PlacementStrategy, Projec
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
-from loadmanager.core.restraint import doubted, find_freeze, restrain, restrained
+from loadmanager.core.restraint import as_if_draining, doubted, find_freeze, restrain, restrained
 from loadmanager.core.settings import KEYS, PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
 from loadmanager.core.shedding.base import Pick
@@ -159,7 +159,7 @@ def plan_drain(
 
     A bundle that no other broker may own stays, with a verdict. Raises `UnknownStrategyError`.
     """
-    placer = _Placer(_as_if_draining(snapshot, brokers), settings, state, rng)
+    placer = _Placer(as_if_draining(snapshot, brokers), settings, state, rng)
     rows = [row for row in map(snapshot.brokers.find_row, sorted(brokers)) if row is not None]
     bundles = snapshot.bundles
     owned = np.flatnonzero(np.isin(bundles.assigned, rows))
@@ -179,16 +179,6 @@ def plan_drain(
     return _plan(snapshot, steps, verdicts), placer.state
 
 
-def _as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
-    """The cluster in which none of these brokers is given anything."""
-    draining = snapshot.controls.draining
-    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
-    if not more:
-        return snapshot
-    controls = replace(snapshot.controls, draining={**draining, **more})
-    return replace(snapshot, controls=controls, _derived={})
-
-
 def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[str] = ()) -> Plan:
     """The way home for pinned bundles that another broker owns; those whose broker may not own them stay, and why."""
     steps: list[Assign | Unload] = []
@@ -200,13 +190,19 @@ def plan_pins(snapshot: Snapshot, settings: PlannerSettings, leave: Container[st
         source = int(snapshot.bundles.assigned[bundle])
         if source < 0 or source == destination:
             continue
-        refusal = find_move_refusal(snapshot, name, broker, settings)
+        refusal = _find_sickness(snapshot, name, broker) or find_move_refusal(snapshot, name, broker, settings)
         if refusal is not None:
             verdicts.append(refusal)
             continue
         assert destination is not None, "a broker without a row is refused"
         steps.append(_unload(snapshot, name, source, destination, PlacementReason.PINNED_TO_BROKER))
     return _plan(snapshot, steps, verdicts)
+
+
+def _find_sickness(snapshot: Snapshot, bundle: str, broker: BrokerId) -> Verdict | None:
+    """Why the bundle is not brought home for now, None unless its broker is sick."""
+    sick = snapshot.doubts.sick.get(broker)
+    return None if sick is None else replace(sick, subject=bundle, why={"broker": broker, **sick.why})
 
 
 def find_move_refusal(
@@ -299,6 +295,7 @@ class _Placer:
         self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
         self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
         self.rules = rules_of(settings, self._name)
+        self._answers = Answers(self.rules, snapshot, self.projection, settings)
 
     def place(
         self,
@@ -315,7 +312,7 @@ class _Placer:
         before all the broker on which an operator pinned the bundle.
         """
         question = self.ask(name, excluded, non_persistent=non_persistent)
-        allowed, dropped = allowed_brokers(self.rules, question)
+        allowed, dropped = self._answers.allowed(question)
         pin, not_kept = find_pin(self.snapshot, name, allowed)
         destination = self._find_destination(name) if destination is None else destination
         if pin is not None:
@@ -326,7 +323,8 @@ class _Placer:
             placement, figures = self._choose(allowed, question, bundle)
             dropped = {**figures, **dropped}
         self._remember(name, placement)
-        return replace(placement, why={**placement.why, **dropped, **not_kept})
+        more = {**dropped, **not_kept}
+        return replace(placement, why={**placement.why, **more}) if more else placement
 
     def _choose(
         self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
@@ -402,8 +400,9 @@ class _Placer:
         return find_anti_affinity_refusal(self.rules, self.ask(name, source))
 
     def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
-        namespace = namespace_of(name)
-        return PlacementQuestion(namespace, non_persistent, self.snapshot, self.projection, self.settings, excluded)
+        return self._answers.question(
+            namespace_of(name), excluded, non_persistent=non_persistent, is_homeless=excluded is None
+        )
 
     def _is_overloaded(self, broker: int) -> bool:
         usage = usage_per_broker(self.snapshot, self.settings.resource_weights)

@@ -4,6 +4,9 @@ A broker whose report is doubted keeps the load of its last good one, and sheddi
 gets, until a report is good again. A new broker whose first report is doubted has nothing better, so that one counts:
 clients have to be served. So it is with a broker that has long been silent, and with its last report.
 
+Whether a broker is sick by the figures in its report is found out by `core.health`, which hears those that are not
+doubted.
+
 A limit that is not known any more is taken to be what it was. One that never was known is said: the resource has no
 part in the broker's usage, and nobody is to believe that it is 0 %.
 """
@@ -15,6 +18,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from loadmanager.core.health import Health
 from loadmanager.core.load import (
     BANDWIDTH_IN,
     BANDWIDTH_OUT,
@@ -50,10 +54,13 @@ _LEAST_RATE, _LEAST_THROUGHPUT = 1_000.0, float(_MIB)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Doubts:
-    """What is wrong with reports at a moment: the brokers to leave alone, and why; and what else has to be said."""
+    """What is wrong with brokers or their reports at a moment: those to leave alone, and why; what else has to be said;
+    and those that are sick, to which nothing is to be moved.
+    """
 
     quarantined: Mapping[BrokerId, Verdict] = field(default_factory=dict)
     remarks: tuple[Verdict, ...] = ()
+    sick: Mapping[BrokerId, Verdict] = field(default_factory=dict)
 
 
 NO_DOUBTS = Doubts()
@@ -89,6 +96,7 @@ class Gate:
 
     def __init__(self) -> None:
         self._lives: dict[BrokerId, _Life] = {}
+        self._health = Health()
 
     def judge(self, registration: Registration, report: BrokerReport, at_s: float, most_age_s: float) -> Judged:
         """`at_s`, seconds since 1970, is when the report came in; one that is older than `most_age_s` is doubted."""
@@ -107,6 +115,7 @@ class Gate:
         counts = doubt is None or life.good is None
         if doubt is None:
             life.good = report.without_bundles()
+            self._health.hear(registration, report.health, at_s)
         return Judged(report, counts, doubt)
 
     def find_doubt(self, broker: BrokerId) -> str | None:
@@ -117,9 +126,15 @@ class Gate:
     def forget(self, broker: BrokerId) -> None:
         """The broker is gone."""
         self._lives.pop(broker, None)
+        self._health.forget(broker)
 
-    def doubts(self, now_s: float, most_age_s: float, weights: ResourceWeights) -> Doubts:
-        """What is wrong with any broker's reports now; limits are missed of resources that have a weight."""
+    def doubts(
+        self, now_s: float, most_age_s: float, weights: ResourceWeights, patience_s: float | None = None
+    ) -> Doubts:
+        """What is wrong with any broker now; limits are missed of resources that have a weight.
+
+        `patience_s` is how long a broker has to be far off its peers to be sick, None where none is to be.
+        """
         quarantined: dict[BrokerId, Verdict] = {}
         remarks = []
         rated = _weighted(weights)
@@ -135,7 +150,9 @@ class Gate:
             if unknown:
                 key = "recalled" if life.is_recalled else "unknown"
                 remarks.append(Verdict(broker, DoubtReason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
-        return Doubts(quarantined, tuple(remarks)) if quarantined or remarks else NO_DOUBTS
+        health = self._health.look(now_s, patience_s)
+        remarks += health.left_in
+        return Doubts(quarantined, tuple(remarks), health.sick) if quarantined or remarks or health.sick else NO_DOUBTS
 
 
 def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | None:

@@ -43,6 +43,16 @@ def restrain(snapshot: Snapshot) -> Snapshot:
     return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
 
 
+def as_if_draining(snapshot: Snapshot, brokers: Collection[BrokerId]) -> Snapshot:
+    """The cluster in which none of these brokers is given anything."""
+    draining = snapshot.controls.draining
+    more = {broker: snapshot.taken_at_s for broker in sorted(brokers) if broker not in draining}
+    if not more:
+        return snapshot
+    controls = replace(snapshot.controls, draining={**draining, **more})
+    return replace(snapshot, controls=controls, _derived={})
+
+
 def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
     """What was left alone of the whole `snapshot` when a strategy decided `shed`, and why."""
     controls = snapshot.controls
@@ -62,9 +72,9 @@ def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
 
 
 def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
-    """What is wrong with the reports of brokers, and which are left out for it."""
-    known = set(snapshot.brokers.ids)
-    for verdict in (*snapshot.doubts.quarantined.values(), *snapshot.doubts.remarks):
+    """What is wrong with brokers and their reports: which are left out for it, and which are given nothing."""
+    known, doubts = set(snapshot.brokers.ids), snapshot.doubts
+    for verdict in (*doubts.quarantined.values(), *doubts.sick.values(), *doubts.remarks):
         if verdict.subject in known:
             yield verdict
 

@@ -333,9 +333,17 @@ class PlannerSettings:
         ge=1,
         le=MAX_BUNDLES,
     )
+    averages_by_time_enabled: bool = setting(
+        "loadBalancerAveragesByTimeEnabled",
+        False,
+        (
+            "Pulsar's strategies, too, go by what bundles carry at present, over the last quarter of an hour, in place"
+            " of their averages over 10 and 1,000 reports."
+        ),
+    )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
-        10,
+        3,
         "Level: relieves brokers that are used this many per cent above the level that all could have.",
         gt=0,
         le=1_000,
@@ -352,6 +360,29 @@ class PlannerSettings:
         "loadBalancerLevelHeadroomPercentage",
         15,
         "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
+    )
+    level_forecast_hours: float = setting(
+        "loadBalancerLevelForecastHours",
+        2,
+        (
+            "Level: goes by what is expected of so many hours to come, of namespaces of which the pipeline learned a"
+            " forecast that proved itself in its back-test. 0: by the present alone."
+        ),
+        ge=0,
+        le=168,
+    )
+    sick_broker_quarantine_enabled: bool = setting(
+        "loadBalancerSickBrokerQuarantineEnabled",
+        True,
+        (
+            "Nothing is moved to a broker whose latency, share of errors or queue, where brokers say them, is far off"
+            " that of its peers."
+        ),
+    )
+    sick_broker_minutes: float = minutes(
+        "loadBalancerSickBrokerMinutes",
+        3,
+        "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
     )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",
@@ -375,7 +406,7 @@ class PlannerSettings:
     )
     thrash_window_minutes: float = minutes(
         "loadBalancerThrashWindowMinutes",
-        60,
+        240,
         "A bundle that shedding moves back to where it was within this time counts as returned.",
     )
     max_bundle_returns: int = setting(
@@ -395,10 +426,22 @@ class PlannerSettings:
         ge=0,
         le=1_000_000,
     )
+    moved_again_threshold_percentage: float = setting(
+        "loadBalancerMovedAgainThresholdPercentage",
+        50,
+        "When shedding has moved more than this much of all load again within two hours, it stops for as long, too.",
+        ge=0,
+        le=1_000_000,
+    )
     thrash_shedding_stop_minutes: float = minutes(
         "loadBalancerThrashSheddingStopMinutes", 30, "How long shedding stops then; an operator can lift it."
     )
     resource_weights: ResourceWeights = field(default_factory=ResourceWeights)
+
+    @property
+    def sick_broker_patience_s(self) -> float | None:
+        """How long a broker has to be far off its peers to be sick, in seconds, None where none is to be."""
+        return 60 * self.sick_broker_minutes if self.sick_broker_quarantine_enabled else None
 
     def said(self, *names: str) -> dict[str, Any]:
         """The settings of these fields as a verdict has them: each under its key."""

@@ -3,6 +3,8 @@
 a level     holds until the next one is known
 an entry    counts where it was said; one that moved nothing, as a bundle that came back, counts as a move all the
             same: its clients were cut off
+a repeat    is a move whose bundle had moved before, or came back to where it had been, within the times of
+            `core.repeats`; whoever had it moved
 a stall     counts for as long as it lasts
 """
 
@@ -14,7 +16,9 @@ from dataclasses import dataclass
 from loadmanager.core.judging import PULSARS_MOVES, STALLS, WE_ALONE, Entry
 from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import JudgingReason
+from loadmanager.core.repeats import Trail, is_again, is_back
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 _AGREED = (JudgingReason.MOVED_AS_WE_WOULD, JudgingReason.MOVED_ELSEWHERE)
@@ -48,7 +52,8 @@ def level_of(snapshot: Snapshot, weights: ResourceWeights) -> Level | None:
 class Measured:
     """What was counted of `from_ms` <= time < `to_ms`. `max_over_mean` is a mean over the time for which it is known,
     of which there are `known_ms`. `agreed` of Pulsar's `moves` are of bundles that we wanted moved, too; `alone` are
-    moves that we wanted and Pulsar did not make. Loads are in bytes/s.
+    moves that we wanted and Pulsar did not make; `again_load` and `back_load` are of all moves, Pulsar's and ours.
+    Loads are in bytes/s.
     """
 
     from_ms: int
@@ -63,13 +68,17 @@ class Measured:
     alone_load: float
     our_moves: int
     our_moved_load: float
+    again_load: float
+    back_load: float
     stalled_ms: int
 
 
 class Tally:
     """Counts from `from_ms` on. Times do not descend."""
 
-    def __init__(self, from_ms: int, level: Level | None = None, *, is_stalled: bool = False) -> None:
+    def __init__(
+        self, from_ms: int, level: Level | None = None, trail: Trail | None = None, *, is_stalled: bool = False
+    ) -> None:
         self.from_ms = from_ms
         self._at_ms = from_ms
         self._level = level
@@ -78,11 +87,12 @@ class Tally:
         self._area = 0.0
         self._worst = 0.0 if level is None else level.highest
         self._moves = self._agreed = self._alone = self._ours = 0
-        self._moved = self._alone_load = self._our_load = 0.0
+        self._moved = self._alone_load = self._our_load = self._again = self._back = 0.0
+        self._trail = trail or Trail()
 
     def follow(self, at_ms: int) -> Tally:
         """The tally of the time from then on, which begins as this one ends."""
-        return Tally(at_ms, self._level, is_stalled=self._is_stalled)
+        return Tally(at_ms, self._level, self._trail.follow(), is_stalled=self._is_stalled)
 
     def see(self, at_ms: int, level: Level | None) -> None:
         """How level the brokers are from now on."""
@@ -112,6 +122,8 @@ class Tally:
             alone_load=self._alone_load,
             our_moves=self._ours,
             our_moved_load=self._our_load,
+            again_load=self._again,
+            back_load=self._back,
             stalled_ms=self._stalled_ms,
         )
 
@@ -128,13 +140,24 @@ class Tally:
         if reason in PULSARS_MOVES:
             self._moves += 1
             self._moved += entry.load
+            self._remember(entry)
             self._agreed += reason in _AGREED
         elif reason is JudgingReason.MOVED_BY_US:
             self._ours += 1
             self._our_load += entry.load
+            self._remember(entry)
         elif reason in STALLS or reason is JudgingReason.STALL_OVER:
             self._pass(entry.at_ms)
             self._is_stalled = reason in STALLS
         elif reason in WE_ALONE:
             self._alone += 1
             self._alone_load += entry.load
+
+    def _remember(self, entry: Entry) -> None:
+        """Whether the move repeats another one; of brokers only the names are said."""
+        names = (entry.verdict.why.get(end) for end in ("source", "destination"))
+        source, destination = (None if name is None else Registration(BrokerId(str(name)), 0) for name in names)
+        if source is not None:
+            move = self._trail.add(entry.at_ms / 1000, entry.verdict.subject, source, destination)
+            self._again += is_again(move) * entry.load
+            self._back += is_back(move) * entry.load

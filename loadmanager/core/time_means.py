@@ -4,21 +4,26 @@ Brokers report when something has changed, so what was reported last goes on: at
 
     last + (mean as it was reported - last) * exp(-(t - reported) / TAU_S)
 
-and it comes to what was reported last if nothing else comes. A load that is off from the mean by more than it usually
-is, and by more than `_LEAST_JUMP`, may be a jump. Then the mean begins anew:
+which comes to what was reported last. A load that is off from the mean by more than it usually is, and by more than
+`_LEAST_JUMP`, may be a jump. Then the mean begins anew, when that is no spike:
 
-    what was reported last   the next report comes                             nothing comes
-    -----------------------  ------------------------------------------------  ----------------------------
-    may be a jump            may be one to the same side: begins anew at it    for `STOOD_S`: begins anew at
-                                                                               what was reported last
-    is not                   is taken in                                       comes to what was reported last
+    what was reported last   the next report comes before `STOOD_S`             nothing comes for `STOOD_S`
+    -----------------------  -------------------------------------------------  ------------------------------
+    is no jump               goes on                                            goes on
+    may be a jump            may be one to the same side: begins anew at it;    begins anew at what was
+                             else goes on                                       reported last
 
-How far off it usually is, as a part of the mean, is `sigma`: of bytes/s, in and out together. A jump does not make it
-much larger. Times are those of the reports, by their brokers' clocks; one that goes backwards stands still.
+How far off means the logarithm of how many times the mean the bytes/s are, in and out together: what is little is the
+relative deviation, and to have doubled is as far as to be halved. How far off a bundle usually is, is its `sigma`, over
+some `_SAMPLES` reports. A jump does not count for more than the most that would have been none. So bundles that burst
+have a large sigma, and begin anew hardly ever: what they burst to says little of what they will carry.
+
+Times are those of reports, by their brokers' clocks; while one goes backwards, no time passes.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,13 +34,15 @@ from loadmanager.core.load import METRICS, BoolArray, Float32Array, FloatArray, 
 
 TAU_S = 900.0
 """After so long a load makes 63 % of the mean."""
-STOOD_S = 45.0
-"""A load that stood for so long was no spike: by then a broker has measured again, or is about to."""
-_LEAST_JUMP = 0.30
+STOOD_S = 75.0
+"""A broker measures every minute: by then it has measured again, and had nothing to add."""
+_LEAST_JUMP = math.log(1.30)
 _SIGMAS = 3.0
 _SAMPLES = 20
-"""So many reports make what is usual."""
-_MOST_SIGMA = 1.0
+_MOST_OFF = 20.0
+"""More than so many times the mean, or less than the mean divided by it, is no further off."""
+_A_BYTE = np.float32(1)
+"""As many bytes/s are added to both that are compared, so that nothing is not infinitely far from next to nothing."""
 _MOST = 1e18
 """More than this is no load."""
 
@@ -83,19 +90,14 @@ class TimeMeans:
     def reported(self, load: FloatArray, at_s: float, samples: npt.NDArray[np.int16]) -> TimeMeans:
         """The means after these loads (n, 4) were reported; `samples` (n,) reports had been before."""
         now_s = seconds_of(at_s)
-        load, silent_s, jump = as_amounts(load), self._silent_s(now_s), self._jump()
-        mean = self._after(silent_s, jump)
-        carried = throughput_of(mean)
-        off = throughput_of(load) - carried
-        limit = self._least_jump() * carried
-        begins = (np.abs(off) > limit) & (off * jump > 0) & (silent_s < STOOD_S) | (samples == 0)
-        mean[begins] = load[begins]
-        counted = np.minimum(np.abs(off), np.minimum(limit, _MOST_SIGMA * carried))
-        part = np.divide(counted, carried, out=np.zeros_like(carried), where=carried > 0)
+        last, silent_s, jump = as_amounts(load).astype(np.float32), self._silent_s(now_s), self._jump()
+        mean = self._after(silent_s, jump).astype(np.float32)
+        off, least = _off(last, mean), self._least_jump()
+        begins = (np.abs(off) > least) & (off * jump > 0) & (silent_s < STOOD_S) | (samples == 0)
+        mean[begins] = last[begins]
         weight = np.where(samples > 0, 1 / np.clip(samples, 1, _SAMPLES), 0.0)
-        sigma = np.sqrt(self.sigma**2 * (1 - weight) + part**2 * weight)
-        reported_s = np.full_like(self.reported_s, now_s)
-        return TimeMeans(mean.astype(np.float32), load.astype(np.float32), reported_s, sigma.astype(np.float32))
+        sigma = np.sqrt(self.sigma**2 * (1 - weight) + np.minimum(np.abs(off), least) ** 2 * weight)
+        return TimeMeans(mean, last, np.full_like(self.reported_s, now_s), sigma.astype(np.float32))
 
     def _after(self, silent_s: FloatArray, jump: Float32Array) -> FloatArray:
         """The means (n, 4) after so much silence (n,), when the last reports were so far off that it may be a jump."""
@@ -107,14 +109,19 @@ class TimeMeans:
         return np.asarray(np.maximum(now_s - self.reported_s, 0.0))
 
     def _jump(self) -> Float32Array:
-        """(n,): by how many bytes/s what was reported last is off from the mean, 0 where that is no jump."""
-        carried = throughput_of(self.mean)
-        off = throughput_of(self.last) - carried
-        return np.where(np.abs(off) > self._least_jump() * carried, off, np.float32(0))
+        """(n,): how far off what was reported last is, 0 where that is no jump."""
+        off = _off(self.last, self.mean)
+        return np.where(np.abs(off) > self._least_jump(), off, np.float32(0))
 
     def _least_jump(self) -> Float32Array:
-        """(n,): from which part of the mean on a load may be a jump."""
+        """(n,): how far off a load is that may be a jump."""
         return np.asarray(np.maximum(np.float32(_SIGMAS) * self.sigma, np.float32(_LEAST_JUMP)))
+
+
+def _off(load: Float32Array, mean: Float32Array) -> Float32Array:
+    """(n,): how far bytes/s are off from the mean, as the logarithm of how many times that they are."""
+    ratio = (throughput_of(load) + _A_BYTE) / (throughput_of(mean) + _A_BYTE)
+    return np.asarray(np.log(ratio.clip(1 / _MOST_OFF, _MOST_OFF)))
 
 
 def as_amounts(load: FloatArray) -> FloatArray:

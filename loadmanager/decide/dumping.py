@@ -29,7 +29,7 @@ from loadmanager.store import paths
 from loadmanager.wire.broker_data import report_of
 from loadmanager.wire.controls import data_of, decode_controls
 from loadmanager.wire.dump import StrategyStates
-from loadmanager.wire.learned import decode_learned, without_profiles
+from loadmanager.wire.learned import decode_learned, what_decides
 from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation
 from loadmanager.wire.records import TimeAverageBrokerData, decode_bundle_data, decode_configuration, decode_namespace
@@ -145,7 +145,7 @@ async def _laid_down(store: Reader, collected: Collected) -> None:
         collected.content["controls"] = data_of(controls)
     learned = await _read(store, collected, paths.LEARNED, decode_learned)
     if learned is not None:
-        collected.content["learned"] = without_profiles(learned)
+        collected.content["learned"] = what_decides(learned)
 
 
 async def _overridden(store: Reader, collected: Collected, settings: Settings) -> Settings:
@@ -200,18 +200,18 @@ async def _time_averages(store: Reader, collected: Collected) -> None:
 
 
 def _history(averages: BundleAverages) -> dict[str, Any]:
+    by_time = averages.time_mean
     return {
-        "shortTermData": _message_averages(averages.short, averages.short_samples, 10),
-        "longTermData": _message_averages(averages.long, averages.long_samples, 1000),
+        "shortTermData": {"maxSamples": 10, "numSamples": averages.short_samples, **_load(averages.short)},
+        "longTermData": {"maxSamples": 1000, "numSamples": averages.long_samples, **_load(averages.long)},
         "topics": averages.topics,
+        **({} if by_time is None else {"timeMean": {**_load(by_time.load), "sigma": by_time.sigma}}),
     }
 
 
-def _message_averages(mean: FloatArray, samples: int, most: int) -> dict[str, float]:
-    rate_in, rate_out, throughput_in, throughput_out = mean.tolist()
+def _load(load: FloatArray) -> dict[str, float]:
+    rate_in, rate_out, throughput_in, throughput_out = load.tolist()
     return {
-        "maxSamples": most,
-        "numSamples": samples,
         "msgThroughputIn": throughput_in,
         "msgThroughputOut": throughput_out,
         "msgRateIn": rate_in,

@@ -14,7 +14,7 @@ import numpy as np
 
 from loadmanager.core.extensible import Published, PublishedLoad
 from loadmanager.core.learned import Learned
-from loadmanager.core.load import METRICS, BrokerReport, BundleAverages, FloatArray
+from loadmanager.core.load import METRICS, BrokerReport, BundleAverages, FloatArray, TimeMean
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.core.policies import InvalidPolicyError, Policies
@@ -30,6 +30,7 @@ from loadmanager.wire.dump import (
     MessageAverages,
     Owned,
     PublishedBrokerLoad,
+    TimeMeanFigures,
 )
 from loadmanager.wire.learned import learned_of
 from loadmanager.wire.policies import policies_of
@@ -73,7 +74,7 @@ def registration_of(broker: str, data: LocalBrokerData) -> Registration:
     return Registration(BrokerId(broker), data.get("startTimestamp", 0))
 
 
-def load_of(stats: NamespaceBundleStats | MessageAverages) -> FloatArray:
+def load_of(stats: NamespaceBundleStats | MessageAverages | TimeMeanFigures) -> FloatArray:
     """The rates and throughputs (4,); 0 for those that are absent."""
     rates = stats.get("msgRateIn", 0.0), stats.get("msgRateOut", 0.0)
     return np.array([*rates, stats.get("msgThroughputIn", 0.0), stats.get("msgThroughputOut", 0.0)])
@@ -116,7 +117,14 @@ def _quotas(line: DumpLine, given: Iterable[str]) -> dict[str, BundleAverages]:
 def _history(history: BundleHistory) -> BundleAverages:
     short, long = history.get("shortTermData", {}), history.get("longTermData", {})
     samples = short.get("numSamples", 0), long.get("numSamples", 0)
-    return BundleAverages(load_of(short), load_of(long), *samples, topics=min(history.get("topics", 0), MAX_TOPICS))
+    by_time = history.get("timeMean")
+    return BundleAverages(
+        load_of(short),
+        load_of(long),
+        *samples,
+        topics=min(history.get("topics", 0), MAX_TOPICS),
+        time_mean=None if by_time is None else TimeMean(load_of(by_time), by_time.get("sigma", 0.0)),
+    )
 
 
 def _without_unknown(snapshot: Snapshot, line: DumpLine) -> Snapshot:

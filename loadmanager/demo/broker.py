@@ -28,6 +28,7 @@ from loadmanager.demo.lease import Lease
 from loadmanager.demo.protocol import MAX_BODY_BYTES, CloseReason, Frame, Kind, ProtocolError, encode, read_frame
 from loadmanager.demo.tasks import first_of
 from loadmanager.demo.topics import Channel, Topic
+from loadmanager.demo.vitals import Vitals
 from loadmanager.errors import InvalidRecordError
 from loadmanager.observability import configure_logging
 from loadmanager.wire.http import BrokerStats, LeaseAnswer, OwnerAnswer, UnloadRequest
@@ -84,8 +85,11 @@ class _Opening:
 class ClientLink:
     """One client's connection: its channels, and what its frames do."""
 
-    def __init__(self, host: TopicHost, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(
+        self, host: TopicHost, vitals: Vitals, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self._host = host
+        self._vitals = vitals
         self._reader = reader
         self._writer = writer
         self._open: dict[int, _Opening] = {}
@@ -149,15 +153,18 @@ class ClientLink:
         if opening is None or opening.topic.is_closed:
             self.send(Frame(Kind.CLOSED, frame.channel, body=CloseReason.NOT_OWNER.encode()))
             return
+        began_s = time.monotonic()
         taken = opening.topic.accept(frame.first, frame.messages, frame.body)
+        self._vitals.published(time.monotonic() - began_s, taken=taken)
         self.send(Frame(Kind.ACCEPTED if taken else Kind.BUSY, frame.channel, frame.first, frame.messages))
 
 
 class AgentInterface:
     """What the agent asks of its broker over HTTP."""
 
-    def __init__(self, host: TopicHost) -> None:
+    def __init__(self, host: TopicHost, vitals: Vitals) -> None:
         self._host = host
+        self._vitals = vitals
         self._started_ms = time.time_ns() // 1_000_000
 
     def application(self) -> web.Application:
@@ -168,13 +175,15 @@ class AgentInterface:
 
     async def _stats(self, _request: web.Request) -> web.Response:
         self._host.may_serve()
+        topics = list(self._host.topics())
         stats = BrokerStats(
             pid=os.getpid(),
             version=VERSION,
             start_timestamp=self._started_ms,
             monotonic_s=time.monotonic(),
-            topics=[topic.stats() for topic in self._host.topics()],
+            topics=[topic.stats() for topic in topics],
             opening=self._host.opening(),
+            health=self._vitals.take(sum(topic.waiting for topic in topics)),
         )
         return web.Response(body=stats.to_json(), content_type="application/json")
 
@@ -223,14 +232,15 @@ async def run(agent_file: Path, serving_log: DemoJournal, ready_file: Path, list
     broker_id = f"{HOST}:{http_socket.getsockname()[1]}"
     async with HttpClient() as http:
         agent = AgentClient(agent_file, http)
+        vitals = Vitals()
         host = TopicHost(f"{broker_id}#{os.getpid()}", Lease(), agent, serving_log, time.monotonic)
         data_server = await asyncio.start_server(
-            lambda reader, writer: ClientLink(host, reader, writer).serve(),
+            lambda reader, writer: ClientLink(host, vitals, reader, writer).serve(),
             listening.bind_address,
             listening.data_port,
             limit=MAX_BODY_BYTES,
         )
-        runner = web.AppRunner(AgentInterface(host).application(), access_log=None)
+        runner = web.AppRunner(AgentInterface(host, vitals).application(), access_log=None)
         await runner.setup()
         await web.SockSite(runner, http_socket).start()
         write_ready_file(

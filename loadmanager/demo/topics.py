@@ -70,6 +70,11 @@ class Topic:
     def is_closed(self) -> bool:
         return self.closing is not None and self.closing.is_set()
 
+    @property
+    def waiting(self) -> int:
+        """The batches that are not delivered to everybody yet."""
+        return len(self._retained)
+
     def attach_producer(self, channel: Channel) -> None:
         self._publishers.add(channel)
 

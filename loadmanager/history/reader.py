@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loadmanager.core.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport
+from loadmanager.core.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport, HealthFigures
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import HistoryError, HistoryFileError
@@ -21,6 +21,7 @@ from loadmanager.history.rows import rates_of
 from loadmanager.history.schemas import (
     BROKER_REPORTS,
     BUNDLE_REPORTS,
+    HEALTH_COLUMNS,
     KEYS,
     LOAD_COLUMNS,
     ORDER,
@@ -206,6 +207,7 @@ def _place(batch: pa.RecordBatch, epoch: int, sequence: int) -> tuple[int, int]:
 
 def _report_of(row: dict[str, Any], bundles: pa.RecordBatch | None) -> RecordedReport:
     names, columns = _bundle_columns(bundles)
+    health = [row[name] for name in HEALTH_COLUMNS]
     report = BrokerReport(
         usage=np.array([row[name] for name in RESOURCE_COLUMNS], dtype=np.float64).reshape(RESOURCES, 2),
         load=np.array([row[name] for name in LOAD_COLUMNS], dtype=np.float64),
@@ -221,6 +223,7 @@ def _report_of(row: dict[str, Any], bundles: pa.RecordBatch | None) -> RecordedR
         load_manager_class=row["load_manager_class"],
         persistent_enabled=row["persistent_enabled"],
         non_persistent_enabled=row["non_persistent_enabled"],
+        health=HealthFigures(*health) if any(each is not None for each in health) else None,
     )
     registration = Registration(BrokerId(row["broker"]), row["incarnation"])
     return RecordedReport(row["at_ms"], row["epoch"], row["sequence"], registration, report)

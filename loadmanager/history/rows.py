@@ -27,6 +27,7 @@ from loadmanager.history.schemas import (
     BUNDLE_REPORTS,
     DECISIONS,
     EVENTS,
+    HEALTH_COLUMNS,
     LOAD_COLUMNS,
     MOVES,
     RATE,
@@ -250,6 +251,7 @@ def _broker_reports(placed: Sequence[Placed]) -> pa.Table:
         "load_manager_class": _names(each.load_manager_class for each in reports),
         "persistent_enabled": [each.persistent_enabled for each in reports],
         "non_persistent_enabled": [each.non_persistent_enabled for each in reports],
+        **{name: [getattr(each.health, name, None) for each in reports] for name in HEALTH_COLUMNS},
     }
     return pa.table(columns, schema=TABLES[BROKER_REPORTS].schema)
 

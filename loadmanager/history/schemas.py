@@ -159,6 +159,7 @@ def _plain(kind: pa.DataType, *names: str) -> tuple[Column, ...]:
 
 _RESOURCES = ("cpu", "memory", "direct_memory", "bandwidth_in", "bandwidth_out")
 RESOURCE_COLUMNS = tuple(f"{name}_{part}" for name in _RESOURCES for part in ("usage", "limit"))
+HEALTH_COLUMNS = ("latency_ms", "error_share", "queue")
 LOAD_COLUMNS = ("msg_rate_in", "msg_rate_out", "msg_throughput_in", "msg_throughput_out")
 
 STEP = pa.struct(
@@ -180,7 +181,7 @@ TABLES: dict[str, TableSchema] = {
     for each in (
         TableSchema(
             BROKER_REPORTS,
-            1,
+            2,
             (
                 *_keys(),
                 Column("broker", NAME),
@@ -190,6 +191,7 @@ TABLES: dict[str, TableSchema] = {
                 *_plain(pa.int64(), "last_update_ms", "start_timestamp_ms"),
                 *_plain(NAME, "version", "load_manager_class"),
                 *_plain(pa.bool_(), "persistent_enabled", "non_persistent_enabled"),
+                *(Column(name, pa.float64(), since=2) for name in HEALTH_COLUMNS),
             ),
         ),
         TableSchema(

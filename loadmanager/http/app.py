@@ -20,6 +20,7 @@ from loadmanager.http.controls import ControlHandlers
 from loadmanager.http.draining import DrainingHandlers
 from loadmanager.http.explain import ExplainHandlers
 from loadmanager.http.forwarding import Forwarder
+from loadmanager.http.health import HealthHandlers
 from loadmanager.http.learned import LearnedHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
@@ -56,6 +57,7 @@ def make_app(node: NodePort) -> web.Application:
         *PlanHandlers(node.plans, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
         *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
@@ -77,6 +79,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *PlanHandlers(node.plans_to_order, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
         *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),

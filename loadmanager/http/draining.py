@@ -112,6 +112,8 @@ class DrainingHandlers:
             answer = ChurnAnswer(
                 thrash_percent=100 * figures.thrash,
                 moved_within_hour_percent=100 * figures.moved_within_hour,
+                moved_again_percent=100 * figures.moved_again,
+                moved_back_percent=100 * figures.moved_back,
                 shedding_stopped=figures.shedding_stopped_for_s > 0,
                 shedding_stopped_seconds_left=round(figures.shedding_stopped_for_s),
                 frozen_bundles=[

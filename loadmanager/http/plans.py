@@ -15,6 +15,7 @@ from loadmanager.leader.port import PlanPort
 from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
 
 _PLANS = "/loadbalance/v1/plans"
+_FILE = "application/octet-stream"
 _PLANNING_TIMEOUT_S = 60.0
 _EXECUTION_TIMEOUT_S = 3_600.0
 """How long a node waits for the leader that executes a plan: as long as its unloads may take."""
@@ -45,6 +46,14 @@ class PlanHandlers:
                 statuses=(200, 404),
             ),
             Operation(
+                "GET",
+                f"{_PLANS}/{{hash}}/file",
+                "a plan that the leader keeps, as a file that can be checked without it",
+                self.file,
+                media_type=_FILE,
+                statuses=(200, 404),
+            ),
+            Operation(
                 "POST",
                 f"{_PLANS}/{{hash}}/execute",
                 "carry out exactly this plan; 409 with what became of each step when the cluster has drifted or is"
@@ -67,6 +76,12 @@ class PlanHandlers:
     async def get(self, request: web.Request) -> web.Response:
         async def act() -> web.Response:
             return json_response(self._plans.get(request.match_info["hash"]).model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
+
+    async def file(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            return web.Response(body=await self._plans.file(request.match_info["hash"]), content_type=_FILE)
 
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
 

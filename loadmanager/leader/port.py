@@ -25,6 +25,7 @@ from typing import Any, Protocol
 
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.controls import Controls
 from loadmanager.core.leadership import Sighting, Term
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
@@ -48,6 +49,7 @@ class Scrape:
 
     `decisions` by kind, reason and whether something was done; `splits` by result and reason; `drains`: the bundles
     that a draining broker still owns; `strategy`: the figures of the shedding strategy under its own names.
+    `last_round` is that of a node that leads; its figures take their time.
     """
 
     snapshot: Snapshot
@@ -58,17 +60,19 @@ class Scrape:
     splits: Mapping[tuple[str, str], int]
     merges: Mapping[str, int]
     drains: Mapping[BrokerId, int]
+    last_round: DecidedRound | None
 
 
 @dataclass(frozen=True, slots=True)
 class ChurnFigures:
-    """Fractions of all load: returned within the window, moved by shedding within the hour; and what is stopped.
-
-    Times are seconds that are left.
+    """Fractions of all load that shedding moved: back within the breaker's window, within the hour, again within two
+    hours, back within four (`core.repeats`); and what is stopped. Times are seconds that are left.
     """
 
     thrash: float
     moved_within_hour: float
+    moved_again: float
+    moved_back: float
     shedding_stopped_for_s: float
     frozen_for_s: dict[str, float]
 
@@ -110,10 +114,12 @@ class HealthPort(Protocol):
 
 
 class BrokerPort(Protocol):
-    """A registered broker, what it published, and the ready-made answer to a lookup."""
+    """A registered broker, what it published but for its bundles, and the ready-made answer to a lookup."""
 
     @property
     def registration(self) -> Registration: ...
+    @property
+    def record(self) -> LocalBrokerData: ...
     @property
     def lookup_body(self) -> bytes: ...
 
@@ -250,6 +256,9 @@ class DeskPort(Protocol):
     def snapshot(self) -> Snapshot:
         """The cluster now, as decisions see it."""
 
+    async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
+        """How it stands now, and what the last round came to; raises `TooManyPreviewsError`."""
+
 
 class DecisionPort(Protocol):
     def recent(self, limit: int, subject: str | None) -> list[dict[str, Any]]:
@@ -271,6 +280,7 @@ class DrainPort(Protocol):
 class PlanPort(Protocol):
     async def compute(self, request: PlanRequest) -> PlanAnswer: ...
     def get(self, plan_hash: str) -> PlanAnswer: ...
+    async def file(self, plan_hash: str) -> bytes: ...
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
 
 

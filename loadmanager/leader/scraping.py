@@ -97,6 +97,7 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
         splits={},
         merges={},
         drains=node.drains.bundles_left(),
+        last_round=node.desk.last_round if node.is_leading else None,
     )
 
 
@@ -174,6 +175,12 @@ def _gauges(node: Counting) -> list[Sample]:
             none,
             len(node.desk.snapshot().doubts.quarantined),
         ),
+        (
+            "loadmanager_brokers_sick",
+            "Brokers far off their peers by their own figures, to which nothing is moved.",
+            none,
+            len(node.desk.snapshot().doubts.sick),
+        ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),
     ]
@@ -240,6 +247,18 @@ def _churn_gauges(node: Counting) -> list[Sample]:
             "Part of all load that shedding moved within the hour.",
             none,
             leads * figures.moved_within_hour,
+        ),
+        (
+            "loadmanager_moved_again_ratio",
+            "Part of all load that shedding moved in the last two hours, and had moved within two hours before.",
+            none,
+            leads * figures.moved_again,
+        ),
+        (
+            "loadmanager_moved_back_ratio",
+            "Part of all load that shedding moved in the last four hours to where it had been within four hours.",
+            none,
+            leads * figures.moved_back,
         ),
         (
             "loadmanager_shedding_stopped",

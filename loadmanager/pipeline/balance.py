@@ -16,6 +16,7 @@ from pyspark.sql import functions as f
 from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory, noted
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
+from loadmanager.core.repeats import is_again, is_back
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.history.schemas import ORDER
 from loadmanager.pipeline.averages import SHORTEST_S
@@ -290,7 +291,7 @@ def _incarnation(registration: Column) -> Column:
 
 def _counted(moves: pd.DataFrame, settings: PlannerSettings) -> dict[str, Any]:
     state: dict[str, Any] = {}
-    returns, thrash = 0, 0.0
+    returns, thrash, again = 0, 0.0, 0.0
     for move in moves.itertuples():
         destination = None
         if move.destination is not None:
@@ -300,7 +301,8 @@ def _counted(moves: pd.DataFrame, settings: PlannerSettings) -> dict[str, Any]:
             state, move.bundle, source, destination, move.share, settings, at_s=move.at_s, is_own=move.is_own
         )
         last = Memory.of(state).moves[-1]
-        if last.is_return:
+        again += last.share if last.is_own and is_again(last) else 0.0
+        if is_back(last):
             returns += 1
             thrash += last.share if last.is_own else 0.0
     return {
@@ -309,6 +311,7 @@ def _counted(moves: pd.DataFrame, settings: PlannerSettings) -> dict[str, Any]:
         "own_moves": int(moves["is_own"].sum()),
         "returns": returns,
         "thrash": thrash,
+        "moved_again": again,
         "moved_share": float(moves["share"].sum()),
         "first_ms": int(moves["at_ms"].min()),
         "last_ms": int(moves["at_ms"].max()),

@@ -24,7 +24,8 @@ CONFIDENCE = 0.95
 PER_HOUR_S = 3600.0
 
 ABOVE, WORST, REGRET = "time_above", "worst_usage", "regret"
-MOVED, MOVES, RETURNS, CLIENTS = "moved_share", "moves", "returns", "clients_disturbed"
+MOVED, MOVES, CLIENTS = "moved_share", "moves", "clients_disturbed"
+AGAIN, RETURNS = "moved_again", "returns"
 
 METRICS: dict[str, str] = {
     ABOVE: "time above the band, a share of all time",
@@ -32,7 +33,8 @@ METRICS: dict[str, str] = {
     REGRET: "imbalance above the least that any distribution of the bundles has, the mean over time",
     MOVED: "load moved an hour, in shares of all load",
     MOVES: "moves an hour",
-    RETURNS: "moves back to a former owner an hour",
+    AGAIN: "load moved again within two hours, an hour, in shares of all load",
+    RETURNS: "moves back to a former owner within four hours, an hour",
     CLIENTS: "clients disturbed an hour",
 }
 """What is compared, and what each is. Less is better throughout."""
@@ -177,7 +179,7 @@ def _rates(outcomes: pd.DataFrame) -> pd.DataFrame:
     """The metrics of each scenario, so that scenarios of different length can be compared."""
     rates = outcomes[["fleet", "configuration", "stretch", "seed", "duration_s", WORST, REGRET]].copy()
     rates[ABOVE] = outcomes["time_above_s"] / outcomes["duration_s"]
-    for metric in (MOVED, MOVES, RETURNS, CLIENTS):
+    for metric in (MOVED, MOVES, AGAIN, RETURNS, CLIENTS):
         rates[metric] = outcomes[metric] * (PER_HOUR_S / outcomes["duration_s"])
     return rates
 
@@ -207,8 +209,8 @@ def _about(rows: pd.DataFrame, name: str, means: Mapping[str, float]) -> Iterabl
     """What the configuration does, and how much is known of it."""
     yield (
         f"Above the band {100 * means[ABOVE]:.2f} % of the time, regret {means[REGRET]:.3f}; an hour"
-        f" {100 * means[MOVED]:.1f} % of all load moved, in {means[MOVES]:.2f} moves, {means[RETURNS]:.2f} of them back"
-        " to a former owner."
+        f" {100 * means[MOVED]:.1f} % of all load moved, {100 * means[AGAIN]:.1f} % again within two hours, in"
+        f" {means[MOVES]:.2f} moves, {means[RETURNS]:.2f} of them back to a former owner."
     )
     worst = float(rows.loc[rows["configuration"] == name, WORST].max())
     yield f"The busiest broker used {100 * worst:.0f} % of what it has at the most."

@@ -131,7 +131,7 @@ TABLES: dict[str, t.StructType] = {
     "flapping": _struct(
         bundle=_STRING,
         **_of(_LONG, "moves", "own_moves", "returns"),
-        **_of(_DOUBLE, "thrash", "moved_share"),
+        **_of(_DOUBLE, "thrash", "moved_again", "moved_share"),
         **_of(_LONG, "first_ms", "last_ms"),
     ),
     "move_effects": _struct(

@@ -57,6 +57,7 @@ OUTCOMES = t.StructType(
         t.StructField("mean_imbalance", t.DoubleType(), nullable=False),
         t.StructField("regret", t.DoubleType(), nullable=False),
         t.StructField("moved_share", t.DoubleType(), nullable=False),
+        t.StructField("moved_again", t.DoubleType(), nullable=False),
         t.StructField("load_moved", t.DoubleType(), nullable=False),
         t.StructField("moves", t.LongType(), nullable=False),
         t.StructField("returns", t.LongType(), nullable=False),

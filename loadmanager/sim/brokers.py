@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from loadmanager.core.health import has_changed
 from loadmanager.core.load import (
     CPU,
     METRICS,
@@ -13,6 +14,7 @@ from loadmanager.core.load import (
     BoolArray,
     BrokerReport,
     FloatArray,
+    HealthFigures,
     IntArray,
     ResourceWeights,
     RowArray,
@@ -24,11 +26,12 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.reporting import ReportFigures, report_due
 from loadmanager.sim.bundles import BundleTable, Loads
 from loadmanager.sim.cost import CostModel
-from loadmanager.sim.events import BadReports, Fault
+from loadmanager.sim.events import BadReports, BrokerFallsSick, Fault
 from loadmanager.sim.faults import corrupted
 from loadmanager.sim.fleet import BrokerSpec
 from loadmanager.sim.rules import WorldRules
 
+_IDLE_LATENCY_MS, _MOST_USED = 5.0, 0.9
 _NO_ROWS: RowArray = np.empty(0, dtype=np.int32)
 
 
@@ -56,12 +59,23 @@ class Broker:
     rows: RowArray = field(default_factory=lambda: _NO_ROWS)
     names: tuple[str, ...] = ()
     faults: list[BadReports] = field(default_factory=list)
+    sickness: BrokerFallsSick | None = None
 
     def begin(self, registration: Registration, now_s: float) -> None:
         """A new life, of which nothing is reported yet."""
         self.registration, self.is_up, self.started_s = registration, True, now_s
         self.written = self.report = self.used = None
         self.has_unloaded = False
+        self.sickness = None
+
+    def sickness_at(self, now_s: float) -> BrokerFallsSick | None:
+        """What it suffers from now."""
+        return self.sickness if self.sickness is not None and now_s < self.sickness.until_s else None
+
+    def serves_at(self, now_s: float) -> float:
+        """The part of its load that it serves."""
+        sickness = self.sickness_at(now_s)
+        return 1.0 if sickness is None else sickness.carries
 
     def fault_at(self, now_s: float) -> BadReports | None:
         """What is wrong with its reports now; the latest of several."""
@@ -86,6 +100,8 @@ class Fleet:
         self.brokers: list[Broker] = []
         self.capacity: FloatArray = np.empty((0, RESOURCES))
         self.speed: FloatArray = np.empty(0)
+        self.says_health = False
+        """Whether brokers say how they serve."""
         self._cost = cost
         self._rules = rules
         self._weights = weights
@@ -120,11 +136,15 @@ class Fleet:
         if broker is not None:
             self.speed[broker.number] = broker.spec.speed * factor
 
-    def add_fault(self, fault: BadReports) -> None:
-        """From now on, and until the fault ends, this is wrong with its reports."""
-        broker = self.find(fault.broker)
-        if broker is not None:
-            broker.faults.append(fault)
+    def afflict(self, event: BadReports | BrokerFallsSick) -> None:
+        """From now on, and until it ends, this is wrong with a broker or with its reports."""
+        broker = self.find(event.broker)
+        if broker is None:
+            return
+        if isinstance(event, BadReports):
+            broker.faults.append(event)
+        elif broker.is_up:
+            broker.sickness = event
 
     def measuring(self, now_s: float, step_s: float) -> BoolArray:
         """Which of them (M,) measure in the step that begins now: each once in an interval, at its own moment."""
@@ -158,6 +178,14 @@ class Fleet:
         usage[:, CPU] += connecting / self.speed
         return Carried(load, topics, sessions, bundles, usage)
 
+    def served(self, carried: Carried, now_s: float) -> Carried:
+        """What brokers make of it: those that are sick serve a part of the load, and use less."""
+        part = np.array([broker.serves_at(now_s) for broker in self.brokers])
+        if (part == 1).all():
+            return carried
+        load = carried.load * part[:, np.newaxis]
+        return replace(carried, load=load, usage=self._cost.usage(load, carried.topics, self.speed))
+
     def report(
         self, table: BundleTable, loads: Loads, carried: Carried, now_s: float, measuring: BoolArray
     ) -> list[tuple[Broker, BrokerReport]]:
@@ -173,13 +201,14 @@ class Fleet:
             broker = self.brokers[number]
             figures = ReportFigures(now_s, rates[number], throughputs[number], len(broker.names), highest[number])
             fault = broker.fault_at(now_s)
-            if fault is None and not self._is_due(broker, figures):
+            health = self._health(broker, highest[number], now_s)
+            if fault is None and not self._is_due(broker, figures, health):
                 continue
-            report = self._build(broker, loads, carried, usage[number], now_s)
+            report = self._build(broker, loads, carried, usage[number], now_s, health)
             if fault is not None:
                 report = corrupted(report, fault, broker.report)
                 figures = ReportFigures.of(report, self._weights, now_s)
-                if fault.fault is Fault.SILENT or not self._is_due(broker, figures):
+                if fault.fault is Fault.SILENT or not self._is_due(broker, figures, health):
                     continue
             broker.written, broker.report, broker.has_unloaded = figures, report, False
             found.append((broker, report))
@@ -195,8 +224,17 @@ class Fleet:
             shown[number], broker.used = usage[number] if broker.used is None else broker.used, usage[number]
         return shown
 
-    def _is_due(self, broker: Broker, figures: ReportFigures) -> bool:
-        """As an agent decides: for an unload, by Pulsar's rules, or for other bundles than were reported."""
+    def _health(self, broker: Broker, used: float, now_s: float) -> HealthFigures | None:
+        """What it says of how it serves: latency grows with usage, and nothing fails or waits, unless it is sick."""
+        if not self.says_health:
+            return None
+        sickness = broker.sickness_at(now_s)
+        if sickness is None:
+            return HealthFigures(_IDLE_LATENCY_MS / (1 - min(max(used, 0.0), _MOST_USED)), 0.0, 0.0)
+        return HealthFigures(sickness.latency_ms, sickness.error_share, sickness.queue)
+
+    def _is_due(self, broker: Broker, figures: ReportFigures, health: HealthFigures | None) -> bool:
+        """As an agent decides: for an unload, by Pulsar's rules, or for other bundles or health than was reported."""
         rules = self._rules
         return (
             broker.has_unloaded
@@ -204,6 +242,7 @@ class Fleet:
             is not None
             or broker.report is None
             or broker.report.bundle_names != broker.names
+            or has_changed(broker.report.health, health)
         )
 
     def _group(self, table: BundleTable, topics: IntArray) -> None:
@@ -218,8 +257,17 @@ class Fleet:
             if names != broker.names:
                 broker.names = names
 
-    def _build(self, broker: Broker, loads: Loads, carried: Carried, usage: FloatArray, now_s: float) -> BrokerReport:
+    def _build(
+        self,
+        broker: Broker,
+        loads: Loads,
+        carried: Carried,
+        usage: FloatArray,
+        now_s: float,
+        health: HealthFigures | None = None,
+    ) -> BrokerReport:
         number, rows, spec = broker.number, broker.rows, broker.spec
+        part = broker.serves_at(now_s)
         return BrokerReport(
             usage=np.stack([usage, self.capacity[number]], axis=1),
             load=carried.load[number].copy(),
@@ -228,7 +276,7 @@ class Fleet:
             num_consumers=int(carried.sessions[number]),
             num_producers=0,
             bundle_names=broker.names,
-            bundle_load=loads.load[rows],
+            bundle_load=loads.load[rows] if part == 1 else loads.load[rows] * part,
             bundle_topics=loads.topics[rows],
             bundle_sessions=loads.sessions[rows],
             bundle_cache_bytes=np.zeros(len(rows), dtype=np.int64),
@@ -238,4 +286,5 @@ class Fleet:
             load_manager_class=spec.load_manager_class,
             persistent_enabled=True,
             non_persistent_enabled=True,
+            health=health,
         )

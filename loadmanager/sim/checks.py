@@ -60,8 +60,9 @@ def _numbers(expect: Expect, result: Result) -> Iterator[BoundCheck]:
     worst = float(result.series.worst_usage[late].max(initial=0.0))
     share = sum(move.share for move in moves)
     figures: tuple[tuple[str, float, str], ...] = (
-        ("thrash_at_most", result.thrash, "Returned to former owners, in shares of all load"),
-        ("returns_at_most", result.returns, "Bundles returned to former owners"),
+        ("moved_again_at_most", result.moved_again, "Moved again within two hours, in shares of all load"),
+        ("thrash_at_most", result.thrash, "Returned to former owners within four hours, in shares of all load"),
+        ("returns_at_most", result.returns, "Bundles returned to former owners within four hours"),
         ("moves_at_most", len(moves), "Bundles moved"),
         ("moves_at_least", len(moves), "Bundles moved"),
         ("moves_per_bundle_at_most", per_bundle, "Moves of the bundle that moved most"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from loadmanager.config import Settings
 from loadmanager.core.controls import Controls
+from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.core.names import BrokerId, InvalidNameError
 from loadmanager.errors import ScenarioError
@@ -18,6 +19,7 @@ from loadmanager.sim.cost import CostModel
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -28,6 +30,7 @@ from loadmanager.sim.events import (
     OperatorControls,
 )
 from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec
+from loadmanager.sim.learned import learned_of_waves
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.scenario import Scenario, numbered
 from loadmanager.sim.seeds import Purpose, generator
@@ -117,13 +120,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
         brokers = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
         ids = [each.id for each in brokers]
         bundles = _BundleParts()
-        namespaces = [
-            spec
-            for each in _with_places(scenario.namespaces)
-            for spec in _namespaces(each, ids, scenario.seed, bundles)
-        ]
-        if scenario.traces is not None:
-            namespaces += _traced_namespaces(scenario.traces, ids, scenario.seed, bundles)
+        namespaces = _at_the_beginning(scenario, ids, bundles)
         joining, appearing = _joining(scenario), _appearing(scenario, ids, bundles)
         known = {*ids, *(each.broker.id for each in joining)}
         events = [*joining, *appearing, *_events(scenario, bundles, where)]
@@ -136,10 +133,45 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
             rules=world_rules(scenario.rules, settings),
             cost=cost_model(scenario.costs),
             events=events,
+            learned=_learned(scenario, bundles) if scenario.learned else NOTHING_LEARNED,
             seed=scenario.seed,
         )
     except (ValueError, InvalidNameError) as error:
         raise ScenarioError(f"{where}: {error}") from None
+
+
+def workload_of(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> ShapedWorkload:
+    """What the bundles carry that there are at the beginning, but for events. Raises `ScenarioError`."""
+    where = f"scenario {scenario.name}"
+    bundles = _BundleParts()
+    try:
+        _at_the_beginning(scenario, scenario.broker_ids(), bundles)
+    except (ValueError, InvalidNameError) as error:
+        raise ScenarioError(f"{where}: {error}") from None
+    return _workload(scenario, bundles, recorded, where)
+
+
+def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: _BundleParts) -> list[NamespaceSpec]:
+    """The first namespaces; their bundles go to `bundles`."""
+    namespaces = [
+        spec
+        for each in _with_places(scenario.namespaces)
+        for spec in _namespaces(each, brokers, scenario.seed, bundles)
+    ]
+    if scenario.traces is not None:
+        namespaces += _traced_namespaces(scenario.traces, brokers, scenario.seed, bundles)
+    return namespaces
+
+
+def _learned(scenario: Scenario, bundles: _BundleParts) -> Learned:
+    """What a pipeline would have learned of the diurnal shapes."""
+    loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
+    waves = [
+        Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
+        for shape in scenario.shapes
+        if isinstance(shape, files.DiurnalShape)
+    ]
+    return learned_of_waves(loads, waves, bundles.namespaces(), scenario.name)
 
 
 def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:
@@ -348,6 +380,17 @@ def _events(scenario: Scenario, bundles: _BundleParts, where: str) -> Iterator[E
                 yield from _ends(event)
             case files.BrokerSlows():
                 yield BrokerSlower(event.at_s, BrokerId(event.broker), event.factor)
+            case files.BrokerFallsSick():
+                until_s = math.inf if event.until_s is None else event.until_s
+                yield BrokerFallsSick(
+                    event.at_s,
+                    BrokerId(event.broker),
+                    until_s,
+                    event.latency_ms,
+                    event.error_share,
+                    event.queue,
+                    event.carries,
+                )
             case files.LoadJumps():
                 yield HotSpot(event.at_s, event.until_s, names(event.bundles, "loadJumps"), event.factor)
             case files.ReportsGoBad():
@@ -392,7 +435,8 @@ def _require_brokers(scenario: Scenario, known: set[BrokerId], where: str) -> No
         ]
         if not isinstance(event, files.BrokersJoin):
             named += getattr(event, "brokers", ())
-        named += [event.broker] if isinstance(event, files.BrokerSlows | files.ReportsGoBad) else []
+        if isinstance(event, files.BrokerSlows | files.BrokerFallsSick | files.ReportsGoBad):
+            named.append(event.broker)
         _require(named, known, f"{where}: events.{number}")
     expect = scenario.expect
     for key in ("filled", "moves_to", "moves_from"):

@@ -63,6 +63,22 @@ class BrokerSlower:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerFallsSick:
+    """Until `until_s`, or until it is restarted, the broker serves only the part `carries` of its load.
+
+    It says so, by its latency in ms, the share of requests that fail, and how many wait: where this happens, all do.
+    """
+
+    at_s: float
+    broker: BrokerId
+    until_s: float = math.inf
+    latency_ms: float = 2_000.0
+    error_share: float = 0.5
+    queue: float = 5_000.0
+    carries: float = 0.1
+
+
+@dataclass(frozen=True, slots=True)
 class NewNamespace:
     """A namespace is created. Its bundles are the next rows of the workload; nobody owns them before a lookup."""
 
@@ -131,6 +147,7 @@ Event = (
     | BrokerCrashes
     | BrokerRestarts
     | BrokerSlower
+    | BrokerFallsSick
     | NewNamespace
     | HotSpot
     | OperatorControls

@@ -32,6 +32,7 @@ from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import namespace_of
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Unload, Verdict
+from loadmanager.core.repeats import PastMove
 from loadmanager.sim.driving import Driver
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import CompletedMove
@@ -167,17 +168,15 @@ class SimExecutor:
         assert owner is not None, "what is released has an owner"
         scene.model.mark_unloaded(move.bundle, scene.now_s, owner.broker)
         step = Unload(move.bundle, owner, move.destination, reason_of(move.reason))
-        is_own, is_return = self._leader.moved(step, done.owner)
+        noted = self._leader.moved(step, done.owner)
         source = scene.find_serving(owner)
         if source is not None:
             source.has_unloaded = True
         if done.owner is None:
             self._lookups.ask([row])
-        self.moves.append(self._move(step, done.owner, row, is_own=is_own, is_return=is_return))
+        self.moves.append(self._move(step, done.owner, row, noted))
 
-    def _move(
-        self, step: Unload, destination: Registration | None, row: int, *, is_own: bool, is_return: bool
-    ) -> CompletedMove:
+    def _move(self, step: Unload, destination: Registration | None, row: int, noted: PastMove) -> CompletedMove:
         scene, loads = self._scene, self._scene.loads
         load, total = float(loads.load[row, 2] + loads.load[row, 3]), loads.total_throughput
         return CompletedMove(
@@ -189,6 +188,7 @@ class SimExecutor:
             load / total if total > 0 else 0.0,
             load,
             int(loads.sessions[row]),
-            is_own=is_own,
-            is_return=is_return,
+            noted.is_own,
+            noted.moved_s,
+            noted.left_s,
         )

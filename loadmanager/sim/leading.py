@@ -12,6 +12,7 @@ from loadmanager.core.effect import share_of
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Plan, Unload, Verdict
+from loadmanager.core.repeats import PastMove
 from loadmanager.core.shedding.round import shed
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.sim.scene import Scene
@@ -63,10 +64,9 @@ class Leader:
         """Why the limits on churn keep a move from being made now that no round has planned, None if they do not."""
         return churn.find_excess(step, self.snapshot(), self._scene.settings, self.churn_state)
 
-    def moved(self, step: Unload, destination: Registration | None) -> tuple[bool, bool]:
-        """Note a completed unload: whether the balancer did it by itself, and whether the bundle has returned."""
+    def moved(self, step: Unload, destination: Registration | None) -> PastMove:
+        """Note a completed unload, as it is remembered."""
         scene = self._scene
-        is_own = step.reason not in AT_AN_OPERATORS_WORD
         self.churn_state, tripped = churn.noted(
             self.churn_state,
             step.bundle,
@@ -75,10 +75,10 @@ class Leader:
             share_of(self._snapshot or self.snapshot(), step.bundle),
             scene.settings,
             at_s=scene.now_s,
-            is_own=is_own,
+            is_own=step.reason not in AT_AN_OPERATORS_WORD,
         )
         scene.judged("breaker", tripped)
-        return is_own, Memory.of(self.churn_state).moves[-1].is_return
+        return Memory.of(self.churn_state).moves[-1]
 
     def snapshot(self) -> Snapshot:
         """The cluster now; taken anew only when something has changed."""
@@ -91,6 +91,7 @@ class Leader:
         """Of this very moment: which bundles moved recently depends on the time."""
         scene, settings = self._scene, self._scene.settings
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
-        scene.model.set_doubts(scene.gate.doubts(scene.now_s, age_s, weights))
+        patience_s = settings.sick_broker_patience_s
+        scene.model.set_doubts(scene.gate.doubts(scene.now_s, age_s, weights, patience_s))
         self._snapshot = None
         return self.snapshot()

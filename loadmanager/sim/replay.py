@@ -25,11 +25,11 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.effect import share_of
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.inheritance import PartLoad
-from loadmanager.core.load import BrokerReport, BundleAverages
+from loadmanager.core.load import BrokerReport, BundleAverages, TimeMean
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.planner import State
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.sim.comparing import Difference, Mismatch, compare_decision, compare_images, compare_value, content_of
 from loadmanager.sim.restepping import MACHINES, SteppedAgain
@@ -250,8 +250,15 @@ class Replay:
         )
 
     def _seed(self, name: str, body: Sequence[Any], _: Item) -> None:
-        short, long, *counts = body
-        averages = BundleAverages(np.array(short, dtype=np.float64), np.array(long, dtype=np.float64), *counts)
+        short, long, short_samples, long_samples, topics, *by_time = body  # without it in an older history
+        averages = BundleAverages(
+            np.array(short, dtype=np.float64),
+            np.array(long, dtype=np.float64),
+            short_samples,
+            long_samples,
+            topics,
+            TimeMean(np.array(by_time[0], dtype=np.float64), by_time[1]) if by_time else None,
+        )
         self._known.seed_bundle(name, averages)
 
     def _configure(self, settings_id: str, body: Mapping[str, str], _: Item) -> None:
@@ -285,7 +292,7 @@ class Replay:
             compare_images(image, self._model.image())
             for name, machine in self._machines.items():
                 machine.compare(machines[name])
-            for name in ("states", "split_state", "churn"):
+            for name in _comparable(head["settings"]):
                 compare_value("", name, _digest(name, memory), _digest(name, self._memory))
             for name in ("rng", "round_rng"):
                 generators = (getattr(each, name) for each in (memory, self._memory))
@@ -409,6 +416,12 @@ def _set_learned(model: ClusterModel, body: Mapping[str, Any]) -> None:
 
 def _bytes(content: Any) -> bytes:  # noqa: ANN401 - whatever JSON can hold
     return json.dumps(content).encode()
+
+
+def _comparable(settings: Mapping[str, str]) -> tuple[str, ...]:
+    """What of the memory can be compared: a leader that did not know this key remembered moves for a shorter time."""
+    memory = ("states", "split_state")
+    return (*memory, "churn") if KEYS["moved_again_threshold_percentage"] in settings else memory
 
 
 def _digest(name: str, memory: RetakenMemory) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import Reason
+from loadmanager.core.repeats import NEVER, is_back, share_again, share_back
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,8 +19,8 @@ class CompletedMove:
     """A bundle that has left `source` for `destination` (None: for nobody in particular), done at `at_s`.
 
     `share` is what it carried of all load (bytes/s, in and out) at that moment, a fraction; `clients` its producers and
-    consumers. `is_own`: by the balancer itself, not at an operator's word. `is_return`: to a broker from which it was
-    taken within `loadBalancerThrashWindowMinutes`.
+    consumers. `is_own`: by the balancer itself, not at an operator's word. `moved_s` is when the balancer had moved it
+    before, `left_s` when it had left the broker to which it went (see `core.repeats`).
     """
 
     at_s: float
@@ -31,7 +32,8 @@ class CompletedMove:
     load: float
     clients: int
     is_own: bool
-    is_return: bool
+    moved_s: float = NEVER
+    left_s: float = NEVER
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,14 +112,19 @@ class Result:
     verdicts: Mapping[tuple[str, Reason, bool], int] = field(default_factory=dict)
 
     @property
+    def moved_again(self) -> float:
+        """The shares of all load that the balancer moved again within two hours, added up over the run."""
+        return share_again(self.moves)
+
+    @property
     def returns(self) -> int:
-        """How many moves by the balancer took a bundle back."""
-        return sum(move.is_own and move.is_return for move in self.moves)
+        """How many moves by the balancer took a bundle back to where it had been within four hours."""
+        return sum(move.is_own and is_back(move) for move in self.moves)
 
     @property
     def thrash(self) -> float:
-        """The shares of all load that the balancer took back, added up over the run: 0 is how it should be."""
-        return sum((move.share for move in self.moves if move.is_own and move.is_return), 0.0)
+        """The shares of all load that these took back, added up over the run: 0 is how it should be."""
+        return share_back(self.moves)
 
     @property
     def moved_share(self) -> float:

@@ -302,6 +302,18 @@ class BrokerSlows(_At):
     factor: Positive = Field(description="0.5: half as fast.")
 
 
+class BrokerFallsSick(_At):
+    """A broker serves badly, and little: its load drops. All brokers say how they serve then."""
+
+    kind: Literal["brokerFallsSick"]
+    broker: Broker
+    until_s: Seconds | None = Field(None, description="Until then; without it until it is restarted.")
+    latency_ms: Amount = Field(2_000, description="Its latency.")
+    error_share: Factor = Field(0.5, le=1, description="The share of requests that fail.")
+    queue: Amount = Field(5_000, description="How many wait.")
+    carries: Factor = Field(0.1, le=1, description="The part of its load that it still serves.")
+
+
 class NamespaceAppears(_At):
     """A namespace is created, and clients look its bundles up."""
 
@@ -345,6 +357,7 @@ AnyEvent = Annotated[
     | BrokersCrash
     | BrokersRestart
     | BrokerSlows
+    | BrokerFallsSick
     | NamespaceAppears
     | LoadJumps
     | ReportsGoBad
@@ -436,8 +449,13 @@ class Said(Part):
 class Expect(Part):
     """What has to hold. A bound that is not given is not asked for."""
 
-    thrash_at_most: Factor | None = Field(None, description="Load returned to former owners, in shares of all load.")
-    returns_at_most: Count | None = Field(None, description="Moves back to a former owner.")
+    moved_again_at_most: Factor | None = Field(
+        None, description="Load of bundles that had moved within two hours before, in shares of all load."
+    )
+    thrash_at_most: Factor | None = Field(
+        None, description="Load returned to where it had been within four hours, in shares of all load."
+    )
+    returns_at_most: Count | None = Field(None, description="Moves back to where a bundle had been within four hours.")
     moves_at_most: Count | None = Field(None, description="Moves by the balancer.")
     moves_at_least: Count | None = Field(None, description="Moves by the balancer: that there is something to judge.")
     quiet_from_s: Seconds | None = Field(None, description="From then on the balancer moves nothing.")
@@ -474,6 +492,7 @@ class Scenario(Part):
     namespaces: tuple[Namespaces, ...] = Field((), description="Those there at the beginning.")
     traces: Traces | None = Field(None, description="Namespaces whose bundles follow recorded series.")
     shapes: tuple[AnyShape, ...] = Field((), description="What all loads are multiplied by.")
+    learned: bool = Field(default=False, description="The leader knows diurnal shapes, as a pipeline learns them.")
     events: tuple[AnyEvent, ...] = Field((), description="What happens.")
     settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys of the configuration; others default.")
     rules: Rules = Field(Rules(), description="How long things take.")

@@ -51,6 +51,7 @@ def figures(result: Result, band: float) -> dict[str, float | int | str]:
         "mean_imbalance": _mean(imbalance, 1.0),
         "regret": _mean(imbalance - bound, 0.0),
         "moved_share": result.moved_share,
+        "moved_again": result.moved_again,
         "load_moved": sum((move.load for move in result.moves), 0.0),
         "moves": len(result.moves),
         "returns": result.returns,

@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 
 from loadmanager.core.controls import NO_CONTROLS, Controls
+from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -39,6 +40,7 @@ from loadmanager.sim.draining import SimDrainer
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -96,6 +98,7 @@ class World:
         events: Sequence[Event] = (),
         policies: Policies = NO_POLICIES,
         controls: Controls = NO_CONTROLS,
+        learned: Learned = NOTHING_LEARNED,
         seed: int = 0,
     ) -> None:
         self._seed = seed
@@ -105,6 +108,7 @@ class World:
         _check_names(brokers, namespaces, self._events)
         _check_size(namespaces, self._events, workload)
         self._scene = Scene(workload, settings, rules, cost)
+        self._scene.fleet.says_health = any(isinstance(event, BrokerFallsSick) for event in events)
         self._leader = Leader(self._scene, generator(seed, Purpose.PLANNER))
         self._lookups = Lookups(self._scene, self._leader)
         self._executor = SimExecutor(self._scene, self._leader, self._lookups)
@@ -124,6 +128,7 @@ class World:
         self._rounds = 0
         self._step_s = self._next_round_s = 0.0
         self._has_run = False
+        self._scene.model.set_learned(learned)
         self._begin(brokers, namespaces, policies, controls)
 
     def run(self, duration_s: float, step_s: float = 60.0, observe: Callable[[Progress], None] | None = None) -> Result:
@@ -191,7 +196,7 @@ class World:
         measuring = fleet.up() if is_first else fleet.measuring(now_s, self._step_s)
         loads = scene.clients.send(scene.table, fleet, scene.cost, scene.loads, own, now_s, self._step_s)
         carried = own if loads is scene.loads else fleet.carried(scene.table, loads, connecting)
-        for broker, report in fleet.report(scene.table, loads, carried, now_s, measuring):
+        for broker, report in fleet.report(scene.table, loads, fleet.served(carried, now_s), now_s, measuring):
             assert broker.registration is not None, "only brokers that are up report"
             if is_first:
                 self._take_in(broker.registration, report)
@@ -247,8 +252,8 @@ class World:
                 scene.agenda.after(down_s, partial(members.come_back, broker))
             case BrokerSlower(broker=broker, factor=factor):
                 scene.fleet.set_speed(broker, factor)
-            case BadReports():
-                scene.fleet.add_fault(event)
+            case BadReports() | BrokerFallsSick():
+                scene.fleet.afflict(event)
             case NewNamespace() | HotSpot() | LeaderElected() | OperatorControls():
                 self._happen_to_all(event)
 

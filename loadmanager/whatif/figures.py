@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from loadmanager.config import Settings, values_as_text, with_overrides
+from loadmanager.core.churn import AT_AN_OPERATORS_WORD
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+from loadmanager.core.repeats import Completed, PastMove, Trail, is_again, is_back
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.schemas import MOVES
 from loadmanager.sim.composing import world_rules
@@ -26,13 +32,16 @@ _NONE: Mapping[str, str] = {}
 @dataclass(frozen=True, slots=True)
 class Figures:
     """`imbalance` is how the busiest broker compares with the level of all (see `sim.result`), the mean over time;
-    `worst_usage` the highest usage of any broker, a fraction; `moves` those done, and what their bundles carried.
+    `worst_usage` the highest usage of any broker, a fraction; `moves` those done, and what their bundles carried: in
+    all, of what the balancer moved again, and of what it moved back (`core.repeats`).
     """
 
     imbalance: float
     worst_usage: float
     moves: float
     moved_mib_per_s: float
+    again_mib_per_s: float
+    back_mib_per_s: float
 
 
 def settings_with(settings: Settings, strategy: str, overrides: Mapping[str, str] = _NONE) -> Settings:
@@ -58,7 +67,7 @@ def simulate(
         float(imbalance.mean()) if len(imbalance) else 1.0,
         result.worst_usage,
         float(len(result.moves)),
-        sum(move.load for move in result.moves) / _MIB,
+        *(each / _MIB for each in loads_moved([(move, move.load) for move in result.moves])),
     )
 
 
@@ -75,14 +84,38 @@ def happened_in(
     return what_happened(read.reported, settings.planner_settings(), cost, stretch.duration_s, step_s, turns)
 
 
-def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = None) -> tuple[int, float]:
-    """How many moves of ours were completed in the range, and what their bundles carried when they began, bytes/s."""
-    done, moved = 0, 0.0
+def loads_moved(moves: Sequence[tuple[Completed, float]]) -> tuple[float, float, float]:
+    """What moves carried, each with its load: in all, of what was moved again, and of what was moved back."""
+    own = [(move, load) for move, load in moves if move.is_own]
+    again, back = (sum((load for move, load in own if holds(move)), 0.0) for holds in (is_again, is_back))
+    return sum((load for _, load in moves), 0.0), again, back
+
+
+def moves_done(history: History, stretch: Stretch, on_fault: OnFault | None = None) -> list[tuple[PastMove, float]]:
+    """The moves of ours that were completed in the range, and what their bundles carried when they began, bytes/s."""
+    done: list[tuple[PastMove, float]] = []
+    trail = Trail()
     began: dict[tuple[int, int], float] = {}
     for row in history.rows(MOVES, stretch.from_ms, stretch.to_ms, on_fault=on_fault):
         if row["kind"] == "began":
             began[row["epoch"], row["sequence"]] = (row["msg_throughput_in"] or 0) + (row["msg_throughput_out"] or 0)
         elif row["kind"] == "done":
-            done += 1
-            moved += began.get((row["epoch"], row["move"]), 0.0)
-    return done, moved
+            load = began.get((row["epoch"], row["move"]), 0.0)
+            done.append((_past(trail, row), load))
+    return done
+
+
+def _past(trail: Trail, row: Mapping[str, Any]) -> PastMove:
+    """A completed move as it is recorded; in the first histories without the lives of its brokers, and whose it was."""
+    detail = json.loads(row["detail"] or "{}")
+    source, destination = (
+        None if row[end] is None else Registration(BrokerId(row[end]), _life(detail.get(end)))
+        for end in ("source", "destination")
+    )
+    assert source is not None, "what is released has an owner"
+    is_own = detail.get("isOwn", row["reason"] not in AT_AN_OPERATORS_WORD)
+    return trail.add(detail.get("atS", row["at_ms"] / 1000), row["bundle"], source, destination, is_own=is_own)
+
+
+def _life(recorded: Any) -> int:  # noqa: ANN401 - a registration, or an empty text
+    return int(recorded[1]) if isinstance(recorded, list) else 0

@@ -16,13 +16,14 @@ import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from loadmanager.core.load import BrokerReport
+from loadmanager.core.load import BrokerReport, HealthFigures
 from loadmanager.core.names import BundleName, InvalidNameError
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, MAX_TOPICS, parse_json
 
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Sessions = Annotated[int, Field(ge=0, le=MAX_COUNT), "consumers or producers"]
 Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT), "since 1970, or long"]
@@ -59,8 +60,16 @@ class AdvertisedListener(TypedDict, total=False):
     brokerHttpsUrl: str
 
 
+class HealthData(TypedDict, total=False):
+    """How the broker serves, as far as it says: milliseconds, a share of requests, and a number of them."""
+
+    latencyMs: Amount
+    errorShare: Share
+    queue: Amount
+
+
 class LocalBrokerData(TypedDict, total=False):
-    """Every field Pulsar writes, and two of our agents; all of them may be absent, and unknown ones are ignored."""
+    """Every field Pulsar writes, and three of our agents; all of them may be absent, and unknown ones are ignored."""
 
     brokerId: str
     webServiceUrl: str
@@ -96,6 +105,7 @@ class LocalBrokerData(TypedDict, total=False):
     loadReportType: str
     agentLife: str
     brokerLeaseMs: Milliseconds
+    health: HealthData
 
 
 _ADAPTER = TypeAdapter(LocalBrokerData)
@@ -166,7 +176,14 @@ def report_of(
         load_manager_class=record.get("loadManagerClassName", ""),
         persistent_enabled=record.get("persistentTopicsEnabled", True),
         non_persistent_enabled=record.get("nonPersistentTopicsEnabled", True),
+        health=health_of(record),
     )
+
+
+def health_of(record: LocalBrokerData) -> HealthFigures | None:
+    """How the broker serves; None when it does not say."""
+    said = record.get("health")
+    return HealthFigures(said.get("latencyMs"), said.get("errorShare"), said.get("queue")) if said else None
 
 
 def check_bundle_names(

@@ -16,7 +16,7 @@ import numpy as np
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.extensible import LoadAverage
 from loadmanager.core.image import BrokerImage, ClusterImage
-from loadmanager.core.load import METRICS, BrokerReport
+from loadmanager.core.load import METRICS, BrokerReport, HealthFigures
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Verdict
@@ -163,21 +163,23 @@ def owned_of(content: Sequence[Any]) -> Ownership:
 
 
 def doubts_as_json(doubts: Doubts) -> dict[str, Any]:
-    """What is wrong with reports: for each verdict its subject, its reason and its figures."""
+    """What is wrong with brokers: for each verdict its subject, its reason and its figures."""
     return {
         "quarantined": [[each.subject, each.verdict.value, each.why] for each in doubts.quarantined.values()],
         "remarks": [[each.subject, each.verdict.value, each.why] for each in doubts.remarks],
+        "sick": [[each.subject, each.verdict.value, each.why] for each in doubts.sick.values()],
     }
 
 
 def doubts_of(content: Mapping[str, Any]) -> Doubts:
-    quarantined, remarks = (
-        [Verdict(subject, reason_of(reason), acted=False, why=why) for subject, reason, why in content[key]]
-        for key in ("quarantined", "remarks")
+    quarantined, remarks, sick = (
+        [Verdict(subject, reason_of(reason), acted=False, why=why) for subject, reason, why in content.get(key, ())]
+        for key in ("quarantined", "remarks", "sick")
     )
-    if not quarantined and not remarks:
+    if not (quarantined or remarks or sick):
         return NO_DOUBTS
-    return Doubts({BrokerId(each.subject): each for each in quarantined}, tuple(remarks))
+    by_broker = ({BrokerId(each.subject): each for each in verdicts} for verdicts in (quarantined, sick))
+    return Doubts(next(by_broker), tuple(remarks), next(by_broker))
 
 
 def unquoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold
@@ -200,6 +202,7 @@ def report_of(content: Mapping[str, Any]) -> BrokerReport:
     values["usage"] = np.array(content["usage"], dtype=np.float64).reshape(-1, 2)
     values["load"] = np.array(content["load"], dtype=np.float64)
     values["bundle_names"] = tuple(content["bundle_names"])
+    values["health"] = None if content.get("health") is None else HealthFigures(*content["health"])
     load, *counts = _REPORT_COLUMNS
     values[load] = np.array(content[load], dtype=np.float64).reshape(-1, METRICS)
     for name in counts:

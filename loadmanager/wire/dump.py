@@ -133,12 +133,24 @@ class MessageAverages(TypedDict, total=False):
 
 
 @with_config(_STRICT)
+class TimeMeanFigures(TypedDict, total=False):
+    """What a bundle carries by time, and how far off that it usually is: see `core.time_means`."""
+
+    msgThroughputIn: Amount
+    msgThroughputOut: Amount
+    msgRateIn: Amount
+    msgRateOut: Amount
+    sigma: Amount
+
+
+@with_config(_STRICT)
 class BundleHistory(TypedDict, total=False):
-    """Pulsar's BundleData."""
+    """Pulsar's BundleData, and the mean over time, which Pulsar does not know."""
 
     shortTermData: MessageAverages
     longTermData: MessageAverages
     topics: Count
+    timeMean: TimeMeanFigures
 
 
 @with_config(_STRICT)

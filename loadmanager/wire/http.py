@@ -167,6 +167,18 @@ class BrokerRow(WireModel):
     bundles: int
 
 
+class BrokerHealth(WireModel):
+    """How a broker serves, as far as it says; of a sick one why it is, and what can be done about it."""
+
+    broker_id: str
+    latency_ms: float | None
+    error_share: float | None
+    queue: float | None
+    is_sick: bool
+    sentence: str | None
+    remedy: str | None
+
+
 class ClusterAnswer(WireModel):
     """`GET /loadbalance/v1/cluster`."""
 
@@ -234,10 +246,21 @@ class TopicStats(WireModel):
     consumers: Annotated[int, Field(ge=0)] = 0
 
 
+class HealthStats(WireModel):
+    """How a broker serves, as far as it says: a latency in milliseconds, the share of requests that failed, both since
+    it was asked last or over some minutes, and how many wait.
+    """
+
+    latency_ms: Amount | None = None
+    error_share: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
+    queue: Amount | None = None
+
+
 class BrokerStats(WireModel):
     """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
 
-    `opening` are the topics that it asks for or is about to open, None from a broker that does not say.
+    `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
+    left out by one that does not say either.
     """
 
     pid: int
@@ -246,6 +269,7 @@ class BrokerStats(WireModel):
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
     topics: list[TopicStats] = Field(default_factory=list)
     opening: list[str] | None = None
+    health: HealthStats | None = None
 
 
 class UnloadRequest(WireModel):

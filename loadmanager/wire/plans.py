@@ -6,9 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from loadmanager.core.certificate.certificate import Certified
+from loadmanager.core.certificate.rounds import DecidedRound
+from loadmanager.core.certificate.saying import binding_of, verdict_of
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.plans import KeptPlan, Step
 from loadmanager.core.plan import Verdict
+from loadmanager.core.reserve import Loss
 from loadmanager.wire.controls import Broker, Bundle
 from loadmanager.wire.validation import WireModel
 
@@ -112,6 +116,94 @@ class PlanEffect(WireModel):
         )
 
 
+class PlanCertificate(WireModel):
+    """How near the plan comes to what no plan can beat; heats are usages of the most used broker over `level`, at which
+    all would stand if load could be poured. No assignment is below `bound`, which `bound_by` makes, and none below
+    `bound_in_budget` that moves no more; `noise_floor` is what noise makes of a perfect one. `gap` is heat by bound,
+    `load_gap` what moves by what has to for that heat, null when nothing has to.
+    """
+
+    level: float
+    heat_before: float
+    heat_after: float
+    bound: float
+    bound_by: str
+    bound_in_budget: float
+    noise_floor: float
+    gap: float
+    load_moved_percent: float
+    least_load_percent: float
+    load_gap: float | None
+    bundles_moved: int
+    least_bundles: int
+    sentence: str
+
+    @classmethod
+    def of(cls, certified: Certified) -> PlanCertificate:
+        figures = certified.figures
+        return cls(
+            level=figures.level,
+            heat_before=figures.heat_before,
+            heat_after=figures.heat_after,
+            bound=figures.bound,
+            bound_by=binding_of(certified),
+            bound_in_budget=figures.bound_in_budget,
+            noise_floor=figures.noise_floor,
+            gap=figures.gap,
+            load_moved_percent=100 * figures.load_moved,
+            least_load_percent=100 * figures.least_load,
+            load_gap=figures.load_gap,
+            bundles_moved=figures.bundles_moved,
+            least_bundles=figures.least_bundles,
+            sentence=verdict_of(certified).sentence(),
+        )
+
+
+class LossAnswer(WireModel):
+    """If this broker or failure domain were lost: the usage of the most used of the others, which is not below
+    `bound_percent` and comes to `placed_percent` when the bundles are shared out; and how many nobody could own.
+    """
+
+    lost: str
+    bound_percent: float
+    placed_percent: float
+    stranded: int
+    is_borne: bool
+
+    @classmethod
+    def of(cls, loss: Loss | None) -> LossAnswer | None:
+        if loss is None:
+            return None
+        return cls(
+            lost=loss.lost,
+            bound_percent=100 * loss.bound,
+            placed_percent=100 * loss.placed,
+            stranded=loss.stranded,
+            is_borne=loss.is_borne,
+        )
+
+
+class BalanceAnswer(WireModel):
+    """How even the load lies now, and what the last round of shedding of this term came to, if there was one; the worst
+    losses of a broker and of a failure domain, if others would be left.
+    """
+
+    now: PlanCertificate
+    last_round: PlanCertificate | None
+    worst_broker_loss: LossAnswer | None
+    worst_domain_loss: LossAnswer | None
+
+    @classmethod
+    def of(cls, now: DecidedRound, last: DecidedRound | None) -> BalanceAnswer:
+        reserve = now.reserve()
+        return cls(
+            now=PlanCertificate.of(now.certified()),
+            last_round=None if last is None else PlanCertificate.of(last.certified()),
+            worst_broker_loss=LossAnswer.of(reserve.broker),
+            worst_domain_loss=LossAnswer.of(reserve.domain),
+        )
+
+
 class PlanAnswer(WireModel):
     """A plan as it is kept. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
 
@@ -123,6 +215,7 @@ class PlanAnswer(WireModel):
     steps: list[PlanStep]
     verdicts: list[PlanVerdict]
     effect: PlanEffect
+    certificate: PlanCertificate | None
 
     @classmethod
     def of(cls, plan: KeptPlan) -> PlanAnswer:
@@ -135,6 +228,7 @@ class PlanAnswer(WireModel):
             steps=[PlanStep.of(step) for step in plan.steps],
             verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
             effect=PlanEffect.of(plan.effect),
+            certificate=None if plan.certified is None else PlanCertificate.of(plan.certified),
         )
 
 
@@ -184,12 +278,14 @@ class FrozenBundle(WireModel):
 
 
 class ChurnAnswer(WireModel):
-    """The limits on churn: what shedding has moved within the hour, and returned within the window, in per cent of all
-    load; and what the breaker has stopped.
+    """The limits on churn, in per cent of all load: what shedding has returned within the window, and moved within the
+    hour; what it moved again within two hours, and back within four; and what the breaker has stopped.
     """
 
     thrash_percent: float
     moved_within_hour_percent: float
+    moved_again_percent: float
+    moved_back_percent: float
     shedding_stopped: bool
     shedding_stopped_seconds_left: int
     frozen_bundles: list[FrozenBundle]

@@ -35,6 +35,7 @@ def outcome(configuration: str, above_s: float, **given: object) -> dict[str, ob
         "regret": 0.1,
         "moved_share": 0.0,
         "moves": 0,
+        "moved_again": 0.0,
         "returns": 0,
         "clients_disturbed": 0,
         **given,

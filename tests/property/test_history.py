@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.recorded import FLUSH_S, NEVER, NOON_MS, Disk, a_writer, abandon, kinds, record, same
 
-from loadmanager.core.load import BrokerReport
+from loadmanager.core.load import BrokerReport, HealthFigures
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.recordable import recordable
@@ -25,6 +25,8 @@ from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, MAX_TOPICS
 amounts = st.floats(0, MAX_AMOUNT) | st.floats(0, 1e4) | st.sampled_from([0.0, 0.0005, 0.0015, 1e12, MAX_AMOUNT])
 usages = st.floats(-MAX_AMOUNT, MAX_AMOUNT)
 counts = st.integers(0, MAX_COUNT)
+figures = st.none() | st.floats(0, MAX_AMOUNT)
+healths = st.none() | st.builds(HealthFigures, figures, figures, figures).filter(HealthFigures.said)
 bounds = st.lists(st.integers(0, 0xFFFFFFFF), min_size=2, max_size=2, unique=True).map(sorted)
 namespaces = st.sampled_from(["t/ns", "t/ns-2", "another-tenant/a.longer_name"])
 
@@ -60,6 +62,7 @@ def reports(draw: st.DrawFn) -> Report:
         load_manager_class=draw(st.text(max_size=5)),
         persistent_enabled=draw(st.booleans()),
         non_persistent_enabled=draw(st.booleans()),
+        health=draw(healths),
     )
     return Report(Registration(BrokerId("b:1"), draw(st.integers(0, 2**63 - 1))), recordable(report))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -57,6 +59,7 @@ _EVENTS = st.one_of(
         st.lists(st.sampled_from(_BUNDLES), min_size=1, max_size=3, unique=True),
         st.sampled_from([0.0, 8.0]),
     ),
+    st.builds(BrokerFallsSick, _AT, _BROKER, st.sampled_from([600.0, math.inf])),
     st.builds(BadReports, _AT, _BROKER, st.sampled_from(Fault), st.just(600.0)),
     st.builds(
         lambda at_s, broker, bundle: OperatorControls(

@@ -19,6 +19,7 @@ from loadmanager.calling import HttpClient
 from loadmanager.demo.broker import AgentClient, AgentInterface, renew_lease
 from loadmanager.demo.hosting import TopicHost
 from loadmanager.demo.lease import Lease
+from loadmanager.demo.vitals import Vitals
 from loadmanager.wire.http import LeaseAnswer
 
 
@@ -116,7 +117,7 @@ class Broker:
         served.joined(party.name, party, self._lease)
 
     def app(self) -> web.Application:
-        app = AgentInterface(self.host).application()
+        app = AgentInterface(self.host, Vitals()).application()
         app.router.add_get("/serve", self._serve)
         return app
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import Reason
+from loadmanager.core.repeats import NEVER
 from loadmanager.core.shedding.threshold import ThresholdReason
 from loadmanager.sim.result import CompletedMove, FirstReport, Result, StepSeries
 from loadmanager.sim.scenario import Scenario, parse_scenario
@@ -41,7 +42,8 @@ def a_move(
     source: str = "a",
     destination: str = "b",
     *,
-    is_return: bool = False,
+    moved_s: float = NEVER,
+    left_s: float = NEVER,
     share: float = 0.1,
 ) -> CompletedMove:
     return CompletedMove(
@@ -54,7 +56,8 @@ def a_move(
         1e6,
         10,
         is_own=True,
-        is_return=is_return,
+        moved_s=moved_s,
+        left_s=left_s,
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from loadmanager.config import NEEDS_RESTART, Settings, dynamic_keys, values_as_text, with_overrides
 from loadmanager.errors import BadRequestError, NotDynamicError
-from loadmanager.overrides import check_dynamic, settings_under, usable_overrides
+from loadmanager.overrides import BEFORE, check_dynamic, settings_recorded, settings_under, usable_overrides
 
 BASE = Settings(load_balancer_shedding_grace_period_minutes=7)
 GRACE = "loadBalancerSheddingGracePeriodMinutes"
@@ -118,3 +118,11 @@ def test_all_settings_as_text_are_what_they_are_read_from() -> None:
     assert texts[EXCLUDED] == "t/a,t/b"
     assert texts["loadBalancerEnabled"] == "true"
     assert with_overrides(Settings(), texts, "here").model_dump() == base.model_dump()
+
+
+def test_a_key_that_a_history_does_not_know_yet_has_the_value_that_was_gone_by_before() -> None:
+    again = "loadBalancerMovedAgainThresholdPercentage"
+    texts = values_as_text(BASE)
+    assert {key: values_as_text(settings_recorded(texts))[key] for key in texts} == texts
+    former = {key: text for key, text in texts.items() if key not in BEFORE}
+    assert settings_recorded(former).load_balancer_moved_again_threshold_percentage == float(BEFORE[again])

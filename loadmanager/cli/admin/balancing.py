@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -82,6 +84,9 @@ def create_plan(
     move: Annotated[
         list[str] | None, typer.Option("--move", help="With moves: t/ns/0x.._0x..=host:port; may be repeated.")
     ] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="Save it, too, for `loadmanager plan verify`.")
+    ] = None,
 ) -> AdminRequest:
     """Compute a plan and what it would change; nothing moves."""
     body: dict[str, object] = {"kind": kind.value}
@@ -89,7 +94,13 @@ def create_plan(
         body["broker"] = broker
     if move:
         body["moves"] = [_move(each) for each in move]
-    return post(_PLANS, body=body)
+    request = post(_PLANS, body=body)
+    return request if out is None else replace(request, then=partial(_save_computed, out))
+
+
+def _save_computed(out: str, answer: object) -> AdminRequest:
+    assert isinstance(answer, dict), "a plan"
+    return save_plan(str(answer["hash"]), out)
 
 
 def _move(text: str) -> dict[str, str]:
@@ -103,6 +114,14 @@ def _move(text: str) -> dict[str, str]:
 def show_plan(plan: _Hash) -> AdminRequest:
     """Show a plan."""
     return get(_PLANS, plan)
+
+
+@command(PLANS, "save")
+def save_plan(
+    plan: _Hash, out: Annotated[str, typer.Option("--out", metavar="FILE", help="The file to write.")]
+) -> AdminRequest:
+    """Save a plan with all that proves what it says of itself, for `loadmanager plan verify`."""
+    return replace(get(_PLANS, plan, "file"), save_to=out)
 
 
 @command(PLANS, "execute")
@@ -159,6 +178,12 @@ def dry_run(
 def controls() -> AdminRequest:
     """Show everything that operators have told the balancer."""
     return get(f"{_BASE}/controls")
+
+
+@command(BALANCER, "balance")
+def balance() -> AdminRequest:
+    """Show how even the load lies beside what no assignment can beat, and whether a loss could be borne."""
+    return get(f"{_BASE}/balance")
 
 
 @command(BALANCER, "churn")

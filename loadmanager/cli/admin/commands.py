@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from functools import wraps
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
@@ -102,11 +103,23 @@ def _carry_out(request: AdminRequest, urls: list[str], timeout_s: float, show_it
     if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
         fail(f"{answer.status} {answer.phrase}: {answer.reason}", EXIT_FAILURE)
     try:
-        if answer.body:
+        if request.save_to is not None:
+            _save(answer.body, request.save_to)
+        elif answer.body:
             show_it(answer.content)
         sys.stdout.flush()
     except BrokenPipeError:
         write_nowhere()
+    if request.then is not None:
+        _carry_out(request.then(answer.content), urls, timeout_s, show_it)
+
+
+def _save(content: bytes, path: str) -> None:
+    try:
+        Path(path).write_bytes(content)
+    except OSError as error:
+        fail(f"{path}: {error.strerror or error}", EXIT_FAILURE)
+    print(f"saved to {path} ({len(content)} bytes)", file=sys.stderr)
 
 
 def _show_json(content: object) -> None:

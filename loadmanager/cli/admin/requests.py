@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from urllib.parse import quote, urlencode, urlsplit
@@ -29,7 +29,8 @@ class AnswerLostError(Exception):
 class AdminRequest:
     """One HTTP request. `body` is JSON unless it is bytes; query parameters that are None or false are left out.
 
-    `for_programs` is asked in its place for JSON, where this one is answered with text for people.
+    `for_programs` is asked in its place for JSON, where this one is answered with text for people. The answer is
+    written to the file `save_to`, if there is one, and not shown; what `then` makes of it is asked afterwards.
     """
 
     method: str
@@ -37,6 +38,8 @@ class AdminRequest:
     query: dict[str, object] = field(default_factory=dict)
     body: object = None
     for_programs: AdminRequest | None = None
+    save_to: str | None = None
+    then: Callable[[object], AdminRequest] | None = None
 
     @property
     def target(self) -> str:

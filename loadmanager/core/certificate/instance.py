@@ -26,7 +26,8 @@ class Instance:
     """`need` (N, R) and `per_need` (M, R), neither negative; 0 of a broker whose usage does not grow.
 
     `owner` (N,) is a broker's row, -1 for a bundle of nobody, which does not count. `classes` (N,) is a row of
-    `may_own` (K, M): which brokers may own the bundle. `cost` (N,) is its share of all load, what moving it counts for.
+    `may_own` (K, M): which brokers may own the bundle, one at least. `cost` (N,) is its share of all load, what
+    moving it counts for.
     """
 
     need: FloatArray
@@ -41,7 +42,8 @@ class Instance:
         brokers = len(self.per_need)
         assert self.per_need.shape == (brokers, resources)
         assert self.owner.shape == self.classes.shape == self.cost.shape == (bundles,)
-        assert self.may_own.ndim == 2 and self.may_own.shape[1] == brokers
+        assert self.may_own.shape[1:] == (brokers,)
+        assert self.may_own.any(axis=1).all()
 
     @property
     def capacity(self) -> FloatArray:
@@ -53,12 +55,19 @@ class Instance:
         """Where the peak would stand if all load could be poured over the brokers; not below a floor."""
         return level_of(self.need[self.owner >= 0].sum(axis=0), self.per_need)
 
-    def usage(self, owner: Rows) -> FloatArray:
-        """(M, R): of each broker, if the bundles were with these owners (N,)."""
+    @property
+    def size(self) -> FloatArray:
+        """(N,): what each bundle needs, of all resources together, beside what all need; 0 for one of nobody."""
+        need = np.where((self.owner >= 0)[:, None], self.need, 0.0)
+        total = need.sum(axis=0)
+        return np.asarray(np.divide(need, total, out=np.zeros_like(need), where=total > 0).sum(axis=1))
+
+    def load(self, owner: Rows) -> FloatArray:
+        """(M, R): what the bundles of each broker need, if they were with these owners (N,)."""
         brokers = len(self.per_need)
         sums = [np.bincount(owner + 1, weights=each, minlength=brokers + 1)[1:] for each in self.need.T]
-        return np.asarray(np.stack(sums, axis=1) * self.per_need)
+        return np.stack(sums, axis=1).astype(np.float64)
 
     def peak(self, owner: Rows) -> float:
         """The highest usage of any broker, if the bundles were with these owners (N,)."""
-        return float(self.usage(owner).max(initial=0.0))
+        return float((self.load(owner) * self.per_need).max(initial=0.0))

@@ -35,10 +35,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from loadmanager.core.certificate.certificate import Certified
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.ownership import Ownership, Registration
@@ -46,6 +47,7 @@ from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 
 PlanState = Literal["computed", "executing", "executed", "stopped"]
+DependsOn = Mapping[str, object]
 StepState = Literal["planned", "under_way", "done", "failed", "not_begun", "unknown"]
 
 
@@ -66,10 +68,23 @@ class Step:
     def __str__(self) -> str:
         return self.bundle
 
+    @property
+    def depends_on(self) -> DependsOn:
+        """What its being made depends on, as the hash of a plan has it."""
+        return {
+            "bundle": self.bundle,
+            "version": self.version,
+            "source": [self.source.broker, self.source.incarnation],
+            "destination": [self.destination.broker, self.destination.incarnation],
+        }
+
 
 @dataclass(slots=True, eq=False)
 class KeptPlan:
-    """A plan as it is kept; `stopped_by` is why its execution goes no further, `even_if_frozen` how it is executed."""
+    """A plan as it is kept; `stopped_by` is why its execution goes no further, `even_if_frozen` how it is executed.
+
+    `certified` says how near it comes to what no plan can beat; None of a plan that was read from a history.
+    """
 
     kind: str
     at_ms: int
@@ -77,6 +92,7 @@ class KeptPlan:
     steps: tuple[Step, ...]
     verdicts: Sequence[Verdict]
     effect: Effect
+    certified: Certified | None = None
     state: PlanState = "computed"
     stopped_by: str | None = None
     even_if_frozen: bool = False
@@ -85,7 +101,7 @@ class KeptPlan:
     hash: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hash = _hash(self.kind, self.steps)
+        self.hash = hash_of(self.kind, [step.depends_on for step in self.steps])
 
     def __str__(self) -> str:
         return self.hash
@@ -275,17 +291,7 @@ class Plans:
         )
 
 
-def _hash(kind: str, steps: Sequence[Step]) -> str:
-    content = {
-        "kind": kind,
-        "steps": [
-            {
-                "bundle": step.bundle,
-                "version": step.version,
-                "source": [step.source.broker, step.source.incarnation],
-                "destination": [step.destination.broker, step.destination.incarnation],
-            }
-            for step in steps
-        ],
-    }
+def hash_of(kind: str, steps: Sequence[DependsOn]) -> str:
+    """The hash of a plan whose steps depend on this."""
+    content = {"kind": kind, "steps": list(steps)}
     return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

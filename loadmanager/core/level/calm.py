@@ -1,34 +1,39 @@
-"""When Level acts: which brokers are hot, and since when; which have come back just now; what has been moved.
+"""When Level acts: on brokers that carry too much, on those that carry next to nothing; and what rests meanwhile.
 
-    a broker      hot: heat above 1 + evenness    much too hot: heat from 1.3 on, or little headroom    not hot
-    ------------  ------------------------------  ----------------------------------------------------  ------------
-    is not hot    HOT since now                   is relieved now                                       is not hot
-    HOT           HOT; relieved when it has       is relieved now                                       is not hot
-                  waited for its calm
+    a broker       above its trigger              much too hot, or little headroom    not above its trigger
+    -------------  -----------------------------  ----------------------------------  -----------------------------
+    calm           HOT: its excess adds up        is relieved now                     calm
+    HOT            is relieved when its excess    is relieved now                     its excess melts away; it is
+                   has added up to enough                                             calm when none is left
 
-The calm that a broker waits for is shorter the hotter it is. Once it is relieved, it is brought down to a target that
-is nearer to the level than what made it hot, so it does not become hot again at once.
+The trigger is the evenness above the level, or the noise of the broker if that is more. Excess is what heat is above
+the trigger, times seconds. What is enough goes by the calm, and by what noise alone adds up to: a broker waits the
+longer the less it is too hot, and the noisier it is. It is brought down to a target that is nearer to the level.
 
-    a broker      is seen with a registration       is seen with another one       is not seen for an hour
-    ------------  --------------------------------  -----------------------------  -----------------------
-    unknown       known; may take at once
-    known         known; may take, once its rest    known; RESTS for the calm      unknown
-                  is over
+    a broker       is seen with a registration    is seen with another one         is not seen for an hour
+    -------------  -----------------------------  -------------------------------  -----------------------
+    unknown        known; is filled now if it is
+                   COLD
+    known          is filled when it has been     RESTS: is given nothing, for     unknown
+                   COLD for the calm              the calm; twice, four times as
+                                                  long if it comes back again
 
-So a new broker is filled at once, and one that restarts is not filled, emptied and filled again.
+So a new broker is filled at once, and one that restarts is not filled, emptied and filled again. A bundle rests where
+Level has put it, while its broker has headroom.
 
 What is remembered besides is how far from its average the load of each broker usually is: its noise.
 
-As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise]}, "moved": [[at_s,
-share]]}`.
+As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
+or null, comebacks]}, "moved": [[at_s, share]], "put": {broker: {bundle: at_s}}}`. Of a broker the last three may be
+missing.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -38,14 +43,30 @@ from loadmanager.core.settings import PlannerSettings
 
 MUCH = 1.30
 """A broker as hot as this is relieved at once."""
+COLD = 0.70
+"""A broker is cold below this heat."""
+REST_S = 7200.0
+"""How long a bundle rests."""
+MOST_RESTING = 5_000
+"""So many are remembered, those that were moved last."""
+_TARGET_PART = 0.3
+"""The target is this part of the evenness above the level."""
+_PAR = 0.05
+"""The excess of a broker without noise that waits for the calm."""
+_SURE_S = 5000.0
+"""Noise alone adds up to less excess, for a week of ten brokers, than this times the square of the noise divided by
+what the trigger is above the level, when what a report says stands for a quarter of an hour.
+"""
+_LONGEST_S = 180.0
+"""What was between two looks that are further apart is not known."""
 _NEWEST = 0.02
 """The weight of the newest look in what is usual."""
 _MOST_NOISE = 0.15
 """What is further from the average than twice the noise and this does not count for more: it may be a change."""
-_TARGET_PART = 0.3
-"""The target is this part of the evenness above the level."""
+_LONGEST_REST = 4.0
+"""In calms."""
 _A_ROUND, _A_ROUND_IN_NEED = 0.10, 0.50
-"""What part of all load may move in a round; when some broker is much too hot."""
+"""What part of all load may move in a round; when some broker waits for nothing."""
 _AN_HOUR, _AN_HOUR_IN_NEED = 0.50, 1.00
 _HOUR_S = 3600.0
 _MINUTE_S = 60.0
@@ -53,11 +74,11 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Bands:
-    """Heats from which on a broker is hot, and to which it is brought; the calm that one waits for that is just hot;
-    from which usage on, a fraction, it is relieved at once.
+    """How far above the level brokers may be, and to which heat they are brought; the calm; and from which usage on, a
+    fraction, a broker lacks headroom.
     """
 
-    trigger: float
+    evenness: float
     target: float
     calm_s: float
     most_usage: float
@@ -66,90 +87,110 @@ class Bands:
     def of(cls, settings: PlannerSettings) -> Bands:
         evenness = settings.level_evenness_percentage / 100
         return cls(
-            trigger=1 + evenness,
+            evenness=evenness,
             target=1 + _TARGET_PART * evenness,
             calm_s=settings.level_calm_minutes * _MINUTE_S,
             most_usage=1 - settings.level_headroom_percentage / 100,
         )
 
-    def wait_s(self, heat: float) -> float:
-        """How long a broker of this heat waits, if it has headroom."""
-        if heat >= MUCH:
-            return 0.0
-        return self.calm_s * min((MUCH - heat) / max(MUCH - self.trigger, 1e-9), 1.0)
+    def trigger(self, noise: FloatArray) -> FloatArray:
+        """(M,): the heat above which brokers with such noise are hot."""
+        return np.asarray(1 + np.maximum(self.evenness, noise))
 
-    def is_hot(self, heat: FloatArray, used: FloatArray) -> BoolArray:
-        return np.asarray((heat > self.trigger) | self.is_urgent(heat, used))
+    def enough_s(self, noise: FloatArray) -> FloatArray:
+        """(M,): the excess with which they are relieved; 0 without any calm."""
+        by_noise = _SURE_S * noise * noise / np.maximum(self.evenness, noise)
+        return np.asarray(np.maximum(_PAR * self.calm_s, by_noise) * (self.calm_s > 0))
 
-    def is_urgent(self, heat: FloatArray, used: FloatArray) -> BoolArray:
+    def lacks_headroom(self, heat: FloatArray, used: FloatArray) -> BoolArray:
+        """Which brokers use so much of what they have, while others use less."""
+        return np.asarray((heat > self.target) & (used >= self.most_usage))
+
+    def is_urgent(self, heat: FloatArray, used: FloatArray, noise: FloatArray) -> BoolArray:
         """Which brokers wait for nothing."""
-        return np.asarray((heat > self.trigger) & (heat >= MUCH) | (heat > self.target) & (used >= self.most_usage))
+        return np.asarray((heat >= MUCH) & (heat > self.trigger(noise)) | self.lacks_headroom(heat, used))
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What is remembered of a broker; `hot_since_s` is None while it is not hot. `noise` is a part of its load."""
+class Seen(NamedTuple):
+    """What is remembered of a broker. `hot_since_s` is None while it is calm, `cold_since_s` while it is not cold;
+    `noise` is a part of its load; `comebacks` are the lives that began within an hour of the rest of the one before.
+    """
 
     incarnation: int
     rests_until_s: float
     at_s: float
     hot_since_s: float | None
     noise: float
+    excess_s: float = 0.0
+    cold_since_s: float | None = None
+    comebacks: int = 0
+
+
+class Look(NamedTuple):
+    """What is seen of a broker: how far above its trigger it is, whether it is cold, and how far off its average, as a
+    part of that, or not a number.
+    """
+
+    registration: Registration
+    excess: float
+    is_cold: bool
+    deviation: float
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is remembered between rounds: of brokers, and what share of all load was moved when."""
+    """What is remembered between rounds: of brokers; what share of all load was moved when; and when bundles were put
+    on which broker.
+    """
 
     brokers: Mapping[str, Seen]
     moved: Sequence[tuple[float, float]]
+    put: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Memory:
         seen = {broker: Seen(*entry) for broker, entry in state.get("brokers", {}).items()}
-        return cls(seen, tuple((at_s, share) for at_s, share in state.get("moved", ())))
+        return cls(seen, tuple((at_s, share) for at_s, share in state.get("moved", ())), state.get("put", {}))
 
     def as_state(self) -> dict[str, Any]:
-        brokers = {
-            broker: [seen.incarnation, seen.rests_until_s, seen.at_s, seen.hot_since_s, seen.noise]
-            for broker, seen in self.brokers.items()
+        return {
+            "brokers": {broker: list(seen) for broker, seen in self.brokers.items()},
+            "moved": [list(each) for each in self.moved],
+            "put": {broker: dict(bundles) for broker, bundles in self.put.items()},
         }
-        return {"brokers": brokers, "moved": [list(each) for each in self.moved]}
 
-    def after_look(
-        self,
-        registrations: Sequence[Registration],
-        is_hot: BoolArray,
-        deviation: FloatArray,
-        calm_s: float,
-        now_s: float,
-    ) -> Memory:
-        """With what is seen of all brokers now: which are hot, and how far from their averages their loads are."""
+    def after_look(self, looks: Iterable[Look], calm_s: float, now_s: float) -> Memory:
+        """With what is seen of all brokers now."""
         brokers = {broker: seen for broker, seen in self.brokers.items() if now_s - seen.at_s < _HOUR_S}
-        for registration, hot, off in zip(registrations, is_hot.tolist(), deviation.tolist(), strict=True):
-            before = brokers.get(registration.broker)
-            rests_until_s, since_s, noise = 0.0, None, 0.0
-            if before is not None and before.incarnation == registration.incarnation:
-                rests_until_s, since_s, noise = before.rests_until_s, before.hot_since_s, before.noise
-            elif before is not None:
-                rests_until_s = now_s + calm_s
-            since_s = (now_s if since_s is None else since_s) if hot else None
-            seen = Seen(registration.incarnation, rests_until_s, now_s, since_s, _noise_after(noise, off))
-            brokers[registration.broker] = seen
+        for look in looks:
+            broker = look.registration.broker
+            brokers[broker] = _seen(brokers.get(broker), look, calm_s, now_s)
         moved = tuple((at_s, share) for at_s, share in self.moved if now_s - at_s < _HOUR_S)
-        return Memory(brokers, moved)
+        return Memory(brokers, moved, _put_after(self.put, now_s - REST_S))
 
-    def with_moved(self, share: float, now_s: float) -> Memory:
-        return Memory(self.brokers, (*self.moved, (now_s, share))) if share else self
+    def after_moves(
+        self, share: float, put: Mapping[str, Sequence[str]], relieved: Iterable[str], now_s: float
+    ) -> Memory:
+        """With what moves now: a share of all load, bundles to brokers (`put`), from brokers not hot then (`relieved`).
 
-    def hot_for_s(self, registrations: Sequence[Registration], now_s: float) -> FloatArray:
-        """(M,): for how long each has been hot, not a number for one that is not."""
-        since_s = [self.brokers[each.broker].hot_since_s for each in registrations]
-        return np.array([np.nan if each is None else now_s - each for each in since_s], dtype=np.float64)
+        A move that is not carried out leaves its bundle where it was: there it does not rest.
+        """
+        brokers = {**self.brokers, **{each: self.brokers[each]._replace(excess_s=0.0) for each in relieved}}
+        both = {broker: dict(bundles) for broker, bundles in self.put.items()}
+        for broker, bundles in put.items():
+            both.setdefault(broker, {}).update(dict.fromkeys(bundles, now_s))
+        times = sorted((at_s for bundles in both.values() for at_s in bundles.values()), reverse=True)
+        oldest_s = times[MOST_RESTING] if len(times) > MOST_RESTING else -math.inf
+        return Memory(brokers, (*self.moved, (now_s, share)) if share else self.moved, _put_after(both, oldest_s))
+
+    def seen(self, registrations: Sequence[Registration]) -> list[Seen]:
+        """What is remembered of each of them, after a look."""
+        return [self.brokers[each.broker] for each in registrations]
 
     def resting(self, registrations: Sequence[Registration], now_s: float) -> BoolArray:
-        """(M,): which came back so recently that they are given nothing."""
-        return np.array([self.brokers[each.broker].rests_until_s > now_s for each in registrations], dtype=bool)
+        """(M,): which of them rest. One that is seen for the first time in this life has yet to be looked at."""
+        seen = [self.brokers.get(each.broker) for each in registrations]
+        return np.array([each is not None and each.rests_until_s > now_s for each in seen], dtype=bool)
 
     def budget(self, *, in_need: bool) -> float:
         """What share of all load a round may move now."""
@@ -157,10 +198,36 @@ class Memory:
         return max(0.0, min(a_round, an_hour - sum(share for _, share in self.moved)))
 
 
-def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> tuple[float, ...]:
-    """The noise of each broker by what is remembered, 0 of one that is not known."""
-    known = state.get("brokers", {})
-    return tuple(float(known[broker][-1]) if broker in known else 0.0 for broker in brokers)
+def noise_of(state: Mapping[str, Any], brokers: Sequence[str]) -> FloatArray:
+    """(M,): the noise of the brokers by what is remembered, 0 of one that is not known."""
+    known = Memory.of(state).brokers
+    return np.array([known[broker].noise if broker in known else 0.0 for broker in brokers], dtype=np.float64)
+
+
+def _seen(before: Seen | None, look: Look, calm_s: float, now_s: float) -> Seen:
+    """What is remembered of a broker after a look at it."""
+    seen, is_new = before, before is None
+    if seen is None or seen.incarnation != look.registration.incarnation:
+        seen = _first_seen(before, look.registration.incarnation, calm_s, now_s)
+    excess_s = max(0.0, seen.excess_s + look.excess * min(now_s - seen.at_s, _LONGEST_S))
+    is_hot = look.excess > 0 or excess_s > 0
+    cold_since_s = seen.cold_since_s if seen.cold_since_s is not None else now_s - (calm_s if is_new else 0.0)
+    return seen._replace(
+        at_s=now_s,
+        hot_since_s=(now_s if seen.hot_since_s is None else seen.hot_since_s) if is_hot else None,
+        noise=_noise_after(seen.noise, look.deviation),
+        excess_s=excess_s,
+        cold_since_s=cold_since_s if look.is_cold else None,
+    )
+
+
+def _first_seen(former: Seen | None, incarnation: int, calm_s: float, now_s: float) -> Seen:
+    """A life of a broker that begins; `former` is the one before."""
+    if former is None:
+        return Seen(incarnation, 0.0, now_s, None, 0.0)
+    comebacks = 1 + (former.comebacks if now_s - former.rests_until_s < _HOUR_S else 0)
+    rest_s = calm_s * min(2.0 ** (comebacks - 1), _LONGEST_REST)
+    return Seen(incarnation, now_s + rest_s, now_s, None, 0.0, comebacks=comebacks)
 
 
 def _noise_after(noise: float, off: float) -> float:
@@ -168,3 +235,11 @@ def _noise_after(noise: float, off: float) -> float:
         return noise
     off = min(off, _MOST_NOISE + 2 * noise)
     return math.sqrt((1 - _NEWEST) * noise * noise + _NEWEST * off * off)
+
+
+def _put_after(put: Mapping[str, Mapping[str, float]], oldest_s: float) -> Mapping[str, Mapping[str, float]]:
+    """What was put somewhere after that time."""
+    kept = {
+        broker: {name: at_s for name, at_s in bundles.items() if at_s > oldest_s} for broker, bundles in put.items()
+    }
+    return {broker: bundles for broker, bundles in kept.items() if bundles}

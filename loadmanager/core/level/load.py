@@ -1,9 +1,11 @@
 """What each bundle needs and each broker uses, as Level sees it: of every resource that counts, by what is assigned.
 
-A bundle that is on its way counts at its destination. A broker's usage is what its bundles need, divided by what it
-has; one whose CPU does more, or less, than it should for its load has so much less of it, or more. What a broker uses
-when idle is left out: no move changes it. The **level** is where usage would stand if all load could be poured over the
-brokers, of the resource that runs out first. Heat is usage over the level.
+A bundle needs what it carries at present, by time (`core/time_means.py`), or on the mean of the next hours where it was
+learned how the load of its namespace goes (`core/learned.py`): what is about to grow is relieved before, and what is
+about to shrink is let be. One that is on its way counts at its destination. A broker's usage is what its bundles need,
+divided by what it has; one whose CPU does more, or less, than it should for its load has so much less of it, or more.
+What a broker uses when idle is left out: no move changes it. The **level** is where usage would stand if all load
+could be poured over the brokers, of the resource that runs out first. Heat is usage over the level.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.extensible import throughput_of
 from loadmanager.core.level.cost import Price, fit_price
 from loadmanager.core.load import (
     BANDWIDTH_IN,
@@ -24,20 +25,19 @@ from loadmanager.core.load import (
     FloatArray,
     ResourceWeights,
 )
+from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, sum_by_broker
 
 LEAST_LEVEL = 0.02
 """A level below this counts as this: what is uneven about an idle cluster is not worth a move."""
-_NAMES = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
+RESOURCE_NAMES = {
+    CPU: "CPU",
+    DIRECT_MEMORY: "direct memory",
+    BANDWIDTH_IN: "bandwidth in",
+    BANDWIDTH_OUT: "bandwidth out",
+}
 _MOST = 1e18
 """What is more than this, or not a number, is no load."""
-SILENT_S = 75.0
-"""A broker measures every minute, and reports what has changed: after this, nothing has."""
-_CHANGED, _SIGMAS, _MOST_CHANGE = 0.15, 3.0, 4.0
-"""From which part on load has changed beside its average, or from how many times what is usual, and by which factor at
-the most.
-"""
-_MS_PER_S = 1000.0
 _SATURATED = 0.95
 """A broker that uses so much may need more than it shows: it is not taken for a fast one."""
 _SLOW_FROM, _SLOWEST = 1.15, 4.0
@@ -62,13 +62,18 @@ class Loads:
     level: float
 
     @classmethod
-    def of(cls, snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, ...]) -> Loads:
-        """`noise` (M) is how far what each broker carries usually is from its average, as a part of that."""
-        return snapshot.derive(("level loads", weights, noise), lambda: _loads_of(snapshot, weights, noise))
+    def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> Loads:
+        weights, hours = settings.resource_weights, settings.level_forecast_hours
+        return snapshot.derive(("level loads", weights, hours), lambda: _loads_of(snapshot, weights, hours))
 
     def heat(self) -> FloatArray:
         """(M,): how many times the level the most used resource of each broker is."""
         return heat_of(self.usage, self.level)
+
+    def level_without(self, resting: BoolArray) -> float:
+        """The level when the brokers (M,) that rest keep what they have; at least that of all."""
+        needs = np.divide(self.usage, self.per_need, out=np.zeros_like(self.usage), where=self.per_need > 0)
+        return max(level_of(needs[~resting].sum(axis=0), self.per_need[~resting]), self.level)
 
     def need_of(self, load: FloatArray) -> FloatArray:
         """(R,): what a load (4,) takes of each resource."""
@@ -76,7 +81,7 @@ class Loads:
 
     def hottest_resource(self, broker: int) -> str:
         """The name of the most used resource of a broker."""
-        return _NAMES[self.resources[int(np.argmax(self.usage[broker]))]]
+        return RESOURCE_NAMES[self.resources[int(np.argmax(self.usage[broker]))]]
 
 
 def heat_of(usage: FloatArray, level: float) -> FloatArray:
@@ -96,27 +101,7 @@ def as_amounts(figures: FloatArray) -> FloatArray:
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
 
 
-def find_deviation(snapshot: Snapshot) -> FloatArray:
-    """(M,): how far what each broker reports is from the average of its bundles, in bytes/s, as a part of that; not a
-    number for those that are silent.
-    """
-    reported, load = (throughput_of(as_amounts(each)) for each in (snapshot.brokers.load, snapshot.bundles.short))
-    change = _change(snapshot, reported[:, None], load[:, None])
-    return np.where(_silent(snapshot), np.nan, np.abs(change[:, 0] - 1))
-
-
-def _silent(snapshot: Snapshot) -> BoolArray:
-    """(M,): who has reported, and has had nothing to add when it measured again."""
-    return np.asarray(snapshot.taken_at_s - snapshot.brokers.last_update_ms / _MS_PER_S >= SILENT_S)
-
-
-def _change(snapshot: Snapshot, reported: FloatArray, load: FloatArray) -> FloatArray:
-    """(M, k): what brokers reported last (M, k) divided by their bundles' averages (N, k); 1 where there is nothing."""
-    averaged = sum_by_broker(snapshot.bundles.broker, load.T, len(snapshot.brokers))
-    return np.divide(reported, averaged, out=np.ones_like(averaged), where=averaged > 0)
-
-
-def _loads_of(snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, ...]) -> Loads:
+def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> Loads:
     bundles, brokers = snapshot.bundles, snapshot.brokers
     weight_of = {
         CPU: weights.cpu,
@@ -137,30 +122,20 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights, noise: tuple[float, 
         prices[column] = price.per_unit
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
-    load = _present_load(snapshot, np.array(noise, dtype=np.float64))
+    load = _expected_load(snapshot, hours)
     need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
     level = level_of(amount.sum(axis=0), per_need)
     return Loads(resources, prices, need, per_need, amount * per_need, level)
 
 
-def _present_load(snapshot: Snapshot, noise: FloatArray) -> FloatArray:
-    """(N, 4): the bundles' short-term load, or as their broker carries it now if that has changed and stayed so.
-
-    A broker that is silent for longer than it takes to measure again carries what it said last. Averages over reports
-    do not know that: the next one may be a quarter of an hour away. What is usual for a broker is no change.
-    """
-    bundles, brokers = snapshot.bundles, snapshot.brokers
-    load = as_amounts(bundles.short)
-    silent = brokers.settled & _silent(snapshot)
-    if not silent.any():
-        return load
-    change = _change(snapshot, as_amounts(brokers.load), load)
-    has_changed = silent[:, None] & (np.abs(change - 1) > np.maximum(_CHANGED, _SIGMAS * noise)[:, None])
-    factor = np.where(has_changed, change.clip(1 / _MOST_CHANGE, _MOST_CHANGE), 1.0)
-    held = bundles.broker >= 0
-    load[held] *= factor[bundles.broker[held]]
-    return load
+def _expected_load(snapshot: Snapshot, hours: float) -> FloatArray:
+    """(N, 4): what bundles carry at present, or on the mean of the next hours where it is known how that goes."""
+    bundles, learned = snapshot.bundles, snapshot.learned
+    if not learned.profiles:
+        return bundles.present
+    changes = [learned.change(name, snapshot.taken_at_s, hours) for name in bundles.namespaces]
+    return np.asarray(bundles.present * np.array(changes)[bundles.namespace][:, None])
 
 
 def _without_slow(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> tuple[Price, FloatArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from loadmanager.core.reasons.base import Reason, entry
+from loadmanager.core.reasons.certificate import CertificateReason
 from loadmanager.core.reasons.churn import ChurnReason
 from loadmanager.core.reasons.doubts import DoubtReason
 from loadmanager.core.reasons.explanations import ExplanationReason
@@ -17,6 +18,7 @@ from loadmanager.core.reasons.shedding import SheddingReason
 from loadmanager.core.reasons.splitting import SplitReason
 
 __all__ = [
+    "CertificateReason",
     "ChurnReason",
     "DoubtReason",
     "ExplanationReason",

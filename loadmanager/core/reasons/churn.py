@@ -42,13 +42,14 @@ class ChurnReason(Reason):
     SHEDDING_STOPPED = entry(
         "shedding_stopped",
         (
-            "Nothing is shed for {=thrash_shedding_stop_minutes}: bundles with {thrash_percent} % of all load"
-            " ({=thrash_threshold_percentage}) were returned to former owners within"
-            " {=thrash_window_minutes}"
+            "Nothing is shed for {=thrash_shedding_stop_minutes}: of all load {thrash_percent} %"
+            " ({=thrash_threshold_percentage}) were returned to former owners within {=thrash_window_minutes}, and"
+            " {again_percent} % ({=moved_again_threshold_percentage}) moved again within two hours"
         ),
         (
-            "No move because shedding is stopped for another {seconds_left} s: it returned bundles with"
-            " {thrash_percent} % of all load to former owners ({=thrash_threshold_percentage})"
+            "No move because shedding is stopped for another {seconds_left} s: of all load it returned"
+            " {thrash_percent} % ({=thrash_threshold_percentage}) to former owners, and moved {again_percent} %"
+            " ({=moved_again_threshold_percentage}) again within two hours"
         ),
         remedy="wait {seconds_left} s, or lift the breaker",
     )

@@ -1,4 +1,4 @@
-"""What is wrong with a broker's report."""
+"""What is wrong with a broker's report, or with what it says in it."""
 
 from __future__ import annotations
 
@@ -15,4 +15,12 @@ class DoubtReason(Reason):
         "limit_unknown",
         "The limits of {recalled} are not known any more; those that were count",
         "The limits of {unknown} are not known, and what it uses of them counts for nothing: they have to be declared",
+    )
+    SICK_WITH_OTHERS = entry(
+        "sick_with_others",
+        (
+            "May still be given bundles though its {figure} is {value}, that of its peers {peers}: {off} of {brokers}"
+            " brokers are far off, more than a third, so the cause is common"
+        ),
+        remedy="look for what these brokers share",
     )

@@ -17,6 +17,18 @@ class FilterReason(Reason):
         "Not on {broker} because an operator has excluded it",
         remedy="take back its exclusion",
     )
+    BROKER_SICK = entry(
+        "broker_sick",
+        (
+            "Not on {broker} because it has been sick for {seconds} s: its {figure} came to {value}, that of its peers"
+            " to {peers}"
+        ),
+        (
+            "Nothing is moved to it because it has been sick for {seconds} s: its {figure} came to {value}, that of its"
+            " peers to {peers}"
+        ),
+        remedy="mend or restart it; or wait until it has been like its peers for {well_after_s} s more",
+    )
     ISOLATION_POLICY = entry(
         "isolation_policy",
         (

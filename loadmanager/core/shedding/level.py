@@ -1,86 +1,102 @@
 """Level: bring brokers that are hot down to the level at which all load could stand, with as few moves as that takes.
 
-Not one of Pulsar's. What a bundle needs of each resource is its short-term load at prices that are fitted over all
+Not one of Pulsar's. What a bundle needs of each resource is its present load at prices that are fitted over all
 brokers; usage is what brokers' bundles need by what they have, of what is assigned, so that what is on its way counts
-at its destination (`level/load.py`). A broker is hot whose most used resource is more than the evenness above the
-level; it is relieved when it has been hot for its calm, at once when it is much too hot (`level/calm.py`), down to a
-target that is nearer to the level. Moves are searched for that lower a convex score of all resources together, at the
-least load moved (`level/search.py`). Destinations are fixed with the decision, and put through the filters by the
-planner. Placement has to be Level too (`placement/level.py`).
+at its destination (`level/load.py`). A broker is hot whose most used resource is further above the level than the
+evenness and its noise (`level/noise.py`); when it is relieved, and when a cold one is filled, `level/calm.py` says.
+Then whatever is above the target, nearer to the level, gives. Moves are searched for that lower a convex score of all
+resources together, at the least load moved (`level/search.py`). Destinations are fixed with the decision, and put
+through the filters by the planner. Placement has to be Level too (`placement/level.py`).
 
-The state is that of `level/calm.py`. A broker is left alone while a bundle is leaving it or has left it since its
-report.
+Bundles whose owner an isolation policy does not allow go first (`level/forced.py`). The state is that of
+`level/calm.py`. A broker is left alone while a bundle is leaving it or has left it since its report.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from loadmanager.core.effect import carried_load, total_load
-from loadmanager.core.filters import (
-    FilterRules,
-    PlacementQuestion,
-    allowed_brokers,
-    find_anti_affinity_refusal,
-    rules_of,
-)
-from loadmanager.core.level.calm import Bands, Memory, noise_of
-from loadmanager.core.level.load import Loads, find_deviation, heat_of, level_of
-from loadmanager.core.level.search import Found, Move, Task, find_moves
-from loadmanager.core.load import BoolArray
-from loadmanager.core.names import namespace_of
-from loadmanager.core.placement.base import Projection
+from loadmanager.core.level.calm import COLD, Bands, Look, Memory, Seen, noise_of
+from loadmanager.core.level.forced import find_forced
+from loadmanager.core.level.load import Loads, heat_of, level_of
+from loadmanager.core.level.noise import find_deviation, noise_of_bundles
+from loadmanager.core.level.search import find_moves
+from loadmanager.core.level.task import Found, Move, Task
+from loadmanager.core.load import BoolArray, FloatArray
+from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import Pick, Shed, State, eligible, find_refusal, least_points
+from loadmanager.core.shedding.limits import Limits
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 NAME = "Level"
+
+_IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
 
 
 class LevelReason(Reason):
     ABOVE_LEVEL = entry(
         "above_level",
+        f"Shed {{bundles_taken}} of {{bundles}} bundles because {_IS_HOT}: {{over_after_percent}} % after it",
+    )
+    FILLS_COLD_BROKER = entry(
+        "fills_cold_broker",
         (
-            "Shed {bundles_taken} of {bundles} bundles because usage {usage_percent} % ({resource}) is {over_percent} %"
-            " above level {level_percent} % ({=level_evenness_percentage}): {over_after_percent} % after it"
+            "Shed {bundles_taken} of {bundles} bundles because {cold} brokers are far below level {level_percent} %"
+            " and this one, {usage_percent} % ({resource}), is above it"
         ),
+    )
+    MISPLACED = entry(
+        "misplaced",
+        "Shed {bundles_taken} of {bundles} bundles because isolation policies do not allow them here",
     )
     NEAR_LEVEL = entry(
         "near_level",
-        (
-            "No move because usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %,"
-            " not more than {=level_evenness_percentage} %"
-        ),
+        (f"No move because {_IS_HOT}, not more than {{=level_evenness_percentage}} % or its noise {{noise_percent}} %"),
     )
     BELOW_LEVEL = entry(
         "below_level", "No move because usage {usage_percent} % ({resource}) is not above level {level_percent} %"
     )
+    COLD_TOO_SHORTLY = entry(
+        "cold_too_shortly",
+        (
+            "Given nothing because usage {usage_percent} % ({resource}) has been far below level {level_percent} % for"
+            " {seconds} s, less than {=level_calm_minutes} minutes"
+        ),
+        remedy="wait, or lower {#level_calm_minutes}",
+    )
+    RESTS_AFTER_RESTART = entry(
+        "rests_after_restart",
+        (
+            "Given nothing for {seconds_left} s more because it has registered anew, {comebacks} times within an hour:"
+            " usage {usage_percent} % ({resource}), level {level_percent} %"
+        ),
+        remedy="wait, or lower {#level_calm_minutes}",
+    )
     HOT_TOO_SHORTLY = entry(
         "hot_too_shortly",
         (
-            "No move because usage {usage_percent} % ({resource}) has been {over_percent} % above level"
-            " {level_percent} % for {seconds} s, less than {wait_seconds} s ({=level_calm_minutes})"
+            f"No move because {_IS_HOT}, for {{seconds}} s: with its noise {{noise_percent}} % it is relieved in"
+            " {seconds_left} s if that goes on ({=level_calm_minutes})"
         ),
         remedy="wait, or lower {#level_calm_minutes}",
     )
     NO_LEVELLING_MOVE = entry(
         "no_levelling_move",
         (
-            "No move because none of its {bundles} bundles may go where it makes load lie more evenly: usage"
-            " {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
+            "No move because none of its {bundles} bundles may go where it makes load lie more evenly, {resting} of"
+            f" which rest where they were put: {_IS_HOT}"
         ),
-        remedy="split its bundles, or wait for the end of grace periods",
+        remedy="split its bundles, or wait for the end of rests and grace periods",
     )
     BUDGET_SPENT = entry(
         "budget_spent",
-        (
-            "No move because a round may move {budget_percent} % of all load now: usage {usage_percent} % ({resource})"
-            " is {over_percent} % above level {level_percent} %"
-        ),
+        f"No move because a round may move {{budget_percent}} % of all load now: {_IS_HOT}",
         remedy="wait for the next rounds",
     )
 
@@ -98,12 +114,13 @@ class Level:
         if not len(snapshot.brokers):
             return Shed((), (), state)
         with np.errstate(all="ignore"):
-            return _Look(self.settings, self.bands, snapshot, state).run()
+            return _Round(self.settings, self.bands, snapshot, state).run()
 
     def find_margin(self, snapshot: Snapshot, state: State, broker: int) -> dict[str, Figure]:
         """Points of its most used resource, until it is hot."""
-        loads = Loads.of(snapshot, self.settings.resource_weights, noise_of(state, snapshot.brokers.ids))
+        loads = Loads.of(snapshot, self.settings)
         hottest = int(np.argmax(loads.usage[broker]))
+        trigger = float(self.bands.trigger(_noise(snapshot, loads, state))[broker])
 
         def is_reached(points: float) -> bool:
             if not loads.per_need[broker].any():
@@ -112,79 +129,180 @@ class Level:
             usage[broker, hottest] += points / 100
             needs = np.divide(usage, loads.per_need, out=np.zeros_like(usage), where=loads.per_need > 0)
             heat = heat_of(usage, level_of(needs.sum(axis=0), loads.per_need))
-            return bool(heat[broker] > self.bands.trigger)
+            return bool(heat[broker] > trigger)
 
         return least_points(is_reached)
 
 
-class _Look:
-    """One look at the cluster."""
+def _noise(snapshot: Snapshot, loads: Loads, state: State) -> FloatArray:
+    """The noise (M,) of each broker."""
+    return np.maximum(noise_of(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
+
+
+def _reachable(loads: Loads, resting: BoolArray) -> Loads:
+    """The loads beside the level that can be had while the brokers (M,) that rest are given nothing."""
+    return replace(loads, level=loads.level_without(resting)) if resting.any() and not resting.all() else loads
+
+
+class _Round:
+    """One look at the cluster, and what is done after it."""
 
     def __init__(self, settings: PlannerSettings, bands: Bands, snapshot: Snapshot, state: State) -> None:
         self._settings = settings
         self._bands = bands
         self._snapshot = snapshot
-        self._loads = Loads.of(snapshot, settings.resource_weights, noise_of(state, snapshot.brokers.ids))
+        self._now_s = snapshot.taken_at_s
+        memory, registrations = Memory.of(state), snapshot.brokers.registrations
+        self._loads = _reachable(Loads.of(snapshot, settings), memory.resting(registrations, self._now_s))
         self._heat = self._loads.heat()
-        self._used = np.nan_to_num(usage_per_broker(snapshot, settings.resource_weights), nan=0.0, neginf=0.0)
-        registrations, now_s = snapshot.brokers.registrations, snapshot.taken_at_s
-        is_hot = bands.is_hot(self._heat, self._used)
-        deviation = find_deviation(snapshot)
-        self._memory = Memory.of(state).after_look(registrations, is_hot, deviation, bands.calm_s, now_s)
-        self._hot_for_s = self._memory.hot_for_s(registrations, now_s)
-        self._wait_s = [bands.wait_s(heat) for heat in self._heat.tolist()]
-        self._limits = _Limits(snapshot, settings)
+        self._noise = _noise(snapshot, self._loads, state)
+        self._excess = self._heat - bands.trigger(self._noise)
+        used = np.nan_to_num(usage_per_broker(snapshot, settings.resource_weights), nan=0.0, neginf=0.0)
+        self._urgent = bands.is_urgent(self._heat, used, self._noise)
+        self._lacks_headroom = bands.lacks_headroom(self._heat, used)
+        self._memory = self._looked(memory)
+        self._seen = self._memory.seen(registrations)
+        self._enough_s = bands.enough_s(self._noise)
+        has_waited = np.array([seen.excess_s for seen in self._seen]) >= self._enough_s
+        self._due = self._urgent | (self._excess > 0) & has_waited
+        self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
+        self._cold = self._takers & np.array([self._cold_for_s(seen) >= bands.calm_s for seen in self._seen])
+        self._rests = self._resting()
+        self._limits = Limits(snapshot, settings)
+        self._budget = self._memory.budget(in_need=bool((self._urgent & snapshot.brokers.settled).any()))
 
     def run(self) -> Shed:
-        urgent = self._bands.is_urgent(self._heat, self._used)
-        due = urgent | (self._hot_for_s >= np.array(self._wait_s))
-        givers = due & self._snapshot.brokers.settled
-        budget = self._memory.budget(in_need=bool((givers & urgent).any()))
-        found = find_moves(self._task(givers, budget))
-        picks = _picks(found.moves)
-        taken = np.bincount([move.source for move in found.moves], minlength=len(due)).tolist()
-        verdicts = [self._judge(row, taken[row], due, budget, found) for row in range(len(due))]
-        memory = self._memory.with_moved(found.share, self._snapshot.taken_at_s)
+        forced, task = find_forced(self._forced_task())
+        found, reason = self._search(task, forced)
+        moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
+        given: dict[int, list[LevelReason]] = {}
+        for move, why in moves:
+            given.setdefault(move.source, []).append(why)
+        verdicts = tuple(self._judge(row, given.get(row, []), found) for row in range(len(self._seen)))
+        share = found.share + self._budget - task.budget
+        memory = self._remembering([move for move, _ in moves], share, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
-        return Shed(tuple(picks), tuple(verdicts), memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
+        return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
 
-    def _task(self, givers: BoolArray, budget: float) -> Task:
+    def _looked(self, memory: Memory) -> Memory:
+        columns = self._excess, self._heat < COLD, find_deviation(self._snapshot)
+        rows = zip(self._snapshot.brokers.registrations, *(each.tolist() for each in columns), strict=True)
+        return memory.after_look((Look(*row) for row in rows), self._bands.calm_s, self._now_s)
+
+    def _cold_for_s(self, seen: Seen) -> float:
+        return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
+
+    def _resting(self) -> BoolArray:
+        """(N,): which bundles are where Level has put them lately; none of a broker that lacks headroom."""
+        bundles, brokers = self._snapshot.bundles, self._snapshot.brokers
+        resting = np.zeros(len(bundles), dtype=bool)
+        for broker, put in self._memory.put.items():
+            at = brokers.find_row(BrokerId(broker))
+            rows = [row for row in map(bundles.find_row, put) if row is not None and bundles.assigned[row] == at]
+            if at is not None and not self._lacks_headroom[at]:
+                resting[rows] = True
+        return resting
+
+    def _forced_task(self) -> Task:
+        """All that lies where it may not be, wherever it lies."""
+        task = self._task(self._snapshot.brokers.settled, self._takers, self._bands.target)
+        return replace(task, movable=task.movable & self._limits.misplaced() & task.givers[task.assigned])
+
+    def _search(self, left: Task, forced: list[Move]) -> tuple[Found, LevelReason]:
+        """What moves after the forced moves, and why: from hot brokers that are due, else to those that are cold."""
+        settled, reason = self._snapshot.brokers.settled, LevelReason.ABOVE_LEVEL
+        givers, takers, target = np.zeros(len(settled), dtype=bool), self._takers, self._bands.target
+        if (self._due & settled).any():
+            givers = settled
+        elif self._cold.any():
+            givers, takers, target, reason = settled, self._cold, 1.0, LevelReason.FILLS_COLD_BROKER
+        task = self._task(givers, takers, target)
+        movable = task.movable & ~self._rests
+        movable[[move.bundle for move in forced]] = False
+        task = replace(task, loads=left.loads, assigned=left.assigned, movable=movable, budget=left.budget)
+        return find_moves(task), reason
+
+    def _task(self, givers: BoolArray, takers: BoolArray, target: float) -> Task:
         snapshot = self._snapshot
         total = total_load(snapshot)
-        carried = carried_load(snapshot)
+        carried, limits = carried_load(snapshot), self._limits
+        share = carried / total if total > 0 else np.zeros(len(carried))
         return Task(
             loads=self._loads,
             assigned=snapshot.bundles.assigned,
-            movable=eligible(snapshot) & self._limits.may_be_shed(),
+            movable=eligible(snapshot) & limits.may_be_shed(),
             givers=givers,
-            takers=~self._memory.resting(snapshot.brokers.registrations, snapshot.taken_at_s),
-            share=carried / total if total > 0 else np.zeros(len(carried)),
-            target=self._bands.target,
-            budget=budget,
-            may_own=self._limits.may_own,
-            may_move=self._limits.may_move,
-            made=self._limits.made,
+            takers=takers,
+            share=share,
+            cost=share,
+            target=target,
+            budget=self._budget,
+            classes=limits.classes,
+            owners=limits.owners,
+            limited=limits.limited,
+            topics=limits.topics,
+            topics_left=limits.topics_left,
+            may_move=limits.may_move,
+            made=limits.made,
         )
 
-    def _judge(self, broker: int, taken: int, due: BoolArray, budget: float, found: Found) -> Verdict:
+    def _remembering(self, moves: list[Move], share: float, found: Found) -> Memory:
+        ids, names = self._snapshot.brokers.ids, self._snapshot.bundles.names
+        put: dict[str, list[str]] = {}
+        for move in moves:
+            put.setdefault(ids[move.destination], []).append(names[move.bundle])
+        is_calm = found.heat <= self._bands.trigger(self._noise)
+        relieved = {ids[move.source] for move in moves if is_calm[move.source]}
+        return self._memory.after_moves(share, put, relieved, self._now_s)
+
+    def _judge(self, broker: int, given: list[LevelReason], found: Found) -> Verdict:
+        """`given` is why each bundle that leaves the broker does."""
         name = self._snapshot.brokers.ids[broker]
         why = self._why(broker)
-        reason: Reason
-        if taken:
-            reason = LevelReason.ABOVE_LEVEL
-            why |= {"bundles_taken": taken, "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
-        elif np.isnan(self._hot_for_s[broker]):
-            reason = LevelReason.NEAR_LEVEL if self._heat[broker] > 1 else LevelReason.BELOW_LEVEL
-        elif not due[broker]:
-            reason = LevelReason.HOT_TOO_SHORTLY
-            why |= {"seconds": round(float(self._hot_for_s[broker])), "wait_seconds": round(self._wait_s[broker])}
-            why |= self._settings.said("level_calm_minutes")
-        else:
-            reason = find_refusal(self._snapshot, broker) or LevelReason.NO_LEVELLING_MOVE
-            if reason is LevelReason.NO_LEVELLING_MOVE and found.spent:
-                reason = LevelReason.BUDGET_SPENT
-                why["budget_percent"] = 100 * budget
-        return Verdict(name, reason, acted=taken > 0, why=why)
+        if given:
+            why |= {"bundles_taken": len(given), "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
+            why["cold"] = int(np.count_nonzero(self._cold))
+            return Verdict(name, given[-1], acted=True, why=why)
+        reason, more = self._why_nothing(broker, found)
+        return Verdict(name, reason, acted=False, why={**why, **more})
+
+    def _why_nothing(self, broker: int, found: Found) -> tuple[Reason, dict[str, Figure]]:
+        if self._due[broker]:
+            return self._why_stuck(broker, found)
+        if self._excess[broker] > 0:
+            return self._why_later(broker)
+        return self._why_calm(broker)
+
+    def _why_stuck(self, broker: int, found: Found) -> tuple[Reason, dict[str, Figure]]:
+        """Why one that would be relieved now gives nothing."""
+        refusal = find_refusal(self._snapshot, broker)
+        if refusal is not None:
+            return refusal, {}
+        if found.spent:
+            return LevelReason.BUDGET_SPENT, {"budget_percent": 100 * self._budget}
+        own = self._snapshot.bundles.assigned == broker
+        return LevelReason.NO_LEVELLING_MOVE, {"resting": int(np.count_nonzero(self._rests & own))}
+
+    def _why_later(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
+        """Why a hot one is not relieved yet."""
+        seen = self._seen[broker]
+        left_s = float((self._enough_s[broker] - seen.excess_s) / self._excess[broker])
+        hot_s = self._now_s - (self._now_s if seen.hot_since_s is None else seen.hot_since_s)
+        said = self._settings.said("level_calm_minutes")
+        return LevelReason.HOT_TOO_SHORTLY, {"seconds": round(hot_s), "seconds_left": round(left_s), **said}
+
+    def _why_calm(self, broker: int) -> tuple[Reason, dict[str, Figure]]:
+        """Why one that is not hot gives nothing, and is given nothing if it is cold."""
+        seen = self._seen[broker]
+        if self._heat[broker] > 1:
+            return LevelReason.NEAR_LEVEL, {}
+        if not self._takers[broker]:
+            left_s = round(seen.rests_until_s - self._now_s)
+            return LevelReason.RESTS_AFTER_RESTART, {"seconds_left": left_s, "comebacks": seen.comebacks}
+        if seen.cold_since_s is not None and not self._cold[broker]:
+            cold_s = round(self._now_s - seen.cold_since_s)
+            return LevelReason.COLD_TOO_SHORTLY, {"seconds": cold_s, **self._settings.said("level_calm_minutes")}
+        return LevelReason.BELOW_LEVEL, {}
 
     def _why(self, broker: int) -> dict[str, Figure]:
         return {
@@ -192,69 +310,19 @@ class _Look:
             "resource": self._loads.hottest_resource(broker),
             "level_percent": 100 * self._loads.level,
             "over_percent": 100 * (float(self._heat[broker]) - 1),
+            "noise_percent": 100 * float(self._noise[broker]),
             "bundles": int(self._snapshot.brokers.bundle_count[broker]),
             **self._settings.said("level_evenness_percentage"),
         }
 
 
-def _picks(moves: list[Move]) -> list[Pick]:
+def _picks(moves: list[tuple[Move, LevelReason]]) -> tuple[Pick, ...]:
     """The moves in their order, those side by side of one broker to another together."""
     picks: list[Pick] = []
-    for move in moves:
+    for move, reason in moves:
         last = picks[-1] if picks else None
-        if last is not None and (last.broker, last.destination) == (move.source, move.destination):
-            picks[-1] = Pick(move.source, (*last.bundles, move.bundle), LevelReason.ABOVE_LEVEL, move.destination)
-        else:
-            picks.append(Pick(move.source, (move.bundle,), LevelReason.ABOVE_LEVEL, move.destination))
-    return picks
-
-
-class _Limits:
-    """What filters and policies say of moves, after those that were made."""
-
-    def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
-        self._snapshot = snapshot
-        self._settings = settings
-        self._rules: FilterRules = rules_of(settings, NAME)
-        self._projection = Projection(snapshot)
-        self._may_own: dict[int, BoolArray] = {}
-        self._same: dict[bytes, BoolArray] = {}
-
-    def may_be_shed(self) -> BoolArray:
-        """(N,): the bundles whose namespace is not excluded."""
-        bundles = self._snapshot.bundles
-        excluded = [name in self._settings.shedding_excluded_namespaces for name in bundles.namespaces]
-        return ~np.array(excluded, dtype=bool)[bundles.namespace]
-
-    def may_own(self, bundle: int) -> BoolArray:
-        """The brokers that may own the bundle before any move is made."""
-        namespace = int(self._snapshot.bundles.namespace[bundle])
-        if namespace not in self._may_own:
-            question = self._ask(self._snapshot.bundles.namespaces[namespace], None)
-            allowed = allowed_brokers(self._rules, question)[0]
-            self._may_own[namespace] = self._same.setdefault(allowed.tobytes(), allowed)
-        return self._may_own[namespace]
-
-    def may_move(self, moves: tuple[Move, ...]) -> bool:
-        """Whether each of the moves may be made, after those before it."""
-        for move in moves:
-            question = self._ask(namespace_of(self._snapshot.bundles.names[move.bundle]), move.source)
-            if self._rules.policies and find_anti_affinity_refusal(self._rules, question) is not None:
-                return False
-            if not allowed_brokers(self._rules, question)[0][move.destination]:
-                return False
-        return True
-
-    def made(self, move: Move) -> None:
-        name = namespace_of(self._snapshot.bundles.names[move.bundle])
-        self._projection.move(name, move.bundle, move.source, move.destination)
-
-    def _ask(self, namespace: str, excluded: int | None) -> PlacementQuestion:
-        return PlacementQuestion(
-            namespace,
-            non_persistent=False,
-            snapshot=self._snapshot,
-            projection=self._projection,
-            settings=self._settings,
-            excluded=excluded,
-        )
+        bundles: tuple[int, ...] = (move.bundle,)
+        if last is not None and (last.broker, last.destination, last.reason) == (move.source, move.destination, reason):
+            bundles = (*picks.pop().bundles, move.bundle)
+        picks.append(Pick(move.source, bundles, reason, move.destination))
+    return tuple(picks)

@@ -38,6 +38,7 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.wire.leading.plans import PlansForm
+from loadmanager.wire.plan_file import encode
 from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
 
 log = structlog.get_logger(__name__)
@@ -77,6 +78,12 @@ class PlanKeeper:
     def get(self, plan_hash: str) -> PlanAnswer:
         """A plan that is kept; `PlanNotFoundError` otherwise."""
         return PlanAnswer.of(self._get(plan_hash))
+
+    async def file(self, plan_hash: str) -> bytes:
+        """A plan that is kept, as a file that whoever has it can check (`wire.plan_file`); raises as `get`."""
+        plan = self._get(plan_hash)
+        assert plan.certified is not None, "this leader computed it"
+        return await asyncio.to_thread(encode, plan, plan.certified)
 
     def _get(self, plan_hash: str) -> KeptPlan:
         plan = self._plans.find(plan_hash)

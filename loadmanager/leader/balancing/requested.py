@@ -12,7 +12,7 @@ from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.core.reasons import OwnershipReason
-from loadmanager.core.restraint import pin_of
+from loadmanager.core.restraint import pin_of, restrain
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import BadRequestError, DestinationInactiveError, LoadManagerError
 from loadmanager.leader.deciding.desk import Desk
@@ -44,9 +44,13 @@ class RequestedPlans:
         because: dict[str, list[Verdict]] = {}
         for verdict in plan.verdicts:
             because.setdefault(verdict.subject, []).append(verdict)
-        steps = tuple(step for step in (self._step(each, because) for each in plan.steps) if step is not None)
+        made = [(each, step) for each in plan.steps if (step := self._step(each, because)) is not None]
+        steps = tuple(step for _, step in made)
         effect = effect_of(snapshot, plan.steps, self._clients(steps), emptied)
-        return KeptPlan(request.kind, time.time_ns() // 1_000_000, self._view.epoch, steps, plan.verdicts, effect)
+        at_ms, epoch = time.time_ns() // 1_000_000, self._view.epoch
+        seen = restrain(snapshot) if request.kind == "shed" else snapshot
+        certified = await self._desk.certify(seen, [each for each, _ in made], emptied)
+        return KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certified)
 
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
         steps = []

@@ -11,7 +11,7 @@ import structlog
 
 from loadmanager.core.leadership import Term
 from loadmanager.core.plan import Plan, Unload, Verdict
-from loadmanager.core.reasons import DoubtReason
+from loadmanager.core.reasons import DoubtReason, FilterReason
 from loadmanager.errors import NotLeaderError
 from loadmanager.leader.carrying_out.executor import Batch, Executor
 from loadmanager.leader.deciding.desk import MINUTE_S, SLICE, Desk
@@ -157,8 +157,12 @@ class SheddingLoop:
         for said, verdicts in enumerate(by_subject.values()):
             if said % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
-            # What is wrong with a report comes after what was decided in spite of it.
-            verdicts.sort(key=lambda verdict: isinstance(verdict.verdict, DoubtReason))
+            # What is wrong with a broker or its report comes after what was decided in spite of it.
+            verdicts.sort(
+                key=lambda verdict: (
+                    isinstance(verdict.verdict, DoubtReason) or verdict.verdict is FilterReason.BROKER_SICK
+                )
+            )
             self._journal.judged("shed", verdicts[0], epoch=term.epoch, because=verdicts)
 
     def _show_stopped(self, plan: Plan, steps: Sequence[Unload], term: Term, *, is_dry_run: bool) -> _Steps:

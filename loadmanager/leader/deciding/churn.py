@@ -124,6 +124,8 @@ class Churn:
         return ChurnFigures(
             memory.thrash(now_s, settings),
             memory.moved_share(now_s),
+            memory.moved_again(now_s),
+            memory.moved_back(now_s),
             max(0.0, memory.stopped_until_s - now_s),
             {bundle: until_s - now_s for bundle, until_s in sorted(memory.frozen_until_s.items())},
         )

@@ -124,6 +124,8 @@ class RecordedModel(ClusterModel):
     def seed_bundle(self, name: str, averages: BundleAverages) -> None:
         super().seed_bundle(name, averages)
         body = [averages.short, averages.long, averages.short_samples, averages.long_samples, averages.topics]
+        if averages.time_mean is not None:
+            body += [averages.time_mean.load, averages.time_mean.sigma]
         self._recorder.put(Event("seeded", name, body))
 
     def mark_unloaded(self, name: str, at_s: float, source: BrokerId | None = None) -> None:

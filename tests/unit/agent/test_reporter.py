@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.reporter import Identity, ReportSources, build_report
+from loadmanager.core.load import HealthFigures
 from loadmanager.store import codec
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
@@ -13,6 +14,7 @@ from loadmanager.wire.broker_data import (
     encode_local_broker_data,
     report_of,
 )
+from loadmanager.wire.http import HealthStats
 
 IDENTITY = Identity("a:8080", "pulsar://a:6650", "http://a:8080", "http://127.0.0.1:9090", "here/1", 3000)
 LEFT, RIGHT = "t/ns/0x00000000_0x7fffffff", "t/ns/0x7fffffff_0xffffffff"
@@ -90,3 +92,12 @@ def test_a_report_says_whose_it_is_and_how_long_the_leases_are_that_may_have_bee
 
 def test_a_broker_without_a_service_url_publishes_none() -> None:
     assert "pulsarServiceUrl" not in build_report(replace(IDENTITY, service_url=""), a_situation(), None, 0)
+
+
+def test_how_the_broker_serves_is_passed_on_as_far_as_it_says_so() -> None:
+    assert "health" not in build_report(IDENTITY, a_situation(), None, 0)
+    assert "health" not in build_report(IDENTITY, replace(a_situation(), health=HealthStats()), None, 0)
+    health = HealthStats(latency_ms=12.5, error_share=0.0)
+    report = build_report(IDENTITY, replace(a_situation(), health=health), None, 0)
+    assert json.loads(encode_local_broker_data(report))["health"] == {"latencyMs": 12.5, "errorShare": 0.0}
+    assert report_of(report, "here").health == HealthFigures(12.5, 0.0, None)

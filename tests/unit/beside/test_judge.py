@@ -54,7 +54,7 @@ class Bench:
         self._planner = ours.planner_settings()
 
     async def ask(self, question: Question) -> Answer:
-        return Answer(2.0, dict.fromkeys(question.strategies, Figures(1.2, 0.5, 3.0, 9.0)))
+        return Answer(2.0, dict.fromkeys(question.strategies, Figures(1.2, 0.5, 3.0, 9.0, 0.0, 0.0)))
 
     def at(self, minute: float, cpu: float = 60.0) -> tuple[Plan, Snapshot]:
         seen = replace(snapshot(reports(cpu)), taken_at_s=NOON_MS / 1000 + minute * 60)

@@ -76,7 +76,7 @@ class Bench:
 
 
 def worlds(imbalance: float, moves: float = 4.0) -> Figures:
-    return Figures(imbalance, 0.7, moves, 20.0)
+    return Figures(imbalance, 0.7, moves, 20.0, 5.0, 0.0)
 
 
 async def test_an_hour_that_is_over_is_scored_as_it_was_and_as_it_would_have_been() -> None:
@@ -119,9 +119,9 @@ async def test_it_is_shown_as_a_table_under_what_it_means() -> None:
     lines = bench.scores.text().splitlines()
     assert lines[0] == "Score of the hour from 2026-09-21 12:00 to 2026-09-21 13:00"
     assert [line.split() for line in lines[1:4]] == [
-        ["max/mean", "Imbalance", "Worst", "broker", "Moves", "MiB/s", "moved"],
-        ["As", "it", "was", "2.00", "2.40", "60", "%", "2", "13"],
-        ["With", "ThresholdShedder,", "modelled", "1.25", "70", "%", "4", "20"],
+        ["max/mean", "Imbalance", "Worst", "broker", "Moves", "MiB/s", "moved", "Again", "Back"],
+        ["As", "it", "was", "2.00", "2.40", "60", "%", "2", "13", "0", "0"],
+        ["With", "ThresholdShedder,", "modelled", "1.25", "70", "%", "4", "20", "5", "0"],
     ]
     assert lines[4:8] == [
         "We wanted 1 of Pulsar's 1 moves, too; 1 that we wanted were not made, 7 MiB/s.",
@@ -178,6 +178,8 @@ async def test_a_score_without_a_model_says_why() -> None:
     assert {name for name, *_ in bench.scores.samples()} == {
         "loadmanager_beside_hour_max_over_mean",
         "loadmanager_beside_hour_moves",
+        "loadmanager_beside_hour_moved_again_bytes_per_second",
+        "loadmanager_beside_hour_moved_back_bytes_per_second",
     }
 
 
@@ -206,4 +208,8 @@ async def test_the_last_hour_is_shown_to_prometheus_by_strategy() -> None:
         ("loadmanager_beside_hour_imbalance", "ThresholdShedder"): 1.5,
         ("loadmanager_beside_hour_moves", "as_it_was"): 1.0,
         ("loadmanager_beside_hour_moves", "ThresholdShedder"): 4.0,
+        ("loadmanager_beside_hour_moved_again_bytes_per_second", "as_it_was"): 0.0,
+        ("loadmanager_beside_hour_moved_again_bytes_per_second", "ThresholdShedder"): 5.0 * MIB,
+        ("loadmanager_beside_hour_moved_back_bytes_per_second", "as_it_was"): 0.0,
+        ("loadmanager_beside_hour_moved_back_bytes_per_second", "ThresholdShedder"): 0.0,
     }

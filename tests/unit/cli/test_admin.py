@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from aiohttp.test_utils import make_mocked_request
@@ -88,6 +89,7 @@ REQUESTS = {
     "brokers stop-drain b1:8080": ("DELETE", "/loadbalance/v1/brokers/b1:8080/drain", None),
     "brokers exclude b1:8080": ("PUT", "/loadbalance/v1/brokers/b1:8080/exclusion", None),
     "brokers include b1:8080": ("DELETE", "/loadbalance/v1/brokers/b1:8080/exclusion", None),
+    "brokers health": ("GET", "/loadbalance/v1/brokers/health", None),
     "brokers hold-off b1:8080": ("PUT", "/loadbalance/v1/brokers/b1:8080/hold-off", {"forS": 120.0}),
     "brokers hold-off b1:8080 --for 0": ("DELETE", "/loadbalance/v1/brokers/b1:8080/hold-off", None),
     "broker-stats load-report b1:8080": ("GET", "/admin/v2/broker-stats/load-report?brokerId=b1%3A8080", None),
@@ -154,6 +156,7 @@ REQUESTS = {
         "/loadbalance/v1/plans",
         {"kind": "moves", "moves": [{"bundle": BUNDLE, "destination": "b1:8080"}]},
     ),
+    "balancer balance": ("GET", "/loadbalance/v1/balance", None),
     "plans show abc": ("GET", "/loadbalance/v1/plans/abc", None),
     "plans execute abc": ("POST", "/loadbalance/v1/plans/abc/execute", None),
     "plans execute abc --even-if-frozen": ("POST", "/loadbalance/v1/plans/abc/execute?evenIfFrozen=true", None),
@@ -196,6 +199,25 @@ async def test_every_command_asks_for_something_that_a_node_answers() -> None:
             resource = resolved.route.resource
             assert resource is not None
             assert resource.canonical != "/{path}", line
+
+
+def test_a_plan_is_saved_to_a_file_also_as_it_is_computed(node: RecordingNode, tmp_path: Path) -> None:
+    node.status, node.body = 200, b'{"hash": "abc"}'
+    saved = run(f"plans save abc --out {tmp_path / 'one'}", node.url)
+    computed = run(f"plans create shed --json --out {tmp_path / 'two'}", node.url)
+    assert (saved.exit_code, computed.exit_code) == (0, 0)
+    assert "saved to" in saved.stderr
+    assert json.loads(computed.stdout) == {"hash": "abc"}
+    assert [(tmp_path / name).read_bytes() for name in ("one", "two")] == [node.body] * 2
+    of_file = ("GET", "/loadbalance/v1/plans/abc/file", b"")
+    assert node.asked == [of_file, ("POST", "/loadbalance/v1/plans", b'{"kind":"shed"}'), of_file]
+
+
+def test_a_file_that_cannot_be_written_is_said(node: RecordingNode, tmp_path: Path) -> None:
+    node.status, node.body = 200, b"content"
+    done = run(f"plans save abc --out {tmp_path}", node.url)
+    assert done.exit_code == 1
+    assert f"{tmp_path}: Is a directory" in done.stderr
 
 
 def test_the_name_of_an_anti_affinity_group_is_sent_as_it_is(node: RecordingNode) -> None:

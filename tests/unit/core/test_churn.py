@@ -15,6 +15,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Assign, Plan, Unload, Verdict
 from loadmanager.core.reasons import ChurnReason, OwnershipReason, PlacementReason
+from loadmanager.core.repeats import NEVER, PastMove
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.overload import OverloadReason
 from loadmanager.core.snapshot import Snapshot
@@ -174,7 +175,8 @@ def test_thrash_is_the_load_that_shedding_returned_within_the_window() -> None:
     state = moved(state, 0, B, A, at_s=NOW_S - 40 * MINUTE_S, share=0.2)
     state = moved(state, 1, B, A, at_s=NOW_S - 39 * MINUTE_S)
     assert Memory.of(state).thrash(NOW_S, SETTINGS) == 0.2
-    assert Memory.of(state).thrash(NOW_S + 20 * MINUTE_S, SETTINGS) == 0
+    assert Memory.of(state).thrash(NOW_S + 199 * MINUTE_S, SETTINGS) == 0.2
+    assert Memory.of(state).thrash(NOW_S + 200 * MINUTE_S, SETTINGS) == 0
 
 
 def test_what_an_operator_returns_is_no_thrash() -> None:
@@ -192,7 +194,7 @@ def test_a_bundle_that_keeps_returning_is_frozen_for_a_time() -> None:
             bundle(0),
             (
                 "Not shed for loadBalancerThrashBundleFreezeMinutes 60: it was returned to a former owner 2 times"
-                " (loadBalancerMaxBundleReturns 2) within loadBalancerThrashWindowMinutes 60"
+                " (loadBalancerMaxBundleReturns 2) within loadBalancerThrashWindowMinutes 240"
             ),
         )
     ]
@@ -211,23 +213,57 @@ def test_shedding_stops_when_too_much_was_returned_until_it_is_time_or_an_operat
     state, (verdict,) = churn.noted(state, bundle(0), B, A, 0.3, SETTINGS, at_s=NOW_S - 10, is_own=True)
     assert (verdict.subject, verdict.acted) == ("cluster", True)
     assert verdict.sentence() == (
-        "Nothing is shed for loadBalancerThrashSheddingStopMinutes 30: bundles with 30 % of all load"
+        "Nothing is shed for loadBalancerThrashSheddingStopMinutes 30: of all load 30 %"
         " (loadBalancerThrashThresholdPercentage 20) were returned to former owners within"
-        " loadBalancerThrashWindowMinutes 60"
+        " loadBalancerThrashWindowMinutes 240, and 30 % (loadBalancerMovedAgainThresholdPercentage 50) moved again"
+        " within two hours"
     )
     moving, refused = limited(a_plan(unload(1), unload(2)), of_loads(1, 1, 1, 97), state)
     assert moving == []
     assert refused[bundle(1)].sentence() == (
-        "No move because shedding is stopped for another 1790 s: it returned bundles with 30 % of all load to former"
-        " owners (loadBalancerThrashThresholdPercentage 20)"
+        "No move because shedding is stopped for another 1790 s: of all load it returned 30 %"
+        " (loadBalancerThrashThresholdPercentage 20) to former owners, and moved 30 %"
+        " (loadBalancerMovedAgainThresholdPercentage 50) again within two hours"
     )
     assert limited(a_plan(unload(1)), of_loads(1, 1, 98), churn.lifted(state))[0] == [bundle(1)]
     past = moved(moved({}, 0, A, B, at_s=NOW_S - 3000), 0, B, A, at_s=NOW_S - 1801, share=0.5)
     assert limited(a_plan(unload(1)), of_loads(1, 1, 98), past)[0] == [bundle(1)]
 
 
+def test_shedding_stops_when_too_much_was_moved_again_although_nothing_returned() -> None:
+    settings = PlannerSettings(moved_again_threshold_percentage=40)
+    state = moved({}, 0, A, B, at_s=NOW_S - 7000, share=0.5, settings=settings)
+    state = moved(state, 1, A, B, at_s=NOW_S - 6000, share=0.5, is_own=False, settings=settings)
+    state, said = churn.noted(state, bundle(1), B, C, 0.5, settings, at_s=NOW_S - 5000, is_own=True)
+    assert said == []  # it was an operator who had moved it
+    state, (verdict,) = churn.noted(state, bundle(0), B, C, 0.5, settings, at_s=NOW_S - 10, is_own=True)
+    assert (verdict.subject, verdict.verdict) == ("cluster", ChurnReason.SHEDDING_STOPPED)
+    assert (verdict.why["again_percent"], verdict.why["thrash_percent"]) == (50, 0)
+    assert limited(a_plan(unload(2)), of_loads(1, 1, 98), state)[0] == []
+    memory = Memory.of(state)
+    assert (memory.moved_again(NOW_S), memory.moved_back(NOW_S)) == (0.5, 0.0)
+    assert memory.moved_again(NOW_S + 7190) == 0.0
+
+
+def test_under_the_defaults_a_bundle_that_returns_as_soon_as_it_may_counts_and_is_frozen_in_the_end() -> None:
+    state = moved({}, 0, A, B, at_s=NOW_S, share=0.01)
+    after_s = (SETTINGS.return_cool_down_minutes + 1) * MINUTE_S
+    state = moved(state, 0, B, A, at_s=NOW_S + after_s, share=0.01)
+    assert Memory.of(state).thrash(NOW_S + after_s, SETTINGS) == 0.01
+    assert Memory.of(state).moved_back(NOW_S + after_s) == 0.01
+    _, (verdict,) = churn.noted(state, bundle(0), A, B, 0.01, SETTINGS, at_s=NOW_S + 2 * after_s, is_own=True)
+    assert (verdict.subject, verdict.verdict) == (bundle(0), ChurnReason.KEEPS_RETURNING)
+
+
+def test_a_move_of_a_former_version_says_only_whether_it_returned() -> None:
+    stored = [[NOW_S, bundle(i), "a", 1, 0.5, True, back] for i, back in enumerate((False, True))]
+    memory = Memory.of({KEY: {"memory": {"moves": stored}}})
+    assert [(move.moved_s, move.left_s) for move in memory.moves] == [(NEVER, NEVER), (NEVER, NOW_S)]
+    assert memory.thrash(NOW_S, SETTINGS) == 0.5
+
+
 def test_a_plan_without_steps_stays_as_it_is_and_the_memory_loses_what_is_outdated() -> None:
-    state = moved({"AvgShedder": {"x": 1}}, 0, A, B, at_s=NOW_S - 7200)
+    state = moved({"AvgShedder": {"x": 1}}, 0, A, B, at_s=NOW_S - 4 * 3600)
     plan = a_plan()
     result, after = churn.limit(plan, of_loads(1), SETTINGS, state)
     assert result is plan
@@ -250,11 +286,7 @@ def test_a_memory_that_cannot_be_read_is_empty(content: object) -> None:
 
 
 def test_the_memory_keeps_the_newest_moves_when_they_are_too_many() -> None:
-    memory = Memory(
-        tuple(
-            churn.PastMove(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True, is_return=False) for i in range(MOST_MOVES)
-        )
-    )
+    memory = Memory(tuple(PastMove(NOW_S, bundle(i), "a:8080", 1, 0.0, is_own=True) for i in range(MOST_MOVES)))
     state = moved(memory.into({}), MOST_MOVES, A, B)
     kept = Memory.of(state).at(NOW_S, SETTINGS).moves
     assert len(kept) == MOST_MOVES
@@ -290,7 +322,7 @@ def test_what_was_noted_before_a_former_leaders_memory_was_read_is_kept_beside_i
 
 
 def test_a_departure_is_of_one_bundle_from_one_life_of_a_broker_and_not_longer_ago_than_is_asked() -> None:
-    memory = Memory((churn.PastMove(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True, is_return=False),))
+    memory = Memory((PastMove(NOW_S, bundle(0), A.broker, A.incarnation, 0.1, is_own=True),))
     assert memory.find_departure(bundle(0), A, NOW_S - 1.0) == NOW_S
     assert memory.find_departure(bundle(0), A, NOW_S) is None
     assert memory.find_departure(bundle(1), A, NOW_S - 1.0) is None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,11 +10,11 @@ from support.builders import broker, bundle, owned, releasing, report
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.image import ClusterImage
-from loadmanager.core.load import BundleAverages
+from loadmanager.core.load import BundleAverages, HealthFigures
 from loadmanager.core.ownership import FREE
 from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import NO_DOUBTS, Doubts
-from loadmanager.core.reasons import DoubtReason
+from loadmanager.core.reasons import DoubtReason, FilterReason
 from loadmanager.history.rows import encode_json
 from loadmanager.sim.comparing import Mismatch, compare_images
 from loadmanager.wire.checkpoint import doubts_as_json, doubts_of, head_of, image_of, parts_of, unquoted
@@ -30,7 +31,8 @@ def a_model() -> ClusterModel:
     names = [bundle(number) for number in range(4)]
     model.set_namespace("tenant/ns", names, [owned(B1), releasing(B2, B3), FREE, owned(broker("gone", 7))])
     model.set_namespace("t/split", [WHOLE], [owned(B1)])
-    model.apply_report(B1, report({names[0]: LOAD, WHOLE: LOAD}, topics_per_bundle=5, last_update_ms=5))
+    first = report({names[0]: LOAD, WHOLE: LOAD}, topics_per_bundle=5, last_update_ms=5)
+    model.apply_report(B1, replace(first, health=HealthFigures(12.5, None, 3.0)))
     model.apply_report(B2, report({names[1]: LOAD, names[0]: LOAD, "t/unknown/0x00000000_0xffffffff": LOAD}))
     model.apply_report(B3, report({f"t/split/{'0x00000000_0x40000000'}": LOAD}, last_update_ms=60_000))
     model.set_namespace("t/split", HALVES, [owned(B1), owned(B1)])
@@ -73,9 +75,34 @@ def test_it_stays_its_equal_whatever_comes_next() -> None:
         each.snapshot(100.0, 50.0)
     compare_images(model.image(), copy.image())
     mine, others = model.snapshot(120.0, 1000.0), copy.snapshot(120.0, 1000.0)
-    for name in ("broker", "assigned", "free", "movable", "recently_unloaded", "short", "long", "topics"):
+    for name in ("broker", "assigned", "free", "movable", "recently_unloaded", "short", "long", "present", "topics"):
         np.testing.assert_array_equal(getattr(mine.bundles, name), getattr(others.bundles, name))
     assert mine.revision == others.revision
+
+
+def test_a_checkpoint_from_before_there_were_means_over_time_begins_with_the_short_ones() -> None:
+    model = a_model()
+    head = json.loads(str(encode_json(head_of(model.image()))))
+    parts = [(holds, json.loads(str(encode_json(content)))) for holds, content in parts_of(model.image(), {})]
+    for name in ("mean", "last", "reported_s", "sigma"):
+        del parts[0][1][name]
+    image = image_of(head, parts)[0]
+    copy = restored(image)
+    compare_images(image, copy.image())
+    bundles = copy.snapshot(1000.0, 0.0).bundles
+    np.testing.assert_allclose(bundles.present, bundles.short, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("field", "row"), [("mean", 0), ("last", 1), ("reported_s", 2), ("sigma", 3)])
+def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
+    image, other = a_model().image(), a_model().image()
+    assert image.time_means is not None
+    column = getattr(other.time_means, field)
+    column.setflags(write=True)
+    column[row] += 1
+    with pytest.raises(Mismatch) as found:
+        compare_images(image, other)
+    assert (found.value.subject, found.value.field) == (image.names[row], field)
 
 
 def test_an_image_does_not_change_with_the_model() -> None:
@@ -104,10 +131,14 @@ def test_only_an_empty_model_is_made_into_another() -> None:
 
 def test_doubts_and_numbers_that_are_not_finite_read_back() -> None:
     verdict = Verdict(B1.broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": "nonsense"})
-    doubts = Doubts({B1.broker: verdict}, (verdict,))
+    sick = Verdict(B2.broker, FilterReason.BROKER_SICK, acted=False, why={"value": "2500 ms"})
+    doubts = Doubts({B1.broker: verdict}, (verdict,), {B2.broker: sick})
     found = doubts_of(json.loads(str(encode_json(doubts_as_json(doubts)))))
     assert doubts_as_json(found) == doubts_as_json(doubts)
     assert found.quarantined.keys() == {B1.broker}
+    assert found.sick.keys() == {B2.broker}
+    before = {name: said for name, said in doubts_as_json(doubts).items() if name != "sick"}
+    assert not doubts_of(before).sick, "written down before anybody could be"
     assert doubts_of(doubts_as_json(NO_DOUBTS)) is NO_DOUBTS
     state = unquoted(json.loads(str(encode_json({"statistics": [float("inf"), 1.5], "name": {"x": "NaN"}}))))
     assert state["statistics"] == [float("inf"), 1.5]

@@ -10,7 +10,7 @@ from support.builders import report, snapshot
 from loadmanager.core.judging import Entry
 from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
-from loadmanager.core.plan import Verdict
+from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import JudgingReason
 from loadmanager.core.tally import Level, Tally, level_of
 
@@ -112,3 +112,19 @@ def test_the_mean_lies_between_the_least_and_the_greatest(seen: list[tuple[int, 
     assert sum(part.known_ms for part in parts) == found.known_ms
     area = sum(part.known_ms * part.max_over_mean for part in parts)
     assert area == pytest.approx(found.known_ms * found.max_over_mean)
+
+
+def a_move(at_ms: int, source: str, destination: str, reason: JudgingReason = JudgingReason.MOVED_UNSELECTED) -> Entry:
+    why: dict[str, Figure] = {"source": source, "destination": destination}
+    return Entry(at_ms, Verdict("x", reason, acted=True, why=why), (), 8.0)
+
+
+def test_load_that_is_moved_again_or_back_counts_whoever_moved_it_and_also_in_the_next_tally() -> None:
+    tally = Tally(0)
+    tally.count([a_move(0, "a", "b"), a_move(1_000, "b", "c", JudgingReason.MOVED_BY_US)])
+    first = tally.measure(3_600_000)
+    assert (first.again_load, first.back_load) == (8.0, 0.0)
+    tally = tally.follow(3_600_000)
+    tally.count([a_move(7_000_000, "c", "a"), entry(JudgingReason.LEFT_WITHOUT_OWNER, 8.0)])
+    second = tally.measure(7_200_000)
+    assert (second.again_load, second.back_load) == (8.0, 8.0)

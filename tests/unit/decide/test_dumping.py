@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 
+import numpy as np
 import orjson
 from pydantic import TypeAdapter
 from support.nodes import Cluster, RunningNode, a_leader, settings
@@ -18,6 +20,7 @@ from loadmanager.core.reasons import SheddingReason
 from loadmanager.decide.collecting import Collected
 from loadmanager.decide.deciding import DecidedLine, ShedDecider
 from loadmanager.decide.dumping import collect_cluster, configuration_of
+from loadmanager.decide.moment import snapshot_of
 from loadmanager.store import paths
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.dump import DumpedBroker, DumpLine, encode
@@ -82,6 +85,26 @@ async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journal
         verdicts = {verdict.subject: (verdict.verdict, dict(verdict.why)) for verdict in plan.verdicts}
         for verdict in decided.verdicts:
             assert verdicts[verdict.subject] == (verdict.verdict, dict(verdict.why))
+
+
+async def test_a_dump_has_what_bundles_carry_by_time_and_how_far_off_that_they_usually_are() -> None:
+    async with a_leader() as (cluster, leader):
+        bundles = await hot_and_idle(cluster, leader)
+        broker, applied = cluster.brokers["b1:8080"], leader.node.intake.reports_applied
+        record = a_record("b1:8080", {name: load_of(24.0) for name in bundles}, agent_url=broker.url, cpu=90.0)
+        record["startTimestamp"] = 5
+        await broker.report(record)
+        await eventually(lambda: leader.node.intake.reports_applied > applied)
+        await leader.node.persistence.flush()
+        later_ms = round(time.time() * 1000) + 600_000
+        dump = await collect_cluster(cluster.store, later_ms, settings())
+        again = snapshot_of(dump.finish(), 0.0, "here").bundles
+        live = leader.node.view.model.snapshot(later_ms / 1000, 0.0).bundles
+        assert again.names == live.names
+        np.testing.assert_allclose(again.present, live.present, rtol=1e-6)
+        assert (again.present[:, 2] / load_of(20.0)["msgThroughputIn"] > 1.05).all()
+        assert again.sigma.tolist() == live.sigma.tolist()
+        assert (again.sigma > 0).all()
 
 
 async def test_what_strategies_remember_is_dumped_by_the_start_of_each_broker() -> None:

@@ -11,10 +11,11 @@ from support.nodes import Cluster, RunningNode, a_leader
 from support.registrations import a_record, load_of, read, write
 from support.waiting import eventually
 
-from loadmanager.core.churn import Memory, PastMove
+from loadmanager.core.churn import Memory
 from loadmanager.core.names import BundleName, TopicName
 from loadmanager.core.planner import State
 from loadmanager.core.reasons import MergeReason
+from loadmanager.core.repeats import PastMove
 from loadmanager.errors import InvalidRecordError, NotLeaderError, StoreError, StoreUnavailableError
 from loadmanager.leader import persistence
 from loadmanager.store import paths
@@ -157,7 +158,7 @@ async def test_what_was_noted_before_the_last_leaders_memory_could_be_read_is_ke
         await _loaded(cluster, leader)
         desk = leader.node.desk
         desk.state = {"RoundRobinBrokerSelector": {"turn": 1, "order": ["b1:8080"]}}
-        own = PastMove(2.0, BUNDLE, "b2:8080", 6, 0.5, is_own=False, is_return=False)
+        own = PastMove(2.0, BUNDLE, "b2:8080", 6, 0.5, is_own=False)
         desk.churn.state = Memory((own,), {"t/ns/x": 5.0}, 1.0).into({})
         await desk.restore({**BREAKER, "ThresholdShedder": {"usage": {}}})
         assert desk.state.keys() == {"RoundRobinBrokerSelector", "ThresholdShedder"}

@@ -14,12 +14,14 @@ from support.nodes import Cluster, FakeAgent, Reply, RunningNode, a_leader, in_m
 from support.registrations import MIB, a_record, load_of, register
 from support.waiting import eventually
 
+from loadmanager.core.certificate.checking import find_faults
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Ownership, Stamp, complete, release
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import StoreUnavailableError, UnloadCancelledError
 from loadmanager.store.base import MetadataStore
 from loadmanager.store.memory import MemoryStore
+from loadmanager.wire.plan_file import decode
 
 PLANS = "/loadbalance/v1/plans"
 
@@ -88,6 +90,37 @@ async def test_the_moves_an_operator_wants_are_shown_with_their_effect_and_then_
         assert leader.ownership(bundles[0]).reason == "plan_executed"
         assert (await leader.get(f"{PLANS}/{plan['hash']}")).json()["state"] == "executed"
         assert (leader.node.plans.executed, leader.node.plans.stopped) == (1, 0)
+
+
+async def test_a_plan_says_how_near_it_comes_to_what_no_plan_can_beat_and_its_file_proves_it() -> None:
+    async with a_leader() as (cluster, leader):
+        _, _, bundles = await two_brokers(cluster, leader)
+        plan = await compute(leader, **moves(bundles[:3]))
+        certificate = plan["certificate"]
+        assert certificate["heatBefore"] == pytest.approx(2.0)
+        assert certificate["bound"] >= 1 - 1e-6
+        assert certificate["gap"] == pytest.approx(certificate["heatAfter"] / certificate["bound"])
+        assert certificate["loadMovedPercent"] == pytest.approx(60.0)
+        assert 0 < certificate["leastLoadPercent"] < 60
+        assert "no assignment can be below 1" in certificate["sentence"]
+        reply = await leader.get(f"{PLANS}/{plan['hash']}/file")
+        assert reply.status == 200
+        certified, claims = decode(reply.body)
+        assert claims.hash == plan["hash"]
+        assert find_faults(certified, claims) == []
+        assert (await leader.get(f"{PLANS}/{'0' * 64}/file")).status == 404
+
+
+@pytest.mark.parametrize("kind", ["shed", "drain"])
+async def test_rounds_and_drains_are_certified_too(kind: str) -> None:
+    async with a_leader(load_balancer_load_shedding_strategy="OverloadShedder") as (cluster, leader):
+        await two_brokers(cluster, leader)
+        plan = await compute(leader, kind=kind, **({"broker": "b1:8080"} if kind == "drain" else {}))
+        assert plan["steps"]
+        certified, claims = decode((await leader.get(f"{PLANS}/{plan['hash']}/file")).body)
+        assert find_faults(certified, claims) == []
+        assert certified.figures.bundles_moved == len(plan["steps"])
+        assert certified.figures.gap >= 1
 
 
 async def test_clients_are_those_of_the_last_report_that_is_believed() -> None:

@@ -17,13 +17,14 @@ def checked(expect: dict[str, Any], result: Result) -> BoundCheck:
     return found
 
 
-BACK = a_move(20, is_return=True, source="b", destination="a")
+BACK = a_move(20, source="b", destination="a", moved_s=5, left_s=5)
 MOVED = a_result([2.0, 1.5, 1.0, 1.0], worst=[0.9, 0.7, 0.5, 0.5], moves=(a_move(5), BACK, a_move(25, bundle=1)))
 
 
 @pytest.mark.parametrize(
     ("expect", "held", "measured"),
     [
+        ({"movedAgainAtMost": 0.05}, False, 0.1),
         ({"thrashAtMost": 0}, False, 0.1),
         ({"thrashAtMost": 0.1}, True, 0.1),
         ({"returnsAtMost": 0}, False, 1),

@@ -7,6 +7,7 @@ from support.worlds import world
 
 from loadmanager.core.names import BrokerId
 from loadmanager.core.reasons import ChurnReason, OwnershipReason
+from loadmanager.core.repeats import NEVER
 from loadmanager.sim.result import CompletedMove, Result
 
 
@@ -18,11 +19,10 @@ def _result(imbalance: list[float], bound: list[float], usage: list[float]) -> R
     return replace(result, series=series)
 
 
-def _move(share: float, *, is_own: bool = True, is_return: bool = False) -> CompletedMove:
+def _move(share: float, *, is_own: bool = True, moved_s: float = NEVER, left_s: float = NEVER) -> CompletedMove:
     source, destination = BrokerId("a:1"), BrokerId("b:1")
-    return CompletedMove(
-        1.0, "t/n/0x00000000_0xffffffff", source, destination, OwnershipReason.DRAIN, share, 5.0, 7, is_own, is_return
-    )
+    bundle, reason = "t/n/0x00000000_0xffffffff", OwnershipReason.DRAIN
+    return CompletedMove(20_000.0, bundle, source, destination, reason, share, 5.0, 7, is_own, moved_s, left_s)
 
 
 def test_time_above_counts_only_what_could_be_better() -> None:
@@ -42,11 +42,24 @@ def test_what_is_settled_stays_so_to_the_end() -> None:
     assert result.find_settled(1000.0, 1.2) is None
 
 
-def test_thrash_is_what_the_balancer_itself_took_back() -> None:
-    moves = (_move(0.1), _move(0.2, is_return=True), _move(0.4, is_own=False, is_return=True))
+def test_thrash_is_what_the_balancer_itself_took_back_within_four_hours() -> None:
+    moves = (
+        _move(0.1, left_s=20_000.0 - 4 * 3600),
+        _move(0.2, left_s=20_001.0 - 4 * 3600),
+        _move(0.4, left_s=19_000.0, is_own=False),
+    )
     result = replace(world([1.0] * 3).run(60.0), moves=moves)
     assert (result.returns, result.thrash, result.clients_disturbed) == (1, 0.2, 21)
     assert result.moved_share == sum((0.1, 0.2, 0.4))
+
+
+def test_what_the_balancer_moved_again_within_two_hours_counts_wherever_it_went() -> None:
+    moves = (
+        _move(0.1, moved_s=20_000.0 - 2 * 3600),
+        _move(0.2, moved_s=20_001.0 - 2 * 3600),
+        _move(0.4, moved_s=19_000.0, is_own=False),
+    )
+    assert replace(world([1.0] * 3).run(60.0), moves=moves).moved_again == 0.2
 
 
 def test_a_digest_changes_with_the_last_bit_of_any_number() -> None:

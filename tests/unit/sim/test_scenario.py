@@ -10,7 +10,7 @@ import pytest
 from support.scenarios import a_file, a_scenario
 
 from loadmanager.errors import ConfigurationError, ScenarioError
-from loadmanager.sim.composing import RecordedSeries, world_of
+from loadmanager.sim.composing import RecordedSeries, workload_of, world_of
 from loadmanager.sim.running import run, settings_for
 from loadmanager.sim.scenario import parse_scenario
 
@@ -219,3 +219,19 @@ def test_a_broker_that_crashed_comes_back_when_the_file_says_so() -> None:
         assert [each.at_s for each in result.first_reports if each.incarnation == 3] == (
             [] if back_at_s is None else [pytest.approx(back_at_s, abs=1)]
         )
+
+
+def test_what_bundles_carry_is_known_without_a_run() -> None:
+    shapes = [{"kind": "noise", "spread": 0.2}, {"kind": "drift", "factor": 2, "periodS": 300}]
+    scenario = a_scenario(stepS=60, seed=3, shapes=shapes, traces={"bundles": 3})
+    recorded = [RecordedSeries("a", 60.0, np.array([1.0, 2.0, 3.0]))]
+    workload, series = workload_of(scenario, recorded), run(scenario, recorded=recorded).result.series
+    assert len(workload) == scenario.bundles() == 7
+    throughput = [workload.load_at(t_s)[:, 2:].sum() for t_s in series.t_s.tolist()]
+    assert throughput == pytest.approx(series.load.tolist())
+
+
+def test_a_workload_that_cannot_be_is_refused_as_the_scenario_is() -> None:
+    scenario = a_scenario(namespaces=[{"name": "t/ns", "bundles": 2, "owners": ["x:1"]}])
+    with pytest.raises(ScenarioError, match="scenario a-scenario: namespaces: owners: no broker 'x:1'"):
+        workload_of(scenario)

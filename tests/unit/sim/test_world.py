@@ -25,6 +25,7 @@ from loadmanager.sim.cost import CostModel
 from loadmanager.sim.events import (
     BadReports,
     BrokerCrashes,
+    BrokerFallsSick,
     BrokerJoins,
     BrokerRestarts,
     BrokerSlower,
@@ -405,6 +406,34 @@ def test_a_slower_broker_uses_more_of_its_cpu_for_the_same_load() -> None:
     made = world([1.0] * 9, mib_per_s=50.0, events=[BrokerSlower(100.0, _broker(0), 0.25)])
     made.run(150.0, 10.0, lambda progress: usages.append(progress.worst_usage))
     assert usages[-1] > 2 * usages[0]
+
+
+def test_a_sick_broker_serves_less_says_so_and_gets_well_at_its_time_or_by_a_restart() -> None:
+    loads: list[float] = []
+    events: list[Event] = [
+        BrokerFallsSick(100.0, _broker(0), until_s=300.0),
+        BrokerFallsSick(100.0, _broker(1)),
+        BrokerRestarts(600.0, _broker(1)),
+        BrokerFallsSick(610.0, _broker(1)),
+    ]
+    made = world([1.0] * 9, events=events)
+
+    def observe(_: Progress) -> None:
+        scene = made._scene
+        carried = scene.fleet.carried(scene.table, scene.loads, np.zeros(len(scene.fleet)))
+        loads.append(float(scene.fleet.served(carried, scene.agenda.now_s).load[0, 2]))
+
+    made.run(1200.0, 10.0, observe)
+    assert loads[12] == pytest.approx(0.1 * loads[0])
+    assert loads[40] == loads[0]
+    said = [made._scene.reports[registration].health for registration in made._scene.registrations.values()]
+    assert all(each is not None and (each.error_share, each.queue) == (0.0, 0.0) for each in said)
+
+
+def test_where_nobody_falls_sick_nobody_says_how_it_serves() -> None:
+    made = world([1.0] * 9)
+    made.run(120.0, 10.0)
+    assert {report.health for report in made._scene.reports.values()} == {None}
 
 
 def test_a_hot_spot_is_hot_for_its_time_and_leaves_no_trace() -> None:

@@ -67,7 +67,7 @@ def test_the_process_has_no_more_memory_than_it_is_given(tmp_path: Path) -> None
 
 
 def test_an_answer_is_read_as_it_was_written() -> None:
-    given = Answer(1.5, {"": Figures(1.25, 0.5, 3.0, 2.5)}, {"x": "why"})
+    given = Answer(1.5, {"": Figures(1.25, 0.5, 3.0, 2.5, 0.5, 0.25)}, {"x": "why"})
     assert Answer.from_json(orjson.dumps(given)) == given
     with pytest.raises(ValueError, match="invalid literal"):
         Answer.from_json(b"no")

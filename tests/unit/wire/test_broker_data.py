@@ -8,6 +8,7 @@ import orjson
 import pytest
 from support.registrations import a_record, load_of
 
+from loadmanager.core.load import HealthFigures
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data, report_of
 
@@ -84,6 +85,21 @@ def test_an_empty_object_is_a_broker_that_does_nothing() -> None:
     assert report.bundle_names == ()
     assert report.bundle_load.shape == (0, 4)
     assert (report.num_bundles, report.persistent_enabled) == (0, True)
+
+
+def test_how_a_broker_serves_is_said_as_far_as_it_says_so() -> None:
+    whole = decode('{"health":{"latencyMs":12,"errorShare":0.25,"queue":3}}')
+    assert report_of(whole, "/the/znode").health == HealthFigures(12.0, 0.25, 3.0)
+    part = decode('{"health":{"latencyMs":12.5,"queue":null,"more":1}}')
+    assert report_of(part, "/the/znode").health == HealthFigures(latency_ms=12.5)
+    for nothing in ("{}", '{"health":{}}', '{"health":null}', '{"health":{"queue":null}}'):
+        assert report_of(decode(nothing), "/the/znode").health is None
+
+
+@pytest.mark.parametrize("health", ['{"latencyMs":-1}', '{"errorShare":1.5}', '{"queue":"long"}', "7"])
+def test_health_that_cannot_be_true_is_named(health: str) -> None:
+    with pytest.raises(InvalidRecordError, match="health"):
+        decode(f'{{"health":{health}}}')
 
 
 def test_a_record_without_a_time_is_from_the_moment_it_was_read() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import orjson
 import pytest
@@ -11,6 +13,7 @@ from support.builders import averages, broker, bundle, owned, releasing
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
 from loadmanager.core.hashing import HashFunction
+from loadmanager.core.load import TimeMean
 from loadmanager.core.names import NamespaceName
 from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import InvalidRecordError
@@ -114,6 +117,17 @@ def test_averages_of_bundles_come_back_as_they_were() -> None:
         assert found[name].short.tolist() == value.short.tolist()
         assert found[name].long.tolist() == value.long.tolist()
         assert (found[name].short_samples, found[name].long_samples, found[name].topics) == (7, 7, 9)
+
+
+def test_means_over_time_come_back_and_older_records_have_none() -> None:
+    history, name = averages((1.0, 2.0, 3.0, 4.0)), bundle(0)
+    with_mean = replace(history, time_mean=TimeMean(np.array((5.0, 6.0, 7.5, 8.0)), 0.25))
+    found = decode_bundle_data("tenant/ns", encode_bundle_data({name: with_mean}), "w")[name].time_mean
+    assert found is not None
+    assert (found.load.tolist(), found.sigma) == ([5.0, 6.0, 7.5, 8.0], 0.25)
+    older = encode_bundle_data({name: history})
+    assert b"timeMean" not in older
+    assert decode_bundle_data("tenant/ns", older, "w")[name].time_mean is None
 
 
 def test_averages_are_written_with_pulsars_keys() -> None:

@@ -1,0 +1,57 @@
+"""How even a scenario would be if nothing ever moved after its bundles were spread once, by all that they are to carry.
+
+Whoever moves bundles knows less and may do more: this is what noise leaves to everybody, and what standing still costs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from loadmanager.core.load import CPU, FloatArray, IntArray
+from loadmanager.sim.composing import RecordedSeries, broker_spec, cost_model, workload_of
+from loadmanager.sim.recorder import counted_resources
+from loadmanager.sim.running import settings_for
+from loadmanager.sim.scenario import OperatorsSay, ReportsGoBad, Scenario, numbered
+
+MOMENTS = 500
+"""So many steps are looked at."""
+
+
+def imbalance_at_rest(scenario: Scenario, recorded: Sequence[RecordedSeries] = ()) -> float:
+    """The mean over time; not a number where brokers come, go or change, or loads jump."""
+    if not all(isinstance(event, OperatorsSay | ReportsGoBad) for event in scenario.events):
+        return float("nan")
+    workload, cost = workload_of(scenario, recorded), cost_model(scenario.costs)
+    counted = counted_resources(settings_for(scenario, "", {}).planner_settings())
+    capacity = _capacity(scenario)[:, counted]
+    steps = int(scenario.duration_s / scenario.step_s)
+    moments = np.unique(np.linspace(0, steps - 1, MOMENTS).astype(int)) * scenario.step_s
+    needs = [cost.demand(workload.load_at(t_s), workload.topics)[:, counted] for t_s in moments.tolist()]
+    owner = _spread(np.mean(needs, axis=0), capacity)
+    return float(np.mean([_imbalance(need, owner, capacity) for need in needs]))
+
+
+def _capacity(scenario: Scenario) -> FloatArray:
+    """(M, 5): what the brokers have; a faster CPU counts as a larger one."""
+    specs = [broker_spec(name, kind) for name, kind in numbered(scenario.brokers, 0)]
+    capacity = np.array([spec.capacity for spec in specs])
+    capacity[:, CPU] *= [spec.speed for spec in specs]
+    return capacity
+
+
+def _spread(need: FloatArray, capacity: FloatArray) -> IntArray:
+    """The largest first, each to where the most used resource is least used with it."""
+    owner = np.zeros(len(need), dtype=np.int64)
+    used = np.zeros_like(capacity)
+    for row in np.argsort(-(need / capacity.sum(axis=0)).max(axis=1), kind="stable").tolist():
+        owner[row] = int(np.argmin(((used + need[row]) / capacity).max(axis=1)))
+        used[owner[row]] += need[row]
+    return owner
+
+
+def _imbalance(need: FloatArray, owner: IntArray, capacity: FloatArray) -> float:
+    level = float((need.sum(axis=0) / capacity.sum(axis=0)).max())
+    used = np.stack([np.bincount(owner, weights=column, minlength=len(capacity)) for column in need.T], axis=1)
+    return float((used / capacity).max()) / level if level > 0 else 1.0

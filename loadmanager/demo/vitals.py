@@ -1,0 +1,36 @@
+"""How a broker serves: what it tells its agent of it, since it was asked last."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import numpy as np
+
+from loadmanager.wire.http import HealthStats
+
+_MOST_KEPT = 10_000
+_PERCENTILE = 99
+
+
+class Vitals:
+    """Counts publishes: how long each took, of the last ones, and how many could not be taken."""
+
+    def __init__(self) -> None:
+        self._took_s: deque[float] = deque(maxlen=_MOST_KEPT)
+        self._done = 0
+        self._refused = 0
+
+    def published(self, took_s: float, *, taken: bool) -> None:
+        self._took_s.append(took_s)
+        self._done += 1
+        self._refused += not taken
+
+    def take(self, waiting: int) -> HealthStats:
+        """What was counted, which then begins anew; `waiting` batches are not delivered yet."""
+        took_s, done, refused = list(self._took_s), self._done, self._refused
+        self._took_s.clear()
+        self._done = self._refused = 0
+        if not done:
+            return HealthStats(queue=waiting)
+        latency_ms = 1000 * float(np.percentile(took_s, _PERCENTILE))
+        return HealthStats(latency_ms=latency_ms, error_share=refused / done, queue=waiting)

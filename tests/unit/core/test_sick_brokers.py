@@ -1,0 +1,165 @@
+"""Nothing is moved to a sick broker, by whichever strategy, and why is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from support.builders import Load, broker, bundle, report, snapshot
+
+from loadmanager.core import planner
+from loadmanager.core.controls import Controls
+from loadmanager.core.explain import Situation, explain_broker, why_not
+from loadmanager.core.filters import EXTENSIBLE, LEVEL, MODULAR, SIMPLE, FilterRules, PlacementQuestion, allowed_brokers
+from loadmanager.core.load import HealthFigures, ResourceWeights
+from loadmanager.core.placement.base import Projection
+from loadmanager.core.plan import Figure, Plan, Unload, Verdict
+from loadmanager.core.planner import PlannerSettings
+from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
+from loadmanager.core.quality import NO_DOUBTS, Doubts, Gate
+from loadmanager.core.reasons import DoubtReason, FilterReason
+from loadmanager.core.snapshot import Snapshot
+
+A, B, C = (broker(name).broker for name in "abc")
+WHY: dict[str, Figure] = {
+    "figure": "latency",
+    "value": "2500 ms",
+    "peers": "10 ms",
+    "seconds": 240,
+    "well_after_s": 360,
+}
+SICK = Doubts(sick={C: Verdict(C, FilterReason.BROKER_SICK, acted=False, why=WHY)})
+LOAD: Load = (1_000.0, 1_000.0, 50e6, 50e6)
+MINE = Policies((IsolationPolicy("mine", ("tenant/ns",), ("c.*",), ("b.*",)),))
+STRATEGIES = ("ThresholdShedder", "UniformLoadShedder", "AvgShedder", "TransferShedder", "Level")
+
+
+def hot(doubts: Doubts = SICK, policies: Policies = NO_POLICIES, controls: Controls | None = None) -> Snapshot:
+    """Broker a has to give, b could take, and c looks idle."""
+    first = report({bundle(number): LOAD for number in range(20)}, cpu=95)
+    second = report({bundle(number): LOAD for number in range(20, 26)}, cpu=40)
+    given = snapshot({"a": first, "b": second, "c": report({}, cpu=2)}, policies=policies)
+    return replace(given, doubts=doubts, controls=controls or Controls())
+
+
+def ask(given: Snapshot, *, is_homeless: bool = False) -> PlacementQuestion:
+    return PlacementQuestion(
+        "tenant/ns",
+        non_persistent=False,
+        snapshot=given,
+        projection=Projection(given),
+        settings=PlannerSettings(),
+        is_homeless=is_homeless,
+    )
+
+
+def shed(given: Snapshot, strategy: str) -> Plan:
+    """Of three rounds the one that moves most: some strategies act only on what they see several times."""
+    settings = PlannerSettings(shedding_strategy=strategy, level_calm_minutes=0.0, max_unload_percentage=0.5)
+    state: planner.State = {}
+    plans = []
+    for _ in range(12):
+        plan, state = planner.plan_shedding(given, settings, state, np.random.default_rng(0))
+        plans.append(plan)
+    return max(plans, key=lambda each: len(each.steps))
+
+
+def takers(plan: Plan) -> set[str]:
+    return {step.destination.broker for step in plan.steps if isinstance(step, Unload) and step.destination}
+
+
+@pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
+def test_a_sick_broker_is_dropped_by_all_rules(rules: FilterRules) -> None:
+    kept, dropped = allowed_brokers(rules, ask(hot()))
+    assert (kept.tolist(), dropped) == ([True, True, False], {"broker_sick": 1})
+    assert allowed_brokers(rules, ask(hot(NO_DOUBTS)))[0].all()
+
+
+@pytest.mark.parametrize("rules", [MODULAR, EXTENSIBLE, SIMPLE, LEVEL])
+def test_only_what_nobody_has_is_given_to_it_where_nobody_else_may_have_it(rules: FilterRules) -> None:
+    given = hot(policies=Policies((IsolationPolicy("mine", ("tenant/ns",), ("c.*",), ()),)))
+    assert not allowed_brokers(rules, ask(given))[0].any()
+    kept, dropped = allowed_brokers(rules, ask(given, is_homeless=True))
+    assert (kept.tolist(), dropped) == ([False, False, True], {"isolation_policy": 2})
+
+
+def test_the_secondary_brokers_of_a_policy_stand_in_for_a_sick_primary_one() -> None:
+    assert allowed_brokers(MODULAR, ask(hot(NO_DOUBTS, MINE)))[0].tolist() == [False, False, True]
+    assert allowed_brokers(MODULAR, ask(hot(SICK, MINE)))[0].tolist() == [False, True, False]
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_nothing_is_shed_to_it_though_it_looks_idle(strategy: str) -> None:
+    assert C in takers(shed(hot(NO_DOUBTS), strategy))
+    plan = shed(hot(), strategy)
+    assert C not in takers(plan)
+    verdict = next(each for each in plan.verdicts if each.verdict is FilterReason.BROKER_SICK)
+    assert (verdict.subject, verdict.why) == (C, WHY)
+
+
+def test_it_gives_all_the_same_when_it_is_hot_itself() -> None:
+    doubts = Doubts(sick={A: replace(SICK.sick[C], subject=A)})
+    assert takers(shed(hot(doubts), "ThresholdShedder")) == {B, C}
+
+
+def test_a_free_bundle_is_placed_elsewhere_and_a_drain_waits_rather_than_move_to_it() -> None:
+    given, rng = hot(), np.random.default_rng(0)
+    plan, _ = planner.plan_assignments(given, [bundle(50)], PlannerSettings(), {}, rng)
+    assert [step.destination.broker for step in plan.steps if step.destination] == [B]
+    alone = hot(policies=Policies((IsolationPolicy("mine", ("tenant/ns",), ("[ac].*",), ()),)))
+    plan, _ = planner.plan_drain(alone, [A], PlannerSettings(), {}, rng)
+    assert plan.steps == ()
+    assert {verdict.why["broker_sick"] for verdict in plan.verdicts} == {1}
+
+
+def test_a_pinned_bundle_is_brought_home_when_its_broker_is_well() -> None:
+    controls = Controls(pinned={bundle(0): C})
+    assert len(planner.plan_pins(hot(NO_DOUBTS, controls=controls), PlannerSettings()).steps) == 1
+    plan = planner.plan_pins(hot(controls=controls), PlannerSettings())
+    assert plan.steps == ()
+    (verdict,) = plan.verdicts
+    assert verdict.subject == bundle(0)
+    assert verdict.sentence() == (
+        f"Not on {C} because it has been sick for 240 s: its latency came to 2500 ms, that of its peers to 10 ms"
+    )
+    assert verdict.remedy() == "mend or restart it; or wait until it has been like its peers for 360 s more"
+
+
+def test_an_operator_may_move_a_bundle_to_it() -> None:
+    assert planner.find_move_refusal(hot(), bundle(0), C, PlannerSettings()) is None
+
+
+def test_why_not_and_the_broker_itself_say_it() -> None:
+    situation = Situation(hot(), PlannerSettings(), {}, np.random.default_rng(0))
+    explained = why_not(situation, bundle(0), C)
+    assert explained.verdict.verdict is FilterReason.BROKER_SICK
+    assert explained.verdict.why["value"] == "2500 ms"
+    explained_broker = explain_broker(situation, C)
+    assert FilterReason.BROKER_SICK in {verdict.verdict for verdict in explained_broker.verdicts}
+    assert [each.verdict for each in explained_broker.obstacles] == [FilterReason.BROKER_SICK]
+
+
+def test_the_gate_hears_figures_of_reports_that_are_believed() -> None:
+    gate, weights = Gate(), ResourceWeights(bandwidth_in=0, bandwidth_out=0)
+    brokers = [broker(name) for name in "abcdefg"]
+
+    def report_all(at_s: float, **figures: HealthFigures) -> Doubts:
+        for each in brokers:
+            name = each.broker[0]
+            health = figures.get(name, HealthFigures(latency_ms=10.0))
+            gate.judge(each, replace(report({}, cpu=10), health=health), at_s, 1_800.0)
+        return gate.doubts(at_s, 1_800.0, weights, 60.0)
+
+    bad = HealthFigures(latency_ms=900.0)
+    assert report_all(0.0, a=bad) is NO_DOUBTS
+    assert report_all(60.0, a=bad).sick.keys() == {A}
+    gate.forget(A)
+    assert not gate.doubts(60.0, 1_800.0, weights, 60.0).sick
+    assert report_all(120.0, a=bad, b=bad, c=bad) is NO_DOUBTS
+    doubts = report_all(180.0, a=bad, b=bad, c=bad)
+    assert not doubts.sick
+    assert [each.verdict for each in doubts.remarks] == [DoubtReason.SICK_WITH_OTHERS] * 3
+    distrusted = replace(report({}, cpu=10), health=bad, load=np.full(4, -1.0))
+    gate.judge(brokers[5], distrusted, 180.0, 1_800.0)
+    assert len(gate.doubts(400.0, 1_800.0, weights, 60.0).remarks) == 3
