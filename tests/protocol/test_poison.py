@@ -1,4 +1,4 @@
-"""In a whole cluster: brokers die of a topic, leaders die in the midst of it, and soon its bundle is given to nobody."""
+"""In a whole cluster: brokers die of a topic, leaders die meanwhile, and soon its bundle is given to nobody."""
 
 from __future__ import annotations
 
