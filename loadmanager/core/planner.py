@@ -20,8 +20,8 @@ import numpy as np
 
 from loadmanager.core.effect import carried_load
 from loadmanager.core.filters import (
+    Answers,
     PlacementQuestion,
-    allowed_brokers,
     find_anti_affinity_refusal,
     find_ban,
     find_isolation_refusal,
@@ -295,6 +295,7 @@ class _Placer:
         self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
         self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
         self.rules = rules_of(settings, self._name)
+        self._answers = Answers(self.rules, snapshot, self.projection, settings)
 
     def place(
         self,
@@ -314,7 +315,7 @@ class _Placer:
         if poison is not None:
             return Placement(None, self.candidates, poison.verdict, poison.why, self.state.get(self._name, {}))
         question = self.ask(name, excluded, non_persistent=non_persistent)
-        allowed, dropped = allowed_brokers(self.rules, question)
+        allowed, dropped = self._answers.allowed(question)
         pin, not_kept = find_pin(self.snapshot, name, allowed)
         destination = self._find_destination(name) if destination is None else destination
         if pin is not None:
@@ -325,7 +326,8 @@ class _Placer:
             placement, figures = self._choose(allowed, question, bundle)
             dropped = {**figures, **dropped}
         self._remember(name, placement)
-        return replace(placement, why={**placement.why, **dropped, **not_kept})
+        more = {**dropped, **not_kept}
+        return replace(placement, why={**placement.why, **more}) if more else placement
 
     def _choose(
         self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
@@ -401,15 +403,8 @@ class _Placer:
         return find_anti_affinity_refusal(self.rules, self.ask(name, source))
 
     def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
-        namespace = namespace_of(name)
-        return PlacementQuestion(
-            namespace,
-            non_persistent,
-            self.snapshot,
-            self.projection,
-            self.settings,
-            excluded,
-            is_homeless=excluded is None,
+        return self._answers.question(
+            namespace_of(name), excluded, non_persistent=non_persistent, is_homeless=excluded is None
         )
 
     def _is_overloaded(self, broker: int) -> bool:

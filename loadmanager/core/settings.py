@@ -333,6 +333,14 @@ class PlannerSettings:
         ge=1,
         le=MAX_BUNDLES,
     )
+    averages_by_time_enabled: bool = setting(
+        "loadBalancerAveragesByTimeEnabled",
+        False,
+        (
+            "Pulsar's strategies, too, go by what bundles carry at present, over the last quarter of an hour, in place"
+            " of their averages over 10 and 1,000 reports."
+        ),
+    )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
         3,
@@ -352,6 +360,16 @@ class PlannerSettings:
         "loadBalancerLevelHeadroomPercentage",
         15,
         "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
+    )
+    level_forecast_hours: float = setting(
+        "loadBalancerLevelForecastHours",
+        2,
+        (
+            "Level: goes by what is expected of so many hours to come, of namespaces of which the pipeline learned a"
+            " forecast that proved itself in its back-test. 0: by the present alone."
+        ),
+        ge=0,
+        le=168,
     )
     sick_broker_quarantine_enabled: bool = setting(
         "loadBalancerSickBrokerQuarantineEnabled",
@@ -383,6 +401,14 @@ class PlannerSettings:
         "loadBalancerPoisonBundleBroker",
         "",
         "The broker, host:port, that such bundles are given to; empty: nobody. Exclude it, so that it gets no others.",
+    )
+    level_move_costs: frozenset[str] = setting(
+        "loadBalancerLevelMoveCosts",
+        frozenset(),
+        (
+            "Level: how many times the usual a move of a bundle costs, by namespace: shop/cache=5 for one whose"
+            " consumers lose a cache, 0.5 for one that nobody minds."
+        ),
     )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",

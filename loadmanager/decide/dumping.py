@@ -29,7 +29,7 @@ from loadmanager.store import paths
 from loadmanager.wire.broker_data import report_of
 from loadmanager.wire.controls import data_of, decode_controls
 from loadmanager.wire.dump import StrategyStates
-from loadmanager.wire.learned import decode_learned, without_profiles
+from loadmanager.wire.learned import decode_learned, what_decides
 from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation
 from loadmanager.wire.records import TimeAverageBrokerData, decode_bundle_data, decode_configuration, decode_namespace
@@ -145,7 +145,7 @@ async def _laid_down(store: Reader, collected: Collected) -> None:
         collected.content["controls"] = data_of(controls)
     learned = await _read(store, collected, paths.LEARNED, decode_learned)
     if learned is not None:
-        collected.content["learned"] = without_profiles(learned)
+        collected.content["learned"] = what_decides(learned)
 
 
 async def _overridden(store: Reader, collected: Collected, settings: Settings) -> Settings:

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.controls import Controls
 from loadmanager.core.leadership import Sighting, Term
 from loadmanager.core.leading.poison import Memory
@@ -51,6 +52,7 @@ class Scrape:
 
     `decisions` by kind, reason and whether something was done; `splits` by result and reason; `drains`: the bundles
     that a draining broker still owns; `strategy`: the figures of the shedding strategy under its own names.
+    `last_round` is that of a node that leads; its figures take their time.
     """
 
     snapshot: Snapshot
@@ -61,6 +63,7 @@ class Scrape:
     splits: Mapping[tuple[str, str], int]
     merges: Mapping[str, int]
     drains: Mapping[BrokerId, int]
+    last_round: DecidedRound | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +272,9 @@ class DeskPort(Protocol):
 
     def snapshot(self) -> Snapshot:
         """The cluster now, as decisions see it."""
+
+    async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
+        """How it stands now, and what the last round came to; raises `TooManyPreviewsError`."""
 
 
 class DecisionPort(Protocol):

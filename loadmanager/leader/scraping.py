@@ -97,6 +97,7 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
         splits={},
         merges={},
         drains=node.drains.bundles_left(),
+        last_round=node.desk.last_round if node.is_leading else None,
     )
 
 

@@ -2,13 +2,15 @@
 
 The load is the mean over time of what the namespace carried, divided among its bundles. A profile is the forecast of
 each hour of the next week as a part of the mean of them all; only namespaces of which all 168 hours are forecast have
-one, and of those the ones with the most load, since all of it has to fit in one znode.
+one, and of those the ones with the most load, since all of it has to fit in one znode. A profile has proved itself
+where the back-test found the seasonal model worth more than the best persistence, a day ahead and in both directions.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 import numpy as np
@@ -16,16 +18,19 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from loadmanager.core.learned import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.forecast import HOUR_MS
 from loadmanager.pipeline.jobs import Summary
 from loadmanager.pipeline.schemas import METRICS
 from loadmanager.pipeline.writing import Tables
-from loadmanager.wire.learned import PROFILE_HOURS, LearnedData, NamespaceLearned
+from loadmanager.wire.learned import LearnedData, NamespaceLearned
 
 MOST_PROFILES = 500
 _MONDAY_HOUR = 72
 """1970 began on a Thursday; hours of the week are counted from Monday."""
+_HORIZON_H = 24
+"""The horizon of the back-test by which a profile is judged."""
 _DIGITS = 3
 
 
@@ -34,17 +39,18 @@ def learned_from(tables: Tables, summary: Summary) -> LearnedData:
     loads: pd.DataFrame = loads_of_namespaces(tables.read("namespace_windows")).toPandas()
     if loads.empty:
         raise PipelineError(f"{tables}/namespace_windows: no namespace carried anything: there is nothing to publish")
-    profiles = {}
+    profiles, proved = {}, frozenset[str]()
     if tables.has("forecasts"):
         hours: pd.DataFrame = weekly_hours(tables.read("forecasts")).toPandas()
         profiles = profiles_of(hours, loads["namespace"].head(MOST_PROFILES).tolist())
+        proved = frozenset(row["key"] for row in proved_namespaces(tables.read("backtest")).collect())
     return LearnedData(
         run=next((done.run for done in summary.steps if done.step == "averages"), summary.run),
         publishedAt=time.time_ns() // 1_000_000,
         history=summary.history,
         rangeFrom=summary.from_ms or 0,
         rangeTo=summary.to_ms or 0,
-        namespaces={row["namespace"]: _learned(row, profiles) for row in loads.to_dict("records")},
+        namespaces={row["namespace"]: _learned(row, profiles, proved) for row in loads.to_dict("records")},
     )
 
 
@@ -72,6 +78,14 @@ def weekly_hours(forecasts: DataFrame) -> DataFrame:
     return both.where(f.col("metrics") == len(METRICS[2:])).drop("metrics")
 
 
+def proved_namespaces(backtest: DataFrame) -> DataFrame:
+    """The `key` of each namespace of which the seasonal model is used for bytes/s in and out."""
+    bytes_per_s = f.col("metric").isin(*METRICS[2:])
+    rows = backtest.where((f.col("kind") == "namespace") & (f.col("horizon_h") == _HORIZON_H) & bytes_per_s)
+    both = rows.groupBy("key").agg(f.count("*").alias("metrics"), f.min(f.col("used").cast("int")).alias("used"))
+    return both.where((f.col("metrics") == len(METRICS[2:])) & (f.col("used") == 1)).select("key")
+
+
 def profiles_of(hours: pd.DataFrame, wanted: list[str]) -> dict[str, list[float]]:
     """The profile of each of the namespaces that has a forecast for every hour of a week, from Monday on."""
     found = {}
@@ -85,7 +99,9 @@ def profiles_of(hours: pd.DataFrame, wanted: list[str]) -> dict[str, list[float]
     return found
 
 
-def _learned(row: Mapping[Hashable, Any], profiles: Mapping[str, list[float]]) -> NamespaceLearned:
+def _learned(
+    row: Mapping[Hashable, Any], profiles: Mapping[str, list[float]], proved: AbstractSet[str]
+) -> NamespaceLearned:
     rate_in, rate_out, throughput_in, throughput_out = (float(row[metric]) for metric in METRICS)
     learned = NamespaceLearned(
         msgRateIn=rate_in,
@@ -95,4 +111,6 @@ def _learned(row: Mapping[Hashable, Any], profiles: Mapping[str, list[float]]) -
         bundles=int(row["bundles"]),
     )
     profile = profiles.get(row["namespace"])
-    return learned if profile is None else {**learned, "profile": profile}
+    if profile is None:
+        return learned
+    return {**learned, "profile": profile, "proved": row["namespace"] in proved}

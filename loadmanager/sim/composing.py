@@ -10,6 +10,7 @@ import numpy as np
 
 from loadmanager.config import Settings
 from loadmanager.core.controls import Controls
+from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.core.names import BrokerId, InvalidNameError
 from loadmanager.errors import ScenarioError
@@ -29,6 +30,7 @@ from loadmanager.sim.events import (
     OperatorControls,
 )
 from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec
+from loadmanager.sim.learned import learned_of_waves
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.scenario import Scenario, numbered
 from loadmanager.sim.seeds import Purpose, generator
@@ -131,6 +133,7 @@ def world_of(scenario: Scenario, settings: Settings, recorded: Sequence[Recorded
             rules=world_rules(scenario.rules, settings),
             cost=cost_model(scenario.costs),
             events=events,
+            learned=_learned(scenario, bundles) if scenario.learned else NOTHING_LEARNED,
             seed=scenario.seed,
         )
     except (ValueError, InvalidNameError) as error:
@@ -158,6 +161,17 @@ def _at_the_beginning(scenario: Scenario, brokers: Sequence[BrokerId], bundles: 
     if scenario.traces is not None:
         namespaces += _traced_namespaces(scenario.traces, brokers, scenario.seed, bundles)
     return namespaces
+
+
+def _learned(scenario: Scenario, bundles: _BundleParts) -> Learned:
+    """What a pipeline would have learned of the diurnal shapes."""
+    loads = {row.spec.name: row.load.mean(axis=0) for row in bundles.rows}
+    waves = [
+        Diurnal(shape.amplitude, _phases(shape.phases, scenario.seed, bundles), shape.period_s)
+        for shape in scenario.shapes
+        if isinstance(shape, files.DiurnalShape)
+    ]
+    return learned_of_waves(loads, waves, bundles.namespaces(), scenario.name)
 
 
 def broker_spec(name: BrokerId, kind: files.BrokerKind) -> BrokerSpec:

@@ -492,6 +492,7 @@ class Scenario(Part):
     namespaces: tuple[Namespaces, ...] = Field((), description="Those there at the beginning.")
     traces: Traces | None = Field(None, description="Namespaces whose bundles follow recorded series.")
     shapes: tuple[AnyShape, ...] = Field((), description="What all loads are multiplied by.")
+    learned: bool = Field(default=False, description="The leader knows diurnal shapes, as a pipeline learns them.")
     events: tuple[AnyEvent, ...] = Field((), description="What happens.")
     settings: Mapping[str, Any] = Field(default_factory=dict, description="Keys of the configuration; others default.")
     rules: Rules = Field(Rules(), description="How long things take.")

@@ -23,6 +23,7 @@ from functools import partial
 import numpy as np
 
 from loadmanager.core.controls import NO_CONTROLS, Controls
+from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -96,6 +97,7 @@ class World:
         events: Sequence[Event] = (),
         policies: Policies = NO_POLICIES,
         controls: Controls = NO_CONTROLS,
+        learned: Learned = NOTHING_LEARNED,
         seed: int = 0,
     ) -> None:
         self._seed = seed
@@ -125,6 +127,7 @@ class World:
         self._rounds = 0
         self._step_s = 0.0
         self._has_run = False
+        self._scene.model.set_learned(learned)
         self._begin(brokers, namespaces, policies, controls)
 
     def run(self, duration_s: float, step_s: float = 60.0, observe: Callable[[Progress], None] | None = None) -> Result:

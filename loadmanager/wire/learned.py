@@ -1,6 +1,7 @@
 """`/loadbalance/learned`: what the pipeline learned from a history, in our own JSON; also a part of a dump.
 
-Loads decide: see `core.learned`. Profiles are kept for whoever wants to look at them, and decide nothing.
+Loads decide, and so do profiles of namespaces whose forecast `proved` itself: see `core.learned`. The others are kept
+for whoever wants to look at them.
 """
 
 from __future__ import annotations
@@ -11,13 +12,10 @@ import numpy as np
 from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
-from loadmanager.core.learned import NOTHING_LEARNED, Learned
+from loadmanager.core.learned import NOTHING_LEARNED, PROFILE_HOURS, Learned
 from loadmanager.core.load import METRICS, read_only
 from loadmanager.core.names import NamespaceName
 from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, parse_json
-
-PROFILE_HOURS = 168
-"""A profile has a figure for each hour of a week, from Monday 00:00 UTC on."""
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _MOST_CHARACTERS = 1_000
@@ -34,7 +32,7 @@ Milliseconds = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 @with_config(_STRICT)
 class NamespaceLearned(TypedDict):
     """The load of one bundle, learned from so many `bundles`; `profile` is what is expected of each hour of the week,
-    as a part of the mean.
+    as a part of the mean, and `proved` whether the back-test found that worth more than what was seen last.
     """
 
     msgRateIn: Amount
@@ -43,6 +41,7 @@ class NamespaceLearned(TypedDict):
     msgThroughputOut: Amount
     bundles: Annotated[int, Field(ge=1, le=MAX_COUNT)]
     profile: NotRequired[Annotated[list[Amount], Field(min_length=PROFILE_HOURS, max_length=PROFILE_HOURS)]]
+    proved: NotRequired[bool]
 
 
 @with_config(_STRICT)
@@ -70,29 +69,25 @@ def encode_learned(data: LearnedData | None) -> bytes:
     return _NOTHING if data is None else LEARNED_DATA.dump_json(data)
 
 
-def without_profiles(data: LearnedData) -> LearnedData:
-    """What decides."""
-    namespaces = {
-        name: NamespaceLearned(
-            msgRateIn=each["msgRateIn"],
-            msgRateOut=each["msgRateOut"],
-            msgThroughputIn=each["msgThroughputIn"],
-            msgThroughputOut=each["msgThroughputOut"],
-            bundles=each["bundles"],
-        )
-        for name, each in data["namespaces"].items()
-    }
-    return {**data, "namespaces": namespaces}
+def what_decides(data: LearnedData) -> LearnedData:
+    """Without profiles that decide nothing."""
+    return {**data, "namespaces": {name: _what_decides(each) for name, each in data["namespaces"].items()}}
+
+
+def _what_decides(learned: NamespaceLearned) -> NamespaceLearned:
+    found = learned.copy()
+    if not found.get("proved"):
+        found.pop("profile", None)
+    return found
 
 
 def learned_of(data: LearnedData | None) -> Learned:
     if data is None:
         return NOTHING_LEARNED
-    loads = {
-        name: read_only(
-            np.array([each["msgRateIn"], each["msgRateOut"], each["msgThroughputIn"], each["msgThroughputOut"]], float),
-            METRICS,
-        )
-        for name, each in data["namespaces"].items()
-    }
-    return Learned(loads, data["run"], data["publishedAt"])
+    loads, profiles = {}, {}
+    for name, each in data["namespaces"].items():
+        load = [each["msgRateIn"], each["msgRateOut"], each["msgThroughputIn"], each["msgThroughputOut"]]
+        loads[name] = read_only(np.array(load, float), METRICS)
+        if each.get("proved") and "profile" in each:
+            profiles[name] = read_only(np.array(each["profile"], float), PROFILE_HOURS)
+    return Learned(loads, data["run"], data["publishedAt"], profiles)

@@ -7,10 +7,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from loadmanager.core.certificate.certificate import Certified
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.certificate.saying import binding_of, verdict_of
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.plans import KeptPlan, Step
 from loadmanager.core.plan import Verdict
+from loadmanager.core.reserve import Loss
 from loadmanager.wire.controls import Broker, Bundle
 from loadmanager.wire.validation import WireModel
 
@@ -154,6 +156,51 @@ class PlanCertificate(WireModel):
             bundles_moved=figures.bundles_moved,
             least_bundles=figures.least_bundles,
             sentence=verdict_of(certified).sentence(),
+        )
+
+
+class LossAnswer(WireModel):
+    """If this broker or failure domain were lost: the usage of the most used of the others, which is not below
+    `bound_percent` and comes to `placed_percent` when the bundles are shared out; and how many nobody could own.
+    """
+
+    lost: str
+    bound_percent: float
+    placed_percent: float
+    stranded: int
+    is_borne: bool
+
+    @classmethod
+    def of(cls, loss: Loss | None) -> LossAnswer | None:
+        if loss is None:
+            return None
+        return cls(
+            lost=loss.lost,
+            bound_percent=100 * loss.bound,
+            placed_percent=100 * loss.placed,
+            stranded=loss.stranded,
+            is_borne=loss.is_borne,
+        )
+
+
+class BalanceAnswer(WireModel):
+    """How even the load lies now, and what the last round of shedding of this term came to, if there was one; the worst
+    losses of a broker and of a failure domain, if others would be left.
+    """
+
+    now: PlanCertificate
+    last_round: PlanCertificate | None
+    worst_broker_loss: LossAnswer | None
+    worst_domain_loss: LossAnswer | None
+
+    @classmethod
+    def of(cls, now: DecidedRound, last: DecidedRound | None) -> BalanceAnswer:
+        reserve = now.reserve()
+        return cls(
+            now=PlanCertificate.of(now.certified()),
+            last_round=None if last is None else PlanCertificate.of(last.certified()),
+            worst_broker_loss=LossAnswer.of(reserve.broker),
+            worst_domain_loss=LossAnswer.of(reserve.domain),
         )
 
 

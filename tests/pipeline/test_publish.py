@@ -9,9 +9,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.forecast import FORECASTS, HOUR_MS
+from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, HOUR_MS
 from loadmanager.pipeline.jobs import Done, Summary
-from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, weekly_hours
+from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
 from loadmanager.pipeline.schemas import METRICS, TABLES
 from loadmanager.pipeline.writing import Tables
 from loadmanager.wire.learned import LEARNED_DATA
@@ -101,8 +101,24 @@ def test_a_profile_is_published_with_the_load(spark: SparkSession, tables: Table
         for hour in range(168)
     ]
     tables.write("forecasts", spark.createDataFrame(rows, FORECASTS))
+    tables.write("backtest", spark.createDataFrame([], BACKTEST))
     learned = learned_from(tables, Summary("run-1", "/history", "/out"))
     assert learned["namespaces"]["t/ns"]["profile"] == [1.0] * 168
+    assert not learned["namespaces"]["t/ns"]["proved"]
+
+
+def test_a_profile_has_proved_itself_where_the_back_test_uses_it_a_day_ahead_in_both_directions(
+    spark: SparkSession,
+) -> None:
+    def judged(key: str, metric: str, horizon: int, *, used: bool, kind: str = "namespace") -> tuple[Any, ...]:
+        return (kind, key, metric, horizon, "seasonal", 9, 1.0, 1.0, "last_window", 2.0, 2.0, used, "because")
+
+    rows = [judged("t/ns", metric, 24, used=metric.startswith("msg_throughput")) for metric in METRICS]
+    rows += [judged("t/one", metric, 24, used=metric == "msg_throughput_in") for metric in METRICS]
+    rows += [judged("t/hour", metric, 1, used=True) for metric in METRICS]
+    rows += [judged("t/bundle", metric, 24, used=True, kind="bundle") for metric in METRICS]
+    backtest = spark.createDataFrame(rows, BACKTEST)
+    assert [row.key for row in proved_namespaces(backtest).collect()] == ["t/ns"]
 
 
 def test_nothing_is_published_where_nothing_was_carried(spark: SparkSession, tables: Tables) -> None:

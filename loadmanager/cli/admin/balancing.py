@@ -180,6 +180,12 @@ def controls() -> AdminRequest:
     return get(f"{_BASE}/controls")
 
 
+@command(BALANCER, "balance")
+def balance() -> AdminRequest:
+    """Show how even the load lies beside what no assignment can beat, and whether a loss could be borne."""
+    return get(f"{_BASE}/balance")
+
+
 @command(BALANCER, "churn")
 def churn() -> AdminRequest:
     """Show what shedding has moved of late, and what the breaker has stopped."""

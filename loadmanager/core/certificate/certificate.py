@@ -6,7 +6,7 @@ found once; the figures follow from columns, plan and proof alone, so whoever ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,6 @@ from loadmanager.core.certificate.floor import noise_floor
 from loadmanager.core.certificate.instance import Instance, Rows
 from loadmanager.core.certificate.relief import Relief, Reliefs, find_least_peak
 from loadmanager.core.certificate.taking import instance_of, owners_after
-from loadmanager.core.level.calm import noise_of
 from loadmanager.core.level.load import RESOURCE_NAMES, Loads
 from loadmanager.core.load import FloatArray
 from loadmanager.core.plan import Assign, Unload
@@ -87,13 +86,11 @@ class Certified:
 def certify(
     snapshot: Snapshot,
     settings: PlannerSettings,
-    state: Mapping[str, Any],
     steps: Sequence[Assign | Unload],
     emptied: Collection[str] = (),
 ) -> Certified:
     """Of the steps of a plan, made on this snapshot; `emptied` are brokers that it is to leave with nothing."""
-    noise = noise_of(state.get("Level", {}), snapshot.brokers.ids)
-    loads = Loads.of(snapshot, settings.resource_weights, noise)
+    loads = Loads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)

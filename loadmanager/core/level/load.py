@@ -1,10 +1,11 @@
 """What each bundle needs and each broker uses, as Level sees it: of every resource that counts, by what is assigned.
 
-A bundle needs what it carries at present, by time (`core/time_means.py`). One that is on its way counts at its
-destination. A broker's usage is what its bundles need, divided by what it has; one whose CPU does more, or less, than
-it should for its load has so much less of it, or more. What a broker uses when idle is left out: no move changes it.
-The **level** is where usage would stand if all load could be poured over the brokers, of the resource that runs out
-first. Heat is usage over the level.
+A bundle needs what it carries at present, by time (`core/time_means.py`), or on the mean of the next hours where it was
+learned how the load of its namespace goes (`core/learned.py`): what is about to grow is relieved before, and what is
+about to shrink is let be. One that is on its way counts at its destination. A broker's usage is what its bundles need,
+divided by what it has; one whose CPU does more, or less, than it should for its load has so much less of it, or more.
+What a broker uses when idle is left out: no move changes it. The **level** is where usage would stand if all load
+could be poured over the brokers, of the resource that runs out first. Heat is usage over the level.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from loadmanager.core.load import (
     FloatArray,
     ResourceWeights,
 )
+from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, sum_by_broker
 
 LEAST_LEVEL = 0.02
@@ -60,8 +62,9 @@ class Loads:
     level: float
 
     @classmethod
-    def of(cls, snapshot: Snapshot, weights: ResourceWeights) -> Loads:
-        return snapshot.derive(("level loads", weights), lambda: _loads_of(snapshot, weights))
+    def of(cls, snapshot: Snapshot, settings: PlannerSettings) -> Loads:
+        weights, hours = settings.resource_weights, settings.level_forecast_hours
+        return snapshot.derive(("level loads", weights, hours), lambda: _loads_of(snapshot, weights, hours))
 
     def heat(self) -> FloatArray:
         """(M,): how many times the level the most used resource of each broker is."""
@@ -98,7 +101,7 @@ def as_amounts(figures: FloatArray) -> FloatArray:
     return np.nan_to_num(figures, nan=0.0, posinf=0.0, neginf=0.0).clip(0.0, _MOST)
 
 
-def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
+def _loads_of(snapshot: Snapshot, weights: ResourceWeights, hours: float) -> Loads:
     bundles, brokers = snapshot.bundles, snapshot.brokers
     weight_of = {
         CPU: weights.cpu,
@@ -119,10 +122,20 @@ def _loads_of(snapshot: Snapshot, weights: ResourceWeights) -> Loads:
         prices[column] = price.per_unit
         per_need[known, column] = weight_of[resource] * slowness[known] / limit[known, resource]
         per_need[~known, column] = per_need[known, column].mean() if known.any() else 0.0
-    need = np.stack([(bundles.present * price).sum(axis=1) for price in prices], axis=1)
+    load = _expected_load(snapshot, hours)
+    need = np.stack([(load * price).sum(axis=1) for price in prices], axis=1)
     amount = sum_by_broker(bundles.assigned, need.T, len(brokers))
     level = level_of(amount.sum(axis=0), per_need)
     return Loads(resources, prices, need, per_need, amount * per_need, level)
+
+
+def _expected_load(snapshot: Snapshot, hours: float) -> FloatArray:
+    """(N, 4): what bundles carry at present, or on the mean of the next hours where it is known how that goes."""
+    bundles, learned = snapshot.bundles, snapshot.learned
+    if not learned.profiles:
+        return bundles.present
+    changes = [learned.change(name, snapshot.taken_at_s, hours) for name in bundles.namespaces]
+    return np.asarray(bundles.present * np.array(changes)[bundles.namespace][:, None])
 
 
 def _without_slow(price: Price, load: FloatArray, used: FloatArray, limit: FloatArray) -> tuple[Price, FloatArray]:

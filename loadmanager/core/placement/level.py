@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.level.load import Loads
-from loadmanager.core.load import FloatArray, ResourceWeights
+from loadmanager.core.load import FloatArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.reasons import PlacementReason, Reason, entry
 from loadmanager.core.settings import PlannerSettings
@@ -28,11 +28,11 @@ class LevelPlacementReason(Reason):
 
 @dataclass(frozen=True, slots=True)
 class LevelPlacement:
-    weights: ResourceWeights
+    settings: PlannerSettings
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> LevelPlacement:
-        return cls(settings.resource_weights)
+        return cls(settings)
 
     def place(
         self,
@@ -46,7 +46,7 @@ class LevelPlacement:
         if not len(candidates):
             return Placement(None, candidates, PlacementReason.NO_BROKER_AVAILABLE, {}, state)
         with np.errstate(all="ignore"):
-            loads = Loads.of(snapshot, self.weights)
+            loads = Loads.of(snapshot, self.settings)
             usage = _usage_with(loads, candidates, bundle, snapshot, projection)
         best = candidates[usage == usage.min()]
         why = {"usage_percent": 100 * float(usage.min()), "candidates": len(candidates), "equals": len(best)}

@@ -32,7 +32,7 @@ from loadmanager.overrides import OF_THE_NODE
 from loadmanager.wire.checkpoint import Later, Record, doubts_as_json, head_of, parts_of
 from loadmanager.wire.controls import encode_controls
 from loadmanager.wire.leading.form import Image
-from loadmanager.wire.learned import encode_learned, without_profiles
+from loadmanager.wire.learned import encode_learned, what_decides
 from loadmanager.wire.policies import encode_domains, encode_groups, encode_isolation
 from loadmanager.wire.strategy_state import digest_of
 
@@ -278,7 +278,7 @@ def controls_later(laid_down: LaidDown) -> Any:  # noqa: ANN401 - a function of 
 def learned_later(laid_down: LaidDown) -> Any:  # noqa: ANN401 - a function of no arguments
     """What was learned, as it is now, in the form in which it is stored, but for what decides nothing."""
     learned = laid_down.learned
-    return lambda: orjson.loads(encode_learned(learned and without_profiles(learned)))
+    return lambda: orjson.loads(encode_learned(learned and what_decides(learned)))
 
 
 def _hash_later(state: State, *, always: bool) -> Any:  # noqa: ANN401 - a text, or one that is worked out when written

@@ -163,6 +163,7 @@ REQUESTS = {
         "/loadbalance/v1/plans",
         {"kind": "moves", "moves": [{"bundle": BUNDLE, "destination": "b1:8080"}]},
     ),
+    "balancer balance": ("GET", "/loadbalance/v1/balance", None),
     "plans show abc": ("GET", "/loadbalance/v1/plans/abc", None),
     "plans execute abc": ("POST", "/loadbalance/v1/plans/abc/execute", None),
     "plans execute abc --even-if-frozen": ("POST", "/loadbalance/v1/plans/abc/execute?evenIfFrozen=true", None),

@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 from support.builders import MIB, Load, averages, broker, bundle, report, snapshot, throughput
 
 from loadmanager.core.controls import Controls
-from loadmanager.core.level.calm import MUCH, Bands, Memory, noise_of
 from loadmanager.core.level.cost import fit_price
 from loadmanager.core.level.load import LEAST_LEVEL, Loads, level_of
 from loadmanager.core.level.score import badness, part_of, score
-from loadmanager.core.level.search import Found, Move, Task, find_moves
-from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport, FloatArray, ResourceWeights
+from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport, ResourceWeights
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.placement.level import LevelPlacement, LevelPlacementReason
 from loadmanager.core.plan import Unload
@@ -106,7 +100,7 @@ def test_what_nobody_uses_or_carries_has_no_price() -> None:
 
 
 def loads_of(given: Snapshot, weights: ResourceWeights = SETTINGS.resource_weights) -> Loads:
-    return Loads.of(given, weights)
+    return Loads.of(given, replace(SETTINGS, resource_weights=weights))
 
 
 def test_heat_is_usage_over_the_level_of_all_that_brokers_have() -> None:
@@ -155,248 +149,6 @@ def test_the_score_is_what_is_above_the_target_and_its_square_by_the_size_of_bro
     assert part[:, 0] == pytest.approx([2 / 3, 4 / 3])
     assert not part[:, 1].any()
     assert score(np.array([[3.0, 9.0], [1.0, 9.0]]), part, 1.0) == pytest.approx(4.0)
-
-
-# Search
-
-
-def task(
-    sizes: list[list[float]], *, brokers: int | None = None, budget: float = 1.0, target: float = 1.05, **more: object
-) -> Task:
-    """Brokers of one size and one resource, with bundles of these sizes."""
-    need = np.array([[size] for each in sizes for size in each])
-    assigned = np.repeat(np.arange(len(sizes)), [len(each) for each in sizes]).astype(np.int32)
-    return task_of(need, assigned, np.ones((brokers or len(sizes), 1)), budget, target, **more)
-
-
-def task_of(
-    need: FloatArray, assigned: np.ndarray, having: FloatArray, budget: float, target: float, **more: object
-) -> Task:
-    brokers, per_need = len(having), 1 / having
-    amount = np.stack([np.bincount(assigned, each, brokers) for each in need.T], axis=1).astype(np.float64)
-    level = level_of(amount.sum(axis=0), per_need)
-    loads = Loads(
-        tuple(range(need.shape[1])), np.zeros((need.shape[1], METRICS)), need, per_need, amount * per_need, level
-    )
-    everyone = np.ones(brokers, dtype=bool)
-    given = Task(
-        loads=loads,
-        assigned=assigned,
-        movable=np.ones(len(need), dtype=bool),
-        givers=everyone,
-        takers=everyone,
-        share=need.sum(axis=1) / max(need.sum(), 1e-300),
-        target=target,
-        budget=budget,
-        may_own=lambda _: everyone,
-        may_move=lambda _: True,
-        made=lambda _: None,
-    )
-    return replace(given, **more)  # type: ignore[arg-type]
-
-
-def after(given: Task, found: Found) -> FloatArray:
-    """(M,) heat, added up again from where all bundles are."""
-    at = given.assigned.copy()
-    for move in found.moves:
-        assert at[move.bundle] == move.source
-        at[move.bundle] = move.destination
-    loads = given.loads
-    amount = np.stack([np.bincount(at, need, len(loads.per_need)) for need in loads.need.T], axis=1)
-    return np.asarray((amount * loads.per_need / loads.level).max(axis=1))
-
-
-def test_the_hottest_broker_gives_what_is_too_much_to_the_coldest() -> None:
-    given = task([[4.0, 2.0, 2.0, 1.0], [3.0, 2.0], [4.0]])
-    found = find_moves(given)
-    assert found.heat == pytest.approx([1.0, 1.0, 1.0])
-    assert after(given, found) == pytest.approx(found.heat)
-
-
-def test_what_lies_evenly_enough_stays() -> None:
-    found = find_moves(task([[5.0, 5.0], [5.0, 4.6]]))
-    assert (found.moves, found.before, found.after, found.share) == ([], 0.0, 0.0, 0.0)
-
-
-def test_bundles_are_exchanged_where_no_move_helps() -> None:
-    found = find_moves(task([[7.0, 7.0], [2.0, 2.0, 2.0]]))
-    assert sorted((move.source, move.destination) for move in found.moves) == [(0, 1), (1, 0)]
-    assert found.heat == pytest.approx([0.9, 1.1])
-
-
-def test_what_moved_and_need_not_have_stays_after_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = task([[], [4.0, 1.0], [4.0, 5.0, 1.0, 5.0]])
-    found = find_moves(given)
-    assert after(given, found) == pytest.approx(found.heat)
-    monkeypatch.setattr("loadmanager.core.level.search._Search._trim", lambda _: None)
-    untrimmed = find_moves(given)
-    assert found.share < untrimmed.share
-    assert found.after == untrimmed.after
-
-
-def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    uneven = task([[7.0] * 10, [2.0] * 10])
-    asked: list[int] = []
-
-    def refuse(moves: tuple[Move, ...]) -> bool:
-        asked.append(len(moves))
-        return False
-
-    assert find_moves(replace(uneven, may_move=refuse)).moves == []
-    assert asked.count(2) == 64
-    monkeypatch.setattr("loadmanager.core.level.search.MOST_STEPS", 1)
-    assert len(find_moves(uneven).moves) == 1
-
-
-def test_what_would_move_much_for_little_is_left() -> None:
-    assert find_moves(task([[6.0, 6.0], [4.0, 4.0]])).moves == []
-
-
-def test_room_is_made_for_a_large_bundle_where_it_belongs() -> None:
-    """It fits the large broker alone, which is full of small ones."""
-    need = np.array([[4.0], *([[1.0]] * 8), [0.5], [0.5]])
-    assigned = np.array([0, *([1] * 8), 2, 3], dtype=np.int32)
-    given = task_of(need, assigned, np.array([[2.0], [6.0], [2.0], [2.0]]), 1.0, 1.03)
-    found = find_moves(given)
-    assert Move(0, 0, 1) in found.moves
-    assert found.heat.max() < 1.3 < given.loads.heat().max()
-    assert after(given, found) == pytest.approx(found.heat)
-
-
-def test_room_is_not_made_where_it_does_not_pay_or_may_not_be() -> None:
-    need = np.array([[4.0], *([[1.0]] * 8)])
-    assigned = np.array([0, *([1] * 8)], dtype=np.int32)
-    crowded = task_of(need, assigned, np.array([[2.0], [6.0]]), 1.0, 1.03)
-    assert crowded.loads.heat()[0] > 1.03
-    found = find_moves(crowded)
-    assert after(crowded, found) == pytest.approx(found.heat)
-    assert find_moves(replace(crowded, may_move=lambda _: False)).moves == []
-
-
-def test_the_budget_holds_but_for_one_bundle_that_is_heavier() -> None:
-    given = task([[2.0] * 6, [], []], budget=0.2)
-    found = find_moves(given)
-    assert (len(found.moves), found.spent) == (1, True)
-    assert len(find_moves(task([[5.0, 5.0, 5.0], []], budget=0.1)).moves) == 1
-    assert find_moves(task([[5.0, 5.0, 5.0], []], budget=0.0)).moves == []
-
-
-def test_a_broker_that_may_own_none_of_them_gets_none() -> None:
-    only_last = np.array([True, False, True])
-    found = find_moves(task([[2.0] * 6, [], []], may_own=lambda _: only_last))
-    assert {move.destination for move in found.moves} == {2}
-
-
-def test_of_many_bundles_those_of_all_sizes_are_weighed_for_an_exchange() -> None:
-    found = find_moves(task([[6.0] * 60, [4.0] * 60, [4.0] * 60], budget=1.0))
-    assert found.heat.max() < 1.06
-
-
-def test_givers_and_takers_are_those_who_may() -> None:
-    given = task([[2.0] * 6, [], [1.0] * 3], takers=np.array([True, True, False]))
-    assert {move.destination for move in find_moves(given).moves} == {1}
-    assert find_moves(replace(given, givers=np.zeros(3, dtype=bool))).moves == []
-    assert find_moves(replace(given, movable=np.zeros(9, dtype=bool))).moves == []
-
-
-@st.composite
-def tasks(draw: st.DrawFn) -> Task:
-    brokers, resources = draw(st.integers(1, 6)), draw(st.integers(1, 3))
-    bundles = draw(st.integers(0, 30))
-    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
-    need = rng.lognormal(0, draw(st.sampled_from([0.1, 1.0, 2.0])), (bundles, resources))
-    assigned = rng.integers(0, max(1, brokers - draw(st.integers(0, 2))), bundles).astype(np.int32)
-    having = rng.choice(np.array([1.0, 2.0, 4.0]), (brokers, resources))
-    owners, refused = rng.random((bundles, brokers)) < 0.8, rng.random((bundles, brokers)) < 0.1
-    given = task_of(need, assigned, having, draw(st.sampled_from([0.0, 0.1, 1.0])), draw(st.sampled_from([1.0, 1.1])))
-    return replace(
-        given,
-        movable=rng.random(bundles) < 0.9,
-        givers=rng.random(brokers) < 0.8,
-        takers=rng.random(brokers) < 0.8,
-        may_own=lambda row: owners[row],
-        may_move=lambda moves: not any(refused[move.bundle, move.destination] for move in moves),
-    )
-
-
-@hypothesis_settings(max_examples=300, deadline=None)
-@given(given=tasks())
-def test_the_score_is_never_worse_and_no_limit_is_broken(given: Task) -> None:
-    found = find_moves(given)
-    part = part_of(given.loads.per_need)
-    assert found.after <= found.before + 1e-9
-    assert found.before == pytest.approx(score(given.loads.usage / given.loads.level, part, given.target))
-    assert after(given, found) == pytest.approx(found.heat, abs=1e-9)
-    assert len({move.bundle for move in found.moves}) == len(found.moves)
-    assert found.share == pytest.approx(sum(given.share[move.bundle] for move in found.moves), abs=1e-9)
-    assert found.share <= given.budget + 1e-9 or len(found.moves) == 1
-    for move in found.moves:
-        assert move.source != move.destination
-        assert given.movable[move.bundle]
-        assert given.may_own(move.bundle)[move.destination]
-        assert given.may_move((move,))
-    again = find_moves(given)
-    assert (again.moves, again.after) == (found.moves, found.after)
-
-
-# Calm
-
-BANDS = Bands.of(SETTINGS)
-
-
-def look(memory: Memory, now_s: float, *, hot: bool = False, incarnation: int = 1, off: float = 0.0) -> Memory:
-    registrations = [broker("a", incarnation)]
-    return memory.after_look(registrations, np.array([hot]), np.array([off]), BANDS.calm_s, now_s)
-
-
-def test_a_broker_waits_the_longer_the_less_it_is_too_hot() -> None:
-    assert BANDS.wait_s(BANDS.trigger) == BANDS.calm_s == 300.0
-    assert BANDS.wait_s(1.2) == pytest.approx(150.0)
-    assert BANDS.wait_s(MUCH) == 0.0
-
-
-def test_little_headroom_is_urgent_only_where_others_have_less_load() -> None:
-    heat, used = np.array([1.04, 1.0, 1.2, MUCH]), np.array([0.9, 0.9, 0.5, 0.5])
-    assert BANDS.is_urgent(heat, used).tolist() == [True, False, False, True]
-    assert BANDS.is_hot(heat, used).tolist() == [True, False, True, True]
-
-
-def test_it_is_remembered_since_when_a_broker_is_hot() -> None:
-    first = look(Memory.of({}), NOW_S, hot=True)
-    second = look(first, NOW_S + 60, hot=True)
-    assert second.hot_for_s([broker("a")], NOW_S + 60).tolist() == [60.0]
-    assert np.isnan(look(second, NOW_S + 120).hot_for_s([broker("a")], NOW_S + 120)).all()
-    assert Memory.of(json.loads(json.dumps(second.as_state()))) == second
-
-
-def test_a_broker_that_comes_back_rests_and_a_new_one_does_not() -> None:
-    a = [broker("a")]
-    first = look(Memory.of({}), NOW_S)
-    assert not first.resting(a, NOW_S).any()
-    back = look(first, NOW_S + 60, incarnation=2)
-    assert back.resting(a, NOW_S + 60).all()
-    assert not look(back, NOW_S + 360, incarnation=2).resting(a, NOW_S + 360).any()
-    assert not look(first, NOW_S + 3600, incarnation=2).resting(a, NOW_S + 3600).any(), "it was forgotten"
-
-
-def test_what_was_moved_within_the_hour_counts_against_the_budget() -> None:
-    memory = look(Memory.of({}), NOW_S)
-    assert (memory.budget(in_need=False), memory.budget(in_need=True)) == (0.1, 0.5)
-    spent = memory.with_moved(0.45, NOW_S).with_moved(0.0, NOW_S)
-    assert spent.budget(in_need=False) == pytest.approx(0.05)
-    assert spent.with_moved(0.2, NOW_S).budget(in_need=False) == 0.0
-    assert look(spent, NOW_S + 3600).budget(in_need=False) == 0.1
-
-
-def test_the_noise_of_a_broker_is_learned_slowly_and_not_from_silence() -> None:
-    memory = Memory.of({})
-    for minute in range(300):
-        memory = look(memory, NOW_S + 60 * minute, off=0.3)
-    (noise,) = noise_of(memory.as_state(), [broker("a").broker])
-    assert noise == pytest.approx(0.3, abs=0.01)
-    assert look(memory, NOW_S + 18_000, off=np.nan).brokers["a:8080"].noise == noise
-    assert look(Memory.of({}), NOW_S, off=9.0).brokers["a:8080"].noise < 0.05
-    assert noise_of({}, ["a:8080"]) == (0.0,)
 
 
 # Shedding

@@ -90,7 +90,7 @@ async def test_an_explanation_names_the_run_until_the_bundle_has_been_reported()
         assert (await load_explained(leader, bundle))["takenFrom"] is None
 
 
-async def test_a_dump_carries_it_without_profiles_and_expects_the_same() -> None:
+async def test_a_dump_carries_it_what_decides_and_expects_the_same() -> None:
     async with a_leader() as (cluster, leader):
         await cluster.a_broker("b1:8080")
         bundle, *_ = await cluster.a_namespace()
@@ -99,6 +99,11 @@ async def test_a_dump_carries_it_without_profiles_and_expects_the_same() -> None
         assert (await leader.lookup(topics_by_bundle(leader, "t/ns", 4)[bundle])).status == 200
         line = (await collect_cluster(cluster.store, 0, settings())).finish()
         assert line["learned"] == HEAVY
+        proved = {**HEAVY, "namespaces": {"t/ns": {**profiled, "proved": True}}}
+        assert (await leader.put(LEARNED, json=proved)).status == 204
+        carried = (await collect_cluster(cluster.store, 0, settings())).finish()
+        assert carried["learned"] == proved
+        assert list(snapshot_of(carried, 0.0, "line 1").learned.profiles) == ["t/ns"]
         live, read = leader.node.view.model.snapshot(0.0, 0.0), snapshot_of(line, 0.0, "line 1")
         row = read.bundles.find_row(bundle)
         assert row is not None
