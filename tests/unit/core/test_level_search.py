@@ -286,6 +286,17 @@ def test_bundles_that_nobody_takes_stay_and_it_is_not_tried_for_ever() -> None:
     assert len(moved(draft)) <= 1
 
 
+def test_a_target_that_is_out_of_reach_for_many_brokers_is_higher_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = many(220, 8_000, target=0.8)
+    assert move_together(given).target == pytest.approx(0.87), "however much higher, the level is above it"
+    assert move_together(replace(given, givers=np.arange(220) < 5)).target == 0.8
+    monkeypatch.setattr("loadmanager.core.level.batch._FEW", 0)
+    monkeypatch.setattr("loadmanager.core.level.batch._FEW_OF_ALL", 0.0)
+    draft = move_together(replace(given, target=1.005))
+    assert 1.005 < draft.target < 1.075
+    assert draft.hottest().max() <= draft.target + 1e-9
+
+
 def test_what_is_left_over_is_gone_over_again_but_not_for_a_worse_score() -> None:
     crowded = task([[6.0, 6.0], [4.0, 4.0]])
     assert len(find_moves(crowded).moves) == 2
