@@ -305,8 +305,9 @@ def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
         return drain_of(snapshot, broker)
     if broker in snapshot.doubts.quarantined:
         return snapshot.doubts.quarantined[broker]
-    if not controls.may_be_shed(bundles.names[bundle]):
-        return restraint_of(bundles.names[bundle], controls)
+    name = bundles.names[bundle]
+    if name in snapshot.doubts.poison or not controls.may_be_shed(name):
+        return restraint_of(name, snapshot)
     step, verdict = try_transfer(restrained, bundle, settings, situation.state, situation.rng)
     if step is None:
         return verdict

@@ -45,8 +45,8 @@ MUCH = 1.30
 """A broker as hot as this is relieved at once."""
 COLD = 0.70
 """A broker is cold below this heat."""
-REST_S = 7200.0
-"""How long a bundle rests."""
+REST_S = 4 * 3600.0 + 600.0
+"""How long a bundle rests: until it cannot be back within four hours, whenever its moves end."""
 MOST_RESTING = 5_000
 """So many are remembered, those that were moved last."""
 _TARGET_PART = 0.3
