@@ -12,7 +12,7 @@ from support.builders import MIB, broker, bundle, report, snapshot, throughput
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.certificate.certificate import Certified, certify
+from loadmanager.core.certificate.certificate import Certified, certify, sums_of
 from loadmanager.core.certificate.floor import highest_of, noise_floor
 from loadmanager.core.certificate.instance import Instance
 from loadmanager.core.certificate.rounds import DecidedRound
@@ -217,6 +217,16 @@ def test_no_plan_of_any_cluster_is_better_than_its_bounds(some: SomeCluster, str
     assert figures.least_load <= figures.load_moved
     assert figures.least_bundles <= figures.bundles_moved <= len(plan.steps)
     assert all(np.isfinite(value) and value >= 0 for value in astuple(figures))
+
+
+def test_the_figures_of_several_rounds_are_put_together() -> None:
+    done, idle = certified(uneven(), move(0, "a", "b")).figures, replace(certified(uneven()).figures, bound_in_budget=0)
+    sums = sums_of([done, idle])
+    assert sums["rounds"] == 2
+    assert sums["gapMean"] == pytest.approx(2.5)
+    assert sums["gapInBudgetMean"] == pytest.approx(1.0, rel=1e-5)
+    assert (sums["loadMoved"], sums["leastLoad"]) == pytest.approx((1 / 3, 1 / 3))
+    assert sums_of([idle])["gapInBudgetMean"] == 1.0
 
 
 # Noise
