@@ -63,6 +63,7 @@ class ReportRules:
     """How loads are averaged, and how many bundles of which namespaces are listed.
 
     `history` is the weight of the past. `with_policies`: bundles of namespaces with policies are listed too.
+    `averages_by_time`: bundles' averages are those over time.
     """
 
     weights: ResourceWeights = _DEFAULTS.resource_weights
@@ -71,6 +72,7 @@ class ReportRules:
     most_bundles: int = _DEFAULTS.max_number_of_bundles_in_bundle_load_report
     excluded_namespaces: frozenset[str] = _DEFAULTS.shedding_excluded_namespaces
     with_policies: bool = _DEFAULTS.shedding_bundles_with_policies_enabled
+    averages_by_time: bool = _DEFAULTS.averages_by_time_enabled
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> ReportRules:
@@ -81,6 +83,7 @@ class ReportRules:
             settings.max_number_of_bundles_in_bundle_load_report,
             settings.shedding_excluded_namespaces,
             settings.shedding_bundles_with_policies_enabled,
+            settings.averages_by_time_enabled,
         )
 
     def usage(self, percent: Float32Array) -> FloatArray:

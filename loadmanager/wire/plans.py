@@ -7,10 +7,12 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from loadmanager.core.certificate.certificate import Certified
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.certificate.saying import binding_of, verdict_of
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.plans import KeptPlan, Step
 from loadmanager.core.plan import Verdict
+from loadmanager.core.reserve import Loss
 from loadmanager.wire.controls import Broker, Bundle
 from loadmanager.wire.validation import WireModel
 
@@ -157,6 +159,51 @@ class PlanCertificate(WireModel):
         )
 
 
+class LossAnswer(WireModel):
+    """If this broker or failure domain were lost: the usage of the most used of the others, which is not below
+    `bound_percent` and comes to `placed_percent` when the bundles are shared out; and how many nobody could own.
+    """
+
+    lost: str
+    bound_percent: float
+    placed_percent: float
+    stranded: int
+    is_borne: bool
+
+    @classmethod
+    def of(cls, loss: Loss | None) -> LossAnswer | None:
+        if loss is None:
+            return None
+        return cls(
+            lost=loss.lost,
+            bound_percent=100 * loss.bound,
+            placed_percent=100 * loss.placed,
+            stranded=loss.stranded,
+            is_borne=loss.is_borne,
+        )
+
+
+class BalanceAnswer(WireModel):
+    """How even the load lies now, and what the last round of shedding of this term came to, if there was one; the worst
+    losses of a broker and of a failure domain, if others would be left.
+    """
+
+    now: PlanCertificate
+    last_round: PlanCertificate | None
+    worst_broker_loss: LossAnswer | None
+    worst_domain_loss: LossAnswer | None
+
+    @classmethod
+    def of(cls, now: DecidedRound, last: DecidedRound | None) -> BalanceAnswer:
+        reserve = now.reserve()
+        return cls(
+            now=PlanCertificate.of(now.certified()),
+            last_round=None if last is None else PlanCertificate.of(last.certified()),
+            worst_broker_loss=LossAnswer.of(reserve.broker),
+            worst_domain_loss=LossAnswer.of(reserve.domain),
+        )
+
+
 class PlanAnswer(WireModel):
     """A plan as it is kept. `state` is computed, executing, executed or stopped; `at` milliseconds since 1970."""
 
@@ -242,3 +289,28 @@ class ChurnAnswer(WireModel):
     shedding_stopped: bool
     shedding_stopped_seconds_left: int
     frozen_bundles: list[FrozenBundle]
+
+
+class OwnerDeath(WireModel):
+    """The end of a broker's registration, in epoch milliseconds, and for how long it had the bundle."""
+
+    broker: str
+    incarnation: int
+    at: int
+    held_seconds: float
+
+
+class PoisonBundle(WireModel):
+    """A bundle that is given to nobody for the deaths of its last owners."""
+
+    bundle: str
+    deaths: list[OwnerDeath]
+    sentence: str
+    remedy: str
+
+
+class PoisonAnswer(WireModel):
+    """Bundles that brokers seem to die of, and how many are suspected."""
+
+    bundles: list[PoisonBundle]
+    suspects: int

@@ -6,7 +6,7 @@ found once; the figures follow from columns, plan and proof alone, so whoever ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,7 +86,6 @@ class Certified:
 def certify(
     snapshot: Snapshot,
     settings: PlannerSettings,
-    state: Mapping[str, Any],
     steps: Sequence[Assign | Unload],
     emptied: Collection[str] = (),
 ) -> Certified:
