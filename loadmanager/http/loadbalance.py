@@ -11,6 +11,7 @@ from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response
 from loadmanager.leader.port import DecisionPort, DeskPort, LeadershipPort, PicturePort
 from loadmanager.wire.http import ClusterAnswer, DecisionsAnswer, OwnershipAnswer
+from loadmanager.wire.plans import BalanceAnswer
 
 _DEFAULT_LIMIT = 100
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
@@ -57,6 +58,13 @@ class LoadBalanceHandlers:
             ),
             Operation(
                 "GET",
+                "/loadbalance/v1/balance",
+                "how even the load lies beside what no assignment can beat, and whether a loss could be borne",
+                self.balance,
+                response_model=BalanceAnswer,
+            ),
+            Operation(
+                "GET",
                 "/loadbalance/v1/cluster",
                 "who leads, and each broker's usage, load and number of bundles",
                 self.cluster,
@@ -89,6 +97,14 @@ class LoadBalanceHandlers:
             return json_response({"epoch": term.epoch, "decisions": recent})
 
         return await self._forwarder.on_leader(request, act)
+
+    async def balance(self, request: web.Request) -> web.Response:
+        """How even the load lies, beside what no assignment can beat."""
+
+        async def act() -> web.Response:
+            return json_response(BalanceAnswer.of(*await self._desk.standing()).model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act)
 
     async def cluster(self, request: web.Request) -> web.Response:
         """The cluster in one answer: who leads, and each broker's usage, load and number of bundles."""

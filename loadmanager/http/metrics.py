@@ -15,6 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
 
+from loadmanager.core.certificate.rounds import DecidedRound
+from loadmanager.core.certificate.saying import binding_of
 from loadmanager.leader.port import Scrape
 
 _USAGE = (
@@ -69,9 +71,7 @@ class NodeCollector(Collector):
             counter.add_metric([self._cluster, *labels.values()], value)
             yield counter
         for name, text, labels, value in self._scrape.gauges:
-            gauge = GaugeMetricFamily(name, text, labels=["cluster", *labels])
-            gauge.add_metric([self._cluster, *labels.values()], value)
-            yield gauge
+            yield self._gauge(name, text, labels, value)
         decisions = CounterMetricFamily(
             "loadmanager_decisions", "Decisions and non-decisions.", labels=["cluster", "kind", "reason", "acted"]
         )
@@ -81,6 +81,8 @@ class NodeCollector(Collector):
         yield from self._reshaping()
         yield self._drains()
         yield from self._strategy()
+        if self._scrape.last_round is not None:
+            yield from self._certified(self._scrape.last_round)
 
     def _reshaping(self) -> Iterator[Metric]:
         """Splits under Pulsar's names of results and reasons, and merges under ours."""
@@ -106,6 +108,36 @@ class NodeCollector(Collector):
         for broker, bundles in self._scrape.drains.items():
             left.add_metric([self._cluster, broker], bundles)
         return left
+
+    def _certified(self, last: DecidedRound) -> Iterator[Metric]:
+        """What the last round comes to beside what no plan can beat; and what the worst losses would."""
+        certified, reserve = last.certified(), last.reserve()
+        figures = certified.figures
+        for name, text, value in (
+            ("heat_before", "Usage of the hottest broker over the level, before the last round.", figures.heat_before),
+            ("heat_after", "The same once its moves are made.", figures.heat_after),
+            ("bound", "Heat that no assignment is below.", figures.bound),
+            ("bound_in_budget", "Heat that no plan is below that moves no more.", figures.bound_in_budget),
+            ("noise_floor", "Heat that noise makes of a perfect assignment, in the mean.", figures.noise_floor),
+            ("gap", "Heat after the last round by the bound.", figures.gap),
+            ("load_moved_ratio", "Part of all load that it moves.", figures.load_moved),
+            ("least_load_ratio", "Part of all load that has to move for its heat.", figures.least_load),
+        ):
+            yield self._gauge(f"loadmanager_plan_{name}", text, {}, value)
+        yield self._gauge(
+            "loadmanager_plan_bound_info", "1 for the bound that binds.", {"by": binding_of(certified)}, 1.0
+        )
+        for what, loss in (("broker", reserve.broker), ("domain", reserve.domain)):
+            if loss is not None:
+                text = f"Usage of the most used broker if the worst {what} were lost, as a fraction."
+                yield self._gauge(f"loadmanager_usage_after_loss_of_{what}", text, {"lost": loss.lost}, loss.placed)
+                text = f"Bundles that nobody could own if the worst {what} were lost."
+                yield self._gauge(f"loadmanager_stranded_by_loss_of_{what}", text, {"lost": loss.lost}, loss.stranded)
+
+    def _gauge(self, name: str, text: str, labels: dict[str, str], value: float) -> Metric:
+        gauge = GaugeMetricFamily(name, text, labels=["cluster", *labels])
+        gauge.add_metric([self._cluster, *labels.values()], value)
+        return gauge
 
     def _strategy(self) -> Iterator[Metric]:
         """TransferShedder's figures under Pulsar's names: `avg` and `std`, and counters named `Result/Reason`."""

@@ -10,6 +10,7 @@
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
 | `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
 | `DeskPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
+| `PoisonPort` | bundles that brokers die of | `deciding.poison` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 
@@ -25,10 +26,13 @@ from typing import Any, Protocol
 
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.controls import Controls
 from loadmanager.core.leadership import Sighting, Term
+from loadmanager.core.leading.poison import Memory
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName, TopicName
 from loadmanager.core.ownership import NamespaceState, Ownership, Registration
+from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.wire.broker_data import LocalBrokerData
@@ -48,6 +52,7 @@ class Scrape:
 
     `decisions` by kind, reason and whether something was done; `splits` by result and reason; `drains`: the bundles
     that a draining broker still owns; `strategy`: the figures of the shedding strategy under its own names.
+    `last_round` is that of a node that leads; its figures take their time.
     """
 
     snapshot: Snapshot
@@ -58,6 +63,7 @@ class Scrape:
     splits: Mapping[tuple[str, str], int]
     merges: Mapping[str, int]
     drains: Mapping[BrokerId, int]
+    last_round: DecidedRound | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,12 +252,29 @@ class BreakerPort(Protocol):
         """Set the breaker back, of one bundle or of everything."""
 
 
+class PoisonPort(Protocol):
+    """`verdicts`: why each bundle that is poison is given to nobody."""
+
+    @property
+    def memory(self) -> Memory: ...
+
+    def verdicts(self) -> Mapping[str, Verdict]: ...
+
+    def lift(self, bundle: str | None) -> None:
+        """Have this bundle, or all, given to brokers again."""
+
+
 class DeskPort(Protocol):
     @property
     def churn(self) -> BreakerPort: ...
+    @property
+    def poison(self) -> PoisonPort: ...
 
     def snapshot(self) -> Snapshot:
         """The cluster now, as decisions see it."""
+
+    async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
+        """How it stands now, and what the last round came to; raises `TooManyPreviewsError`."""
 
 
 class DecisionPort(Protocol):

@@ -97,6 +97,7 @@ def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Ite
         splits={},
         merges={},
         drains=node.drains.bundles_left(),
+        last_round=node.desk.last_round if node.is_leading else None,
     )
 
 
@@ -179,6 +180,12 @@ def _gauges(node: Counting) -> list[Sample]:
             "Brokers far off their peers by their own figures, to which nothing is moved.",
             none,
             len(node.desk.snapshot().doubts.sick),
+        ),
+        (
+            "loadmanager_poison_bundles",
+            "Bundles that are given to nobody because their last owners died soon after they got them.",
+            none,
+            len(node.desk.poison.memory.poison),
         ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),

@@ -6,11 +6,12 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from loadmanager.core.certificate.certificate import Certified
-from loadmanager.core.certificate.saying import binding_of, verdict_of
+from loadmanager.core.certificate.rounds import DecidedRound
+from loadmanager.core.certificate.saying import Summary
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.plans import KeptPlan, Step
 from loadmanager.core.plan import Verdict
+from loadmanager.core.reserve import Loss
 from loadmanager.wire.controls import Broker, Bundle
 from loadmanager.wire.validation import WireModel
 
@@ -137,14 +138,14 @@ class PlanCertificate(WireModel):
     sentence: str
 
     @classmethod
-    def of(cls, certified: Certified) -> PlanCertificate:
-        figures = certified.figures
+    def of(cls, certificate: Summary) -> PlanCertificate:
+        figures = certificate.figures
         return cls(
             level=figures.level,
             heat_before=figures.heat_before,
             heat_after=figures.heat_after,
             bound=figures.bound,
-            bound_by=binding_of(certified),
+            bound_by=certificate.bound_by,
             bound_in_budget=figures.bound_in_budget,
             noise_floor=figures.noise_floor,
             gap=figures.gap,
@@ -153,7 +154,52 @@ class PlanCertificate(WireModel):
             load_gap=figures.load_gap,
             bundles_moved=figures.bundles_moved,
             least_bundles=figures.least_bundles,
-            sentence=verdict_of(certified).sentence(),
+            sentence=certificate.verdict.sentence(),
+        )
+
+
+class LossAnswer(WireModel):
+    """If this broker or failure domain were lost: the usage of the most used of the others, which is not below
+    `bound_percent` and comes to `placed_percent` when the bundles are shared out; and how many nobody could own.
+    """
+
+    lost: str
+    bound_percent: float
+    placed_percent: float
+    stranded: int
+    is_borne: bool
+
+    @classmethod
+    def of(cls, loss: Loss | None) -> LossAnswer | None:
+        if loss is None:
+            return None
+        return cls(
+            lost=loss.lost,
+            bound_percent=100 * loss.bound,
+            placed_percent=100 * loss.placed,
+            stranded=loss.stranded,
+            is_borne=loss.is_borne,
+        )
+
+
+class BalanceAnswer(WireModel):
+    """How even the load lies now, and what the last round of shedding of this term came to, if there was one; the worst
+    losses of a broker and of a failure domain, if others would be left.
+    """
+
+    now: PlanCertificate
+    last_round: PlanCertificate | None
+    worst_broker_loss: LossAnswer | None
+    worst_domain_loss: LossAnswer | None
+
+    @classmethod
+    def of(cls, now: DecidedRound, last: DecidedRound | None) -> BalanceAnswer:
+        reserve = now.reserve()
+        return cls(
+            now=PlanCertificate.of(Summary.of(now.certified())),
+            last_round=None if last is None else PlanCertificate.of(Summary.of(last.certified())),
+            worst_broker_loss=LossAnswer.of(reserve.broker),
+            worst_domain_loss=LossAnswer.of(reserve.domain),
         )
 
 
@@ -181,7 +227,7 @@ class PlanAnswer(WireModel):
             steps=[PlanStep.of(step) for step in plan.steps],
             verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
             effect=PlanEffect.of(plan.effect),
-            certificate=None if plan.certified is None else PlanCertificate.of(plan.certified),
+            certificate=None if plan.certificate is None else PlanCertificate.of(plan.certificate),
         )
 
 
@@ -242,3 +288,28 @@ class ChurnAnswer(WireModel):
     shedding_stopped: bool
     shedding_stopped_seconds_left: int
     frozen_bundles: list[FrozenBundle]
+
+
+class OwnerDeath(WireModel):
+    """The end of a broker's registration, in epoch milliseconds, and for how long it had the bundle."""
+
+    broker: str
+    incarnation: int
+    at: int
+    held_seconds: float
+
+
+class PoisonBundle(WireModel):
+    """A bundle that is given to nobody for the deaths of its last owners."""
+
+    bundle: str
+    deaths: list[OwnerDeath]
+    sentence: str
+    remedy: str
+
+
+class PoisonAnswer(WireModel):
+    """Bundles that brokers seem to die of, and how many are suspected."""
+
+    bundles: list[PoisonBundle]
+    suspects: int

@@ -180,6 +180,12 @@ def controls() -> AdminRequest:
     return get(f"{_BASE}/controls")
 
 
+@command(BALANCER, "balance")
+def balance() -> AdminRequest:
+    """Show how even the load lies beside what no assignment can beat, and whether a loss could be borne."""
+    return get(f"{_BASE}/balance")
+
+
 @command(BALANCER, "churn")
 def churn() -> AdminRequest:
     """Show what shedding has moved of late, and what the breaker has stopped."""
@@ -192,6 +198,20 @@ def lift_breaker(
 ) -> AdminRequest:
     """Let shedding go on that the breaker has stopped."""
     return delete(f"{_BASE}/churn/breaker", bundle=bundle)
+
+
+@command(BALANCER, "poison")
+def poison() -> AdminRequest:
+    """Show the bundles that are given to nobody because their last owners died soon after they got them."""
+    return get(f"{_BASE}/poison")
+
+
+@command(BALANCER, "lift-poison")
+def lift_poison(
+    bundle: Annotated[str | None, typer.Option("--bundle", help="Only this bundle; else all of them.")] = None,
+) -> AdminRequest:
+    """Have such bundles given to brokers again."""
+    return delete(f"{_BASE}/poison", bundle=bundle)
 
 
 def decisions(

@@ -122,4 +122,4 @@ def _sum_of_least(need: FloatArray, prices: FloatArray) -> float:
     """The sum over needs (n, R) of what each costs at the least of these prices (t, R)."""
     at_once = max(1, _PRODUCTS // len(prices))
     chunks = (need[first : first + at_once] for first in range(0, len(need), at_once))
-    return sum(float((chunk @ prices.T).min(axis=1).sum()) for chunk in chunks)
+    return sum(float((prices @ chunk.T).min(axis=0).sum()) for chunk in chunks)

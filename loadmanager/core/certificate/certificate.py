@@ -6,7 +6,7 @@ found once; the figures follow from columns, plan and proof alone, so whoever ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,20 @@ class Figures:
         return _ratio(self.load_moved, self.least_load)
 
 
+def sums_of(rounds: Sequence[Figures]) -> dict[str, float]:
+    """Of one plan after the other: the mean gaps, in all that is possible and within what each moved; what was moved in
+    all, and what had to be for the heat that each left.
+    """
+    in_budget = [each.heat_after / each.bound_in_budget for each in rounds if each.bound_in_budget > 0]
+    return {
+        "rounds": len(rounds),
+        "gapMean": float(np.mean([each.gap for each in rounds])),
+        "gapInBudgetMean": float(np.mean(in_budget or [1.0])),
+        "loadMoved": sum(each.load_moved for each in rounds),
+        "leastLoad": sum(each.least_load for each in rounds),
+    }
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Certified:
     """A plan with its proof: the columns, who owns each bundle `after` it, and the names of the rows.
@@ -86,7 +100,6 @@ class Certified:
 def certify(
     snapshot: Snapshot,
     settings: PlannerSettings,
-    state: Mapping[str, Any],
     steps: Sequence[Assign | Unload],
     emptied: Collection[str] = (),
 ) -> Certified:

@@ -55,7 +55,7 @@ def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
 
 
 def _single(figures: FloatArray) -> FloatArray:
-    return figures.astype(np.float32).astype(np.float64)
+    return figures.clip(0.0, float(np.finfo(np.float32).max)).astype(np.float32).astype(np.float64)
 
 
 def _rows_of(snapshot: Snapshot, brokers: Collection[str]) -> list[int]:

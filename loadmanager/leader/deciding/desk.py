@@ -16,6 +16,7 @@ import structlog
 
 from loadmanager.core import churn, planner, recency
 from loadmanager.core.certificate.certificate import Certified, certify
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.explain import Situation
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
@@ -25,6 +26,7 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.round import SPLIT_STRATEGY
 from loadmanager.core.state import merged
 from loadmanager.leader.deciding.churn import Churn
+from loadmanager.leader.deciding.poison import PoisonWatch
 from loadmanager.leader.deciding.working import Previews, Worker
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
@@ -67,9 +69,12 @@ class Desk:
         self.churn = Churn(
             view, live, journal, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
         )
+        self.poison = PoisonWatch(view, live, journal, self.recorder, self.churn.memory_changed)
         self._view = view
         self._live = live
         self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
+        self.last_round: DecidedRound | None = None
+        """The last round of shedding of this term."""
         self._snapshot: Snapshot | None = None
         self._small, self._round = asyncio.Lock(), asyncio.Lock()
         self._worker = Worker("small decisions")
@@ -107,7 +112,8 @@ class Desk:
             self.recorder.restored(self.state, self.split_state, self.churn.state)
 
     def begin_term(self) -> None:
-        """Draw from generators of this term's own."""
+        """Draw from generators of this term's own; no round has been decided in it."""
+        self.last_round = None
         self._rng, self._round_rng = self._rng.spawn(2)
 
     async def checkpoint(self, model: RecordedModel) -> None:
@@ -136,6 +142,7 @@ class Desk:
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
                 self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
                 self.recorder.remembered({**self.state, **self.churn.state})
+            self.last_round = DecidedRound(snapshot, settings, done.plan.steps)
             return done.plan
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
@@ -157,7 +164,15 @@ class Desk:
     ) -> Certified:
         """How near these steps come, of a plan on that snapshot, to what no plan can beat."""
         async with self.previews.turn() as worker:
-            return await worker.run(certify, snapshot, self._live.planner, self.state, steps, emptied)
+            return await worker.run(certify, snapshot, self._live.planner, steps, emptied)
+
+    async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
+        """The cluster as it is now, as if a round had moved nothing, and the last round; their figures are there."""
+        async with self.previews.turn() as worker:
+            now, last = DecidedRound(self._new_snapshot(), self._live.planner, ()), self.last_round
+            for work_out in (now.certified, now.reserve, *(() if last is None else (last.certified,))):
+                await worker.run(work_out)
+            return now, last
 
     def look(self) -> Situation:
         """All that would be decided on now, to be explained: a copy, so that nothing done to it changes a decision."""
@@ -259,7 +274,8 @@ class Desk:
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
-        self._view.model.set_doubts(self._view.gate.doubts(time.time(), age_s, weights, patience_s))
+        doubts = self._view.gate.doubts(time.time(), age_s, weights, patience_s)
+        self._view.model.set_doubts(doubts.with_poison(self.poison.verdicts()))
         self._snapshot = None
         return self.snapshot()
 

@@ -106,3 +106,23 @@ async def test_the_cluster_is_shown_with_its_leader_and_the_load_of_each_broker(
     (row,) = shown["brokers"]
     assert (row["brokerId"], row["usagePercent"], row["topics"]) == ("b1:8080", [50.0, 0.0, 0.0, 0.0, 0.0], 1)
     assert (row["msgRateIn"], row["msgThroughputOut"]) == (100.0, 1024 * 1024)
+
+
+async def test_how_even_the_load_lies_is_shown_beside_what_no_assignment_can_beat(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    broker = cluster.brokers["b1:8080"]
+    await node.lookup(TOPIC)
+    await cluster.a_broker("b2:8080")
+    await broker.report(a_record("b1:8080", {node.bundle_of(TOPIC): load_of(8.0)}, agent_url=broker.url, cpu=50))
+    await eventually(lambda: bool(node.node.desk.snapshot().bundles.movable.any()))
+    shown = (await node.get("/loadbalance/v1/balance")).json()
+    assert shown["now"]["heatBefore"] == shown["now"]["heatAfter"] == pytest.approx(2.0)
+    assert shown["now"]["bound"] == pytest.approx(2.0)
+    assert shown["now"]["boundBy"] == "heaviest"
+    assert node.bundle_of(TOPIC) in shown["now"]["sentence"]
+    assert shown["lastRound"] is None
+    assert shown["worstBrokerLoss"]["isBorne"]
+    assert shown["worstDomainLoss"] is None
+    await node.node.shedding.cycle()
+    assert (await node.get("/loadbalance/v1/balance")).json()["lastRound"]["bundlesMoved"] == 0

@@ -11,7 +11,7 @@ import structlog
 from prometheus_client.parser import text_string_to_metric_families
 from support.delays import a_memory_cluster
 from support.nodes import Cluster, RunningNode, in_memory
-from support.registrations import a_record
+from support.registrations import a_record, load_of
 from support.waiting import eventually
 
 from loadmanager.core.names import TopicName
@@ -135,6 +135,31 @@ async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:
         assert samples["pulsar_lb_resource_usage_stats", "avg"] == pytest.approx(0.3, abs=1e-6)
         assert samples["pulsar_lb_resource_usage_stats", "std"] == pytest.approx(0.244949, abs=1e-5)
         assert samples["pulsar_lb_unload_broker_breakdown_total", "HitCount"] == 1
+
+
+async def test_a_leader_shows_what_its_last_round_came_to_and_what_no_plan_could_beat() -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader()
+        agent = await cluster.a_broker("b1:8080")
+        names = await cluster.a_namespace("t/ns")
+        await asyncio.gather(*(leader.node.assigner.request(name) for name in names))
+        await cluster.a_broker("b2:8080")
+        await agent.report(a_record("b1:8080", {names[0]: load_of(8.0)}, agent_url=agent.url, cpu=80))
+        await eventually(lambda: bool(leader.node.desk.snapshot().bundles.movable.any()))
+        assert "loadmanager_plan_" not in (await leader.get("/metrics")).body.decode()
+        await leader.node.shedding.cycle()
+        text = (await leader.get("/metrics")).body.decode()
+        samples = {
+            sample.name: (sample.value, sample.labels)
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+        }
+        heat, bound = samples["loadmanager_plan_heat_after"][0], samples["loadmanager_plan_bound"][0]
+        assert heat >= bound > 0
+        assert samples["loadmanager_plan_gap"][0] == pytest.approx(heat / bound)
+        assert samples["loadmanager_plan_bound_info"][1]["by"] in ("volume", "heaviest", "pigeonhole", "prices")
+        assert samples["loadmanager_usage_after_loss_of_broker"][1]["lost"] in ("b1:8080", "b2:8080")
+        assert "loadmanager_usage_after_loss_of_domain" not in samples
 
 
 async def test_a_metric_counts_rejected_records_and_another_the_faults_that_last(

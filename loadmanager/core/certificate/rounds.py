@@ -1,0 +1,36 @@
+"""What a round has come to, worked out for whoever asks first: decisions do not wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from loadmanager.core.certificate.certificate import Certified, certify
+from loadmanager.core.plan import Assign, Unload
+from loadmanager.core.reserve import Reserve, reserve_of
+from loadmanager.core.restraint import restrain
+from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecidedRound:
+    """A round of shedding: what it was decided on, and its steps. Two threads that ask at once may both work it out."""
+
+    snapshot: Snapshot
+    settings: PlannerSettings
+    steps: Sequence[Assign | Unload]
+    _certified: list[Certified] = field(default_factory=list)
+    _reserve: list[Reserve] = field(default_factory=list)
+
+    def certified(self) -> Certified:
+        """How near its steps come to what no plan can beat, of the brokers that shedding looks at."""
+        if not self._certified:
+            self._certified.append(certify(restrain(self.snapshot), self.settings, self.steps))
+        return self._certified[0]
+
+    def reserve(self) -> Reserve:
+        """Whether the others could carry what a broker had before it, or a failure domain."""
+        if not self._reserve:
+            self._reserve.append(reserve_of(restrain(self.snapshot), self.settings))
+        return self._reserve[0]
