@@ -48,6 +48,7 @@ from loadmanager.sim.events import (
     BrokerStops,
     Event,
     HotSpot,
+    LeaderElected,
     NewNamespace,
     OperatorControls,
 )
@@ -126,7 +127,7 @@ class World:
         self._first_reports: list[FirstReport] = []
         self._reports = 0
         self._rounds = 0
-        self._step_s = 0.0
+        self._step_s = self._next_round_s = 0.0
         self._has_run = False
         self._on_round: Callable[[DecidedRound], None] = lambda _: None
         self._scene.model.set_learned(learned)
@@ -149,7 +150,7 @@ class World:
         scene, agenda = self._scene, self._scene.agenda
         for event in self._events:
             agenda.put(event.at_s, partial(self._happen, event))
-        agenda.put(self._rules.get_first_round_s(), self._shed)
+        self._put_round(self._rules.get_first_round_s())
         agenda.put(self._rules.split_interval_s, self._splitter.round)
         steps = int(np.ceil(duration_s / step_s))
         for number in range(steps):
@@ -230,9 +231,16 @@ class World:
         if judged.counts:
             self._scene.model.apply_report(registration, judged.report)
 
-    def _shed(self) -> None:
+    def _put_round(self, at_s: float) -> None:
+        """The next round of shedding is then, and not when it would have been."""
+        self._next_round_s = at_s
+        self._scene.agenda.put(at_s, partial(self._shed, at_s))
+
+    def _shed(self, at_s: float) -> None:
         """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
-        self._scene.agenda.after(self._rules.shedding_interval_s, self._shed)
+        if at_s != self._next_round_s:
+            return
+        self._put_round(at_s + self._rules.shedding_interval_s)
         self._executor.call_off_round()
         plan, decided = self._leader.shed()
         self._on_round(decided)
@@ -257,13 +265,22 @@ class World:
                 scene.fleet.set_speed(broker, factor)
             case BadReports() | BrokerFallsSick():
                 scene.fleet.afflict(event)
+            case NewNamespace() | HotSpot() | LeaderElected() | OperatorControls():
+                self._happen_to_all(event)
+
+    def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected | OperatorControls) -> None:
+        """What concerns no broker in particular."""
+        scene = self._scene
+        match event:
             case NewNamespace(namespace=namespace):
                 self._create(namespace)
             case HotSpot(bundles=bundles, factor=factor, until_s=until_s):
                 scene.agenda.put(until_s, scene.table.heat(bundles, factor))
+            case LeaderElected():
+                self._put_round(scene.agenda.now_s + self._rules.shedding_interval_s)
             case OperatorControls(controls=controls):
                 scene.set_controls(in_world_time(controls))
-                members.sweep()
+                self._membership.sweep()
                 self._drains.changed()
 
     def _stop(self, broker: BrokerId, *, drain: bool) -> None:

@@ -59,8 +59,9 @@ class _Search:
         self.owned: list[Rows] = []
 
     def run(self) -> Found:
-        before = self._score()
+        heat = self.heat.copy()
         goal = move_many(self.draft)
+        before = score(heat, self.part, self.draft.target)
         self._level()
         at, moved, heat = self.at.copy(), self.draft.moved, self.heat.copy()
         if not self.spent:
@@ -79,7 +80,7 @@ class _Search:
         for _ in range(MOST_STEPS):
             hottest = np.where(self.task.givers & ~self.stuck, self.draft.hottest(), 0.0)
             source = int(np.argmax(hottest))
-            if hottest[source] <= self.task.target:
+            if hottest[source] <= self.draft.target:
                 break
             self.owned = self.owned or _by_broker(np.flatnonzero(self.task.movable), self.at, len(self.heat))
             found = self._find_move(source) or self._find_exchange(source)
@@ -88,7 +89,7 @@ class _Search:
             self.stuck[source] = not (found or self._make_room(source))
 
     def _score(self) -> float:
-        return score(self.heat, self.part, self.task.target, self.scale)
+        return score(self.heat, self.part, self.draft.target, self.scale)
 
     def _moves(self) -> list[Move]:
         origin = self.task.assigned
@@ -175,13 +176,13 @@ class _Search:
         heat, moved, spent, made = self.heat.copy(), self.draft.moved, self.spent, [move]
         cost = self._cost_of_all()
         self._make(move)
-        while len(made) <= _LEAVE and self.heat[move.destination].max() > self.task.target:
+        while len(made) <= _LEAVE and self.heat[move.destination].max() > self.draft.target:
             found = self._find_move(move.destination, stays=move.bundle)
             if not found:
                 break
             self._make(found[0])
             made.append(found[0])
-        gain = score(heat, self.part, self.task.target, self.scale) - self._score()
+        gain = score(heat, self.part, self.draft.target, self.scale) - self._score()
         is_cooler = self.heat.max() <= heat.max()
         if is_cooler and gain > _LEAST_GAIN and gain >= self.scale.least_gain(heat) * (self._cost_of_all() - cost):
             return True
@@ -204,7 +205,7 @@ class _Search:
 
     def _worth(self, broker: int) -> float:
         """What it may cost at the most to have the broker at the target."""
-        bad = self.part[broker] * badness(self.heat[broker], self.task.target, self.scale)
+        bad = self.part[broker] * badness(self.heat[broker], self.draft.target, self.scale)
         return float(bad.sum()) / self.scale.least_gain(self.heat)
 
     def _affordable(self, broker: int, worth: float) -> Rows:
@@ -224,7 +225,7 @@ class _Search:
         rows, hottest = self._affordable(source, self._worth(source)), int(np.argmax(self.heat[source]))
         size = self.task.loads.need[rows, hottest] * self.per_need[source, hottest]
         rows, size = rows[size > 0], size[size > 0]
-        excess = self.heat[source, hottest] - self.task.target
+        excess = self.heat[source, hottest] - self.draft.target
         return np.asarray(rows[np.argsort(np.abs(size - excess), kind="stable")[:_BUNDLES]])
 
     def _spread(self, rows: Rows, resource: int, most: int) -> Rows:
@@ -250,7 +251,7 @@ class _Search:
         """(k, j): how much less the score is when the source gets so much more need, and each broker so much, (k, j, R)
         or of a shape that fits; not more than 0 where that one would be as hot as the source is now.
         """
-        target, scale = self.task.target, self.scale
+        target, scale = self.draft.target, self.scale
         now, with_it = self.heat[brokers], self.heat[brokers] + there * self.per_need[brokers]
         left = self.heat[source] + here * self.per_need[source]
         relieved = badness(self.heat[source], target, scale) - badness(left, target, scale)

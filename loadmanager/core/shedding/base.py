@@ -99,12 +99,15 @@ def throughput_per_broker(snapshot: Snapshot) -> FloatArray:
         return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
-def relieve(snapshot: Snapshot, hot: Sequence[Hot], reason: Reason) -> tuple[list[Pick], list[Verdict]]:
+def relieve(
+    snapshot: Snapshot, hot: Sequence[Hot], reason: Reason, *, by_present: bool = False
+) -> tuple[list[Pick], list[Verdict]]:
     """Take bundles off each hot broker until its need is met: the largest short-term throughput first, at least one if
     any is eligible, and the last one taken may exceed the need. A broker's only bundle stays: it would take the load
-    along. One verdict per hot broker.
+    along. One verdict per hot broker. `by_present`: bundles weigh what they carry at present, and not over ten reports.
     """
-    candidates = _by_throughput(snapshot, hot)
+    load = snapshot.bundles.present if by_present else snapshot.bundles.short
+    candidates = _by_throughput(snapshot, hot, load)
     picks, verdicts = [], []
     for broker in hot:
         refusal = find_refusal(snapshot, broker.broker)
@@ -138,14 +141,14 @@ def recently_unloaded_of(snapshot: Snapshot, broker: int) -> int:
     return int(np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker)))
 
 
-def _by_throughput(snapshot: Snapshot, hot: Sequence[Hot]) -> dict[int, tuple[list[int], FloatArray]]:
+def _by_throughput(snapshot: Snapshot, hot: Sequence[Hot], load: FloatArray) -> dict[int, tuple[list[int], FloatArray]]:
     """Per hot broker its eligible bundle rows and their throughputs, the largest first, equals by name."""
     bundles = snapshot.bundles
     is_hot = np.zeros(len(snapshot.brokers), dtype=bool)
     is_hot[[broker.broker for broker in hot]] = True
     rows = np.flatnonzero(eligible(snapshot))
     rows = rows[is_hot[bundles.broker[rows]]]
-    throughput = bundles.short[rows, THROUGHPUT_IN] + bundles.short[rows, THROUGHPUT_OUT]
+    throughput = load[rows, THROUGHPUT_IN] + load[rows, THROUGHPUT_OUT]
     order = np.lexsort((-throughput, bundles.broker[rows]))
     rows, throughput = rows[order], throughput[order]
     brokers = [broker.broker for broker in hot]
