@@ -27,7 +27,8 @@ from rich.console import Console
 from rich.table import Table
 
 from loadmanager.core.level.load import Loads, level_of
-from loadmanager.core.level.search import Task, find_moves
+from loadmanager.core.level.search import find_moves
+from loadmanager.core.level.task import Task
 from loadmanager.core.load import METRICS, FloatArray, RowArray
 
 PROJECT = Path(__file__).parents[1]
@@ -128,9 +129,14 @@ def solve(instance: Instance, target: float = TARGET) -> tuple[RowArray, float]:
         givers=everybody,
         takers=everybody,
         share=instance.share(),
+        cost=instance.share(),
         target=target,
         budget=1.0,
-        may_own=lambda _: everybody,
+        classes=np.zeros(len(instance.need), dtype=np.int64),
+        owners=everybody[None, :],
+        limited=~anybody,
+        topics=np.ones(len(instance.need), dtype=np.int64),
+        topics_left=np.full(len(per_need), len(instance.need) + 1),
         may_move=lambda _: True,
         made=lambda _: None,
     )

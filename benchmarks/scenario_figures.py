@@ -133,7 +133,8 @@ class Tables:
         return [
             [scenario, *(cell(self._of(scenario, strategy)) for strategy in self._strategies)]
             for scenario in self._scenarios
-            if counts is None or any(counts(run) >= NOTHING for each in self._strategies for run in self._of(scenario, each))
+            if counts is None
+            or any(counts(run) >= NOTHING for each in self._strategies for run in self._of(scenario, each))
         ]
 
     def _of(self, scenario: str, strategy: str) -> list[Figures]:

@@ -13,6 +13,7 @@ from loadmanager.core.binding import require_bound
 from loadmanager.core.bundles import MAX_BUNDLES
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
+from loadmanager.core.level.prices import parse_move_cost
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
@@ -44,6 +45,11 @@ def _known(name: str, strategies: Mapping[str, object]) -> str:
     except UnknownStrategyError:
         raise ValueError(f"unknown strategy; known are {', '.join(sorted(strategies))}") from None
     return name
+
+
+def _move_cost(text: str) -> str:
+    parse_move_cost(text)
+    return text
 
 
 def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
@@ -103,12 +109,18 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     min_unload_message_throughput: int = _planned("min_unload_message_throughput")
     max_unload_percentage: Finite = _planned("max_unload_percentage")
     max_unload_bundle_num_per_shedding: int = _planned("max_unload_bundle_num_per_shedding")
+    load_balancer_averages_by_time_enabled: bool = _planned("averages_by_time_enabled")
     load_balancer_level_evenness_percentage: Finite = _planned("level_evenness_percentage")
     load_balancer_level_calm_minutes: Finite = _planned("level_calm_minutes")
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
     load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
     load_balancer_sick_broker_minutes: Finite = _planned("sick_broker_minutes")
+    load_balancer_level_move_costs: frozenset[Annotated[str, AfterValidator(_move_cost)]] = _planned("level_move_costs")
     load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
+    load_balancer_poison_bundle_deaths: int = _planned("poison_bundle_deaths")
+    load_balancer_poison_bundle_seconds: int = _planned("poison_bundle_seconds")
+    load_balancer_max_poison_bundles: int = _planned("max_poison_bundles")
+    load_balancer_poison_bundle_broker: str = _planned("poison_bundle_broker")
     load_balancer_avg_shedder_low_threshold: int = _planned("avg_shedder_low_threshold")
     load_balancer_avg_shedder_high_threshold: int = _planned("avg_shedder_high_threshold")
     load_balancer_avg_shedder_hit_count_low_threshold: int = _planned("avg_shedder_hit_count_low_threshold")

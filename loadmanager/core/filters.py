@@ -21,7 +21,7 @@ Differs from Pulsar in both: topics, bundles of a namespace and namespaces of a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
@@ -332,6 +332,48 @@ def lasting_brokers(rules: FilterRules, question: PlacementQuestion) -> BoolArra
     return apply((*CONTROLS, *_ISOLATION, *of_class), everyone(question), question)[0]
 
 
+class Answers:
+    """`allowed_brokers` of the bundles of one plan, most of them worked out once for many: what a step changes is only
+    how many topics brokers have, and what they have of an anti-affinity group.
+
+    An answer holds for all namespaces of the same isolation policy, until as many topics have moved as the broker that
+    is nearest to the limit lacks or has too many. For a namespace of a group the filters are asked each time.
+    """
+
+    def __init__(
+        self, rules: FilterRules, snapshot: Snapshot, projection: Projection, settings: PlannerSettings
+    ) -> None:
+        self._rules = rules
+        self._snapshot = snapshot
+        self._projection = projection
+        self._settings = settings
+        self._known: dict[Hashable, tuple[BoolArray, dict[str, Figure]]] = {}
+        self._until = 0
+        """The number of topics moved from which on nothing is known."""
+
+    def question(
+        self, namespace: str, excluded: int | None, *, non_persistent: bool = False, is_homeless: bool = False
+    ) -> PlacementQuestion:
+        return PlacementQuestion(
+            namespace, non_persistent, self._snapshot, self._projection, self._settings, excluded, is_homeless
+        )
+
+    def allowed(self, question: PlacementQuestion) -> tuple[BoolArray, Mapping[str, Figure]]:
+        """As `allowed_brokers`, of one of these questions; the mask is to be read."""
+        policies = self._snapshot.policies
+        if policies.find_group(question.namespace) is not None:
+            return allowed_brokers(self._rules, question)
+        if self._projection.topics_moved >= self._until:
+            self._known.clear()
+            distance = np.abs(expected_topics(question) - self._settings.broker_max_topics)
+            self._until = self._projection.topics_moved + int(distance.min(initial=np.iinfo(np.int64).max))
+        policy = policies.find_policy(question.namespace)
+        key = policy and policy.name, question.excluded, question.non_persistent, question.is_homeless
+        if key not in self._known:
+            self._known[key] = allowed_brokers(self._rules, question)
+        return self._known[key]
+
+
 def find_ban(broker: int, question: PlacementQuestion) -> Reason | None:
     """Why this broker (a row) may not be given the bundle even at an operator's word: what other operators say, or an
     isolation policy. Limits that only spread bundles are not asked.
@@ -386,9 +428,11 @@ def find_anti_affinity_refusal(rules: FilterRules, question: PlacementQuestion) 
     brokers that may own it have equally much of the group, and something. None if it may.
     """
     counts = find_group_counts(question, count_bundles=False)
+    if counts is None:
+        return None
     takers, _ = apply((*CONTROLS, *HEALTH), everyone(question), question)
     brokers, _ = apply(rules.policies, takers | ~others_than_excluded(everyone(question), question), question)
-    if counts is None or not others_than_excluded(brokers, question).any():
+    if not others_than_excluded(brokers, question).any():
         return None
     least = int(counts[brokers].min())
     if least == 0 or np.any(counts[brokers] != least):
@@ -434,6 +478,14 @@ def expected_topics(question: PlacementQuestion) -> IntArray:
     """The topics of each broker (M,), with those of bundles on their way to it."""
     columns = question.snapshot.brokers
     return np.asarray(columns.topics + columns.preallocated_topics + question.projection.topics)
+
+
+def topics_left(rules: FilterRules, snapshot: Snapshot, settings: PlannerSettings) -> IntArray:
+    """(M,): how many more topics each broker may be given, so that it is below the limit in any case after that."""
+    columns = snapshot.brokers
+    topics = columns.topics + columns.preallocated_topics
+    most = settings.broker_max_topics if rules.limits else np.iinfo(np.int32).max
+    return np.asarray(most - 1 - topics)
 
 
 def find_group_counts(question: PlacementQuestion, *, count_bundles: bool) -> IntArray | None:

@@ -20,8 +20,8 @@ import numpy as np
 
 from loadmanager.core.effect import carried_load
 from loadmanager.core.filters import (
+    Answers,
     PlacementQuestion,
-    allowed_brokers,
     find_anti_affinity_refusal,
     find_ban,
     find_isolation_refusal,
@@ -36,7 +36,7 @@ from loadmanager.core.placement import placement_strategy
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, RemembersDestinations, Rows
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Assign, Figure, Plan, Unload, Verdict
-from loadmanager.core.reasons import OwnershipReason, PlacementReason, Reason, SheddingReason
+from loadmanager.core.reasons import OwnershipReason, PlacementReason, PoisonReason, Reason, SheddingReason
 from loadmanager.core.restraint import as_if_draining, doubted, find_freeze, restrain, restrained
 from loadmanager.core.settings import KEYS, PlannerSettings, UnknownStrategyError
 from loadmanager.core.shedding import shedding_strategy
@@ -295,6 +295,7 @@ class _Placer:
         self._asked: tuple[str, PlacementStrategy] = (self._name, self._strategy)
         self._memory = self._strategy if isinstance(self._strategy, RemembersDestinations) else None
         self.rules = rules_of(settings, self._name)
+        self._answers = Answers(self.rules, snapshot, self.projection, settings)
 
     def place(
         self,
@@ -310,8 +311,11 @@ class _Placer:
         A `destination` that was decided on before is taken if the limits allow it, whatever the preferences say; and
         before all the broker on which an operator pinned the bundle.
         """
+        poison = self.snapshot.doubts.poison.get(name)
+        if poison is not None:
+            return Placement(None, self.candidates, poison.verdict, poison.why, self.state.get(self._name, {}))
         question = self.ask(name, excluded, non_persistent=non_persistent)
-        allowed, dropped = allowed_brokers(self.rules, question)
+        allowed, dropped = self._answers.allowed(question)
         pin, not_kept = find_pin(self.snapshot, name, allowed)
         destination = self._find_destination(name) if destination is None else destination
         if pin is not None:
@@ -322,7 +326,8 @@ class _Placer:
             placement, figures = self._choose(allowed, question, bundle)
             dropped = {**figures, **dropped}
         self._remember(name, placement)
-        return replace(placement, why={**placement.why, **dropped, **not_kept})
+        more = {**dropped, **not_kept}
+        return replace(placement, why={**placement.why, **more}) if more else placement
 
     def _choose(
         self, allowed: BoolArray, question: PlacementQuestion, bundle: int | None
@@ -398,15 +403,8 @@ class _Placer:
         return find_anti_affinity_refusal(self.rules, self.ask(name, source))
 
     def ask(self, name: str, excluded: int | None, *, non_persistent: bool = False) -> PlacementQuestion:
-        namespace = namespace_of(name)
-        return PlacementQuestion(
-            namespace,
-            non_persistent,
-            self.snapshot,
-            self.projection,
-            self.settings,
-            excluded,
-            is_homeless=excluded is None,
+        return self._answers.question(
+            namespace_of(name), excluded, non_persistent=non_persistent, is_homeless=excluded is None
         )
 
     def _is_overloaded(self, broker: int) -> bool:
@@ -475,7 +473,8 @@ def _stays(snapshot: Snapshot, bundle: str, placement: Placement, candidates: in
 
 def _placed(snapshot: Snapshot, bundle: str, placement: Placement, nobody: Reason) -> Verdict:
     if placement.broker is None:
-        return Verdict(bundle, nobody, acted=False, why={"brokers": len(snapshot.brokers), **placement.why})
+        reason = placement.reason if isinstance(placement.reason, PoisonReason) else nobody
+        return Verdict(bundle, reason, acted=False, why={"brokers": len(snapshot.brokers), **placement.why})
     why = {"broker": snapshot.brokers.ids[placement.broker], **placement.why}
     return Verdict(bundle, placement.reason, acted=True, why=why)
 

@@ -355,6 +355,14 @@ class PlannerSettings:
         ge=1,
         le=MAX_BUNDLES,
     )
+    averages_by_time_enabled: bool = setting(
+        "loadBalancerAveragesByTimeEnabled",
+        False,
+        (
+            "Pulsar's strategies, too, go by what bundles carry at present, over the last quarter of an hour, in place"
+            " of their averages over 10 and 1,000 reports."
+        ),
+    )
     level_evenness_percentage: float = setting(
         "loadBalancerLevelEvennessPercentage",
         3,
@@ -397,6 +405,32 @@ class PlannerSettings:
         "loadBalancerSickBrokerMinutes",
         3,
         "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
+    )
+    poison_bundle_deaths: int = count(
+        "loadBalancerPoisonBundleDeaths",
+        3,
+        "A bundle of which so many owners in a row died soon is given to nobody until an operator lifts it; 0: never.",
+    )
+    poison_bundle_seconds: int = count(
+        "loadBalancerPoisonBundleSeconds", 120, "How soon after it got the bundle an owner has to die for that."
+    )
+    max_poison_bundles: int = count(
+        "loadBalancerMaxPoisonBundles",
+        3,
+        "When one death would make more bundles poison than this, none is: the cause is another.",
+    )
+    poison_bundle_broker: str = setting(
+        "loadBalancerPoisonBundleBroker",
+        "",
+        "The broker, host:port, that such bundles are given to; empty: nobody. Exclude it, so that it gets no others.",
+    )
+    level_move_costs: frozenset[str] = setting(
+        "loadBalancerLevelMoveCosts",
+        frozenset(),
+        (
+            "Level: how many times the usual a move of a bundle costs, by namespace: shop/cache=5 for one whose"
+            " consumers lose a cache, 0.5 for one that nobody minds."
+        ),
     )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",

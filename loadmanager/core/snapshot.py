@@ -303,6 +303,12 @@ class Snapshot:
             found = self._derived.setdefault(key, compute())
         return found
 
+    def averaged_by_time(self) -> Snapshot:
+        """The same with what bundles carry at present for both of their averages."""
+        bundles = replace(self.bundles, short=self.bundles.present, long=self.bundles.present)
+        brokers = self.brokers.with_bundles(bundles, self.brokers.settled)
+        return replace(self, bundles=bundles, brokers=brokers, _derived={})
+
     def find_namespace(self, namespace: str) -> int | None:
         positions = self.derive("namespaces", lambda: {name: i for i, name in enumerate(self.bundles.namespaces)})
         return positions.get(namespace)

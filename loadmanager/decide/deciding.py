@@ -97,8 +97,9 @@ class Decider(ABC):
             self._state = dict(line["state"])
         grace_period_ms = settings.load_balancer_shedding_grace_period_minutes * _MS_PER_MINUTE
         with np.errstate(all="ignore"):
-            snapshot = snapshot_of(line, grace_period_ms, where)
-            decided = self._ask(snapshot, settings.planner_settings(), line, where)
+            planner, snapshot = settings.planner_settings(), snapshot_of(line, grace_period_ms, where)
+            snapshot = snapshot.averaged_by_time() if planner.averages_by_time_enabled else snapshot
+            decided = self._ask(snapshot, planner, line, where)
         self._state = decided.state
         return decided
 

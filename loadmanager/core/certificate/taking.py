@@ -7,8 +7,7 @@ a bound with more choice holds as well. What a plan itself does is always among 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -23,12 +22,6 @@ from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.restraint import as_if_draining
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import NOBODY, Snapshot
-
-
-def loads_of(snapshot: Snapshot, settings: PlannerSettings, state: Mapping[str, Any]) -> Loads:
-    """What bundles need and brokers use, as Level sees it by what strategies remember, whichever sheds."""
-    del state
-    return Loads.of(snapshot, settings)
 
 
 def instance_of(

@@ -115,6 +115,10 @@ class ClusterModel:
         """How many bundles that life of a broker owns by the records, those that it is to release included."""
         return self._owners.count_of(registration)
 
+    def bundles_of(self, registration: Registration) -> list[str]:
+        """The bundles that life of a broker owns by the records, those that it is to release included."""
+        return self._owners.names_of(registration)
+
     # What is set besides
 
     def set_rules(self, rules: ReportRules) -> None:
@@ -131,8 +135,12 @@ class ClusterModel:
         self._rows.revision += 1
         self._controls = controls
 
+    def doubts(self) -> Doubts:
+        """What is wrong with brokers and bundles, as it was taken in."""
+        return self._doubts
+
     def set_doubts(self, doubts: Doubts) -> None:
-        """Take in what is wrong with brokers' reports, in place of what was before."""
+        """Take in what is wrong with brokers and bundles, in place of what was before."""
         if doubts is not self._doubts:
             self._rows.revision += 1
             self._doubts = doubts
@@ -164,7 +172,7 @@ class ClusterModel:
 
     def broker_time_averages(self) -> dict[BrokerId, FloatArray]:
         """Per broker the sums (2, 4) of the short-term and long-term averages of the bundles it owns and reports."""
-        brokers = self.snapshot(0.0, np.inf).brokers
+        brokers = self._snapshot(0.0, np.inf).brokers
         return dict(zip(brokers.ids, brokers.time_average, strict=True))
 
     def namespaces_changed_since(self, revision: int) -> set[str]:
@@ -196,6 +204,25 @@ class ClusterModel:
 
     def snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
         """The cluster as it is now. A bundle unloaded less than the grace period ago counts as recently unloaded."""
+        found = self._snapshot(taken_at_s, grace_period_s)
+        return found.averaged_by_time() if self._reporters.rules.averages_by_time else found
+
+    def image(self) -> ClusterImage:
+        """Everything that is known now, to be written down; what is done here later does not change it."""
+        return image_of(self._rows, self._owners, self._reporters, self._unloads)
+
+    def restore(self, image: ClusterImage) -> None:
+        """Make an empty model the equal of the one that the image was taken of, but for what is set besides."""
+        restore(image, self._rows, self._owners, self._reporters, self._unloads)
+
+    def hot_bytes(self) -> int:
+        """The memory of all bundles' columns, of their order and of who reports them, without their names, and without
+        what last reports say of them, 56 bytes each, which no snapshot has.
+        """
+        return self._rows.nbytes() + self._reporters.nbytes()
+
+    def _snapshot(self, taken_at_s: float, grace_period_s: float) -> Snapshot:
+        """With averages over reports."""
         reporters, unloads = self._reporters, self._unloads
         unloads.forget_before(taken_at_s - grace_period_s, reporters.brokers)
         brokers = reporters.in_order()
@@ -217,17 +244,3 @@ class ClusterModel:
             broker_load=BrokerLoad.of_averages(averages, columns.load, now_ms, reporters.rules.history),
             top_bundles=top_bundles(self._rows, brokers),
         )
-
-    def image(self) -> ClusterImage:
-        """Everything that is known now, to be written down; what is done here later does not change it."""
-        return image_of(self._rows, self._owners, self._reporters, self._unloads)
-
-    def restore(self, image: ClusterImage) -> None:
-        """Make an empty model the equal of the one that the image was taken of, but for what is set besides."""
-        restore(image, self._rows, self._owners, self._reporters, self._unloads)
-
-    def hot_bytes(self) -> int:
-        """The memory of all bundles' columns, of their order and of who reports them, without their names, and without
-        what last reports say of them, 56 bytes each, which no snapshot has.
-        """
-        return self._rows.nbytes() + self._reporters.nbytes()

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmanager.core.level.search import Move, Task
+from loadmanager.core.level.task import Move, Task
 
 
 def find_forced(task: Task) -> tuple[list[Move], Task]:

@@ -3,19 +3,46 @@
 What lies below the target costs nothing, so that no more moves than has to. The sum is convex, so that two brokers
 which are both a bit too hot are better than one that is too hot by as much. Every resource counts by itself, and a
 broker by its part of what all have.
+
+There are two scales. By the **usual** one a move has to pay: half of the load that it takes along has to be a gain, a
+quarter while some broker is much too hot; all is, when it leaves a broker that stays above the target for one that
+stays below. Where nothing pays any more, what is **left over** counts for more: squares count fifty times, and a tenth
+is enough.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
+from loadmanager.core.level.calm import MUCH
 from loadmanager.core.load import FloatArray
 
 
-def badness(heat: FloatArray, target: float) -> FloatArray:
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What the square of what is above the target counts for, and what part of what moves has to be a gain."""
+
+    square: float
+    pays: float
+    pays_in_need: float
+
+    def least_gain(self, heat: FloatArray) -> float:
+        """By how much the score has to be less for a unit of cost, when heat is such (M, R): the share of one of M
+        brokers at the level is 1 / M, and its heat 1.
+        """
+        return (self.pays_in_need if heat.max(initial=0.0) >= MUCH else self.pays) * len(heat)
+
+
+USUAL = Scale(square=1.0, pays=0.5, pays_in_need=0.25)
+LEFT_OVER = Scale(square=50.0, pays=0.1, pays_in_need=0.05)
+
+
+def badness(heat: FloatArray, target: float, scale: Scale = USUAL) -> FloatArray:
     """The same shape: what each of these heats, usage over the level, adds to the score."""
     above = np.maximum(heat - target, 0.0)
-    return np.asarray(above + above * above)
+    return np.asarray(above + scale.square * above * above)
 
 
 def part_of(per_need: FloatArray) -> FloatArray:
@@ -24,6 +51,6 @@ def part_of(per_need: FloatArray) -> FloatArray:
     return np.asarray(np.divide(having, having.mean(axis=0), out=np.zeros_like(having), where=having > 0))
 
 
-def score(heat: FloatArray, part: FloatArray, target: float) -> float:
+def score(heat: FloatArray, part: FloatArray, target: float, scale: Scale = USUAL) -> float:
     """Of heats (M, R) of brokers that are so large (M, R); 0 when nothing is above the target."""
-    return float((part * badness(heat, target)).sum())
+    return float((part * badness(heat, target, scale)).sum())

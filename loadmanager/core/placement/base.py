@@ -65,18 +65,34 @@ class _Tally:
 
 class Projection:
     """What the steps decided so far in one plan add to each broker and take away: so a burst of lookups, or all that
-    one broker sheds, does not end up in one place. `load` is (M, 4) long-term averages, `topics` (M,).
+    one broker sheds, does not end up in one place. `topics` is (M,); `topics_moved` is how many have been given to
+    brokers in all. What is counted by namespace is counted when it is asked for.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         brokers = len(snapshot.brokers)
-        self.load = np.zeros((brokers, METRICS))
+        self._load = np.zeros((brokers, METRICS))
+        self._not_in_load: list[tuple[str, int | None, int | None, int]] = []
         self.topics = np.zeros(brokers, dtype=np.int64)
+        self.topics_moved = 0
         self._snapshot = snapshot
         self._bundles: dict[str, IntArray] = {}
         self._groups: dict[str, GroupCounts] = {}
         self._moves: list[tuple[int | None, int | None, int]] = []
+        self._uncounted: dict[str, list[tuple[int | None, int]]] = {}
+        """By namespace the sources and destinations of its bundles."""
         self._tallies: dict[str, _Tally] = {}
+
+    @property
+    def load(self) -> FloatArray:
+        """(M, 4) long-term averages, added up when they are asked for: not all strategies ask."""
+        for namespace, bundle, source, destination in self._not_in_load:
+            load = bundle_load(self._snapshot, bundle, namespace)
+            self._load[destination] += load
+            if source is not None:
+                self._load[source] -= load
+        self._not_in_load.clear()
+        return self._load
 
     def bundles_per_broker(self, namespace: str) -> IntArray:
         """How many bundles of the namespace each broker has (M,), the decided steps included."""
@@ -85,6 +101,10 @@ class Projection:
             known = self._snapshot.find_namespace(namespace)
             none = np.zeros(len(self._snapshot.brokers), dtype=np.int64)
             counts = self._bundles[namespace] = none if known is None else self._snapshot.bundles_per_broker(known)
+        for source, destination in self._uncounted.pop(namespace, ()):
+            self._count(namespace, destination, 1)
+            if source is not None:
+                self._count(namespace, source, -1)
         return counts
 
     def group_counts(self, group: str) -> GroupCounts:
@@ -93,6 +113,9 @@ class Projection:
         if counts is None:
             known = self._snapshot.derive(("group", group), lambda: GroupCounts.of(self._snapshot, group))
             counts = self._groups[group] = known.copy()
+        for namespace in self._snapshot.policies.members(group):
+            if namespace in self._uncounted:
+                self.bundles_per_broker(namespace)
         return counts
 
     def tally(self, name: str, measure: Callable[[int | None], FloatArray]) -> tuple[FloatArray, FloatArray]:
@@ -109,24 +132,22 @@ class Projection:
 
     def move(self, namespace: str, bundle: int | None, source: int | None, destination: int) -> None:
         """Count the bundle (a row, None for an unknown one) to `destination`, no longer to `source`."""
-        load = bundle_load(self._snapshot, bundle, namespace)
         topics = 0 if bundle is None else int(self._snapshot.bundles.topics[bundle])
-        self.load[destination] += load
+        self._not_in_load.append((namespace, bundle, source, destination))
         self.topics[destination] += topics
+        self.topics_moved += topics
         self._moves.append((bundle, source, destination))
         for tally in self._tallies.values():
             tally.count(bundle, source, destination)
-        self._count(namespace, destination, 1)
+        self._uncounted.setdefault(namespace, []).append((source, destination))
         if source is not None:
-            self.load[source] -= load
             self.topics[source] -= topics
-            self._count(namespace, source, -1)
 
     def _count(self, namespace: str, broker: int, change: int) -> None:
         """Count one bundle of the namespace more or less at the broker, and to its anti-affinity group."""
         group = self._snapshot.policies.find_group(namespace)
         grouped = None if group is None else self.group_counts(group)
-        counts = self.bundles_per_broker(namespace)
+        counts = self._bundles[namespace]
         had_some = counts[broker] > 0
         counts[broker] += change
         if grouped is not None:

@@ -19,27 +19,20 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from loadmanager.core.effect import carried_load, total_load
-from loadmanager.core.filters import (
-    FilterRules,
-    PlacementQuestion,
-    allowed_brokers,
-    everyone,
-    find_anti_affinity_refusal,
-    keep_isolated,
-    rules_of,
-)
 from loadmanager.core.level.calm import COLD, Bands, Look, Memory, Seen, noise_of
 from loadmanager.core.level.forced import find_forced
 from loadmanager.core.level.load import Loads, heat_of, level_of
 from loadmanager.core.level.noise import find_deviation, noise_of_bundles
-from loadmanager.core.level.search import Found, Move, Task, find_moves
+from loadmanager.core.level.prices import move_costs
+from loadmanager.core.level.search import find_moves
+from loadmanager.core.level.task import Found, Move, Task
 from loadmanager.core.load import BoolArray, FloatArray
-from loadmanager.core.names import BrokerId, namespace_of
-from loadmanager.core.placement.base import Projection
+from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, entry
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import Pick, Shed, State, eligible, find_refusal, least_points
+from loadmanager.core.shedding.limits import Limits
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 NAME = "Level"
@@ -176,14 +169,17 @@ class _Round:
         self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
         self._cold = self._takers & np.array([self._cold_for_s(seen) >= bands.calm_s for seen in self._seen])
         self._rests = self._resting()
-        self._limits = _Limits(snapshot, settings)
+        self._limits = Limits(snapshot, settings)
         self._budget = self._memory.budget(in_need=bool((self._urgent & snapshot.brokers.settled).any()))
 
     def run(self) -> Shed:
         forced, task = find_forced(self._forced_task())
         found, reason = self._search(task, forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
-        verdicts = tuple(self._judge(row, moves, found) for row in range(len(self._seen)))
+        given: dict[int, list[LevelReason]] = {}
+        for move, why in moves:
+            given.setdefault(move.source, []).append(why)
+        verdicts = tuple(self._judge(row, given.get(row, []), found) for row in range(len(self._seen)))
         share = found.share + self._budget - task.budget
         memory = self._remembering([move for move, _ in moves], share, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
@@ -230,19 +226,25 @@ class _Round:
     def _task(self, givers: BoolArray, takers: BoolArray, target: float) -> Task:
         snapshot = self._snapshot
         total = total_load(snapshot)
-        carried = carried_load(snapshot)
+        carried, limits = carried_load(snapshot), self._limits
+        share = carried / total if total > 0 else np.zeros(len(carried))
         return Task(
             loads=self._loads,
             assigned=snapshot.bundles.assigned,
-            movable=eligible(snapshot) & self._limits.may_be_shed(),
+            movable=eligible(snapshot) & limits.may_be_shed(),
             givers=givers,
             takers=takers,
-            share=carried / total if total > 0 else np.zeros(len(carried)),
+            share=share,
+            cost=share * move_costs(snapshot, self._settings.level_move_costs),
             target=target,
             budget=self._budget,
-            may_own=self._limits.may_own,
-            may_move=self._limits.may_move,
-            made=self._limits.made,
+            classes=limits.classes,
+            owners=limits.owners,
+            limited=limits.limited,
+            topics=limits.topics,
+            topics_left=limits.topics_left,
+            may_move=limits.may_move,
+            made=limits.made,
         )
 
     def _remembering(self, moves: list[Move], share: float, found: Found) -> Memory:
@@ -254,14 +256,14 @@ class _Round:
         relieved = {ids[move.source] for move in moves if is_calm[move.source]}
         return self._memory.after_moves(share, put, relieved, self._now_s)
 
-    def _judge(self, broker: int, moves: list[tuple[Move, LevelReason]], found: Found) -> Verdict:
+    def _judge(self, broker: int, given: list[LevelReason], found: Found) -> Verdict:
+        """`given` is why each bundle that leaves the broker does."""
         name = self._snapshot.brokers.ids[broker]
-        own = [reason for move, reason in moves if move.source == broker]
         why = self._why(broker)
-        if own:
-            why |= {"bundles_taken": len(own), "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
+        if given:
+            why |= {"bundles_taken": len(given), "over_after_percent": 100 * (float(found.heat[broker]) - 1)}
             why["cold"] = int(np.count_nonzero(self._cold))
-            return Verdict(name, own[-1], acted=True, why=why)
+            return Verdict(name, given[-1], acted=True, why=why)
         reason, more = self._why_nothing(broker, found)
         return Verdict(name, reason, acted=False, why={**why, **more})
 
@@ -325,63 +327,3 @@ def _picks(moves: list[tuple[Move, LevelReason]]) -> tuple[Pick, ...]:
             bundles = (*picks.pop().bundles, move.bundle)
         picks.append(Pick(move.source, bundles, reason, move.destination))
     return tuple(picks)
-
-
-class _Limits:
-    """What filters and policies say of moves, after those that were made."""
-
-    def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
-        self._snapshot = snapshot
-        self._settings = settings
-        self._rules: FilterRules = rules_of(settings, NAME)
-        self._projection = Projection(snapshot)
-        self._may_own: dict[int, BoolArray] = {}
-        self._same: dict[bytes, BoolArray] = {}
-
-    def may_be_shed(self) -> BoolArray:
-        """(N,): the bundles whose namespace is not excluded."""
-        bundles = self._snapshot.bundles
-        excluded = [name in self._settings.shedding_excluded_namespaces for name in bundles.namespaces]
-        return ~np.array(excluded, dtype=bool)[bundles.namespace]
-
-    def misplaced(self) -> BoolArray:
-        """(N,): the bundles on brokers that no isolation policy allows them."""
-        bundles = self._snapshot.bundles
-        if not self._snapshot.policies.isolation:
-            return np.zeros(len(bundles), dtype=bool)
-        questions = [self._ask(namespace, None) for namespace in bundles.namespaces]
-        allowed = np.stack([keep_isolated(everyone(question), question) for question in questions])
-        return np.asarray((bundles.assigned >= 0) & ~allowed[bundles.namespace, bundles.assigned])
-
-    def may_own(self, bundle: int) -> BoolArray:
-        """The brokers that may own the bundle before any move is made."""
-        namespace = int(self._snapshot.bundles.namespace[bundle])
-        if namespace not in self._may_own:
-            question = self._ask(self._snapshot.bundles.namespaces[namespace], None)
-            allowed = allowed_brokers(self._rules, question)[0]
-            self._may_own[namespace] = self._same.setdefault(allowed.tobytes(), allowed)
-        return self._may_own[namespace]
-
-    def may_move(self, moves: tuple[Move, ...]) -> bool:
-        """Whether each of the moves may be made, after those before it."""
-        for move in moves:
-            question = self._ask(namespace_of(self._snapshot.bundles.names[move.bundle]), move.source)
-            if self._rules.policies and find_anti_affinity_refusal(self._rules, question) is not None:
-                return False
-            if not allowed_brokers(self._rules, question)[0][move.destination]:
-                return False
-        return True
-
-    def made(self, move: Move) -> None:
-        name = namespace_of(self._snapshot.bundles.names[move.bundle])
-        self._projection.move(name, move.bundle, move.source, move.destination)
-
-    def _ask(self, namespace: str, excluded: int | None) -> PlacementQuestion:
-        return PlacementQuestion(
-            namespace,
-            non_persistent=False,
-            snapshot=self._snapshot,
-            projection=self._projection,
-            settings=self._settings,
-            excluded=excluded,
-        )

@@ -12,7 +12,7 @@ from support.builders import MIB, broker, bundle, report, snapshot, throughput
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.certificate.certificate import Certified, certify
+from loadmanager.core.certificate.certificate import Certified, certify, sums_of
 from loadmanager.core.certificate.floor import highest_of, noise_floor
 from loadmanager.core.certificate.instance import Instance
 from loadmanager.core.certificate.rounds import DecidedRound
@@ -49,7 +49,7 @@ def move(index: int, source: str, destination: str | None) -> Unload:
 
 
 def certified(given: Snapshot, *steps: Unload | Assign, emptied: tuple[str, ...] = ()) -> Certified:
-    return certify(given, SETTINGS, {}, steps, emptied)
+    return certify(given, SETTINGS, steps, emptied)
 
 
 def uneven() -> Snapshot:
@@ -175,7 +175,7 @@ def test_what_is_pinned_stays_or_goes_home_and_what_is_frozen_stays() -> None:
     assert allowed(done, bundle(1, "tenant/a")) == ["a", "b"]
     assert allowed(done, bundle(2, "tenant/a")) == ["a"]
     assert allowed(done, bundle(3, "tenant/a")) == ["a"]
-    drained = certify(told, SETTINGS, {}, [move(0, "a", "b")], [broker("a").broker])
+    drained = certify(told, SETTINGS, [move(0, "a", "b")], [broker("a").broker])
     assert allowed(drained, bundle(0, "tenant/a")) == ["b", "c"]
 
 
@@ -193,7 +193,7 @@ def test_a_broker_that_is_left_out_has_no_part_in_it() -> None:
 
 
 def test_what_a_round_came_to_is_worked_out_once() -> None:
-    given_round = DecidedRound(uneven(), SETTINGS, {}, [move(0, "a", "b")])
+    given_round = DecidedRound(uneven(), SETTINGS, [move(0, "a", "b")])
     assert given_round.certified() is given_round.certified()
     assert given_round.certified().figures.heat_after == pytest.approx(2.0)
     assert given_round.reserve() is given_round.reserve()
@@ -212,11 +212,21 @@ def test_no_plan_of_any_cluster_is_better_than_its_bounds(some: SomeCluster, str
         plan, _ = plan_drain(given_cluster, emptied, by, {}, rng)
     else:
         plan, _ = plan_shedding(given_cluster, by, {}, rng)
-    figures = certify(given_cluster, by, {}, plan.steps, emptied).figures
+    figures = certify(given_cluster, by, plan.steps, emptied).figures
     assert figures.bound <= figures.bound_in_budget <= figures.heat_after
     assert figures.least_load <= figures.load_moved
     assert figures.least_bundles <= figures.bundles_moved <= len(plan.steps)
     assert all(np.isfinite(value) and value >= 0 for value in astuple(figures))
+
+
+def test_the_figures_of_several_rounds_are_put_together() -> None:
+    done, idle = certified(uneven(), move(0, "a", "b")).figures, replace(certified(uneven()).figures, bound_in_budget=0)
+    sums = sums_of([done, idle])
+    assert sums["rounds"] == 2
+    assert sums["gapMean"] == pytest.approx(2.5)
+    assert sums["gapInBudgetMean"] == pytest.approx(1.0, rel=1e-5)
+    assert (sums["loadMoved"], sums["leastLoad"]) == pytest.approx((1 / 3, 1 / 3))
+    assert sums_of([idle])["gapInBudgetMean"] == 1.0
 
 
 # Noise

@@ -19,6 +19,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE, Ownership
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.reasons import (
+    CertificateReason,
     ChurnReason,
     ExplanationReason,
     FilterReason,
@@ -274,6 +275,8 @@ def test_a_broker_that_sheds_now_says_what_and_by_which_numbers() -> None:
     assert explained.is_overloaded
     assert explained.strategy == "OverloadShedder"
     assert (explained.standing.bundles, explained.standing.mib_per_s) == (3, 24)
+    assert explained.certificate.verdict is CertificateReason.PLAN_CERTIFIED
+    assert explain_broker(situation(hot_a()), B).certificate.why == explained.certificate.why
 
 
 def test_a_broker_below_the_threshold_says_how_far_it_is_from_it() -> None:

@@ -6,12 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given as each_of
+from hypothesis import strategies as st
 from support.builders import broker, bundle, owned, releasing, report, snapshot, throughput
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.filters import (
     EXTENSIBLE,
     MODULAR,
+    SIMPLE,
+    Answers,
     FilterRules,
     PlacementQuestion,
     allowed_brokers,
@@ -30,6 +34,7 @@ from loadmanager.core.filters import (
     keep_strictly_below_topic_limit,
     preferred_brokers,
     rules_of,
+    topics_left,
 )
 from loadmanager.core.load import BoolArray
 from loadmanager.core.names import BrokerId
@@ -387,3 +392,42 @@ def test_the_rules_follow_the_load_manager_class_or_the_placement_strategy(
     load_manager: str, placement: str, rules: FilterRules
 ) -> None:
     assert rules_of(PlannerSettings(load_manager_class_name=load_manager), placement) is rules
+
+
+@each_of(
+    rules=st.sampled_from([MODULAR, EXTENSIBLE, SIMPLE]),
+    most=st.integers(3, 12),
+    moves=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=12),
+)
+def test_what_is_known_of_an_answer_is_what_asking_again_says(
+    rules: FilterRules, most: int, moves: list[tuple[int, int]]
+) -> None:
+    """Bundles of a policy, of a group and of neither go from broker to broker, each with two topics."""
+    namespaces = ["tenant/ns", "tenant/own", "tenant/a"]
+    bundles = [bundle(i, namespaces[i % 3]) for i in range(6)]
+    given = snapshot(
+        {host: report(bundles[i::3], topics=2 * (i + 1), topics_per_bundle=2) for i, host in enumerate("xyz")}
+    )
+    policies = Policies((IsolationPolicy("p", ("tenant/own",), ("x", "y")),), {"tenant/a": "group"})
+    given = replace(given, policies=policies, _derived={})
+    settings = PlannerSettings(broker_max_topics=most)
+    projection = Projection(given)
+    answers = Answers(rules, given, projection, settings)
+    at = given.bundles.broker.tolist()
+    for row, destination in [(0, int(at[0])), *moves]:
+        if at[row] != destination:
+            namespace = given.bundles.namespaces[given.bundles.namespace[row]]
+            projection.move(namespace, row, at[row], destination)
+            at[row] = destination
+        for namespace in namespaces:
+            for excluded in (None, 0):
+                asked = answers.question(namespace, excluded, is_homeless=excluded is None)
+                kept, dropped = answers.allowed(asked)
+                wanted, dropped_then = allowed_brokers(rules, asked)
+                assert (kept.tolist(), dropped) == (wanted.tolist(), dropped_then)
+
+
+def test_a_broker_may_be_given_topics_until_the_next_one_is_the_limit() -> None:
+    given = snapshot({"a": report(topics=4), "b": report(topics=12)})
+    assert topics_left(MODULAR, given, TEN_TOPICS).tolist() == [5, -3]
+    assert topics_left(SIMPLE, given, TEN_TOPICS).min() > 1_000_000
