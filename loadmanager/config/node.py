@@ -13,6 +13,7 @@ from loadmanager.core.binding import require_bound
 from loadmanager.core.bundles import MAX_BUNDLES
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
+from loadmanager.core.level.prices import parse_move_cost
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
@@ -46,6 +47,11 @@ def _known(name: str, strategies: Mapping[str, object]) -> str:
     return name
 
 
+def _move_cost(text: str) -> str:
+    parse_move_cost(text)
+    return text
+
+
 def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
@@ -68,6 +74,10 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     )
     load_balancer_load_shedding_strategy: Annotated[str, AfterValidator(known_shedding)] = _planned("shedding_strategy")
     load_balancer_distribute_bundles_evenly_enabled: bool = _planned("distribute_bundles_evenly_enabled")
+    load_balancer_distribute_bundles_evenly_margin_percentage: Finite = _planned(
+        "distribute_bundles_evenly_margin_percentage"
+    )
+    load_balancer_threshold_shedder_band_percentage: Finite = _planned("threshold_shedder_band_percentage")
     load_balancer_broker_max_topics: int = _planned("broker_max_topics")
     load_balancer_broker_overloaded_threshold_percentage: int = _planned("broker_overloaded_threshold_percentage")
     load_balancer_shedding_enabled: bool = _planned("shedding_enabled")
@@ -105,7 +115,12 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     load_balancer_level_headroom_percentage: Finite = _planned("level_headroom_percentage")
     load_balancer_sick_broker_quarantine_enabled: bool = _planned("sick_broker_quarantine_enabled")
     load_balancer_sick_broker_minutes: Finite = _planned("sick_broker_minutes")
+    load_balancer_level_move_costs: frozenset[Annotated[str, AfterValidator(_move_cost)]] = _planned("level_move_costs")
     load_balancer_level_forecast_hours: Finite = _planned("level_forecast_hours")
+    load_balancer_poison_bundle_deaths: int = _planned("poison_bundle_deaths")
+    load_balancer_poison_bundle_seconds: int = _planned("poison_bundle_seconds")
+    load_balancer_max_poison_bundles: int = _planned("max_poison_bundles")
+    load_balancer_poison_bundle_broker: str = _planned("poison_bundle_broker")
     load_balancer_avg_shedder_low_threshold: int = _planned("avg_shedder_low_threshold")
     load_balancer_avg_shedder_high_threshold: int = _planned("avg_shedder_high_threshold")
     load_balancer_avg_shedder_hit_count_low_threshold: int = _planned("avg_shedder_hit_count_low_threshold")

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from loadmanager.core.certificate.certificate import certify
+from loadmanager.core.certificate.saying import verdict_of
 from loadmanager.core.churn import find_excess
 from loadmanager.core.effect import carried_load, share_of
 from loadmanager.core.filters import PlacementQuestion, rules_of
@@ -129,7 +131,8 @@ class BrokerExplained:
     """`usage_percent` (5,) by resource, `usage` the weighted highest of them; `thresholds` are settings by key.
 
     `steps`: what a round now takes from it, by `verdicts`; `margin`: how far it is from that. `obstacles`: what keeps
-    all bundles from it. An `is_overloaded` broker is given bundles only when others are no better.
+    all bundles from it. `certificate`: how near that round comes to what no plan can beat. An `is_overloaded` broker is
+    given bundles only when others are no better.
     """
 
     broker: BrokerId
@@ -141,6 +144,7 @@ class BrokerExplained:
     thresholds: Mapping[str, Figure]
     steps: tuple[Unload, ...]
     verdicts: tuple[Verdict, ...]
+    certificate: Verdict
     margin: Verdict | None
     obstacles: tuple[Verdict, ...]
     is_overloaded: bool
@@ -208,6 +212,7 @@ def explain_broker(situation: Situation, broker: BrokerId) -> BrokerExplained:
         thresholds={key: figure for each in verdicts for key, figure in each.why.items() if not key.islower()},
         steps=steps,
         verdicts=verdicts,
+        certificate=verdict_of(certify(restrain(snapshot), settings, plan.steps)),
         margin=None if steps else _find_margin(situation, broker),
         obstacles=tuple(_verdict_of(each, broker, broker) for each in obstacles),
         is_overloaded=usage > settings.broker_overloaded_threshold_percentage / 100,
@@ -300,8 +305,9 @@ def _find_rule(situation: Situation, bundle: int) -> Verdict | None:
         return drain_of(snapshot, broker)
     if broker in snapshot.doubts.quarantined:
         return snapshot.doubts.quarantined[broker]
-    if not controls.may_be_shed(bundles.names[bundle]):
-        return restraint_of(bundles.names[bundle], controls)
+    name = bundles.names[bundle]
+    if name in snapshot.doubts.poison or not controls.may_be_shed(name):
+        return restraint_of(name, snapshot)
     step, verdict = try_transfer(restrained, bundle, settings, situation.state, situation.rng)
     if step is None:
         return verdict
@@ -348,6 +354,7 @@ _FILTERS = frozenset(
         FilterReason.TOPIC_LIMIT_REACHED,
         FilterReason.FAILURE_DOMAIN_HAS_MORE_OF_GROUP,
         FilterReason.HAS_MORE_OF_GROUP,
+        FilterReason.BUSIER_THAN_AVERAGE,
         FilterReason.OWNS_MORE_OF_NAMESPACE,
         FilterReason.OLDER_VERSION,
         FilterReason.VERSION_UNREADABLE,

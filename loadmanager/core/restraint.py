@@ -1,10 +1,10 @@
 """The cluster as shedding is to see it: without what operators keep it from moving.
 
-Pinned and frozen bundles may not move, so that a strategy chooses among the others. A broker that is being drained is
-left out altogether: its bundles leave it by the drain, and an emptying broker would make every strategy believe that
-all others have too much. So is one whose reports are not to be believed (`core.quality`). A verdict says so of each
-broker that is left out, and of each bundle that stays on a broker which gives something away or has nothing that may
-move.
+Pinned, frozen and poison bundles may not move, so that a strategy chooses among the others. A broker that is being
+drained is left out altogether: its bundles leave it by the drain, and an emptying broker would make every strategy
+believe that all others have too much. So is one whose reports are not to be believed (`core.quality`). A verdict says
+so of each broker that is left out, and of each bundle that stays on a broker which gives something away or has nothing
+that may move.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from loadmanager.core.controls import Controls
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import FilterReason, SheddingReason
@@ -37,8 +36,8 @@ def find_freeze(snapshot: Snapshot) -> Verdict | None:
 def restrain(snapshot: Snapshot) -> Snapshot:
     """The cluster without what may not be shed; itself when operators restrain nothing."""
     controls = snapshot.controls
-    if controls.pinned or controls.frozen_bundles:
-        snapshot = _with_bundles_kept(snapshot, controls)
+    if _kept(snapshot):
+        snapshot = _with_bundles_kept(snapshot)
     left_out = controls.draining.keys() | snapshot.doubts.quarantined.keys()
     return _without(snapshot, left_out) if left_out & set(snapshot.brokers.ids) else snapshot
 
@@ -60,15 +59,15 @@ def restrained(snapshot: Snapshot, shed: Shed) -> Iterator[Verdict]:
         if snapshot.brokers.find_row(broker) is not None:
             yield drain_of(snapshot, broker)
     yield from doubted(snapshot)
-    if not (controls.pinned or controls.frozen_bundles):
+    if not _kept(snapshot):
         return
     asked = {verdict.subject for verdict in shed.verdicts if verdict.acted or verdict.verdict in _NOTHING_MAY_MOVE}
-    for name in sorted(controls.pinned.keys() | controls.frozen_bundles.keys()):
+    for name in sorted(_kept(snapshot)):
         row = snapshot.bundles.find_row(name)
         if row is None or not snapshot.bundles.movable[row]:
             continue
         if snapshot.brokers.ids[snapshot.bundles.broker[row]] in asked or "cluster" in asked:
-            yield restraint_of(name, controls)
+            yield restraint_of(name, snapshot)
 
 
 def doubted(snapshot: Snapshot) -> Iterator[Verdict]:
@@ -85,8 +84,11 @@ def drain_of(snapshot: Snapshot, broker: BrokerId) -> Verdict:
     return Verdict(broker, FilterReason.BROKER_DRAINING, acted=False, why=why)
 
 
-def restraint_of(bundle: str, controls: Controls) -> Verdict:
-    """Why a bundle that is pinned or frozen is left alone."""
+def restraint_of(bundle: str, snapshot: Snapshot) -> Verdict:
+    """Why a bundle that is pinned, frozen or poison is left alone."""
+    if bundle in snapshot.doubts.poison:
+        return snapshot.doubts.poison[bundle]
+    controls = snapshot.controls
     if bundle in controls.frozen_bundles:
         why: dict[str, Figure] = {"frozen": controls.frozen_bundles[bundle]}
         return Verdict(bundle, SheddingReason.BUNDLE_FROZEN, acted=False, why=why)
@@ -98,9 +100,15 @@ def pin_of(bundle: str, broker: BrokerId) -> Verdict:
     return Verdict(bundle, SheddingReason.BUNDLE_PINNED, acted=False, why={"pinned_to": broker})
 
 
-def _with_bundles_kept(snapshot: Snapshot, controls: Controls) -> Snapshot:
+def _kept(snapshot: Snapshot) -> Collection[str]:
+    """The bundles that may not be shed, by their names."""
+    controls = snapshot.controls
+    return controls.pinned.keys() | controls.frozen_bundles.keys() | snapshot.doubts.poison.keys()
+
+
+def _with_bundles_kept(snapshot: Snapshot) -> Snapshot:
     movable = snapshot.bundles.movable.copy()
-    for name in controls.pinned.keys() | controls.frozen_bundles.keys():
+    for name in _kept(snapshot):
         row = snapshot.bundles.find_row(name)
         if row is not None:
             movable[row] = False

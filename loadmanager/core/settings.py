@@ -296,6 +296,28 @@ class PlannerSettings:
         "ExtensibleLoadManagerImpl: a bundle is split when it was above a limit more often than this in succession.",
     )
     # From here on they are ours: Pulsar merges no bundles, and does not limit churn.
+    distribute_bundles_evenly_margin_percentage: float = setting(
+        "loadBalancerDistributeBundlesEvenlyMarginPercentage",
+        100,
+        (
+            "Brokers used so many points more than the average are not preferred for holding few bundles of the same"
+            " namespace; 100: they are, as in Pulsar."
+        ),
+        ge=0,
+        le=100,
+        installed=0,
+    )
+    threshold_shedder_band_percentage: float = setting(
+        "loadBalancerThresholdShedderBandPercentage",
+        0,
+        (
+            "ThresholdShedder: relieves a broker until it is used so many per cent more than the average, by the latest"
+            " reports and what its bundles carry now; 0: by points and averages over reports, as in Pulsar."
+        ),
+        ge=0,
+        le=1_000,
+        installed=10,
+    )
     auto_bundle_merge_enabled: bool = setting(
         "loadBalancerAutoBundleMergeEnabled",
         False,
@@ -384,6 +406,32 @@ class PlannerSettings:
         3,
         "How long a broker has to be far off its peers to be sick; it is well again after twice as long.",
     )
+    poison_bundle_deaths: int = count(
+        "loadBalancerPoisonBundleDeaths",
+        3,
+        "A bundle of which so many owners in a row died soon is given to nobody until an operator lifts it; 0: never.",
+    )
+    poison_bundle_seconds: int = count(
+        "loadBalancerPoisonBundleSeconds", 120, "How soon after it got the bundle an owner has to die for that."
+    )
+    max_poison_bundles: int = count(
+        "loadBalancerMaxPoisonBundles",
+        3,
+        "When one death would make more bundles poison than this, none is: the cause is another.",
+    )
+    poison_bundle_broker: str = setting(
+        "loadBalancerPoisonBundleBroker",
+        "",
+        "The broker, host:port, that such bundles are given to; empty: nobody. Exclude it, so that it gets no others.",
+    )
+    level_move_costs: frozenset[str] = setting(
+        "loadBalancerLevelMoveCosts",
+        frozenset(),
+        (
+            "Level: how many times the usual a move of a bundle costs, by namespace: shop/cache=5 for one whose"
+            " consumers lose a cache, 0.5 for one that nobody minds."
+        ),
+    )
     max_load_moved_per_cycle_percentage: float = percent(
         "loadBalancerMaxLoadMovedPerCyclePercentage",
         50,
@@ -450,6 +498,13 @@ class PlannerSettings:
 
 KEYS: Mapping[str, str] = {name: declared.key for name, declared in declared_in(PlannerSettings).items()}
 """The key of each setting, by the name of its field."""
+
+AS_PULSAR: Mapping[str, Any] = {
+    declared.key: declared.default
+    for declared in declared_in(PlannerSettings).values()
+    if declared.installed is not None
+}
+"""The keys that a new installation has otherwise, with the values at which strategies decide as Pulsar's do."""
 
 
 def is_extensible(settings: PlannerSettings) -> bool:

@@ -28,6 +28,7 @@ from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.ops import OpsHandlers
 from loadmanager.http.plans import PlanHandlers
+from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import LeadershipPort, NodePort
@@ -55,6 +56,7 @@ def make_app(node: NodePort) -> web.Application:
         *DrainingHandlers(node.drains, node.bundles, node.desk.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
+        *PoisonHandlers(node.desk.poison, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
         *BrokerStatsHandlers(node.view, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),

@@ -55,6 +55,7 @@ class Node(Candidate):
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
         self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves)
+        self.view.on_end = self._broker_ended
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
         self.executor = self._make_executor()
@@ -144,9 +145,14 @@ class Node(Candidate):
             self.executor.membership_changed()
             self.reconciler.wake()
 
+    def _broker_ended(self, registration: Registration) -> None:
+        if self.is_leading:
+            self.desk.poison.died(registration)
+
     async def _prepare(self, term: Term) -> None:
         await self.intake.settle_registrations()
         await self.persistence.take_over()
+        self.desk.poison.look(owner for _, _, each in self.view.ownerships() if (owner := each.owner) is not None)
         self.drains.forget()
         self.plans.forget()
         self.terms.begin(term.epoch)

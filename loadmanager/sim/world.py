@@ -22,6 +22,7 @@ from functools import partial
 
 import numpy as np
 
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import BrokerReport
@@ -128,15 +129,24 @@ class World:
         self._rounds = 0
         self._step_s = self._next_round_s = 0.0
         self._has_run = False
+        self._on_round: Callable[[DecidedRound], None] = lambda _: None
         self._scene.model.set_learned(learned)
         self._begin(brokers, namespaces, policies, controls)
 
-    def run(self, duration_s: float, step_s: float = 60.0, observe: Callable[[Progress], None] | None = None) -> Result:
-        """Let so much time pass in steps of this length; `observe` is told of each step. Raises `ValueError`."""
+    def run(
+        self,
+        duration_s: float,
+        step_s: float = 60.0,
+        observe: Callable[[Progress], None] | None = None,
+        on_round: Callable[[DecidedRound], None] = lambda _: None,
+    ) -> Result:
+        """Let so much time pass in steps of this length; `observe` is told of each step, `on_round` of each round of
+        shedding. Raises `ValueError`.
+        """
         if not step_s > 0 or not duration_s >= step_s:
             raise ValueError(f"step_s {step_s}, duration_s {duration_s}: expected a step above 0, and one at the least")
         assert not self._has_run, "a world runs once"
-        self._has_run, self._step_s = True, step_s
+        self._has_run, self._step_s, self._on_round = True, step_s, on_round
         scene, agenda = self._scene, self._scene.agenda
         for event in self._events:
             agenda.put(event.at_s, partial(self._happen, event))
@@ -232,7 +242,8 @@ class World:
             return
         self._put_round(at_s + self._rules.shedding_interval_s)
         self._executor.call_off_round()
-        plan = self._leader.shed()
+        plan, decided = self._leader.shed()
+        self._on_round(decided)
         self._rounds += 1
         self._scene.judged("shed", plan.verdicts)
         steps = [step for step in plan.steps if isinstance(step, Unload)]

@@ -168,18 +168,23 @@ def doubts_as_json(doubts: Doubts) -> dict[str, Any]:
         "quarantined": [[each.subject, each.verdict.value, each.why] for each in doubts.quarantined.values()],
         "remarks": [[each.subject, each.verdict.value, each.why] for each in doubts.remarks],
         "sick": [[each.subject, each.verdict.value, each.why] for each in doubts.sick.values()],
+        "poison": [[each.subject, each.verdict.value, each.why] for each in doubts.poison.values()],
     }
 
 
 def doubts_of(content: Mapping[str, Any]) -> Doubts:
-    quarantined, remarks, sick = (
+    quarantined, remarks, sick, poison = (
         [Verdict(subject, reason_of(reason), acted=False, why=why) for subject, reason, why in content.get(key, ())]
-        for key in ("quarantined", "remarks", "sick")
+        for key in ("quarantined", "remarks", "sick", "poison")
     )
-    if not (quarantined or remarks or sick):
+    if not (quarantined or remarks or sick or poison):
         return NO_DOUBTS
-    by_broker = ({BrokerId(each.subject): each for each in verdicts} for verdicts in (quarantined, sick))
-    return Doubts(next(by_broker), tuple(remarks), next(by_broker))
+    return Doubts(
+        {BrokerId(each.subject): each for each in quarantined},
+        tuple(remarks),
+        {BrokerId(each.subject): each for each in sick},
+        {each.subject: each for each in poison},
+    )
 
 
 def unquoted(value: Any) -> Any:  # noqa: ANN401 - whatever JSON can hold

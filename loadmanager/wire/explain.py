@@ -146,7 +146,8 @@ class PlannedMove(WireModel):
 
 class BrokerExplanation(WireModel):
     """`GET /loadbalance/v1/explain/broker/{broker}`. `thresholds` are the settings that decided, by key; `margin` says
-    how far the broker is from being shed from. `is_settled`: no bundle has left it, or is leaving, since its report.
+    how far the broker is from being shed from, `certificate` how near the round comes to what no plan can beat.
+    `is_settled`: no bundle has left it, or is leaving, since its report.
     """
 
     broker_id: str
@@ -159,6 +160,7 @@ class BrokerExplanation(WireModel):
     thresholds: dict[str, Any]
     would_shed: list[PlannedMove]
     verdicts: list[Explanation]
+    certificate: Explanation
     margin: Explanation | None = None
     takes_bundles: bool
     is_overloaded: bool

@@ -42,7 +42,7 @@ def a_plan() -> tuple[KeptPlan, Certified]:
     name, reason = bundle(1, "tenant/a"), OwnershipReason.ADMIN_UNLOAD
     steps = [Unload(name, broker("a"), broker("b"), reason)]
     planned = Step(name, 7, broker("a"), broker("b"), reason)
-    certified = certify(given, SETTINGS, {}, steps)
+    certified = certify(given, SETTINGS, steps)
     return KeptPlan("shed", 1, 2, (planned,), (), effect_of(given, steps)), certified
 
 

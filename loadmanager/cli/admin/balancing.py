@@ -200,6 +200,20 @@ def lift_breaker(
     return delete(f"{_BASE}/churn/breaker", bundle=bundle)
 
 
+@command(BALANCER, "poison")
+def poison() -> AdminRequest:
+    """Show the bundles that are given to nobody because their last owners died soon after they got them."""
+    return get(f"{_BASE}/poison")
+
+
+@command(BALANCER, "lift-poison")
+def lift_poison(
+    bundle: Annotated[str | None, typer.Option("--bundle", help="Only this bundle; else all of them.")] = None,
+) -> AdminRequest:
+    """Have such bundles given to brokers again."""
+    return delete(f"{_BASE}/poison", bundle=bundle)
+
+
 def decisions(
     limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
     subject: Annotated[str | None, typer.Option("--subject", help="Only of this bundle or broker.")] = None,

@@ -6,7 +6,7 @@ found once; the figures follow from columns, plan and proof alone, so whoever ha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from loadmanager.core.certificate.finding import find_bounds
 from loadmanager.core.certificate.floor import noise_floor
 from loadmanager.core.certificate.instance import Instance, Rows
 from loadmanager.core.certificate.relief import Relief, Reliefs, find_least_peak
-from loadmanager.core.certificate.taking import instance_of, loads_of, owners_after
-from loadmanager.core.level.load import RESOURCE_NAMES
+from loadmanager.core.certificate.taking import instance_of, owners_after
+from loadmanager.core.level.load import RESOURCE_NAMES, Loads
 from loadmanager.core.load import FloatArray
 from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.settings import PlannerSettings
@@ -66,6 +66,20 @@ class Figures:
         return _ratio(self.load_moved, self.least_load)
 
 
+def sums_of(rounds: Sequence[Figures]) -> dict[str, float]:
+    """Of one plan after the other: the mean gaps, in all that is possible and within what each moved; what was moved in
+    all, and what had to be for the heat that each left.
+    """
+    in_budget = [each.heat_after / each.bound_in_budget for each in rounds if each.bound_in_budget > 0]
+    return {
+        "rounds": len(rounds),
+        "gapMean": float(np.mean([each.gap for each in rounds])),
+        "gapInBudgetMean": float(np.mean(in_budget or [1.0])),
+        "loadMoved": sum(each.load_moved for each in rounds),
+        "leastLoad": sum(each.least_load for each in rounds),
+    }
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Certified:
     """A plan with its proof: the columns, who owns each bundle `after` it, and the names of the rows.
@@ -86,19 +100,20 @@ class Certified:
 def certify(
     snapshot: Snapshot,
     settings: PlannerSettings,
-    state: Mapping[str, Any],
     steps: Sequence[Assign | Unload],
     emptied: Collection[str] = (),
 ) -> Certified:
     """Of the steps of a plan, made on this snapshot; `emptied` are brokers that it is to leave with nothing."""
-    loads = loads_of(snapshot, settings, state)
+    loads = Loads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
-    sigma = snapshot.bundles.sigma.astype(np.float64)
+    sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
     proof = find_proof(instance, after)
     names = [RESOURCE_NAMES[resource] for resource in loads.resources]
     figures = figures_of(instance, after, sigma, proof)
-    return Certified(instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names, names)
+    return Certified(
+        instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names
+    )
 
 
 def find_proof(instance: Instance, after: Rows) -> Proof:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from loadmanager.core.certificate.certificate import Certified, certify
 from loadmanager.core.plan import Assign, Unload
@@ -20,7 +19,6 @@ class DecidedRound:
 
     snapshot: Snapshot
     settings: PlannerSettings
-    state: Mapping[str, Any]
     steps: Sequence[Assign | Unload]
     _certified: list[Certified] = field(default_factory=list)
     _reserve: list[Reserve] = field(default_factory=list)
@@ -28,11 +26,11 @@ class DecidedRound:
     def certified(self) -> Certified:
         """How near its steps come to what no plan can beat, of the brokers that shedding looks at."""
         if not self._certified:
-            self._certified.append(certify(restrain(self.snapshot), self.settings, self.state, self.steps))
+            self._certified.append(certify(restrain(self.snapshot), self.settings, self.steps))
         return self._certified[0]
 
     def reserve(self) -> Reserve:
         """Whether the others could carry what a broker had before it, or a failure domain."""
         if not self._reserve:
-            self._reserve.append(reserve_of(restrain(self.snapshot), self.settings, self.state))
+            self._reserve.append(reserve_of(restrain(self.snapshot), self.settings))
         return self._reserve[0]

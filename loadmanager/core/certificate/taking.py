@@ -7,8 +7,7 @@ a bound with more choice holds as well. What a plan itself does is always among 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
 
 import numpy as np
 
@@ -25,19 +24,17 @@ from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import NOBODY, Snapshot
 
 
-def loads_of(snapshot: Snapshot, settings: PlannerSettings, state: Mapping[str, Any]) -> Loads:
-    """What bundles need and brokers use, as Level sees it by what strategies remember, whichever sheds."""
-    del state
-    return Loads.of(snapshot, settings)
-
-
 def instance_of(
     snapshot: Snapshot, settings: PlannerSettings, loads: Loads, after: Rows, emptied: Collection[str] = ()
 ) -> Instance:
     """`after` (N,) is who owns each bundle after the plan; `emptied` are brokers that are to own nothing.
 
-    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly.
+    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly. Where there
+    is no broker, there are no bundles either.
     """
+    if not len(snapshot.brokers):
+        nothing = np.zeros((0, len(loads.resources)))
+        return Instance(nothing, nothing, after, after, np.zeros((0, 0), dtype=bool), np.zeros(0))
     owner = snapshot.bundles.assigned.astype(np.int64)
     classes, may_own = _by_rules(snapshot, settings, emptied)
     classes, may_own = _kept(snapshot, owner, emptied, classes, may_own)
@@ -51,13 +48,13 @@ def instance_of(
 
 
 def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
-    """(N,): who owns each bundle once these steps are made."""
-    after = snapshot.bundles.assigned.astype(np.int64)
+    """(N,): who owns each bundle once these steps are made; (0,) where there is no broker."""
+    after = snapshot.bundles.assigned.astype(np.int64)[: None if len(snapshot.brokers) else 0]
+    brokers = {broker: row for row, broker in enumerate(snapshot.brokers.ids)}
     for step in steps:
         row = snapshot.bundles.find_row(step.bundle)
-        if row is not None:
-            broker = None if step.destination is None else snapshot.brokers.find_row(step.destination.broker)
-            after[row] = NOBODY if broker is None else broker
+        if row is not None and row < len(after):
+            after[row] = NOBODY if step.destination is None else brokers.get(step.destination.broker, NOBODY)
     return after
 
 

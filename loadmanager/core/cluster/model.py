@@ -115,6 +115,10 @@ class ClusterModel:
         """How many bundles that life of a broker owns by the records, those that it is to release included."""
         return self._owners.count_of(registration)
 
+    def bundles_of(self, registration: Registration) -> list[str]:
+        """The bundles that life of a broker owns by the records, those that it is to release included."""
+        return self._owners.names_of(registration)
+
     # What is set besides
 
     def set_rules(self, rules: ReportRules) -> None:
@@ -131,8 +135,12 @@ class ClusterModel:
         self._rows.revision += 1
         self._controls = controls
 
+    def doubts(self) -> Doubts:
+        """What is wrong with brokers and bundles, as it was taken in."""
+        return self._doubts
+
     def set_doubts(self, doubts: Doubts) -> None:
-        """Take in what is wrong with brokers' reports, in place of what was before."""
+        """Take in what is wrong with brokers and bundles, in place of what was before."""
         if doubts is not self._doubts:
             self._rows.revision += 1
             self._doubts = doubts

@@ -78,9 +78,15 @@ class RecordedOwners:
 
     def count_of(self, registration: Registration) -> int:
         """How many bundles that life of a broker owns, those that it is to release included."""
-        row = self.registrations.by_registration.get(registration)
-        owners = self._rows.columns.owner[: len(self._rows.names)]
-        return 0 if row is None else int(np.count_nonzero(owners == row))
+        return len(self._rows_of(registration))
+
+    def names_of(self, registration: Registration) -> list[str]:
+        """Which those are."""
+        return [self._rows.names[row] for row in self._rows_of(registration).tolist()]
+
+    def _rows_of(self, registration: Registration) -> Rows:
+        row = self.registrations.by_registration.get(registration, self.registrations.size)  # nobody's
+        return np.flatnonzero(self._rows.columns.owner[: len(self._rows.names)] == row)
 
     def destination_places(self, places: RowArray) -> RowArray:
         """By row of a bundle where it goes, as the position of that registration in `places`, -1 for nowhere."""

@@ -45,8 +45,8 @@ MUCH = 1.30
 """A broker as hot as this is relieved at once."""
 COLD = 0.70
 """A broker is cold below this heat."""
-REST_S = 7200.0
-"""How long a bundle rests."""
+REST_S = 4 * 3600.0 + 600.0
+"""How long a bundle rests: until it cannot be back within four hours, whenever its moves end."""
 MOST_RESTING = 5_000
 """So many are remembered, those that were moved last."""
 _TARGET_PART = 0.3
@@ -188,9 +188,16 @@ class Memory:
         return [self.brokers[each.broker] for each in registrations]
 
     def resting(self, registrations: Sequence[Registration], now_s: float) -> BoolArray:
-        """(M,): which of them rest. One that is seen for the first time in this life has yet to be looked at."""
-        seen = [self.brokers.get(each.broker) for each in registrations]
-        return np.array([each is not None and each.rests_until_s > now_s for each in seen], dtype=bool)
+        """(M,): which of them rest, or will as soon as they are looked at."""
+
+        def rests(registration: Registration) -> bool:
+            seen = self.brokers.get(registration.broker)
+            if seen is None:
+                return False
+            is_back = seen.incarnation != registration.incarnation and now_s - seen.at_s < _HOUR_S
+            return is_back or seen.rests_until_s > now_s
+
+        return np.array([rests(each) for each in registrations], dtype=bool)
 
     def budget(self, *, in_need: bool) -> float:
         """What share of all load a round may move now."""

@@ -23,6 +23,7 @@ from loadmanager.core.level.calm import COLD, Bands, Look, Memory, Seen, noise_o
 from loadmanager.core.level.forced import find_forced
 from loadmanager.core.level.load import Loads, heat_of, level_of
 from loadmanager.core.level.noise import find_deviation, noise_of_bundles
+from loadmanager.core.level.prices import move_costs
 from loadmanager.core.level.search import find_moves
 from loadmanager.core.level.task import Found, Move, Task
 from loadmanager.core.load import BoolArray, FloatArray
@@ -234,7 +235,7 @@ class _Round:
             givers=givers,
             takers=takers,
             share=share,
-            cost=share,
+            cost=share * move_costs(snapshot, self._settings.level_move_costs),
             target=target,
             budget=self._budget,
             classes=limits.classes,

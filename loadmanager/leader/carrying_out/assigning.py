@@ -50,7 +50,7 @@ class Assigner:
         self._view = view
         self._ledger = ledger
         self._journal = journal
-        self._machine = Assignments(view)
+        self._machine = Assignments(view, desk.poison.find)
         self._driver = Driver(self._machine, self._do)
         self._waiting = Waiting[str, Ownership]()
         self.assignments = 0

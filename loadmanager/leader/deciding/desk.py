@@ -26,6 +26,7 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.round import SPLIT_STRATEGY
 from loadmanager.core.state import merged
 from loadmanager.leader.deciding.churn import Churn
+from loadmanager.leader.deciding.poison import PoisonWatch
 from loadmanager.leader.deciding.working import Previews, Worker
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
@@ -68,6 +69,7 @@ class Desk:
         self.churn = Churn(
             view, live, journal, self._recent_snapshot, self.recorder, moves or MoveRecorder(self.recorder)
         )
+        self.poison = PoisonWatch(view, live, journal, self.recorder, self.churn.memory_changed)
         self._view = view
         self._live = live
         self._rng, self._round_rng = np.random.default_rng(seed).spawn(2)
@@ -140,7 +142,7 @@ class Desk:
                 self.state, self.churn.state = merged(before, done.state, self.state), done.churn_state
                 self.recorder.decided(asked, done.plan.steps, done.plan.verdicts, self.state, rng, underWay=under_way)
                 self.recorder.remembered({**self.state, **self.churn.state})
-            self.last_round = DecidedRound(snapshot, settings, before, done.plan.steps)
+            self.last_round = DecidedRound(snapshot, settings, done.plan.steps)
             return done.plan
 
     async def preview_shed(self) -> tuple[Plan, Snapshot]:
@@ -162,12 +164,12 @@ class Desk:
     ) -> Certified:
         """How near these steps come, of a plan on that snapshot, to what no plan can beat."""
         async with self.previews.turn() as worker:
-            return await worker.run(certify, snapshot, self._live.planner, self.state, steps, emptied)
+            return await worker.run(certify, snapshot, self._live.planner, steps, emptied)
 
     async def standing(self) -> tuple[DecidedRound, DecidedRound | None]:
         """The cluster as it is now, as if a round had moved nothing, and the last round; their figures are there."""
         async with self.previews.turn() as worker:
-            now, last = DecidedRound(self._new_snapshot(), self._live.planner, self.state, ()), self.last_round
+            now, last = DecidedRound(self._new_snapshot(), self._live.planner, ()), self.last_round
             for work_out in (now.certified, now.reserve, *(() if last is None else (last.certified,))):
                 await worker.run(work_out)
             return now, last
@@ -272,7 +274,8 @@ class Desk:
         settings = self._live.planner
         age_s, weights = settings.broker_load_data_ttl_in_seconds, settings.resource_weights
         patience_s = settings.sick_broker_patience_s
-        self._view.model.set_doubts(self._view.gate.doubts(time.time(), age_s, weights, patience_s))
+        doubts = self._view.gate.doubts(time.time(), age_s, weights, patience_s)
+        self._view.model.set_doubts(doubts.with_poison(self.poison.verdicts()))
         self._snapshot = None
         return self.snapshot()
 

@@ -100,6 +100,7 @@ class Explainer:
                 for step in explained.steps
             ],
             verdicts=_explanations(explained.verdicts),
+            certificate=_explanation(explained.certificate),
             margin=_find_explanation(explained.margin),
             takes_bundles=not explained.obstacles,
             is_overloaded=explained.is_overloaded,

@@ -7,7 +7,7 @@ committed itself. Everything here is a look-up: no I/O, no decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from loadmanager.core.cluster import ClusterModel
@@ -126,6 +126,8 @@ class ClusterView:
     waited for it, a foreign record."""
     faults: dict[str, str] = field(default_factory=dict)
     """What is wrong with a znode, by its path, while it is wrong."""
+    on_end: Callable[[Registration], None] = lambda _: None
+    """Told of each registration that has ended, before anything is done about what it owned."""
 
     def get_namespace(self, name: str) -> NamespaceEntry:
         entry = self.namespaces.get(name)
@@ -223,8 +225,10 @@ class ClusterView:
         self.brokers[registration.broker] = BrokerEntry(registration, znode_version, itself, data, answer.to_json())
 
     def drop_broker(self, broker_id: BrokerId) -> None:
-        if self.registrations.pop(broker_id, None) is not None:
+        ended = self.registrations.pop(broker_id, None)
+        if ended is not None:
             self.unsettled += 1
+            self.on_end(ended)
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
             self.gate.forget(broker_id)

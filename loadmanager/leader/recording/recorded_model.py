@@ -64,10 +64,6 @@ class RecordedModel(ClusterModel):
         """The record of each namespace as it was taken in."""
         return dict(self._records)
 
-    def doubts(self) -> Doubts:
-        """What is wrong with brokers' reports, as it was taken in."""
-        return self._doubts
-
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:
         if self._known.get(registration.broker) != registration:
             self._known[registration.broker] = registration

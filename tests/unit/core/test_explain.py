@@ -19,6 +19,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE, Ownership
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.reasons import (
+    CertificateReason,
     ChurnReason,
     ExplanationReason,
     FilterReason,
@@ -274,6 +275,8 @@ def test_a_broker_that_sheds_now_says_what_and_by_which_numbers() -> None:
     assert explained.is_overloaded
     assert explained.strategy == "OverloadShedder"
     assert (explained.standing.bundles, explained.standing.mib_per_s) == (3, 24)
+    assert explained.certificate.verdict is CertificateReason.PLAN_CERTIFIED
+    assert explain_broker(situation(hot_a()), B).certificate.why == explained.certificate.why
 
 
 def test_a_broker_below_the_threshold_says_how_far_it_is_from_it() -> None:
@@ -404,6 +407,10 @@ def test_a_preference_is_an_obstacle_unless_it_is_given_up() -> None:
     assert [(each.verdict, is_preference) for each, is_preference in kept.obstacles] == [
         (FilterReason.OWNS_MORE_OF_NAMESPACE, True)
     ]
+    evenly = situation(hot_a(b=report(cpu=10), c=report(cpu=31)))
+    evenly = replace(evenly, settings=replace(evenly.settings, distribute_bundles_evenly_margin_percentage=5))
+    ((busier, is_preference),) = why_not(evenly, HEAVY, C).obstacles
+    assert (busier.verdict, is_preference) == (FilterReason.BUSIER_THAN_AVERAGE, True)
     given_up = why_not(situation(hot_a(b=report(cpu=99), c=more)), HEAVY, C)
     assert given_up.obstacles == ()
     assert given_up.verdict.verdict is ExplanationReason.WOULD_BE_CHOSEN

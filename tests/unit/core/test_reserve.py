@@ -26,7 +26,7 @@ def cluster(policies: Policies | None = None, **parts: list[float]) -> Snapshot:
 
 
 def look(given_cluster: Snapshot) -> Reserve:
-    return reserve_of(given_cluster, SETTINGS, {})
+    return reserve_of(given_cluster, SETTINGS)
 
 
 def figures(loss: Loss | None) -> tuple[object, ...]:

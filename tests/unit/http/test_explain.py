@@ -108,6 +108,7 @@ async def test_a_broker_is_explained_with_its_thresholds_and_what_it_would_shed(
     assert body["thresholds"]["loadBalancerBrokerThresholdShedderPercentage"] == 10
     assert [move["bundle"] for move in body["wouldShed"]]
     assert body["margin"] is None
+    assert "no assignment can be below" in body["certificate"]["sentence"]
     assert (body["takesBundles"], body["isOverloaded"]) == (True, False)
 
 

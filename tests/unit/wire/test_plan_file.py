@@ -169,7 +169,7 @@ def test_a_large_plan_is_a_small_file() -> None:
     rng = np.random.default_rng(0)
     hosts = {f"b{k}": carrying(f"b{k}", rng.lognormal(0, 1, 1000).tolist()) for k in range(20)}
     given_large = snapshot(hosts)
-    certified = certify(given_large, SETTINGS, {}, [])
+    certified = certify(given_large, SETTINGS, [])
     plan = KeptPlan("shed", 1, 2, (), (), effect_of(given_large, []))
     file = encode(plan, certified)
     assert len(file) < 30 * len(certified.bundles)
