@@ -7,6 +7,7 @@ from collections.abc import Collection, Container, Sequence
 import numpy as np
 
 from loadmanager.core import churn, planner
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory
 from loadmanager.core.effect import share_of
 from loadmanager.core.names import BrokerId
@@ -29,11 +30,12 @@ class Leader:
         self._rng = rng
         self._snapshot: Snapshot | None = None
 
-    def shed(self) -> Plan:
-        """One round of shedding, within the limits on churn."""
-        done = shed(self._new_snapshot(), self._scene.settings, self.state, self.churn_state, self._rng)
+    def shed(self) -> tuple[Plan, DecidedRound]:
+        """One round of shedding, within the limits on churn; and as it can be certified."""
+        snapshot, settings = self._new_snapshot(), self._scene.settings
+        done = shed(snapshot, settings, self.state, self.churn_state, self._rng)
         self.state, self.churn_state = done.state, done.churn_state
-        return done.plan
+        return done.plan, DecidedRound(snapshot, settings, done.plan.steps)
 
     def place(self, bundles: Sequence[str]) -> Plan:
         """Owners for free bundles, as one batch."""
