@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import random
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from unittest.mock import patch
 
@@ -74,7 +74,7 @@ def _on_process(act: Callable[[World, str], None], *, up: bool) -> Callable[[Wor
     return do
 
 
-def _kill(world: World, name: str) -> None:
+def kill(world: World, name: str) -> None:
     party = world.processes[name].party
     assert party is not None
     world.loop.kill(party)
@@ -237,7 +237,7 @@ def _plan(world: World, step: Step) -> None:
 
 
 DO: dict[str, Callable[[World, Step], None]] = {
-    "kill": _on_process(_kill, up=True),
+    "kill": _on_process(kill, up=True),
     "stop": _on_process(_stop, up=True),
     "pause": _on_process(_pause, up=True),
     "resume": _on_process(_resume, up=True),
@@ -322,33 +322,39 @@ def draw(seed: int, steps: int = 40) -> Schedule:
 
 def run(schedule: Schedule) -> Outcome:
     """Let it happen."""
-    loop = VirtualLoop(random.Random(schedule.seed ^ 0x5EED))
-    world = World(schedule.seed, schedule.shape, loop)
-    asyncio.set_event_loop(loop)
-    try:
-        with in_virtual_time(loop, world.network):
-            try:
-                loop.run_until_complete(_play(world, schedule.steps))
-            except StuckError as error:
-                world.failures.append(str(error))
-            finally:
-                _leave_behind(loop)
-    finally:
-        asyncio.set_event_loop(None)
+    world = live(schedule.seed, schedule.shape, lambda world: _play(world, schedule.steps))
     return Outcome(
         tuple(world.violations),
         world.messages,
-        loop.now_s,
+        world.loop.now_s,
         world.records.transitions,
         frozenset(world.states.seen),
         tuple(world.story),
     )
 
 
+def live(seed: int, shape: Shape, main: Callable[[World], Coroutine[None, None, None]]) -> World:
+    """A world as `main` has left it."""
+    loop = VirtualLoop(random.Random(seed ^ 0x5EED))
+    world = World(seed, shape, loop)
+    asyncio.set_event_loop(loop)
+    try:
+        with in_virtual_time(loop, world.network):
+            try:
+                loop.run_until_complete(main(world))
+            except StuckError as error:
+                world.failures.append(str(error))
+            finally:
+                _leave_behind(loop)
+    finally:
+        asyncio.set_event_loop(None)
+    return world
+
+
 async def _play(world: World, steps: Sequence[Step]) -> None:
     slow = world.network.slow_share, world.zookeeper.slow_share
-    _calm(world)
-    await _begin(world)
+    calm(world)
+    await begin(world)
     world.network.slow_share, world.zookeeper.slow_share = slow
     for step in steps:
         await world.wait(step.pause_s)
@@ -366,7 +372,7 @@ async def _play(world: World, steps: Sequence[Step]) -> None:
     await _expect_answers(world)
 
 
-async def _begin(world: World) -> None:
+async def begin(world: World) -> None:
     for name in world.processes:
         world.start(name)
     await _create_namespace(world)
@@ -385,14 +391,14 @@ async def _create_namespace(world: World) -> None:
         await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _CREATE_AGAIN_S)
 
 
-def _calm(world: World) -> None:
+def calm(world: World) -> None:
     """No message is slow."""
     world.network.slow_share = world.zookeeper.slow_share = 0.0
 
 
 def _mend(world: World) -> None:
     """Whatever is broken is so no more."""
-    _calm(world)
+    calm(world)
     world.tell("— everything is mended")
     world.network.cuts.clear()
     for server in world.network.servers.values():
@@ -421,6 +427,7 @@ async def _lift_controls(world: World) -> None:
     """What operators laid down that keeps bundles from being served is taken back, however often it takes."""
     undone: set[str] = set()
     wanted = [("DELETE", f"/loadbalance/v1/brokers/{_broker(world, n)}/drain") for n in range(world.shape.brokers)]
+    wanted.append(("DELETE", "/loadbalance/v1/poison"))
     tries = 0
 
     def lifted() -> bool:

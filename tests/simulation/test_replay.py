@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.recorded_cluster import NAMESPACE, OF_STRATEGY, a_recorded_leader
+from support.nodes import topics_by_bundle
+from support.recorded_cluster import BUNDLES, NAMESPACE, OF_STRATEGY, a_recorded_leader
 from support.waiting import eventually
 
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
 from loadmanager.core.leading import moves
 from loadmanager.core.leading.moves import Phase
+from loadmanager.core.load import HealthFigures
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.settings import KEYS
 from loadmanager.errors import PlanDriftedError
 from loadmanager.history.reader import History
+from loadmanager.history.schemas import DECISIONS
 from loadmanager.leader.recording.recorded_model import RecordedModel
 from loadmanager.sim.replay import Item, Outcome, Reported, Row, replay
+from loadmanager.wire.broker_data import HealthData
 from loadmanager.wire.plans import PlanRequest
 
 
@@ -95,6 +99,37 @@ async def test_what_operators_do_is_replayed_too(tmp_path: Path) -> None:
     assert outcome.difference is None
     assert {"preview_drain", "preview_shed", "shed", "moved"} <= outcome.compared.keys()
     assert outcome.left_out == {"plan: at an operator's word": 1}
+
+
+async def test_who_was_sick_and_what_was_poison_is_known_to_a_replay(tmp_path: Path) -> None:
+    well, bad = HealthData(latencyMs=5.25), HealthData(latencyMs=900.5, errorShare=0.75)
+    settings = {"loadBalancerSickBrokerMinutes": 0, "loadBalancerPoisonBundleDeaths": 1}
+    async with a_recorded_leader(tmp_path, **settings, loadBalancerMaxPoisonBundles=100) as recorded:
+        node = recorded.leader.node
+        recorded.health = {"b1:8080": well, "b2:8080": bad, "b3:8080": well}
+        assert await recorded.live(2) > 0
+        assert isinstance(node.view.model, RecordedModel)
+        await node.desk.checkpoint(node.view.model)
+        await recorded.live(2)
+        assert recorded.owned_by("b3:8080"), "it was given some"
+        moved = [
+            row for row in node.journal.recent(1_000) if row["destination"] == "b2:8080" and row["kind"] == "unload"
+        ]
+        assert not moved, "nothing was moved to the one that is sick"
+        await recorded.cluster.brokers.pop("b3:8080").leave()
+        await eventually(lambda: node.desk.poison.memory.poison)
+        for topic in topics_by_bundle(recorded.leader, NAMESPACE, BUNDLES).values():
+            await recorded.leader.lookup(topic)
+        recorded.health = {}
+        await recorded.live(2)
+    items = recorded_in(tmp_path)
+    outcome = replayed(items)
+    assert outcome.difference is None
+    assert {"shed", "place", "moved", "checkpoint"} <= outcome.compared.keys()
+    said = {each["reason"] for row in rows_of(items, DECISIONS, "shed") for each in row.columns["verdicts"]}
+    assert "broker_sick" in said
+    reports = [item.report for item in items if isinstance(item, Reported)]
+    assert {HealthFigures(5.25), HealthFigures(900.5, 0.75), None} <= {report.health for report in reports}
 
 
 async def test_a_report_that_was_changed_is_found_in_the_first_decision_on_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from support.nodes import Cluster, FakeAgent, RunningNode, topics_by_bundle
 from support.waiting import eventually
 
 from loadmanager.core.names import BrokerId
-from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
+from loadmanager.wire.broker_data import HealthData, LocalBrokerData, NamespaceBundleStats
 
 NAMESPACE, OTHER = "t/ns", "t/other"
 BUNDLES = 12
@@ -43,6 +43,7 @@ class Recorded:
 
     cluster: Cluster
     leader: RunningNode
+    health: dict[str, HealthData] = field(default_factory=dict)
 
     async def own(self, namespace: str) -> None:
         """Create a namespace, and have all its bundles owned."""
@@ -51,7 +52,7 @@ class Recorded:
             assert (await self.leader.lookup(topic)).status == 200
 
     async def report(self, rounds: int = 0) -> None:
-        """Every broker reports what it owns; b1 has most of the load, and is almost full."""
+        """Every broker reports what it owns, and its `health`; b1 has most of the load, and is almost full."""
         for broker, agent in self.cluster.brokers.items():
             await self._report(agent, broker, rounds)
 
@@ -97,6 +98,8 @@ class Recorded:
         used = {"b1:8080": 92.0, "b2:8080": 31.0 + rounds}.get(broker, 12.0)
         for resource in ("cpu", "bandwidthIn", "bandwidthOut"):
             record[resource] = {"usage": used, "limit": 100.0}
+        if broker in self.health:
+            record["health"] = self.health[broker]
         await agent.report(record)
         view = self.leader.node.view
         await eventually(lambda: view.brokers[BrokerId(broker)].record.get("lastUpdate") == record["lastUpdate"])

@@ -108,9 +108,9 @@ def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest
         return False
 
     assert find_moves(replace(uneven, may_move=refuse)).moves == []
-    assert asked.count(2) == 2 * 64, "with what is left over for a second time"
+    assert asked.count(2) == 4 * 64, "once by each scale"
     monkeypatch.setattr("loadmanager.core.level.search.MOST_STEPS", 1)
-    assert len(find_moves(uneven).moves) == 2
+    assert len(find_moves(uneven).moves) == 1
 
 
 def test_what_would_move_much_for_little_is_left() -> None:
@@ -285,6 +285,17 @@ def test_bundles_that_nobody_takes_stay_and_it_is_not_tried_for_ever() -> None:
     draft = move_together(given)
     assert draft.hottest().max() <= given.loads.heat().max()
     assert len(moved(draft)) <= 1
+
+
+def test_a_target_that_is_out_of_reach_for_many_brokers_is_higher_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = many(220, 8_000, target=0.8)
+    assert move_together(given).target == pytest.approx(0.87), "however much higher, the level is above it"
+    assert move_together(replace(given, givers=np.arange(220) < 5)).target == 0.8
+    monkeypatch.setattr("loadmanager.core.level.batch._FEW", 0)
+    monkeypatch.setattr("loadmanager.core.level.batch._FEW_OF_ALL", 0.0)
+    draft = move_together(replace(given, target=1.005))
+    assert 1.005 < draft.target < 1.075
+    assert draft.hottest().max() <= draft.target + 1e-9
 
 
 def test_what_is_left_over_is_gone_over_again_but_not_for_a_worse_score() -> None:
