@@ -36,6 +36,7 @@ from loadmanager.core.shedding.limits import Limits
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 NAME = "Level"
+_LEAST_EXPLAINED = 0.75
 
 _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
 
@@ -140,6 +141,14 @@ def _noise(snapshot: Snapshot, loads: Loads, state: State) -> FloatArray:
     return np.maximum(noise_of(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
 
 
+def _explained(used: FloatArray, loads: Loads) -> FloatArray:
+    """The usages (M,) that brokers report, 0 of one whose bundles explain less than `_LEAST_EXPLAINED` of it: what has
+    risen just now is moved once it is known which bundles it is.
+    """
+    used = np.nan_to_num(used, nan=0.0, neginf=0.0)
+    return np.where(loads.usage.max(axis=1, initial=0.0) >= _LEAST_EXPLAINED * used, used, 0.0)
+
+
 def _reachable(loads: Loads, resting: BoolArray) -> Loads:
     """The loads beside the level that can be had while the brokers (M,) that rest are given nothing."""
     return replace(loads, level=loads.level_without(resting)) if resting.any() and not resting.all() else loads
@@ -158,7 +167,7 @@ class _Round:
         self._heat = self._loads.heat()
         self._noise = _noise(snapshot, self._loads, state)
         self._excess = self._heat - bands.trigger(self._noise)
-        used = np.nan_to_num(usage_per_broker(snapshot, settings.resource_weights), nan=0.0, neginf=0.0)
+        used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
         self._urgent = bands.is_urgent(self._heat, used, self._noise)
         self._lacks_headroom = bands.lacks_headroom(self._heat, used)
         self._memory = self._looked(memory)
