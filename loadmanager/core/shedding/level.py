@@ -169,6 +169,8 @@ class _Round:
         self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
         self._cold = self._takers & np.array([self._cold_for_s(seen) >= bands.calm_s for seen in self._seen])
         self._rests = self._resting()
+        self._hottest = self._loads.hottest_resources()
+        self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = Limits(snapshot, settings)
         self._budget = self._memory.budget(in_need=bool((self._urgent & snapshot.brokers.settled).any()))
 
@@ -300,8 +302,8 @@ class _Round:
 
     def _why(self, broker: int) -> dict[str, Figure]:
         return {
-            "usage_percent": 100 * float(self._loads.usage[broker].max(initial=0.0)),
-            "resource": self._loads.hottest_resource(broker),
+            "usage_percent": 100 * self._highest[broker],
+            "resource": self._hottest[broker],
             "level_percent": 100 * self._loads.level,
             "over_percent": 100 * (float(self._heat[broker]) - 1),
             "noise_percent": 100 * float(self._noise[broker]),
