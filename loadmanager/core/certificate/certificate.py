@@ -107,11 +107,13 @@ def certify(
     loads = Loads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
-    sigma = snapshot.bundles.sigma.astype(np.float64)
+    sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
     proof = find_proof(instance, after)
     names = [RESOURCE_NAMES[resource] for resource in loads.resources]
     figures = figures_of(instance, after, sigma, proof)
-    return Certified(instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names, names)
+    return Certified(
+        instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names
+    )
 
 
 def find_proof(instance: Instance, after: Rows) -> Proof:

@@ -27,7 +27,15 @@ def refill(draft: Draft, rows: Rows, most: int) -> Rows:
     """A broker (n,) for each of the bundles, `NOBODY` where it would be above the target with it; and for all that are
     left once that was so for `most` of them.
     """
-    return _Refill(draft, rows, most).run()
+    destinations = _Refill(draft, rows, most).run()
+    while (given_away := _at_home_again(draft.at[rows], destinations)).any():
+        destinations[given_away] = NOBODY
+    return destinations
+
+
+def _at_home_again(sources: Rows, destinations: Rows) -> BoolArray:
+    """(n,): who would go to a broker that keeps some of its own after all, and has no room any more."""
+    return np.asarray((destinations >= 0) & np.isin(destinations, sources[destinations < 0]))
 
 
 class _Refill:

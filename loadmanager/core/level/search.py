@@ -5,10 +5,10 @@ size to what is too much, is weighed against a bounded number of brokers, those 
 them. The move with the greatest gain in score for what it costs is made, if it may be: the load that it takes along,
 and the disturbance that every move is. Where no move helps, exchanges are weighed, with bundles of the least hot
 brokers. Where there is none either, a large bundle goes to another broker, and small ones leave that one for it. A
-broker that nothing helps is left, and the next one is looked at. What is left of all of them is gone over once more, by
-a scale on which it counts for more (`score.py`). A bundle that a step has put somewhere may be put elsewhere by a later
-one, and moves once all the same. What need not have moved in the end stays. Work is bounded by counts, never by a
-clock.
+broker that nothing helps is left, and the next one is looked at. What is left of all of them is gone over again, by
+scales on which it counts for more and more (`score.py`). A bundle that a step has put somewhere may be put elsewhere by
+a later one, and moves once all the same. What need not have moved in the end stays. Work is bounded by counts, never by
+a clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadmanager.core.level.task import ROUNDING, Draft, Found, Move, Rows, Task
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.snapshot import NOBODY
 
-MOST_STEPS = 1_000
+MOST_STEPS = 2_000
 _BUNDLES, _BROKERS = 48, 12
 """How many are weighed against each other in a step."""
 _EXCHANGED, _EXCHANGED_OF_EACH = 48, 24
@@ -54,7 +54,7 @@ class _Search:
         self.scale = USUAL
         self.stuck = np.zeros(len(self.heat), dtype=bool)
         self.spent = False
-        self.rooms_tried = 0
+        self.rooms_tried = self.steps = 0
         self.cost_of_any = float(task.cost[task.movable].mean()) if task.movable.any() else 0.0
         self.owned: list[Rows] = []
 
@@ -64,10 +64,9 @@ class _Search:
         before = score(heat, self.part, self.draft.target)
         self._level()
         at, moved, heat = self.at.copy(), self.draft.moved, self.heat.copy()
-        if not self.spent:
-            self.scale = LEFT_OVER
+        for self.scale in () if self.spent else LEFT_OVER:
             self._level()
-            self.scale = USUAL
+        self.scale = USUAL
         if self._score() > before:
             self.at[:], self.draft.moved, self.heat[:] = at, moved, heat
         self._trim(goal)
@@ -77,7 +76,8 @@ class _Search:
     def _level(self) -> None:
         """From the hottest broker on, what helps it most, until all are at the target, or nothing helps."""
         self.stuck[:] = False
-        for _ in range(MOST_STEPS):
+        while self.steps < MOST_STEPS:
+            self.steps += 1
             hottest = np.where(self.task.givers & ~self.stuck, self.draft.hottest(), 0.0)
             source = int(np.argmax(hottest))
             if hottest[source] <= self.draft.target:

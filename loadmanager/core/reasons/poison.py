@@ -14,7 +14,7 @@ class PoisonReason(Reason):
         ),
         remedy=(
             "find out what of it brokers die of, then lift it (loadmanager admin balancer lift-poison --bundle"
-            " {bundle}); or split it, or set {#poison_bundle_broker}"
+            " {bundle}); or name a broker for it ({#poison_bundle_broker}), where it can be split"
         ),
     )
     GIVEN_TO_POISON_BROKER = entry(

@@ -72,6 +72,23 @@ async def test_after_three_deaths_it_is_given_to_nobody_and_all_else_goes_on() -
         assert (await node.ask("DELETE", f"{POISON}?bundle=x")).status == 412
 
 
+async def test_it_can_be_split_where_it_has_an_owner_and_its_parts_are_other_bundles() -> None:
+    async with a_leader(loadBalancerPoisonBundleBroker="b9:8080", loadBalancerPoisonBundleDeaths=1) as (cluster, node):
+        await brokers(cluster, 1, 2, 9)
+        assert (await node.put("/loadbalance/v1/brokers/b9:8080/exclusion")).status == 204
+        await cluster.a_namespace()
+        bundle = node.bundle_of(TOPIC)
+        await kill_owner(cluster, node)
+        split = f"/admin/v2/namespaces/{bundle}/split?splitAlgorithmName=range_equally_divide"
+        reply = await node.put(split)
+        assert reply.status == 204, reply.reason
+        part = node.bundle_of(TOPIC)
+        assert part != bundle
+        assert (await node.put(f"/admin/v2/namespaces/{part}/unload")).status == 204
+        assert await kill_owner(cluster, node) != "b9:8080"
+        assert set(node.node.desk.poison.memory.poison) == {part}
+
+
 async def test_the_next_leader_knows_of_it_and_of_those_it_was_suspected_for() -> None:
     async with Cluster() as cluster:
         first = await cluster.start_leader()
