@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadmanager.config import NEEDS_RESTART, Settings, StoreSettings, settings_of, with_overrides
+from loadmanager.core.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
 
 _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
@@ -19,7 +20,10 @@ OF_THE_NODE = frozenset(
 )
 """The keys that say where a node is, what it speaks to, and what it records: no decision goes by them."""
 
-BEFORE = {"loadBalancerMovedAgainThresholdPercentage": "1000000"}
+BEFORE = {
+    **{key: str(value) for key, value in AS_PULSAR.items()},
+    "loadBalancerMovedAgainThresholdPercentage": "1000000",
+}
 """Keys that came later, with what was done before there was such a key."""
 
 

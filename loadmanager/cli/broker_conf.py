@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from loadmanager.config import AgentSettings, Settings, settings_of, with_overrides
+from loadmanager.core.settings import AS_PULSAR
 from loadmanager.decide.settings import LEGACY_WEIGHTS
 from loadmanager.errors import ConfigurationError
 
@@ -103,7 +104,8 @@ def import_broker_conf(path: Path) -> ImportedConf:
     older = _older_that_count(entries)
     taken = [_take(entry, older) for entry in entries.values()]
     settings = _validated({each.key: each for each in taken if each.key}, path)
-    return ImportedConf(settings, [_FIELDS[each.key] for each in taken if each.key], taken)
+    named = dict.fromkeys([*(each.key for each in taken if each.key), *AS_PULSAR])
+    return ImportedConf(settings, [_FIELDS[key] for key in named], taken)
 
 
 def parse_properties(text: str) -> Iterator[ConfEntry]:
@@ -200,7 +202,8 @@ def _validated(wanted: Mapping[str, Taken], path: Path) -> Settings:
         raise ConfigurationError(f"{where}: only ZooKeeper can be used (got {store.value!r})")
     default = settings_of({}, "defaults")
     try:
-        return with_overrides(default, {key: each.value for key, each in wanted.items()}, str(path))
+        meant = {key: str(value) for key, value in AS_PULSAR.items()}
+        return with_overrides(default, {**meant, **{key: each.value for key, each in wanted.items()}}, str(path))
     except ConfigurationError:
         for key, each in wanted.items():
             _check(default, key, each, f"{path}:{each.entry.line}")

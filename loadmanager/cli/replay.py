@@ -45,7 +45,12 @@ def replay(
         str, typer.Option(metavar="NAME", help="What would have happened with this strategy, or NAME+NAME.")
     ] = "",
     step_s: Annotated[
-        float, typer.Option("--step", min=1, help="Seconds of a step of the world, for --set and --strategy.")
+        float | None,
+        typer.Option(
+            "--step",
+            min=1,
+            help="Seconds of a step of the world, for --set and --strategy; else as often as the brokers measured.",
+        ),
     ] = 60,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,  # noqa: FBT002 - a flag
 ) -> None:

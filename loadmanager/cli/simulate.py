@@ -23,6 +23,7 @@ from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.plotting import plot
 from loadmanager.cli.running import given_settings, write_lines
 from loadmanager.cli.scenarios import load_scenario, packaged_scenarios, recorded_for
+from loadmanager.core.certificate.certificate import Figures, sums_of
 from loadmanager.errors import LoadManagerError
 from loadmanager.sim import world
 from loadmanager.sim.checks import mean_imbalance, own_moves
@@ -70,6 +71,7 @@ def simulate(
     ] = 0,
     as_list: Annotated[bool, typer.Option("--list", help="Show the scenarios that come with it.")] = False,  # noqa: FBT002 - a flag
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object for each run.")] = False,  # noqa: FBT002 - a flag
+    certify: Annotated[bool, typer.Option("--certify", help="Say how near its rounds come to the best.")] = False,  # noqa: FBT002 - a flag
     with_plot: Annotated[bool, typer.Option("--plot/--no-plot", help="Draw the curves over time.")] = True,  # noqa: FBT002 - a flag
 ) -> None:
     """Run scenarios in virtual time, and say which of their bounds hold. Nothing real is touched."""
@@ -81,7 +83,7 @@ def simulate(
     overrides = given_settings(settings or ())
     try:
         cases = [_case(name, strategies or (), seed, traces or (), fill_gaps) for name in scenarios]
-        held = _run_all(cases, overrides, as_json=as_json, with_plot=with_plot)
+        held = _run_all(cases, overrides, as_json=as_json, with_plot=with_plot, certify=certify)
     except LoadManagerError as error:
         fail(str(error), EXIT_CONFIGURATION)
     if not held:
@@ -100,23 +102,25 @@ def _case(
     )
 
 
-def _run_all(cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_json: bool, with_plot: bool) -> bool:
+def _run_all(
+    cases: Sequence[_ScenarioCase], overrides: dict[str, str], *, as_json: bool, with_plot: bool, certify: bool
+) -> bool:
     """Run and show them; whether all bounds hold."""
     for case in cases:
         for strategy in case.strategies:  # all is checked before the first one runs
             settings_for(case.scenario, strategy, overrides)
     held = True
     for case in cases:
-        runs = [_run(case, strategy, overrides, quiet=as_json) for strategy in case.strategies]
+        runs = [_run(case, strategy, overrides, quiet=as_json, certify=certify) for strategy in case.strategies]
         held = held and all(each.held for each in runs)
         write_lines(map(_json, [case.scenario] * len(runs), runs) if as_json else _shown(case, runs, with_plot))
     return held
 
 
-def _run(case: _ScenarioCase, strategy: str, overrides: dict[str, str], *, quiet: bool) -> Run:
+def _run(case: _ScenarioCase, strategy: str, overrides: dict[str, str], *, quiet: bool, certify: bool) -> Run:
     label = f"{case.scenario.name} {strategy}".strip()
     with _progress(label, quiet=quiet or not sys.stderr.isatty()) as advance:
-        return run(case.scenario, strategy, overrides, recorded=case.recorded, observe=advance)
+        return run(case.scenario, strategy, overrides, recorded=case.recorded, observe=advance, certify=certify)
 
 
 @contextmanager
@@ -163,6 +167,7 @@ def _show_list(*, as_json: bool) -> None:
 def _shown(case: _ScenarioCase, runs: Sequence[Run], with_plot: bool) -> list[str]:  # noqa: FBT001 - as it was asked for
     scenario = case.scenario
     lines = _printed(Text(f"{scenario.name}: {scenario.about}"), "", _figures(runs), "", _checks(runs))
+    lines += [line for each in runs if each.certified for line in ("", f"{_name(each)}: {_certified(each.certified)}")]
     if with_plot:
         console = Console()
         for each in runs:
@@ -219,6 +224,17 @@ def _checks(runs: Sequence[Run]) -> Table:
     return table
 
 
+def _certified(rounds: Sequence[Figures]) -> str:
+    """Over all rounds that moved something."""
+    sums = sums_of(rounds)
+    moved, least = 100 * sums["loadMoved"], 100 * sums["leastLoad"]
+    return (
+        f"{len(rounds)} rounds moved something and left heat at {sums['gapMean']:.3f} times what no assignment is"
+        f" below, {sums['gapInBudgetMean']:.3f} times what none is below that moves no more; they moved {moved:.1f} %"
+        f" of all load, where {least:.1f} % had to move for their heats"
+    )
+
+
 def _curves(each: Run, console: Console) -> list[str]:
     """What happened over time."""
     series = each.result.series
@@ -268,6 +284,7 @@ def _json(scenario: Scenario, each: Run) -> str:
                 "clientsDisturbed": result.clients_disturbed,
                 "reconnections": result.reconnections,
             },
+            "certified": sums_of(each.certified) if each.certified else None,
             "seed": result.seed,
             "digest": result.digest(),
             "series": {column.name: getattr(result.series, column.name) for column in fields(result.series)},

@@ -15,6 +15,7 @@ from loadmanager.history.columns import columns_of
 from loadmanager.history.reader import History, OnFault
 from loadmanager.history.schemas import BROKER_REPORTS, EVENTS
 from loadmanager.overrides import settings_recorded
+from loadmanager.sim.recorded import RecordedRange
 from loadmanager.sim.world import Progress
 from loadmanager.whatif.figures import Figures, happened_in, loads_moved, moves_done, settings_with, simulate
 from loadmanager.whatif.ranges import Stretch, read_range
@@ -45,22 +46,22 @@ def what_if(
     to_ms: int | None,
     overrides: Mapping[str, str],
     strategy: str,
-    step_s: float,
+    step_s: float | None,
     advance: Callable[[float], None],
     on_fault: OnFault | None = None,
 ) -> Compared:
-    """Raises `ConfigurationError` or `HistoryError`, naming what is wrong."""
+    """In steps of `step_s`, or as the brokers measured. Raises `ConfigurationError` or `HistoryError`, naming what is
+    wrong.
+    """
     before = _settings_at(history, start, on_fault)
     changed = settings_with(before, strategy, overrides)
     at_ms = columns_of(history, BROKER_REPORTS, from_ms or start.at_ms, to_ms, ["at_ms"], on_fault)["at_ms"]
     if not len(at_ms):
         raise HistoryError(f"{history.directory}: no broker has reported in the range")
-    stretch = Stretch(0, from_ms or start.at_ms, to_ms or int(at_ms[-1]) + 1)
-    duration_s = stretch.duration_s
-    if duration_s < step_s:
-        raise HistoryError(f"{history.directory}: the range is {duration_s:g} s long; take a --step below {step_s:g}")
+    stretch = Stretch(0, from_ms or start.at_ms, to_ms or int(at_ms[-1]) + 1).once_begun(history, on_fault)
     try:
-        recorded = read_range(history, stretch, on_fault)
+        recorded = read_range(history, stretch, before, on_fault)
+        step_s = _step_of(recorded, step_s)
         worlds = [
             simulate(recorded, settings, step_s, _half(number, advance))
             for number, settings in enumerate((before, changed))
@@ -70,6 +71,14 @@ def what_if(
         raise HistoryError(f"{history.directory}: {error}") from None
     change = " ".join([*([strategy] if strategy else []), *(f"{key}={text}" for key, text in overrides.items())])
     return Compared(stretch.from_ms, stretch.to_ms, step_s, change, happened, *worlds)
+
+
+def _step_of(recorded: RecordedRange, step_s: float | None) -> float:
+    """Raises `ValueError` when the range is shorter."""
+    found = step_s or float(round(recorded.ways.stats_interval_s))
+    if recorded.duration_s < found:
+        raise ValueError(f"the range is {recorded.duration_s:g} s long; take a --step below {found:g}")
+    return found
 
 
 def _half(number: int, advance: Callable[[float], None]) -> Callable[[Progress], None]:

@@ -25,7 +25,8 @@ _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
 def of_core(declared: Declared) -> Any:  # noqa: ANN401 - the field says its type
     """The field of a setting that the core declares: its type alone is said here."""
     bounds = {name: bound for name in _SIGNS if (bound := getattr(declared, name, None)) is not None}
-    return Field(declared.default, alias=declared.key, description=declared.description, **bounds)
+    default = declared.default if declared.installed is None else declared.installed
+    return Field(default, alias=declared.key, description=declared.description, **bounds)
 
 
 def bounds_of(field: FieldInfo) -> str:

@@ -74,6 +74,10 @@ class Settings(HttpSettings, StoreSettings, WeightSettings):
     )
     load_balancer_load_shedding_strategy: Annotated[str, AfterValidator(known_shedding)] = _planned("shedding_strategy")
     load_balancer_distribute_bundles_evenly_enabled: bool = _planned("distribute_bundles_evenly_enabled")
+    load_balancer_distribute_bundles_evenly_margin_percentage: Finite = _planned(
+        "distribute_bundles_evenly_margin_percentage"
+    )
+    load_balancer_threshold_shedder_band_percentage: Finite = _planned("threshold_shedder_band_percentage")
     load_balancer_broker_max_topics: int = _planned("broker_max_topics")
     load_balancer_broker_overloaded_threshold_percentage: int = _planned("broker_overloaded_threshold_percentage")
     load_balancer_shedding_enabled: bool = _planned("shedding_enabled")

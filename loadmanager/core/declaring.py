@@ -19,7 +19,9 @@ INT_MAX = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """What is said of a setting besides its type; its unit is in the description. None: no bound."""
+    """What is said of a setting besides its type; its unit is in the description. None: no bound. `installed` is what a
+    new installation has where that is not the default, with which a strategy decides as Pulsar's.
+    """
 
     key: str
     default: Any
@@ -27,6 +29,7 @@ class Declared:
     gt: float | None = None
     ge: float | None = None
     le: float | None = None
+    installed: Any = None
 
 
 def setting(
@@ -37,9 +40,10 @@ def setting(
     gt: float | None = None,
     ge: float | None = None,
     le: float | None = None,
+    installed: _Value | None = None,
 ) -> _Value:
     """The field of a dataclass that holds a setting."""
-    return field(default=default, metadata={_DECLARED: Declared(key, default, description, gt, ge, le)})
+    return field(default=default, metadata={_DECLARED: Declared(key, default, description, gt, ge, le, installed)})
 
 
 def percent(key: str, default: float, description: str) -> float:

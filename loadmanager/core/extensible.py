@@ -304,17 +304,21 @@ def find_top_bundles(report: NamedLoads, rules: ReportRules, has_policy: Callabl
     Idle ones are not listed, nor those that may not be shed: of system namespaces, of excluded ones, and of namespaces
     with policies (`has_policy`) unless the rules want them.
     """
+    return find_busiest(report, Listable(rules, has_policy))
+
+
+def find_busiest(report: NamedLoads, listed: Listable) -> _Positions:
+    """`find_top_bundles` of many reports, of whose namespaces it is found out once whether they are listed."""
     candidates = np.flatnonzero(throughput_of(report.bundle_load))
-    ranks = _ranks(report, candidates)
-    listed = _Listed(rules, has_policy)
+    ranks, most = _ranks(report, candidates), listed.most_bundles
     found: list[int] = []
     last = -1
     for i in np.argsort(-ranks, kind="stable").tolist():
         if not listed[namespace_of(report.bundle_names[candidates[i]])]:
             continue
         if ranks[i] == last:
-            return _find_among_equals(report, candidates, ranks, listed, rules.most_bundles)
-        if len(found) >= rules.most_bundles:
+            return _find_among_equals(report, candidates, ranks, listed, most)
+        if len(found) >= most:
             break
         found.append(i)
         last = ranks[i]
@@ -365,13 +369,23 @@ def partition_sort(values: Sequence[int], most: int) -> list[int]:
     return order[:most]
 
 
-class _Listed(dict[str, bool]):
-    """Whether the bundles of a namespace may be listed, found out when asked for the first time."""
+class Listable(dict[str, bool]):
+    """Whether the bundles of a namespace may be listed by these rules and policies, found out when asked for the first
+    time.
+    """
 
     def __init__(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> None:
         super().__init__()
         self._rules = rules
         self._has_policy = has_policy
+
+    @property
+    def most_bundles(self) -> int:
+        return self._rules.most_bundles
+
+    def is_of(self, rules: ReportRules, has_policy: Callable[[str], bool]) -> bool:
+        """Whether it still holds."""
+        return self._rules is rules and self._has_policy == has_policy
 
     def __missing__(self, namespace: str) -> bool:
         excluded = namespace == SYSTEM_NAMESPACE or namespace in self._rules.excluded_namespaces

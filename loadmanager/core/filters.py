@@ -12,6 +12,10 @@ anti-affinity group come back; here the limits keep holding. Brokers that run an
 first, as in the extensible rules, where Pulsar does it after even distribution and so may give up all filters. Brokers
 here do not run load managers, so their class counts only when `loadManagerClassName` is set and some broker runs it.
 
+In Pulsar the preference for brokers with few bundles of a namespace counts whatever these are used. With
+`loadBalancerDistributeBundlesEvenlyMarginPercentage` below 100 it chooses among those that are not much busier than the
+average, and which are preferred themselves.
+
 Differs from Pulsar in both: topics, bundles of a namespace and namespaces of a group on their way to a broker count.
 """
 
@@ -24,15 +28,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from loadmanager.core.load import BoolArray, IntArray
+from loadmanager.core.extensible import throughput_of
+from loadmanager.core.load import BoolArray, FloatArray, IntArray
 from loadmanager.core.names import SYSTEM_NAMESPACE, BrokerId
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Figure
 from loadmanager.core.policies import IsolationPolicy
 from loadmanager.core.reasons import FilterReason, Reason
 from loadmanager.core.settings import PlannerSettings, is_simple, short_class_name
-from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.snapshot import Snapshot, usage_per_broker
 from loadmanager.core.versions import UNREADABLE, rank_versions
+
+_ROUNDING = 1e-9
+"""Equal usages are no more than their average but for this."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -151,11 +159,25 @@ def keep_fewest_of_group(brokers: BoolArray, question: PlacementQuestion, *, cou
     return brokers if counts is None else _keep_least(brokers, counts)
 
 
+def keep_no_busier_than_average(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
+    """Those used no more than the average of them, and a margin, with what is on its way to them: an overloaded broker
+    has few bundles because they are heavy, and shall not be given more for that. All of them as in Pulsar, or where
+    bundles of a namespace are not spread.
+    """
+    settings = question.settings
+    margin = settings.distribute_bundles_evenly_margin_percentage / 100
+    if not _is_spread(question) or margin >= 1:
+        return brokers
+    usage = expected_usage(question)
+    kept = np.asarray(brokers & (usage <= usage[brokers].mean() + margin + _ROUNDING)) if brokers.any() else brokers
+    return kept if kept.any() else brokers
+
+
 def keep_fewest_of_namespace(brokers: BoolArray, question: PlacementQuestion) -> BoolArray:
     """Those with the fewest bundles of the namespace, so that each namespace is spread over the brokers; the system
     namespace is whatever the setting.
     """
-    if not question.settings.distribute_bundles_evenly_enabled and question.namespace != SYSTEM_NAMESPACE:
+    if not _is_spread(question):
         return brokers
     return _keep_least(brokers, question.projection.bundles_per_broker(question.namespace))
 
@@ -218,6 +240,7 @@ MODULAR = FilterRules(
         BrokerFilter(FilterReason.HAS_MORE_OF_GROUP, keep_fewest_of_group),
     ),
     preferences=(
+        BrokerFilter(FilterReason.BUSIER_THAN_AVERAGE, keep_no_busier_than_average),
         BrokerFilter(FilterReason.OWNS_MORE_OF_NAMESPACE, keep_fewest_of_namespace),
         BrokerFilter(FilterReason.OLDER_VERSION, keep_latest_version),
     ),
@@ -433,6 +456,22 @@ def others_than_excluded(brokers: BoolArray, question: PlacementQuestion) -> Boo
 
 def _keep_least(brokers: BoolArray, counts: IntArray) -> BoolArray:
     return np.asarray(brokers & (counts == counts[brokers].min())) if brokers.any() else brokers
+
+
+def _is_spread(question: PlacementQuestion) -> bool:
+    """Whether the bundles of the namespace are to be spread over the brokers."""
+    return question.settings.distribute_bundles_evenly_enabled or question.namespace == SYSTEM_NAMESPACE
+
+
+def expected_usage(question: PlacementQuestion) -> FloatArray:
+    """The usage of each broker (M,), a fraction, with that of bundles on their way to it, by what bytes/s cost on
+    average over all brokers.
+    """
+    snapshot = question.snapshot
+    usage = usage_per_broker(snapshot, question.settings.resource_weights)
+    carried = throughput_of(snapshot.brokers.load).sum()
+    cost = usage.sum() / carried if carried > 0 else 0.0
+    return np.asarray(usage + cost * throughput_of(snapshot.brokers.preallocated + question.projection.load))
 
 
 def expected_topics(question: PlacementQuestion) -> IntArray:

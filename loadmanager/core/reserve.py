@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.certificate.instance import Instance, Rows
-from loadmanager.core.certificate.taking import instance_of
+from loadmanager.core.certificate.taking import instance_of, owners_after
 from loadmanager.core.level.load import Loads
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.policies import DEFAULT_DOMAIN
@@ -58,7 +58,7 @@ def reserve_of(snapshot: Snapshot, settings: PlannerSettings) -> Reserve:
     ids = snapshot.brokers.ids
     named = [snapshot.policies.failure_domain(broker) for broker in ids]
     names = sorted(set(named) - {DEFAULT_DOMAIN})
-    domains = np.array([[name == each for each in named] for name in names], dtype=bool).reshape(-1, len(ids))
+    domains = np.array([[name == each for each in named] for name in names], dtype=bool).reshape(len(names), len(ids))
     look = _Look(snapshot, settings, Loads.of(snapshot, settings))
     return Reserve(look.worst(ids, np.eye(len(ids), dtype=bool)), look.worst(names, domains))
 
@@ -68,7 +68,7 @@ class _Look:
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings, loads: Loads) -> None:
         self._snapshot, self._settings, self._loads = snapshot, settings, loads
-        self._owner = snapshot.bundles.assigned.astype(np.int64)
+        self._owner = owners_after(snapshot, ())
         self._instance = self._without([])
 
     def _without(self, lost: Sequence[str]) -> Instance:

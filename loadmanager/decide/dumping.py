@@ -15,13 +15,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from loadmanager.config import Settings, text_of
+from loadmanager.config import Settings, text_of, values_as_text
 from loadmanager.core.controls import NO_CONTROLS
 from loadmanager.core.load import BundleAverages, FloatArray, percent_usage, weighted_max_usage
 from loadmanager.core.names import BrokerId, InvalidNameError, NamespaceName
 from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.core.recency import are_overloaded, begin_anew
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import AS_PULSAR, PlannerSettings
 from loadmanager.decide.collecting import Collected, Reader, walk, without_empty_averages
 from loadmanager.errors import InvalidRecordError
 from loadmanager.overrides import OF_THE_NODE, usable_overrides
@@ -59,9 +59,12 @@ async def collect_cluster(store: Reader, taken_at_ms: int, settings: Settings) -
 
 
 def configuration_of(settings: Settings) -> dict[str, str]:
-    """The settings that differ from the defaults, as a `broker.conf` would have them."""
+    """The settings that differ from Pulsar's defaults, as a `broker.conf` would have them."""
     changed = settings.model_dump(exclude_defaults=True)
     texts = {Settings.key(name): text_of(value) for name, value in changed.items()}
+    values = values_as_text(settings)
+    texts = {key: text for key, text in texts.items() if key not in AS_PULSAR}
+    texts |= {key: values[key] for key, pulsars in AS_PULSAR.items() if float(values[key]) != pulsars}
     return {key: text for key, text in texts.items() if key not in OF_THE_NODE}
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from loadmanager.config import Settings, settings_of
 from loadmanager.core.binding import BOUND_STRATEGIES
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
-from loadmanager.core.settings import KEYS, get_by_name, short_class_name
+from loadmanager.core.settings import AS_PULSAR, KEYS, get_by_name, short_class_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.errors import ConfigurationError
 from loadmanager.overrides import OF_THE_NODE
@@ -79,11 +79,13 @@ def usable_settings(
 def settings_for(
     configuration: Mapping[str, str], where: str, *, shedding: str | None = None, placement: str | None = None
 ) -> Settings:
-    """The settings under which this strategy is asked, whichever the configuration names.
+    """The settings under which this strategy is asked, whichever the configuration names; where it says nothing, what
+    Pulsar's would decide.
 
     Raises `ConfigurationError`, which names `where`, the key and what is allowed, and `UnknownStrategyError`.
     """
-    values = {key: value for key, value in configuration.items() if key not in WITHOUT_EFFECT}
+    given = {key: value for key, value in configuration.items() if key not in WITHOUT_EFFECT}
+    values = {**{key: str(value) for key, value in AS_PULSAR.items()}, **given}
     for legacy, key in LEGACY_WEIGHTS.items():
         weight = values.pop(legacy, None)
         if weight is not None and _DEFAULT_WEIGHT.fullmatch(values.get(key, "1.0")):

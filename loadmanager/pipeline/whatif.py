@@ -119,7 +119,7 @@ def plan(
     ranges = {}
     for stretch in stretches:
         try:
-            ranges[stretch.number] = read_range(history, stretch, on_fault)
+            ranges[stretch.number] = read_range(history, stretch, on_fault=on_fault)
         except ValueError as error:
             left_out.append(f"{when(stretch.from_ms, stretch.to_ms)}: {error}")
     if not ranges:

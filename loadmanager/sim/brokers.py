@@ -42,6 +42,7 @@ class Broker:
     `registration` is None while it is not registered; one that crashed `is_up` no more and is registered for a time.
     It measures at its own `phase_s`, as far as steps allow; `pause_s` is how long after it it looks whether
     a report is due. Of the last report there are its figures, itself, and what it named; `has_unloaded` since then.
+    `used` (5,) is what its host used when it measured last.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Broker:
     written: ReportFigures | None = None
     report: BrokerReport | None = None
     has_unloaded: bool = False
+    used: FloatArray | None = None
     rows: RowArray = field(default_factory=lambda: _NO_ROWS)
     names: tuple[str, ...] = ()
     faults: list[BadReports] = field(default_factory=list)
@@ -62,7 +64,7 @@ class Broker:
     def begin(self, registration: Registration, now_s: float) -> None:
         """A new life, of which nothing is reported yet."""
         self.registration, self.is_up, self.started_s = registration, True, now_s
-        self.written = self.report = None
+        self.written = self.report = self.used = None
         self.has_unloaded = False
         self.sickness = None
 
@@ -190,6 +192,7 @@ class Fleet:
         """Those of the brokers that measure now whose reports are due, with the reports."""
         self._group(table, loads.topics)
         usage = np.minimum(carried.usage, self.capacity) if self._rules.reports_at_most_limit else carried.usage
+        usage = self._host_usage(usage, measuring)
         highest = weighted_max_usage(percent_usage(usage, self.capacity), self._weights).tolist()
         rates = (carried.load[:, 0] + carried.load[:, 1]).tolist()
         throughputs = (carried.load[:, 2] + carried.load[:, 3]).tolist()
@@ -210,6 +213,16 @@ class Fleet:
             broker.written, broker.report, broker.has_unloaded = figures, report, False
             found.append((broker, report))
         return found
+
+    def _host_usage(self, usage: FloatArray, measuring: BoolArray) -> FloatArray:
+        """(M, 5): what the hosts were last seen to use; with `host_usage_lags` that is of when they measured before."""
+        if not self._rules.host_usage_lags:
+            return usage
+        shown = usage.copy()
+        for number in np.flatnonzero(measuring).tolist():
+            broker = self.brokers[number]
+            shown[number], broker.used = usage[number] if broker.used is None else broker.used, usage[number]
+        return shown
 
     def _health(self, broker: Broker, used: float, now_s: float) -> HealthFigures | None:
         """What it says of how it serves: latency grows with usage, and nothing fails or waits, unless it is sick."""

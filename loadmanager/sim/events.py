@@ -104,6 +104,15 @@ class OperatorControls:
     controls: Controls
 
 
+@dataclass(frozen=True, slots=True)
+class LeaderElected:
+    """Another leader is elected: its first round of shedding comes an interval later. It goes on with what the last one
+    remembered.
+    """
+
+    at_s: float
+
+
 class Fault(enum.StrEnum):
     """What is wrong with the reports of a broker."""
 
@@ -142,5 +151,6 @@ Event = (
     | NewNamespace
     | HotSpot
     | OperatorControls
+    | LeaderElected
     | BadReports
 )

@@ -36,7 +36,7 @@ from loadmanager.core.repeats import PastMove
 from loadmanager.sim.driving import Driver
 from loadmanager.sim.leading import Leader
 from loadmanager.sim.result import CompletedMove
-from loadmanager.sim.scene import Scene
+from loadmanager.sim.scene import START_S, Scene
 
 _PAUSE_S = 2.0
 """Before a place for a bundle is looked for that had none."""
@@ -189,6 +189,6 @@ class SimExecutor:
             load,
             int(loads.sessions[row]),
             noted.is_own,
-            noted.moved_s,
-            noted.left_s,
+            noted.moved_s - START_S,
+            noted.left_s - START_S,
         )

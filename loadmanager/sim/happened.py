@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.load import CPU, FloatArray, IntArray
+from loadmanager.core.load import CPU, FloatArray
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.cost import CostModel
-from loadmanager.sim.recorded import HOLD_S, BrokerRows
+from loadmanager.sim.recorded import HOLD_S
 from loadmanager.sim.recorder import counted_resources
+from loadmanager.sim.ways import Reported
 
 _GONE_S = 2 * HOLD_S
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class BrokerLoads:
-    """What the brokers' reports say besides: loads (n, 4), topics (n,) and usage of each resource (n, 5)."""
-
-    load: FloatArray
-    topics: IntArray
-    used: FloatArray
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,37 +38,43 @@ class Happened:
 
 
 def what_happened(
-    rows: BrokerRows,
-    loads: BrokerLoads,
+    rows: Reported,
     settings: PlannerSettings,
     cost: CostModel,
     duration_s: float,
     step_s: float,
+    turns: Sequence[tuple[float, int, bool]] = (),
 ) -> Happened:
-    """A report holds until the broker's next one, or until the broker has been silent for twice `HOLD_S`.
+    """A report holds until the broker's next one, until the broker is gone, or has been silent for twice `HOLD_S`.
+    `turns` are when brokers, by number, came (True) or were gone, in their order: what one had reported is over then.
 
-    Who first reports within `HOLD_S` was there from the beginning.
+    Who first reports within `HOLD_S` was there from the beginning, unless it is known when it came.
     """
     counted = counted_resources(settings)
-    demand = cost.demand(loads.load, loads.topics)
-    usage = np.where(rows.capacity > 0, loads.used / np.where(rows.capacity > 0, rows.capacity, 1.0), 0.0)
-    names = {name: number for number, name in enumerate(dict.fromkeys(rows.broker.tolist()))}
-    broker = np.array([names[name] for name in rows.broker.tolist()], dtype=np.int64)
-    first = np.unique(broker, return_index=True)[1]
-    last = np.where(rows.at_s[first] <= HOLD_S, first, -1)
+    demand = cost.demand(rows.load, rows.topics)
+    usage = np.where(rows.limits > 0, rows.used / np.where(rows.limits > 0, rows.limits, 1.0), 0.0)
+    first = np.unique(rows.broker, return_index=True)[1]
+    begins = {broker: not is_there for _, broker, is_there in reversed(turns)}
+    was_there = np.array([begins.get(broker, rows.at_s[row] <= HOLD_S) for broker, row in enumerate(first.tolist())])
+    last = np.where(was_there, first, -1)
     steps = np.arange(int(np.ceil(duration_s / step_s)), dtype=np.float64) * step_s
     found = np.full((len(steps), 3), np.nan)
-    done = 0
+    done = turned = 0
     for number, t_s in enumerate(steps.tolist()):
         end = int(np.searchsorted(rows.at_s, t_s, side="right"))
-        last[broker[done:end]] = np.arange(done, end)  # of several reports of a broker the last one holds
+        last[rows.broker[done:end]] = np.arange(done, end)  # of several reports of a broker the last one holds
         done = end
+        while turned < len(turns) and turns[turned][0] <= t_s:
+            at_s, broker, _ = turns[turned]
+            if rows.at_s[last[broker]] <= at_s:
+                last[broker] = -1
+            turned += 1
         up = last[(last >= 0) & (rows.at_s[last] > t_s - _GONE_S)]
         if len(up):
             highest = usage[up][:, counted].max(axis=1, initial=0.0)
             mean = highest.mean()
             ratio = highest.max() / mean if mean > 0 else 1.0
-            found[number] = _imbalance(demand[up], rows.capacity[up], counted), highest.max(), ratio
+            found[number] = _imbalance(demand[up], rows.limits[up], counted), highest.max(), ratio
     return Happened(steps, *found.T)
 
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 import numpy as np
 
 from loadmanager.core import churn, planner
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory
 from loadmanager.core.effect import share_of
 from loadmanager.core.names import BrokerId
@@ -25,14 +26,18 @@ class Leader:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
         self.churn_state: churn.State = {}
+        self.on_round: Callable[[DecidedRound], None] = lambda _: None
+        """Told of each round of shedding."""
         self._scene = scene
         self._rng = rng
         self._snapshot: Snapshot | None = None
 
     def shed(self) -> Plan:
         """One round of shedding, within the limits on churn."""
-        done = shed(self._new_snapshot(), self._scene.settings, self.state, self.churn_state, self._rng)
+        snapshot, settings = self._new_snapshot(), self._scene.settings
+        done = shed(snapshot, settings, self.state, self.churn_state, self._rng)
         self.state, self.churn_state = done.state, done.churn_state
+        self.on_round(DecidedRound(snapshot, settings, done.plan.steps))
         return done.plan
 
     def place(self, bundles: Sequence[str]) -> Plan:

@@ -4,10 +4,11 @@ Reading a history is the caller's business. The bundles of a world are those tha
 of one carried after a split counts as its own, and what a merged one carried is spread over them by their width. A load
 holds until the bundle is reported again. A bundle that its broker's next report does not name has moved, and keeps its
 load, if another report names it within `HOLD_S`; else it carries nothing from then on. What is first reported within
-`HOLD_S` was there from the beginning.
+`HOLD_S` was there from the beginning, unless it is known when it came.
 
-Differs from what happened: a broker is gone, or starts again, when it did not report for twice `HOLD_S`; brokers have
-the resources of their first report; bundles that never carried anything are one between those that did.
+Differs from what happened: a broker of which it is not known when it came and went is gone, or starts again, when it
+did not report for twice `HOLD_S`; brokers have the resources of their first report; bundles that never carried anything
+are one between those that did.
 """
 
 from __future__ import annotations
@@ -22,13 +23,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.load import METRICS, RESOURCES, FloatArray, IntArray, read_only
+from loadmanager.core.load import METRICS, RESOURCES, BoolArray, FloatArray, IntArray, read_only
 from loadmanager.core.names import HASH_SPACE_END, BrokerId
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.cost import CostModel
-from loadmanager.sim.events import BrokerJoins, BrokerRestarts, BrokerStops, Event, NewNamespace
+from loadmanager.sim.events import BrokerJoins, BrokerRestarts, BrokerStops, Event, LeaderElected, NewNamespace
 from loadmanager.sim.fleet import BrokerSpec, NamespaceSpec
 from loadmanager.sim.rules import WorldRules
+from loadmanager.sim.ways import Ways
 from loadmanager.sim.workload import BundleTopics
 from loadmanager.sim.world import World
 
@@ -36,6 +38,9 @@ HOLD_S = 900.0
 """How long a report stands: a broker reports at least so often by default."""
 
 _GONE_S = 2 * HOLD_S
+_WAYS = Ways()
+_SOON = 4
+"""Times the lag of reports: about two reports."""
 _FIGURES = METRICS + 2
 """Of a bundle: its load, topics and sessions."""
 
@@ -74,6 +79,15 @@ class BundleRows:
 
     def __post_init__(self) -> None:
         read_only(self.load, len(self.report), METRICS)
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """A broker registered then, or was gone."""
+
+    at_s: float
+    broker: str
+    is_there: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -136,13 +150,16 @@ class RecordedLoads:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RecordedRange:
-    """What a world is made of: brokers and namespaces at the beginning, what comes and goes, and all loads."""
+    """What a world is made of: brokers and namespaces at the beginning, what comes and goes, all loads, and the ways of
+    the fleet.
+    """
 
     brokers: tuple[BrokerSpec, ...]
     namespaces: tuple[NamespaceSpec, ...]
-    events: tuple[BrokerJoins | BrokerStops | BrokerRestarts | NewNamespace, ...]
+    events: tuple[BrokerJoins | BrokerStops | BrokerRestarts | NewNamespace | LeaderElected, ...]
     loads: RecordedLoads
     duration_s: float
+    ways: Ways = _WAYS
 
     def broker_ids(self) -> list[BrokerId]:
         """All that ever were."""
@@ -202,13 +219,23 @@ def recorded_world(
     )
 
 
-def recorded_range(brokers: BrokerRows, bundles: BundleRows, duration_s: float) -> RecordedRange:
-    """What these reports say of a range that lasts so long. Raises `ValueError` when they say nothing."""
+def recorded_range(
+    brokers: BrokerRows,
+    bundles: BundleRows,
+    duration_s: float,
+    presence: Sequence[Presence] = (),
+    ways: Ways | None = None,
+    *,
+    starts_empty: bool = False,
+) -> RecordedRange:
+    """What these reports say of a range that lasts so long. By the `ways` of the fleet a load was there before it was
+    reported; of one that `starts_empty` none was from the beginning. Raises `ValueError` when they say nothing.
+    """
     if not len(brokers.at_s) or not len(bundles.report):
         raise ValueError("the range has no reports of loaded bundles")
-    specs, events = _lives(brokers, duration_s)
+    specs, events = _lives(brokers, duration_s, presence)
     keys, key_of = _keys(bundles)
-    rows = _rows_with_ends(brokers, bundles, key_of)
+    rows = _rows_with_ends(brokers, bundles, key_of, 0.0 if ways is None else ways.lag_s)
     first_s = np.full(len(keys), np.inf)
     np.minimum.at(first_s, rows.key, rows.at_s)
     numbers, first = np.unique(key_of, return_index=True)
@@ -217,8 +244,10 @@ def recorded_range(brokers: BrokerRows, bundles: BundleRows, duration_s: float) 
     there = {spec.id for spec in specs}
     namespaces, appearing = _namespaces(keys, first_s, owners, there)
     order = [*namespaces, *(event.namespace for event in appearing)]
-    loads = _loads(order, keys, rows)
-    return RecordedRange(tuple(specs), tuple(namespaces), (*events, *appearing), loads, duration_s)
+    loads = _loads(order, keys, rows, 0.0 if starts_empty else HOLD_S)
+    elections = map(LeaderElected, () if ways is None else ways.elections_s)
+    happened = (*events, *appearing, *elections)
+    return RecordedRange(tuple(specs), tuple(namespaces), happened, loads, duration_s, ways or _WAYS)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,7 +260,7 @@ class _Rows:
 
 
 def _lives(
-    brokers: BrokerRows, duration_s: float
+    brokers: BrokerRows, duration_s: float, presence: Sequence[Presence]
 ) -> tuple[list[BrokerSpec], list[BrokerJoins | BrokerStops | BrokerRestarts]]:
     """The brokers that are there at the beginning, and what comes and goes."""
     specs: list[BrokerSpec] = []
@@ -239,8 +268,16 @@ def _lives(
     rows_of: dict[str, list[int]] = defaultdict(list)
     for row, name in enumerate(brokers.broker.tolist()):
         rows_of[name].append(row)
-    for own in rows_of.values():
+    known: dict[str, list[Presence]] = defaultdict(list)
+    for each in presence:
+        known[each.broker].append(each)
+    for name, own in rows_of.items():
         at_s, spec = brokers.at_s[own], _spec(brokers, own)
+        if name in known:
+            begins, its_events = _life(spec, known[name])
+            specs += [spec] if begins else []
+            events += its_events
+            continue
         if at_s[0] <= HOLD_S:
             specs.append(spec)
         else:
@@ -250,6 +287,23 @@ def _lives(
         if duration_s - at_s[-1] > _GONE_S:
             events.append(BrokerStops(float(at_s[-1]), spec.id, drain=False))
     return specs, events
+
+
+def _life(spec: BrokerSpec, known: Sequence[Presence]) -> tuple[bool, list[BrokerJoins | BrokerStops | BrokerRestarts]]:
+    """Whether the broker is there at the beginning, and when it comes and goes, by what is known of that."""
+    events: list[BrokerJoins | BrokerStops | BrokerRestarts] = []
+    begins = is_there = not known[0].is_there
+    gone_s: float | None = None
+    for each in known:
+        if each.is_there and not is_there:
+            came = BrokerJoins(each.at_s, spec)
+            events.append(came if gone_s is None else BrokerRestarts(gone_s, spec.id, each.at_s - gone_s))
+        elif is_there and not each.is_there:
+            gone_s = each.at_s
+        is_there = each.is_there
+    if not is_there and gone_s is not None:
+        events.append(BrokerStops(gone_s, spec.id, drain=False))
+    return begins, events
 
 
 def _spec(brokers: BrokerRows, rows: Sequence[int]) -> BrokerSpec:
@@ -275,8 +329,10 @@ def _keys(bundles: BundleRows) -> tuple[list[Key], IntArray]:
     return list(number), of_row
 
 
-def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray) -> _Rows:
-    """The reported figures by time, and nothing from when on a bundle was reported no more and had not moved."""
+def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray, lag_s: float) -> _Rows:
+    """The figures by the time since when they held, and nothing from when on a bundle was reported no more and had not
+    moved.
+    """
     at_s = brokers.at_s[bundles.report]
     figures = np.column_stack([bundles.load, bundles.topics, bundles.sessions]).astype(np.float64)
     next_report = _next_of_broker(brokers)[bundles.report]
@@ -289,13 +345,27 @@ def _rows_with_ends(brokers: BrokerRows, bundles: BundleRows, key_of: IntArray) 
     again_s = np.where(following >= 0, at_s[following], np.inf)
     is_named_next = (following >= 0) & known & (bundles.report[following] == next_report)
     ends = np.flatnonzero(~is_named_next & (again_s - unnamed_s > HOLD_S))
-    times = np.concatenate([unnamed_s[ends], at_s])
+    whole = np.flatnonzero(~_is_partial(brokers.broker[bundles.report], at_s, by_key, same, lag_s))
+    times = np.concatenate([unnamed_s[ends], at_s[whole]])
     order = np.argsort(times, kind="stable")  # an end comes before what is reported at that moment
     return _Rows(
-        times[order],
-        np.concatenate([key_of[ends], key_of])[order],
-        np.concatenate([np.zeros((len(ends), _FIGURES)), figures])[order],
+        np.maximum(times[order] - lag_s, 0.0),
+        np.concatenate([key_of[ends], key_of[whole]])[order],
+        np.concatenate([np.zeros((len(ends), _FIGURES)), figures[whole]])[order],
     )
+
+
+def _is_partial(broker: Names, at_s: FloatArray, by_key: IntArray, same: BoolArray, lag_s: float) -> BoolArray:
+    """Which figures (k,) are the first that a broker reports of a bundle that another had: they are of a part of an
+    interval. Where nothing soon comes after them they are better than nothing. `by_key` are the rows by bundle and
+    time, `same` (k - 1,) those with the same bundle as the next.
+    """
+    before, row, after = by_key[:-2], by_key[1:-1], by_key[2:]
+    has_come = same[:-1] & (broker[before] != broker[row])
+    goes_on = same[1:] & (broker[after] == broker[row]) & (at_s[after] - at_s[row] <= _SOON * lag_s)
+    partial = np.zeros(len(by_key), dtype=bool)
+    partial[row] = has_come & goes_on
+    return partial
 
 
 def _next_of_broker(brokers: BrokerRows) -> IntArray:
@@ -374,8 +444,8 @@ class _Overlaps:
         return len(self.of_key[key]) == 1 and len(self.of_bundle[self.of_key[key][0][0]]) == 1
 
 
-def _loads(order: Sequence[NamespaceSpec], keys: Sequence[Key], rows: _Rows) -> RecordedLoads:
-    """The rows by bundles of the world."""
+def _loads(order: Sequence[NamespaceSpec], keys: Sequence[Key], rows: _Rows, hold_s: float) -> RecordedLoads:
+    """The rows by bundles of the world; what comes within `hold_s` was there from the beginning."""
     overlaps = _Overlaps.of(order, keys)
     bundle_of = np.array([own[0][0] for own in overlaps.of_key], dtype=np.int64)
     is_whole = np.array([overlaps.is_whole(key) for key in range(len(keys))], dtype=bool)[rows.key]
@@ -384,7 +454,7 @@ def _loads(order: Sequence[NamespaceSpec], keys: Sequence[Key], rows: _Rows) -> 
     bundle = np.concatenate([bundle_of[rows.key[is_whole]], parts.key])
     figures = np.concatenate([rows.figures[is_whole], parts.figures])
     _, first = np.unique(bundle, return_index=True)
-    early = first[at_s[first] <= HOLD_S]
+    early = first[at_s[first] <= hold_s]
     at_s[early] = 0.0
     by_time = np.argsort(at_s, kind="stable")
     bundles = len(overlaps.of_bundle)
@@ -420,7 +490,7 @@ def _changed(spec: BrokerSpec, change: FleetChange) -> BrokerSpec:
 def _changed_events(recorded: RecordedRange, change: FleetChange) -> Iterator[Event]:
     for event in recorded.events:
         match event:
-            case NewNamespace():
+            case NewNamespace() | LeaderElected():
                 yield event
             case BrokerJoins(at_s=at_s, broker=spec):
                 if spec.id not in change.removed:

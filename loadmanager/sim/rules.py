@@ -40,7 +40,8 @@ class WorldRules:
     producer or a consumer.
 
     With `reports_at_most_limit` a broker that is asked for more than it has reports that it uses all of it, as a host
-    does. Raises `ValueError` for a number that is negative, not finite, or 0 where that means nothing.
+    does. With `host_usage_lags` a report has the usage of the time before that the broker measured, as where a host is
+    looked at by itself. Raises `ValueError` for a number that is negative, not finite, or 0 where that means nothing.
     """
 
     shedding_interval_s: float = 60.0
@@ -56,6 +57,7 @@ class WorldRules:
     report_threshold_percent: float = 10.0
     report_delay_s: float = 0.5
     reports_at_most_limit: bool = True
+    host_usage_lags: bool = False
     unload_s: float = 2.0
     unload_deadline_s: float = 60.0
     lookup_s: float = 0.5

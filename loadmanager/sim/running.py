@@ -8,6 +8,8 @@ from typing import Any
 
 from loadmanager.config import Settings, settings_of, with_overrides
 from loadmanager.core.binding import BOUND_STRATEGIES
+from loadmanager.core.certificate.certificate import Figures
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.settings import UnknownStrategyError, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
@@ -44,11 +46,15 @@ SIDE_BY_SIDE = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """What became of a scenario with one strategy (empty: what its settings say), and which of its bounds held."""
+    """What became of a scenario with one strategy (empty: what its settings say), and which of its bounds held.
+
+    `certified` are its rounds of shedding that moved something, as their certificates say; none if not asked for.
+    """
 
     strategy: str
     result: Result
     checks: tuple[BoundCheck, ...]
+    certified: tuple[Figures, ...] = ()
 
     @property
     def held(self) -> bool:
@@ -62,14 +68,22 @@ def run(
     *,
     recorded: Sequence[RecordedSeries] = (),
     observe: Callable[[Progress], None] | None = None,
+    certify: bool = False,
 ) -> Run:
     """Run it with this strategy, and with these settings instead of its own.
 
-    `recorded` are the series of its traces. Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
+    `recorded` are the series of its traces; with `certify` each round that moves something gets its certificate.
+    Raises `ScenarioError` or `ConfigurationError`, naming what is wrong.
     """
     world = world_of(scenario, settings_for(scenario, strategy, overrides or {}), recorded)
-    result = world.run(scenario.duration_s, scenario.step_s, observe)
-    return Run(strategy, result, check(scenario.expect, result))
+    certified: list[Figures] = []
+
+    def note(decided: DecidedRound) -> None:
+        if certify and decided.steps:
+            certified.append(decided.certified().figures)
+
+    result = world.run(scenario.duration_s, scenario.step_s, observe, note)
+    return Run(strategy, result, check(scenario.expect, result), tuple(certified))
 
 
 def settings_for(scenario: Scenario, strategy: str, overrides: Mapping[str, str]) -> Settings:

@@ -22,6 +22,7 @@ from functools import partial
 
 import numpy as np
 
+from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.controls import NO_CONTROLS, Controls
 from loadmanager.core.learned import NOTHING_LEARNED, Learned
 from loadmanager.core.load import BrokerReport
@@ -47,6 +48,7 @@ from loadmanager.sim.events import (
     BrokerStops,
     Event,
     HotSpot,
+    LeaderElected,
     NewNamespace,
     OperatorControls,
 )
@@ -125,21 +127,29 @@ class World:
         self._first_reports: list[FirstReport] = []
         self._reports = 0
         self._rounds = 0
-        self._step_s = 0.0
+        self._step_s = self._next_round_s = 0.0
         self._has_run = False
         self._scene.model.set_learned(learned)
         self._begin(brokers, namespaces, policies, controls)
 
-    def run(self, duration_s: float, step_s: float = 60.0, observe: Callable[[Progress], None] | None = None) -> Result:
-        """Let so much time pass in steps of this length; `observe` is told of each step. Raises `ValueError`."""
+    def run(
+        self,
+        duration_s: float,
+        step_s: float = 60.0,
+        observe: Callable[[Progress], None] | None = None,
+        on_round: Callable[[DecidedRound], None] = lambda _: None,
+    ) -> Result:
+        """Let so much time pass in steps of this length; `observe` is told of each step, `on_round` of each round of
+        shedding. Raises `ValueError`.
+        """
         if not step_s > 0 or not duration_s >= step_s:
             raise ValueError(f"step_s {step_s}, duration_s {duration_s}: expected a step above 0, and one at the least")
         assert not self._has_run, "a world runs once"
-        self._has_run, self._step_s = True, step_s
+        self._has_run, self._step_s, self._leader.on_round = True, step_s, on_round
         scene, agenda = self._scene, self._scene.agenda
         for event in self._events:
             agenda.put(event.at_s, partial(self._happen, event))
-        agenda.put(self._rules.get_first_round_s(), self._shed)
+        self._put_round(self._rules.get_first_round_s())
         agenda.put(self._rules.split_interval_s, self._splitter.round)
         steps = int(np.ceil(duration_s / step_s))
         for number in range(steps):
@@ -220,9 +230,16 @@ class World:
         if judged.counts:
             self._scene.model.apply_report(registration, judged.report)
 
-    def _shed(self) -> None:
+    def _put_round(self, at_s: float) -> None:
+        """The next round of shedding is then, and not when it would have been."""
+        self._next_round_s = at_s
+        self._scene.agenda.put(at_s, partial(self._shed, at_s))
+
+    def _shed(self, at_s: float) -> None:
         """A round of shedding; it decides anew on the steps of the last one that still wait for their turn."""
-        self._scene.agenda.after(self._rules.shedding_interval_s, self._shed)
+        if at_s != self._next_round_s:
+            return
+        self._put_round(at_s + self._rules.shedding_interval_s)
         self._executor.call_off_round()
         plan = self._leader.shed()
         self._rounds += 1
@@ -246,13 +263,22 @@ class World:
                 scene.fleet.set_speed(broker, factor)
             case BadReports() | BrokerFallsSick():
                 scene.fleet.afflict(event)
+            case NewNamespace() | HotSpot() | LeaderElected() | OperatorControls():
+                self._happen_to_all(event)
+
+    def _happen_to_all(self, event: NewNamespace | HotSpot | LeaderElected | OperatorControls) -> None:
+        """What concerns no broker in particular."""
+        scene = self._scene
+        match event:
             case NewNamespace(namespace=namespace):
                 self._create(namespace)
             case HotSpot(bundles=bundles, factor=factor, until_s=until_s):
                 scene.agenda.put(until_s, scene.table.heat(bundles, factor))
+            case LeaderElected():
+                self._put_round(scene.agenda.now_s + self._rules.shedding_interval_s)
             case OperatorControls(controls=controls):
                 scene.set_controls(in_world_time(controls))
-                members.sweep()
+                self._membership.sweep()
                 self._drains.changed()
 
     def _stop(self, broker: BrokerId, *, drain: bool) -> None:

@@ -15,15 +15,15 @@ from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.repeats import Completed, PastMove, Trail, is_again, is_back
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.schemas import BROKER_REPORTS, LOAD_COLUMNS, MOVES, RESOURCE_COLUMNS
+from loadmanager.history.schemas import MOVES
 from loadmanager.sim.composing import world_rules
-from loadmanager.sim.cost import CostModel
-from loadmanager.sim.happened import BrokerLoads, Happened, what_happened
-from loadmanager.sim.recorded import BrokerRows, RecordedRange, recorded_world
+from loadmanager.sim.happened import Happened, what_happened
+from loadmanager.sim.recorded import RecordedRange, recorded_world
 from loadmanager.sim.running import with_strategy
 from loadmanager.sim.scenario import Rules
+from loadmanager.sim.ways import fitted_cost
 from loadmanager.sim.world import Progress
-from loadmanager.whatif.ranges import Stretch
+from loadmanager.whatif.ranges import Stretch, read_reports
 
 _MIB = 1024 * 1024
 _NONE: Mapping[str, str] = {}
@@ -57,8 +57,10 @@ def settings_with(settings: Settings, strategy: str, overrides: Mapping[str, str
 def simulate(
     recorded: RecordedRange, settings: Settings, step_s: float, observe: Callable[[Progress], None] | None = None
 ) -> Figures:
-    """What a world comes to that carries the recorded loads."""
-    world = recorded_world(recorded, settings.planner_settings(), rules=world_rules(Rules(), settings))
+    """What a world comes to that carries the recorded loads, and works in the ways of the recorded fleet."""
+    ways = recorded.ways
+    rules = ways.applied_to(world_rules(Rules(), settings))
+    world = recorded_world(recorded, settings.planner_settings(), rules=rules, cost=ways.cost)
     result = world.run(recorded.duration_s, step_s, observe)
     imbalance = result.series.imbalance[~np.isnan(result.series.imbalance)]
     return Figures(
@@ -73,23 +75,13 @@ def happened_in(
     history: History, stretch: Stretch, settings: Settings, step_s: float, on_fault: OnFault | None = None
 ) -> Happened:
     """What the brokers reported in the range. Raises `ValueError` when none did."""
-    rows = list(history.rows(BROKER_REPORTS, stretch.from_ms, stretch.to_ms, on_fault=on_fault))
-    if not rows:
+    read = read_reports(history, stretch, on_fault)
+    if not len(read.reported.at_s):
         raise ValueError("no broker has reported in the range")
-
-    def columns(names: tuple[str, ...]) -> Any:  # noqa: ANN401 - numpy's array
-        return np.array([[row[name] for name in names] for row in rows], dtype=np.float64)
-
-    reports = BrokerRows(
-        np.array([(row["at_ms"] - stretch.from_ms) / 1000 for row in rows]),
-        np.array([row["broker"] for row in rows], dtype=object),
-        columns(RESOURCE_COLUMNS[1::2]),
-        np.array([row["version"] for row in rows], dtype=object),
-        np.array([row["load_manager_class"] for row in rows], dtype=object),
-    )
-    topics = np.array([row["topics"] for row in rows], dtype=np.int64)
-    loads = BrokerLoads(columns(LOAD_COLUMNS), topics, columns(RESOURCE_COLUMNS[0::2]))
-    return what_happened(reports, loads, settings.planner_settings(), CostModel(), stretch.duration_s, step_s)
+    numbers = {str(name): number for name, number in zip(read.rows.broker, read.reported.broker, strict=True)}
+    turns = [(each.at_s, numbers[each.broker], each.is_there) for each in read.presence if each.broker in numbers]
+    cost = fitted_cost(read.reported)
+    return what_happened(read.reported, settings.planner_settings(), cost, stretch.duration_s, step_s, turns)
 
 
 def loads_moved(moves: Sequence[tuple[Completed, float]]) -> tuple[float, float, float]:

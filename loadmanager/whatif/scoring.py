@@ -71,7 +71,7 @@ def answer(question: Question) -> Answer:
     left_out: dict[str, str] = {}
     try:
         happened = happened_in(history, stretch, settings, question.step_s)
-        recorded = read_range(history, stretch)
+        recorded = read_range(history, stretch, settings)
     except (ValueError, LoadManagerError) as error:
         return Answer(error=str(error))
     for strategy in question.strategies:

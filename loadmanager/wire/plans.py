@@ -6,9 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from loadmanager.core.certificate.certificate import Certified
 from loadmanager.core.certificate.rounds import DecidedRound
-from loadmanager.core.certificate.saying import binding_of, verdict_of
+from loadmanager.core.certificate.saying import Summary
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.plans import KeptPlan, Step
 from loadmanager.core.plan import Verdict
@@ -139,14 +138,14 @@ class PlanCertificate(WireModel):
     sentence: str
 
     @classmethod
-    def of(cls, certified: Certified) -> PlanCertificate:
-        figures = certified.figures
+    def of(cls, certificate: Summary) -> PlanCertificate:
+        figures = certificate.figures
         return cls(
             level=figures.level,
             heat_before=figures.heat_before,
             heat_after=figures.heat_after,
             bound=figures.bound,
-            bound_by=binding_of(certified),
+            bound_by=certificate.bound_by,
             bound_in_budget=figures.bound_in_budget,
             noise_floor=figures.noise_floor,
             gap=figures.gap,
@@ -155,7 +154,7 @@ class PlanCertificate(WireModel):
             load_gap=figures.load_gap,
             bundles_moved=figures.bundles_moved,
             least_bundles=figures.least_bundles,
-            sentence=verdict_of(certified).sentence(),
+            sentence=certificate.verdict.sentence(),
         )
 
 
@@ -197,8 +196,8 @@ class BalanceAnswer(WireModel):
     def of(cls, now: DecidedRound, last: DecidedRound | None) -> BalanceAnswer:
         reserve = now.reserve()
         return cls(
-            now=PlanCertificate.of(now.certified()),
-            last_round=None if last is None else PlanCertificate.of(last.certified()),
+            now=PlanCertificate.of(Summary.of(now.certified())),
+            last_round=None if last is None else PlanCertificate.of(Summary.of(last.certified())),
             worst_broker_loss=LossAnswer.of(reserve.broker),
             worst_domain_loss=LossAnswer.of(reserve.domain),
         )
@@ -228,7 +227,7 @@ class PlanAnswer(WireModel):
             steps=[PlanStep.of(step) for step in plan.steps],
             verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
             effect=PlanEffect.of(plan.effect),
-            certificate=None if plan.certified is None else PlanCertificate.of(plan.certified),
+            certificate=None if plan.certificate is None else PlanCertificate.of(plan.certificate),
         )
 
 

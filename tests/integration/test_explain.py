@@ -45,5 +45,5 @@ async def test_what_is_explained_is_what_the_next_round_of_shedding_does(
         assert after["shedding"]["stays"]["reason"] == "not_reported"
         assert "unload" in {decision["kind"] for decision in after["decisions"]}
         back = (await standby.get(f"{EXPLAIN}/why-not?bundle={moved}&broker=b1:8080")).json()
-        assert back["answer"]["reason"] == "owns_more_of_namespace"
+        assert back["answer"]["reason"] == "busier_than_average"
         assert "loadBalancerDistributeBundlesEvenlyEnabled" in back["answer"]["change"]

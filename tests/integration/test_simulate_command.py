@@ -36,6 +36,17 @@ def test_a_scenario_that_holds_is_shown_with_its_figures_its_bounds_and_curves()
     assert "as configured: moves" in done.stdout
 
 
+def test_how_near_its_rounds_come_to_what_no_plan_can_beat_is_said_when_it_is_asked_for() -> None:
+    done = simulate("five-to-ten-brokers", "--strategy", "Level", "--certify", "--json")
+    (run,) = (json.loads(line) for line in done.stdout.splitlines())
+    certified = run["certified"]
+    assert certified["rounds"] > 0
+    assert certified["gapMean"] >= certified["gapInBudgetMean"] >= 1
+    assert certified["loadMoved"] >= certified["leastLoad"] > 0
+    shown = simulate("five-to-ten-brokers", "--strategy", "Level", "--certify", "--no-plot").stdout
+    assert f"Level: {certified['rounds']} rounds moved something" in shown
+
+
 def test_strategies_are_shown_side_by_side_and_a_bound_that_is_not_held_is_exit_code_1() -> None:
     done = simulate("ninety-ten", "--strategy", "ThresholdShedder", "--strategy", "OverloadShedder", "--no-plot")
     assert done.returncode == 1

@@ -9,12 +9,20 @@ import pytest
 import yaml
 from pydantic.alias_generators import to_camel
 
-from loadmanager.config import AgentSettings, BesideSettings, Settings, load_settings, render_yaml, zookeeper_parts
+from loadmanager.config import (
+    AgentSettings,
+    BesideSettings,
+    Settings,
+    load_settings,
+    render_yaml,
+    settings_of,
+    zookeeper_parts,
+)
 from loadmanager.config.base import KeyedSettings
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.load import ResourceWeights
-from loadmanager.core.settings import PlannerSettings
+from loadmanager.core.settings import AS_PULSAR, PlannerSettings
 from loadmanager.errors import ConfigurationError
 
 
@@ -43,7 +51,12 @@ def test_without_a_file_the_defaults_are_pulsars() -> None:
 
 
 def test_what_the_core_declares_is_a_setting_of_a_node_under_its_key() -> None:
-    assert Settings().planner_settings() == PlannerSettings()
+    assert settings_of(AS_PULSAR, "as Pulsar").planner_settings() == PlannerSettings()
+    defaults = {Settings.key(name): field.default for name, field in Settings.model_fields.items()}
+    assert {key: defaults[key] for key in AS_PULSAR} == {
+        "loadBalancerDistributeBundlesEvenlyMarginPercentage": 0,
+        "loadBalancerThresholdShedderBandPercentage": 10,
+    }
     names = {Settings.key(name): name for name in Settings.model_fields}
     keys = [each.key for owner in (PlannerSettings, ResourceWeights) for each in declared_in(owner).values()]
     assert len(keys) == len(set(keys)) > 60

@@ -66,6 +66,20 @@ class Figures:
         return _ratio(self.load_moved, self.least_load)
 
 
+def sums_of(rounds: Sequence[Figures]) -> dict[str, float]:
+    """Of one plan after the other: the mean gaps, in all that is possible and within what each moved; what was moved in
+    all, and what had to be for the heat that each left.
+    """
+    in_budget = [each.heat_after / each.bound_in_budget for each in rounds if each.bound_in_budget > 0]
+    return {
+        "rounds": len(rounds),
+        "gapMean": float(np.mean([each.gap for each in rounds])),
+        "gapInBudgetMean": float(np.mean(in_budget or [1.0])),
+        "loadMoved": sum(each.load_moved for each in rounds),
+        "leastLoad": sum(each.least_load for each in rounds),
+    }
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Certified:
     """A plan with its proof: the columns, who owns each bundle `after` it, and the names of the rows.
@@ -93,11 +107,13 @@ def certify(
     loads = Loads.of(snapshot, settings)
     after = owners_after(snapshot, steps)
     instance = instance_of(snapshot, settings, loads, after, emptied)
-    sigma = snapshot.bundles.sigma.astype(np.float64)
+    sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
     proof = find_proof(instance, after)
     names = [RESOURCE_NAMES[resource] for resource in loads.resources]
     figures = figures_of(instance, after, sigma, proof)
-    return Certified(instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names, names)
+    return Certified(
+        instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names
+    )
 
 
 def find_proof(instance: Instance, after: Rows) -> Proof:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.level.load import level_of
+from loadmanager.core.level.load import LEAST_LEVEL
 from loadmanager.core.load import BoolArray, FloatArray
 
 Rows = npt.NDArray[np.integer]
@@ -53,7 +53,9 @@ class Instance:
     @property
     def level(self) -> float:
         """Where the peak would stand if all load could be poured over the brokers; not below a floor."""
-        return level_of(self.need[self.owner >= 0].sum(axis=0), self.per_need)
+        used, having = self.need[self.owner >= 0].sum(axis=0), self.capacity.sum(axis=0)
+        levels = np.divide(used, having, out=np.zeros_like(used), where=having > 0)
+        return max(float(levels.max(initial=0.0)), LEAST_LEVEL)
 
     @property
     def size(self) -> FloatArray:

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from loadmanager.core.certificate.bounds import Bound, Heaviest, Pigeonhole, Volume
-from loadmanager.core.certificate.certificate import Certified
+from loadmanager.core.certificate.certificate import Certified, Figures
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import CertificateReason
 
 BOUND_NAMES = {"Volume": "volume", "Heaviest": "heaviest", "Pigeonhole": "pigeonhole", "Prices": "prices"}
 """The bounds as they are written down."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Summary:
+    """A certificate without what proves it: its figures, which bound binds, and all of it in a sentence."""
+
+    figures: Figures
+    bound_by: str
+    verdict: Verdict
+
+    @classmethod
+    def of(cls, certified: Certified) -> Summary:
+        return cls(certified.figures, binding_of(certified), verdict_of(certified))
 
 
 def binding_of(certified: Certified) -> str:

@@ -29,8 +29,12 @@ def instance_of(
 ) -> Instance:
     """`after` (N,) is who owns each bundle after the plan; `emptied` are brokers that are to own nothing.
 
-    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly.
+    Needs and capacities are rounded to single precision, so that a file of half the size has them exactly. Where there
+    is no broker, there are no bundles either.
     """
+    if not len(snapshot.brokers):
+        nothing = np.zeros((0, len(loads.resources)))
+        return Instance(nothing, nothing, after, after, np.zeros((0, 0), dtype=bool), np.zeros(0))
     owner = snapshot.bundles.assigned.astype(np.int64)
     classes, may_own = _by_rules(snapshot, settings, emptied)
     classes, may_own = _kept(snapshot, owner, emptied, classes, may_own)
@@ -44,13 +48,13 @@ def instance_of(
 
 
 def owners_after(snapshot: Snapshot, steps: Sequence[Assign | Unload]) -> Rows:
-    """(N,): who owns each bundle once these steps are made."""
-    after = snapshot.bundles.assigned.astype(np.int64)
+    """(N,): who owns each bundle once these steps are made; (0,) where there is no broker."""
+    after = snapshot.bundles.assigned.astype(np.int64)[: None if len(snapshot.brokers) else 0]
+    brokers = {broker: row for row, broker in enumerate(snapshot.brokers.ids)}
     for step in steps:
         row = snapshot.bundles.find_row(step.bundle)
-        if row is not None:
-            broker = None if step.destination is None else snapshot.brokers.find_row(step.destination.broker)
-            after[row] = NOBODY if broker is None else broker
+        if row is not None and row < len(after):
+            after[row] = NOBODY if step.destination is None else brokers.get(step.destination.broker, NOBODY)
     return after
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmanager.core.cluster.latest import LatestReport
-from loadmanager.core.extensible import Listed, LoadAverage, ReportRules, find_top_bundles, throughput_of
+from loadmanager.core.extensible import Listable, Listed, LoadAverage, find_busiest, throughput_of
 from loadmanager.core.load import METRICS, BoolArray, BrokerReport, FloatArray, IntArray, RowArray
 from loadmanager.core.ownership import Registration
 
@@ -67,11 +67,11 @@ class Busiest:
         self._found: Listed | None = None
 
     @classmethod
-    def of_report(cls, said: ReportedLoad, rules: ReportRules, has_policy: Callable[[str], bool]) -> Busiest:
-        """By these rules and policies, those of when the report came."""
+    def of_report(cls, said: ReportedLoad, listable: Listable) -> Busiest:
+        """By the rules and policies of when the report came."""
 
         def find(all_names: Sequence[str], places: RowArray) -> Listed:
-            top = find_top_bundles(said.named(all_names, places), rules, has_policy)
+            top = find_busiest(said.named(all_names, places), listable)
             return said.rows[top], throughput_of(said.load[top])
 
         return cls(find)

@@ -16,7 +16,7 @@ from loadmanager.core.cluster.latest import LatestReport
 from loadmanager.core.cluster.owners import RecordedOwners
 from loadmanager.core.cluster.reported import Busiest, ReportedLoad, ReportingBroker
 from loadmanager.core.cluster.rows import NamedRows
-from loadmanager.core.extensible import ReportRules
+from loadmanager.core.extensible import Listable, ReportRules
 from loadmanager.core.load import BoolArray, BrokerReport, RowArray
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
@@ -36,6 +36,7 @@ class Reporters:
         self.rules = rules
         self.brokers: dict[BrokerId, ReportingBroker] = {}
         self.ignored = 0
+        self._listable = Listable(rules, lambda _: False)
 
     def in_order(self) -> list[ReportingBroker]:
         """Sorted by name, as the brokers of a snapshot are."""
@@ -56,7 +57,9 @@ class Reporters:
         broker.average = self.rules.average_after(report, broker.average)
         previous, broker.rows, broker.report = broker.rows, rows.astype(np.int32), report.without_bundles()
         broker.latest = ReportedLoad.of(report, broker.rows)
-        broker.busiest = Busiest.of_report(broker.latest, self.rules, has_policy)
+        if not self._listable.is_of(self.rules, has_policy):
+            self._listable = Listable(self.rules, has_policy)
+        broker.busiest = Busiest.of_report(broker.latest, self._listable)
         if not np.array_equal(previous, broker.rows):
             self._drop(broker, previous[~np.isin(previous, rows)])
 

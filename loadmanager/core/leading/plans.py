@@ -39,7 +39,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loadmanager.core.certificate.certificate import Certified
+from loadmanager.core.certificate.saying import Summary
 from loadmanager.core.effect import Effect
 from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.ownership import Ownership, Registration
@@ -83,7 +83,7 @@ class Step:
 class KeptPlan:
     """A plan as it is kept; `stopped_by` is why its execution goes no further, `even_if_frozen` how it is executed.
 
-    `certified` says how near it comes to what no plan can beat; None of a plan that was read from a history.
+    `certificate` says how near it comes to what no plan can beat; None of a plan that was read from a history.
     """
 
     kind: str
@@ -92,7 +92,7 @@ class KeptPlan:
     steps: tuple[Step, ...]
     verdicts: Sequence[Verdict]
     effect: Effect
-    certified: Certified | None = None
+    certificate: Summary | None = None
     state: PlanState = "computed"
     stopped_by: str | None = None
     even_if_frozen: bool = False

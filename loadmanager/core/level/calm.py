@@ -188,9 +188,16 @@ class Memory:
         return [self.brokers[each.broker] for each in registrations]
 
     def resting(self, registrations: Sequence[Registration], now_s: float) -> BoolArray:
-        """(M,): which of them rest. One that is seen for the first time in this life has yet to be looked at."""
-        seen = [self.brokers.get(each.broker) for each in registrations]
-        return np.array([each is not None and each.rests_until_s > now_s for each in seen], dtype=bool)
+        """(M,): which of them rest, or will as soon as they are looked at."""
+
+        def rests(registration: Registration) -> bool:
+            seen = self.brokers.get(registration.broker)
+            if seen is None:
+                return False
+            is_back = seen.incarnation != registration.incarnation and now_s - seen.at_s < _HOUR_S
+            return is_back or seen.rests_until_s > now_s
+
+        return np.array([rests(each) for each in registrations], dtype=bool)
 
     def budget(self, *, in_need: bool) -> float:
         """What share of all load a round may move now."""

@@ -46,7 +46,7 @@ class _Peel:
         self.cost_of_any = _ANY * float(task.cost[task.movable].mean()) if len(rows) else 0.0
         self.heat, self.part = draft.heat[hot], draft.part[hot]
         self.excess = np.maximum(self.heat - goal, 0.0)
-        self.target = draft.task.target
+        self.target = draft.target
         self.least = USUAL.least_gain(draft.heat)
         self.taken: list[Rows] = []
         self.left = np.arange(len(rows))
@@ -105,6 +105,6 @@ class _Peel:
 def _room(draft: Draft) -> FloatArray:
     """(R,): the largest need that some broker may be given without being hotter than the target."""
     room = np.divide(
-        draft.task.target - draft.heat, draft.per_need, out=np.full_like(draft.heat, np.inf), where=draft.per_need > 0
+        draft.target - draft.heat, draft.per_need, out=np.full_like(draft.heat, np.inf), where=draft.per_need > 0
     )
     return np.asarray(room[draft.task.takers].max(axis=0, initial=0.0))

@@ -23,9 +23,19 @@ _HAND = 64
 _NOT = 1e30
 
 
-def refill(draft: Draft, rows: Rows) -> Rows:
-    """A broker (n,) for each of the bundles, `NOBODY` where it would be above the target with it."""
-    return _Refill(draft, rows).run()
+def refill(draft: Draft, rows: Rows, most: int) -> Rows:
+    """A broker (n,) for each of the bundles, `NOBODY` where it would be above the target with it; and for all that are
+    left once that was so for `most` of them.
+    """
+    destinations = _Refill(draft, rows, most).run()
+    while (given_away := _at_home_again(draft.at[rows], destinations)).any():
+        destinations[given_away] = NOBODY
+    return destinations
+
+
+def _at_home_again(sources: Rows, destinations: Rows) -> BoolArray:
+    """(n,): who would go to a broker that keeps some of its own after all, and has no room any more."""
+    return np.asarray((destinations >= 0) & np.isin(destinations, sources[destinations < 0]))
 
 
 class _Refill:
@@ -34,17 +44,18 @@ class _Refill:
     `heat` (R + 1, M) is without the bundles that are not placed, `steep` (R + 1, M) the potential; `need` (n, R + 1).
     """
 
-    def __init__(self, draft: Draft, rows: Rows) -> None:
+    def __init__(self, draft: Draft, rows: Rows, most: int) -> None:
         task = draft.task
         brokers = len(draft.heat)
         need = task.loads.need[rows]
         heat = draft.heat.copy()
         for column, each in enumerate(need.T):
             heat[:, column] -= np.bincount(draft.at[rows], each, brokers) * draft.per_need[:, column]
-        self.target = draft.task.target
+        self.target = draft.target
+        self.left = most
         self.need = np.column_stack([need, task.topics[rows]])
         self.heat = np.vstack([heat.T, np.zeros(brokers)])
-        self.per_need = np.vstack([draft.per_need.T, draft.task.target / np.maximum(draft.topics_left, 1)])
+        self.per_need = np.vstack([draft.per_need.T, draft.target / np.maximum(draft.topics_left, 1)])
         self.steep = self._potential(self.heat)
         self.takers = task.takers & (draft.topics_left > 0)
         self.owners, self.classes = task.owners, task.classes[rows]
@@ -76,12 +87,16 @@ class _Refill:
 
     def _place(self, bundle: int, may_own: BoolArray) -> None:
         """To the best of all brokers, if one stays within the target."""
+        if not self.left:
+            return
         more = self.need[bundle][:, None] * self.per_need
         heat = self.heat + more
         dearer = (np.expm1(_STEEPNESS * more) * self.steep).sum(axis=0)
         dearer[~may_own | (heat.max(axis=0) > self.target)] = _NOT
         best = int(dearer.argmin())
-        if dearer[best] < _NOT:
+        if dearer[best] >= _NOT:
+            self.left -= 1
+        else:
             self._put(np.array([bundle]), np.array([best]), heat[:, best][:, None])
 
     def _deal(self, bundles: Rows, brokers: Rows) -> list[int]:

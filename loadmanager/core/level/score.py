@@ -4,10 +4,10 @@ What lies below the target costs nothing, so that no more moves than has to. The
 which are both a bit too hot are better than one that is too hot by as much. Every resource counts by itself, and a
 broker by its part of what all have.
 
-There are two scales. By the **usual** one a move has to pay: half of the load that it takes along has to be a gain, a
-quarter while some broker is much too hot; all is, when it leaves a broker that stays above the target for one that
-stays below. Where nothing pays any more, what is **left over** counts for more: squares count fifty times, and a tenth
-is enough.
+By the **usual** scale a move has to pay: half of the load that it takes along has to be a gain, a quarter while some
+broker is much too hot; all is, when it leaves a broker that stays above the target for one that stays below. Where
+nothing pays any more, what is **left over** counts for more and more: its square 5, 50 and 500 times, and less is
+enough.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ class Scale:
 
 
 USUAL = Scale(square=1.0, pays=0.5, pays_in_need=0.25)
-LEFT_OVER = Scale(square=50.0, pays=0.1, pays_in_need=0.05)
+LEFT_OVER = (
+    Scale(square=5.0, pays=0.2, pays_in_need=0.1),
+    Scale(square=50.0, pays=0.1, pays_in_need=0.05),
+    Scale(square=500.0, pays=0.1, pays_in_need=0.05),
+)
 
 
 def badness(heat: FloatArray, target: float, scale: Scale = USUAL) -> FloatArray:

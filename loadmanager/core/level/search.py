@@ -5,10 +5,10 @@ size to what is too much, is weighed against a bounded number of brokers, those 
 them. The move with the greatest gain in score for what it costs is made, if it may be: the load that it takes along,
 and the disturbance that every move is. Where no move helps, exchanges are weighed, with bundles of the least hot
 brokers. Where there is none either, a large bundle goes to another broker, and small ones leave that one for it. A
-broker that nothing helps is left, and the next one is looked at. What is left of all of them is gone over once more, by
-a scale on which it counts for more (`score.py`). A bundle that a step has put somewhere may be put elsewhere by a later
-one, and moves once all the same. What need not have moved in the end stays. Work is bounded by counts, never by a
-clock.
+broker that nothing helps is left, and the next one is looked at. What is left of all of them is gone over again, by
+scales on which it counts for more and more (`score.py`). A bundle that a step has put somewhere may be put elsewhere by
+a later one, and moves once all the same. What need not have moved in the end stays. Work is bounded by counts, never by
+a clock.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from loadmanager.core.level.task import ROUNDING, Draft, Found, Move, Rows, Task
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.snapshot import NOBODY
 
-MOST_STEPS = 1_000
+MOST_STEPS = 2_000
 _BUNDLES, _BROKERS = 48, 12
 """How many are weighed against each other in a step."""
 _EXCHANGED, _EXCHANGED_OF_EACH = 48, 24
@@ -54,19 +54,19 @@ class _Search:
         self.scale = USUAL
         self.stuck = np.zeros(len(self.heat), dtype=bool)
         self.spent = False
-        self.rooms_tried = 0
+        self.rooms_tried = self.steps = 0
         self.cost_of_any = float(task.cost[task.movable].mean()) if task.movable.any() else 0.0
         self.owned: list[Rows] = []
 
     def run(self) -> Found:
-        before = self._score()
+        heat = self.heat.copy()
         goal = move_many(self.draft)
+        before = score(heat, self.part, self.draft.target)
         self._level()
         at, moved, heat = self.at.copy(), self.draft.moved, self.heat.copy()
-        if not self.spent:
-            self.scale = LEFT_OVER
+        for self.scale in () if self.spent else LEFT_OVER:
             self._level()
-            self.scale = USUAL
+        self.scale = USUAL
         if self._score() > before:
             self.at[:], self.draft.moved, self.heat[:] = at, moved, heat
         self._trim(goal)
@@ -76,10 +76,11 @@ class _Search:
     def _level(self) -> None:
         """From the hottest broker on, what helps it most, until all are at the target, or nothing helps."""
         self.stuck[:] = False
-        for _ in range(MOST_STEPS):
+        while self.steps < MOST_STEPS:
+            self.steps += 1
             hottest = np.where(self.task.givers & ~self.stuck, self.draft.hottest(), 0.0)
             source = int(np.argmax(hottest))
-            if hottest[source] <= self.task.target:
+            if hottest[source] <= self.draft.target:
                 break
             self.owned = self.owned or _by_broker(np.flatnonzero(self.task.movable), self.at, len(self.heat))
             found = self._find_move(source) or self._find_exchange(source)
@@ -88,7 +89,7 @@ class _Search:
             self.stuck[source] = not (found or self._make_room(source))
 
     def _score(self) -> float:
-        return score(self.heat, self.part, self.task.target, self.scale)
+        return score(self.heat, self.part, self.draft.target, self.scale)
 
     def _moves(self) -> list[Move]:
         origin = self.task.assigned
@@ -175,13 +176,13 @@ class _Search:
         heat, moved, spent, made = self.heat.copy(), self.draft.moved, self.spent, [move]
         cost = self._cost_of_all()
         self._make(move)
-        while len(made) <= _LEAVE and self.heat[move.destination].max() > self.task.target:
+        while len(made) <= _LEAVE and self.heat[move.destination].max() > self.draft.target:
             found = self._find_move(move.destination, stays=move.bundle)
             if not found:
                 break
             self._make(found[0])
             made.append(found[0])
-        gain = score(heat, self.part, self.task.target, self.scale) - self._score()
+        gain = score(heat, self.part, self.draft.target, self.scale) - self._score()
         is_cooler = self.heat.max() <= heat.max()
         if is_cooler and gain > _LEAST_GAIN and gain >= self.scale.least_gain(heat) * (self._cost_of_all() - cost):
             return True
@@ -204,7 +205,7 @@ class _Search:
 
     def _worth(self, broker: int) -> float:
         """What it may cost at the most to have the broker at the target."""
-        bad = self.part[broker] * badness(self.heat[broker], self.task.target, self.scale)
+        bad = self.part[broker] * badness(self.heat[broker], self.draft.target, self.scale)
         return float(bad.sum()) / self.scale.least_gain(self.heat)
 
     def _affordable(self, broker: int, worth: float) -> Rows:
@@ -224,7 +225,7 @@ class _Search:
         rows, hottest = self._affordable(source, self._worth(source)), int(np.argmax(self.heat[source]))
         size = self.task.loads.need[rows, hottest] * self.per_need[source, hottest]
         rows, size = rows[size > 0], size[size > 0]
-        excess = self.heat[source, hottest] - self.task.target
+        excess = self.heat[source, hottest] - self.draft.target
         return np.asarray(rows[np.argsort(np.abs(size - excess), kind="stable")[:_BUNDLES]])
 
     def _spread(self, rows: Rows, resource: int, most: int) -> Rows:
@@ -250,7 +251,7 @@ class _Search:
         """(k, j): how much less the score is when the source gets so much more need, and each broker so much, (k, j, R)
         or of a shape that fits; not more than 0 where that one would be as hot as the source is now.
         """
-        target, scale = self.task.target, self.scale
+        target, scale = self.draft.target, self.scale
         now, with_it = self.heat[brokers], self.heat[brokers] + there * self.per_need[brokers]
         left = self.heat[source] + here * self.per_need[source]
         relieved = badness(self.heat[source], target, scale) - badness(left, target, scale)

@@ -79,7 +79,8 @@ class Found:
 
 class Draft:
     """`heat` (M, R) is that of each resource, `per_need` (M, R) what a unit of need adds to it, `part` (M, R) how large
-    brokers are. `at` (N,) is where each bundle is by the moves so far, which take along `moved` of all load, a share.
+    brokers are; `target` is that of the task, or above it where that cannot be reached. `at` (N,) is where each bundle
+    is by the moves so far, which take along `moved` of all load, a share.
     """
 
     def __init__(self, task: Task) -> None:
@@ -87,6 +88,7 @@ class Draft:
         self.task = task
         self.heat, self.per_need = loads.usage / loads.level, loads.per_need / loads.level
         self.part = part_of(loads.per_need)
+        self.target = task.target
         self.at: Rows = task.assigned.astype(np.intp)
         self.topics_left = task.topics_left.copy()
         self.moved = 0.0

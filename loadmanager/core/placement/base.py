@@ -65,13 +65,14 @@ class _Tally:
 
 class Projection:
     """What the steps decided so far in one plan add to each broker and take away: so a burst of lookups, or all that
-    one broker sheds, does not end up in one place. `load` is (M, 4) long-term averages, `topics` (M,); `topics_moved`
-    is how many have been given to brokers in all. What is counted by namespace is counted when it is asked for.
+    one broker sheds, does not end up in one place. `topics` is (M,); `topics_moved` is how many have been given to
+    brokers in all. What is counted by namespace is counted when it is asked for.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         brokers = len(snapshot.brokers)
-        self.load = np.zeros((brokers, METRICS))
+        self._load = np.zeros((brokers, METRICS))
+        self._not_in_load: list[tuple[str, int | None, int | None, int]] = []
         self.topics = np.zeros(brokers, dtype=np.int64)
         self.topics_moved = 0
         self._snapshot = snapshot
@@ -81,6 +82,17 @@ class Projection:
         self._uncounted: dict[str, list[tuple[int | None, int]]] = {}
         """By namespace the sources and destinations of its bundles."""
         self._tallies: dict[str, _Tally] = {}
+
+    @property
+    def load(self) -> FloatArray:
+        """(M, 4) long-term averages, added up when they are asked for: not all strategies ask."""
+        for namespace, bundle, source, destination in self._not_in_load:
+            load = bundle_load(self._snapshot, bundle, namespace)
+            self._load[destination] += load
+            if source is not None:
+                self._load[source] -= load
+        self._not_in_load.clear()
+        return self._load
 
     def bundles_per_broker(self, namespace: str) -> IntArray:
         """How many bundles of the namespace each broker has (M,), the decided steps included."""
@@ -120,9 +132,8 @@ class Projection:
 
     def move(self, namespace: str, bundle: int | None, source: int | None, destination: int) -> None:
         """Count the bundle (a row, None for an unknown one) to `destination`, no longer to `source`."""
-        load = bundle_load(self._snapshot, bundle, namespace)
         topics = 0 if bundle is None else int(self._snapshot.bundles.topics[bundle])
-        self.load[destination] += load
+        self._not_in_load.append((namespace, bundle, source, destination))
         self.topics[destination] += topics
         self.topics_moved += topics
         self._moves.append((bundle, source, destination))
@@ -130,7 +141,6 @@ class Projection:
             tally.count(bundle, source, destination)
         self._uncounted.setdefault(namespace, []).append((source, destination))
         if source is not None:
-            self.load[source] -= load
             self.topics[source] -= topics
 
     def _count(self, namespace: str, broker: int, change: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from loadmanager.core.extensible import throughput_of
 from loadmanager.core.load import THROUGHPUT_IN, THROUGHPUT_OUT, BoolArray, FloatArray
 from loadmanager.core.names import is_self_test_namespace
 from loadmanager.core.plan import Figure, Verdict
@@ -99,12 +100,15 @@ def throughput_per_broker(snapshot: Snapshot) -> FloatArray:
         return np.asarray(load[:, THROUGHPUT_IN] + load[:, THROUGHPUT_OUT])
 
 
-def relieve(snapshot: Snapshot, hot: Sequence[Hot], reason: Reason) -> tuple[list[Pick], list[Verdict]]:
+def relieve(
+    snapshot: Snapshot, hot: Sequence[Hot], reason: Reason, *, by_present: bool = False
+) -> tuple[list[Pick], list[Verdict]]:
     """Take bundles off each hot broker until its need is met: the largest short-term throughput first, at least one if
     any is eligible, and the last one taken may exceed the need. A broker's only bundle stays: it would take the load
-    along. One verdict per hot broker.
+    along. One verdict per hot broker. `by_present`: bundles weigh what they carry at present, and not over ten reports.
     """
-    candidates = _by_throughput(snapshot, hot)
+    throughput = present_throughput(snapshot) if by_present else throughput_of(snapshot.bundles.short)
+    candidates = _by_throughput(snapshot, hot, throughput)
     picks, verdicts = [], []
     for broker in hot:
         refusal = find_refusal(snapshot, broker.broker)
@@ -138,14 +142,28 @@ def recently_unloaded_of(snapshot: Snapshot, broker: int) -> int:
     return int(np.count_nonzero(snapshot.bundles.recently_unloaded & (snapshot.bundles.broker == broker)))
 
 
-def _by_throughput(snapshot: Snapshot, hot: Sequence[Hot]) -> dict[int, tuple[list[int], FloatArray]]:
+def present_throughput(snapshot: Snapshot) -> FloatArray:
+    """The bytes/s (N,) of each bundle, in and out, at present: those of a broker add up to what it last reported, as a
+    jump may show in that before it does in what single bundles carry.
+    """
+    bundles = snapshot.bundles
+    carried, owned = throughput_of(bundles.present), bundles.broker >= 0
+    known = np.bincount(bundles.broker[owned], carried[owned], len(snapshot.brokers))
+    with np.errstate(all="ignore"):
+        scale = np.where(known > 0, throughput_per_broker(snapshot) / known, 1.0)
+    return np.where(owned, carried * scale[bundles.broker], carried)
+
+
+def _by_throughput(
+    snapshot: Snapshot, hot: Sequence[Hot], carried: FloatArray
+) -> dict[int, tuple[list[int], FloatArray]]:
     """Per hot broker its eligible bundle rows and their throughputs, the largest first, equals by name."""
     bundles = snapshot.bundles
     is_hot = np.zeros(len(snapshot.brokers), dtype=bool)
     is_hot[[broker.broker for broker in hot]] = True
     rows = np.flatnonzero(eligible(snapshot))
     rows = rows[is_hot[bundles.broker[rows]]]
-    throughput = bundles.short[rows, THROUGHPUT_IN] + bundles.short[rows, THROUGHPUT_OUT]
+    throughput = carried[rows]
     order = np.lexsort((-throughput, bundles.broker[rows]))
     rows, throughput = rows[order], throughput[order]
     brokers = [broker.broker for broker in hot]

@@ -6,6 +6,13 @@ usage would drop to average + threshold - 5 points, unless that is less than a m
 lower-boundary mode is on, and some broker is below average - threshold, the most used broker sheds half a threshold's
 share of its throughput. The state holds the moving averages: `{"usage": {broker: [incarnation, fraction]}}`.
 
+Pulsar takes a part of the throughput as large as the points of usage that are to go, which is too little, in bundles
+weighed by averages over ten reports, which are too many where the load has just come: the broker is left hot, or
+emptied. With `band_percentage`, which Pulsar does not have, a broker that is to shed sheds what brings it down to the
+average of the latest usages and as many per cent, and bundles weigh what they carry at present; one that is there by
+its latest report sheds nothing. Both belong together: a right need in stale weights empties a broker that has just
+become hot, and a need by points in right weights leaves it hot.
+
 Differs from Pulsar: a broker that registered again starts with its first usage, as a new one; equal bundles leave in
 the order of their names, and of equally used brokers the first by name counts as the most used; a broker is left alone
 while a bundle is leaving it or has left it since its report. As in Pulsar the lower-boundary mode, when it gets its
@@ -53,6 +60,14 @@ class ThresholdReason(Reason):
             " need {need_mib_per_s} MiB/s"
         ),
     )
+    WITHIN_BAND = entry(
+        "within_band",
+        (
+            "No move because its latest usage is within {=threshold_shedder_band_percentage} % of the average, although"
+            " usage over time {usage_percent} % is not below average {average_percent} % plus"
+            " {=broker_threshold_shedder_percentage} %"
+        ),
+    )
     CLUSTER_IDLE = entry("cluster_idle", "No move because the average usage of {brokers} brokers is 0")
 
 
@@ -63,6 +78,7 @@ class ThresholdShedder:
     history: float
     lower_boundary: bool
     weights: ResourceWeights
+    band_percentage: float = 0
 
     @classmethod
     def of(cls, settings: PlannerSettings) -> ThresholdShedder:
@@ -72,6 +88,7 @@ class ThresholdShedder:
             settings.history_resource_percentage,
             settings.lower_boundary_shedding_enabled,
             settings.resource_weights,
+            settings.threshold_shedder_band_percentage,
         )
 
     def find_bundles_for_unloading(self, snapshot: Snapshot, state: State) -> Shed:
@@ -81,7 +98,9 @@ class ThresholdShedder:
             idle = Verdict("cluster", ThresholdReason.CLUSTER_IDLE, acted=False, why={"brokers": len(snapshot.brokers)})
             return Shed((), (idle,), _to_remember(snapshot, averages))
         hot, verdicts = self._find_hot(snapshot, averages, mean)
-        picks, decided = relieve(snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE)
+        picks, decided = relieve(
+            snapshot, hot, ThresholdReason.BROKER_ABOVE_AVERAGE, by_present=self.band_percentage > 0
+        )
         verdicts |= {verdict.subject: verdict for verdict in decided}
         if not picks and self.lower_boundary:
             averages = self._advance(snapshot, averages)
@@ -108,14 +127,16 @@ class ThresholdShedder:
     def _find_hot(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> tuple[list[Hot], dict[str, Verdict]]:
         """The brokers that have to shed, and a verdict for each of the others."""
         threshold = self.threshold_percentage / 100
-        with np.errstate(all="ignore"):
-            need = throughput_per_broker(snapshot) * (averages - mean - threshold + MARGIN)
+        need = self._find_need(snapshot, averages, mean)
         hot: list[Hot] = []
         verdicts: dict[str, Verdict] = {}
         for broker, bytes_per_s in enumerate(need.tolist()):
             why = self._why(averages[broker], mean)
             if averages[broker] < mean + threshold:
-                refusal = SheddingReason.BELOW_THRESHOLD
+                refusal: Reason = SheddingReason.BELOW_THRESHOLD
+            elif self.band_percentage > 0 and bytes_per_s <= 0:
+                refusal = ThresholdReason.WITHIN_BAND
+                why |= {KEYS["threshold_shedder_band_percentage"]: self.band_percentage}
             else:
                 why |= self._why_need(bytes_per_s)
                 is_below_minimum = bytes_per_s < self.min_throughput_mib_per_s * MIB
@@ -126,6 +147,15 @@ class ThresholdShedder:
             name = snapshot.brokers.ids[broker]
             verdicts[name] = Verdict(name, refusal, acted=False, why=why)
         return hot, verdicts
+
+    def _find_need(self, snapshot: Snapshot, averages: FloatArray, mean: float) -> FloatArray:
+        """The bytes/s (M,) that each broker would have to shed."""
+        with np.errstate(all="ignore"):
+            if not self.band_percentage:
+                return throughput_per_broker(snapshot) * (averages - mean - self.threshold_percentage / 100 + MARGIN)
+            usage = usage_per_broker(snapshot, self.weights)
+            level = _mean(usage) * (1 + self.band_percentage / 100)
+            return throughput_per_broker(snapshot) * np.where(usage > level, 1 - level / usage, 0.0)
 
     def _shed_from_most_used(self, snapshot: Snapshot, averages: FloatArray) -> tuple[list[Pick], list[Verdict]]:
         """The lower-boundary mode: nothing unless a broker is far below the average and another can shed to it."""

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from loadmanager.core.extensible import BrokerLoad, ReportRules, TopBundles
-from loadmanager.core.filters import EXTENSIBLE, PlacementQuestion, allowed_brokers
+from loadmanager.core.filters import EXTENSIBLE, Answers, PlacementQuestion
 from loadmanager.core.load import BoolArray, FloatArray
 from loadmanager.core.names import namespace_of
 from loadmanager.core.placement.base import Projection
@@ -39,7 +39,7 @@ from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
 from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import MIB, Pick, Shed, State, eligible, least_points
-from loadmanager.core.snapshot import Snapshot, broker_load_of, top_bundles_of
+from loadmanager.core.snapshot import NOBODY, Snapshot, broker_load_of, top_bundles_of
 
 _SWAPPED_BELOW = 0.75
 """An exchange must leave the giving broker below this part of its throughput."""
@@ -192,8 +192,12 @@ class _Cycle:
         self._counters: Counter[str] = Counter(state.get("counters", {}))
         self._statistics: list[float | None] = state.get("statistics", [])
         self._verdicts: list[Verdict] = []
-        self._movable = eligible(snapshot)
+        self._keeper = np.where(eligible(snapshot), snapshot.bundles.broker, NOBODY)
+        """By bundle who has it and may be relieved of it."""
         self._projection = Projection(snapshot)
+        self._answers = Answers(EXTENSIBLE, snapshot, self._projection, settings)
+        self._questions: dict[int, PlacementQuestion | None] = {}
+        """By the place of a namespace who may have its bundles; None where they may not be shed at all."""
         self._empty = self._few = 0
 
     def run(self) -> Shed:
@@ -378,18 +382,22 @@ class _Cycle:
         return []
 
     def _may_move(self, bundle: int, source: int, destination: int) -> bool:
-        snapshot, settings = self._snapshot, self._settings
-        if bundle < 0 or not self._movable[bundle] or snapshot.bundles.broker[bundle] != source:
+        if bundle < 0 or self._keeper.item(bundle) != source:
             return False
-        namespace = namespace_of(snapshot.bundles.names[bundle])
+        position = self._snapshot.bundles.namespace.item(bundle)
+        if position not in self._questions:
+            namespace = self._snapshot.bundles.namespaces[position]
+            may_leave = self._may_be_shed(namespace)
+            self._questions[position] = self._answers.question(namespace, None) if may_leave else None
+        question = self._questions[position]
+        return question is not None and bool(self._answers.allowed(question)[0].item(destination))
+
+    def _may_be_shed(self, namespace: str) -> bool:
+        """Whether the settings let bundles of the namespace be shed at all."""
+        settings = self._settings
         if namespace in settings.shedding_excluded_namespaces:
             return False
-        if snapshot.policies.has_policy(namespace) and not settings.shedding_bundles_with_policies_enabled:
-            return False
-        question = PlacementQuestion(
-            namespace, non_persistent=False, snapshot=snapshot, projection=self._projection, settings=settings
-        )
-        return bool(allowed_brokers(EXTENSIBLE, question)[0][destination])
+        return settings.shedding_bundles_with_policies_enabled or not self._snapshot.policies.has_policy(namespace)
 
     def _move(self, bundle: int, source: int, destination: int) -> None:
         self._projection.move(namespace_of(self._snapshot.bundles.names[bundle]), bundle, source, destination)

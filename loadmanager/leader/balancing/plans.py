@@ -7,6 +7,7 @@ import time
 
 import structlog
 
+from loadmanager.core.certificate.certificate import Certified
 from loadmanager.core.leading.plans import (
     BeginStep,
     End,
@@ -44,6 +45,10 @@ from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
 log = structlog.get_logger(__name__)
 
 
+_PROVED = 3
+"""Of how many plans is kept what proves them: the columns of the whole cluster each."""
+
+
 class PlanKeeper:
     """`executed` counts plans that were executed to the end, `stopped` those that were not."""
 
@@ -55,12 +60,14 @@ class PlanKeeper:
         self._requested = RequestedPlans(view, desk)
         self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._proved: dict[str, Certified] = {}
         self.forget()
         self.executed = 0
         self.stopped = 0
 
     def forget(self) -> None:
         """A new term: plans of an earlier one are worth nothing."""
+        self._proved.clear()
         answers = Answers(self._recorder)
         self._plans = Plans(
             answers.noting("frozen", lambda: self._view.laid_down.controls.frozen),
@@ -73,7 +80,12 @@ class PlanKeeper:
 
     async def compute(self, request: PlanRequest) -> PlanAnswer:
         """Make a plan and keep it; nothing is carried out. Raises as `RequestedPlans.compute` does."""
-        return PlanAnswer.of(self._plans.keep(await self._requested.compute(request)))
+        plan, certified = await self._requested.compute(request)
+        self._proved.pop(plan.hash, None)
+        self._proved[plan.hash] = certified
+        for oldest in list(self._proved)[:-_PROVED]:
+            del self._proved[oldest]
+        return PlanAnswer.of(self._plans.keep(plan))
 
     def get(self, plan_hash: str) -> PlanAnswer:
         """A plan that is kept; `PlanNotFoundError` otherwise."""
@@ -81,9 +93,12 @@ class PlanKeeper:
 
     async def file(self, plan_hash: str) -> bytes:
         """A plan that is kept, as a file that whoever has it can check (`wire.plan_file`); raises as `get`."""
-        plan = self._get(plan_hash)
-        assert plan.certified is not None, "this leader computed it"
-        return await asyncio.to_thread(encode, plan, plan.certified)
+        plan, certified = self._get(plan_hash), self._proved.get(plan_hash)
+        if certified is None:
+            raise PlanNotFoundError(
+                f"what proves plan {plan_hash} is not kept any more, but of the last {_PROVED}; compute it anew"
+            )
+        return await asyncio.to_thread(encode, plan, certified)
 
     def _get(self, plan_hash: str) -> KeptPlan:
         plan = self._plans.find(plan_hash)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from loadmanager.core.certificate.certificate import Certified
+from loadmanager.core.certificate.saying import Summary
 from loadmanager.core.effect import effect_of
 from loadmanager.core.leading.moves import Expected, StaleStepError
 from loadmanager.core.leading.plans import KeptPlan, Step
@@ -25,8 +27,8 @@ class RequestedPlans:
         self._view = view
         self._desk = desk
 
-    async def compute(self, request: PlanRequest) -> KeptPlan:
-        """Make a plan; nothing is carried out.
+    async def compute(self, request: PlanRequest) -> tuple[KeptPlan, Certified]:
+        """Make a plan, and what proves its certificate; nothing is carried out.
 
         Raises `BrokerNotFoundError` for the broker of a drain; for moves `BundleNotFoundError`,
         `NamespaceNotFoundError`, `IllegalTransitionError` when a bundle is not owned, `DestinationInactiveError` when
@@ -50,7 +52,8 @@ class RequestedPlans:
         at_ms, epoch = time.time_ns() // 1_000_000, self._view.epoch
         seen = restrain(snapshot) if request.kind == "shed" else snapshot
         certified = await self._desk.certify(seen, [each for each, _ in made], emptied)
-        return KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certified)
+        certificate = Summary.of(certified)
+        return KeptPlan(request.kind, at_ms, epoch, steps, plan.verdicts, effect, certificate), certified
 
     def _plan_moves(self, moves: Sequence[PlannedMove], snapshot: Snapshot) -> Plan:
         steps = []

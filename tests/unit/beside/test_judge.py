@@ -19,12 +19,13 @@ from loadmanager.beside.diary import HOUR_MS, Diary
 from loadmanager.beside.judging import VERDICT_AFTER_MS, Judge, SettingsOfBoth, tell_score
 from loadmanager.beside.scores import Scores
 from loadmanager.beside.verdict import Where
-from loadmanager.config import Settings, settings_of
+from loadmanager.config import Settings
 from loadmanager.core.judging import Sighted
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.plan import Plan
 from loadmanager.core.planner import plan_shedding
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.decide.settings import settings_for
 from loadmanager.whatif.figures import Figures
 from loadmanager.whatif.scoring import Answer, Question
 
@@ -44,8 +45,8 @@ class Bench:
 
     def __init__(self, theirs: Mapping[str, Any] | None = None, *, is_acting: bool = False) -> None:
         self.diary = Diary(None, zone=UTC)
-        ours = settings_of({}, "test")
-        self.theirs: Settings = settings_of(theirs or {}, "test")
+        ours = settings_for({}, "test")
+        self.theirs: Settings = settings_for(theirs or {}, "test")
         self.scores = Scores(lambda: ours, (), self.ask, tell_score(self.diary), zone=UTC)
         self.doubt = ""
         settings = SettingsOfBoth(lambda: self.theirs, lambda: ours, lambda: self.doubt)
@@ -192,6 +193,7 @@ async def test_the_first_verdict_comes_once_and_says_what_to_do() -> None:
         "read on",
         "why a bundle would move",
         "why a broker sheds or not",
+        "how even it could be, and what would have to move",
         "scores, after each hour",
         "what another strategy would have made of it",
         "have it moved",

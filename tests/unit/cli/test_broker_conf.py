@@ -12,6 +12,7 @@ from loadmanager.cli import broker_conf
 from loadmanager.cli.broker_conf import ConfEntry, Fate, import_broker_conf, parse_properties
 from loadmanager.cli.config import config
 from loadmanager.config import AgentSettings, Settings, load_settings
+from loadmanager.core.settings import AS_PULSAR, PlannerSettings
 
 PREFIX = "org.apache.pulsar.broker.loadbalance"
 
@@ -65,7 +66,15 @@ def test_what_is_printed_is_a_configuration_that_a_node_takes(tmp_path: Path) ->
     assert settings.load_balancer_shedding_grace_period_minutes == 15
     assert not settings.load_balancer_distribute_bundles_evenly_enabled
     assert settings.load_balancer_load_shedding_strategy == f"{PREFIX}.impl.OverloadShedder"
-    assert len(yaml.safe_load(done.stdout)) == 6
+    assert len(yaml.safe_load(done.stdout)) == 6 + len(AS_PULSAR)
+
+
+def test_where_a_new_installation_decides_otherwise_a_broker_conf_means_what_pulsar_does(tmp_path: Path) -> None:
+    path = tmp_path / "broker.conf"
+    path.write_text("clusterName=c1\n", encoding="utf-8")
+    assert import_broker_conf(path).settings.planner_settings() == PlannerSettings()
+    assert {key: yaml.safe_load(take(tmp_path, "clusterName=c1").stdout)[key] for key in AS_PULSAR} == AS_PULSAR
+    assert Settings().planner_settings() != PlannerSettings()
 
 
 def test_strategies_that_must_be_named_together_are_taken_together(tmp_path: Path) -> None:
@@ -103,11 +112,11 @@ def test_strategies_that_must_be_named_together_are_taken_together(tmp_path: Pat
     ],
 )
 def test_a_key_of_another_name_is_translated(tmp_path: Path, lines: list[str], key: str, value: object) -> None:
-    assert yaml.safe_load(take(tmp_path, *lines).stdout) == {key: value}
+    assert yaml.safe_load(take(tmp_path, *lines).stdout) == {key: value, **AS_PULSAR}
 
 
 def test_the_last_of_two_equal_keys_counts(tmp_path: Path) -> None:
-    assert yaml.safe_load(take(tmp_path, "clusterName=a", "clusterName=b").stdout) == {"clusterName": "b"}
+    assert yaml.safe_load(take(tmp_path, "clusterName=a", "clusterName=b").stdout)["clusterName"] == "b"
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,18 @@ from support.builders import MIB, broker, bundle, report, snapshot, throughput
 from support.random_clusters import Build, SomeCluster, clusters
 
 from loadmanager.core.certificate.bounds import Heaviest, Pigeonhole, Prices, Volume
-from loadmanager.core.certificate.certificate import Certified, certify
+from loadmanager.core.certificate.certificate import Certified, certify, sums_of
 from loadmanager.core.certificate.floor import highest_of, noise_floor
 from loadmanager.core.certificate.instance import Instance
 from loadmanager.core.certificate.rounds import DecidedRound
-from loadmanager.core.certificate.saying import binding_of, describe, verdict_of
+from loadmanager.core.certificate.saying import Summary, binding_of, describe, verdict_of
 from loadmanager.core.controls import Controls
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.planner import plan_drain, plan_shedding
 from loadmanager.core.policies import IsolationPolicy, Policies
 from loadmanager.core.reasons import CertificateReason, OwnershipReason
+from loadmanager.core.reserve import Reserve
 from loadmanager.core.restraint import restrain
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
@@ -102,9 +103,22 @@ def test_an_empty_cluster_has_no_bound() -> None:
     assert "nobody owns anything" in verdict_of(empty).sentence()
 
 
+@pytest.mark.parametrize("hosts", ["", "a"])
+def test_a_cluster_that_is_left_with_nobody_has_figures_all_the_same(hosts: str) -> None:
+    given_cluster = cluster(**{host: carrying(host, [8.0]) for host in hosts})
+    draining = Controls(draining={broker(host).broker: 1.0 for host in hosts})
+    steps = [move(0, host, "b") for host in hosts]
+    nobody = DecidedRound(replace(given_cluster, controls=draining, _derived={}), SETTINGS, steps)
+    figures = nobody.certified().figures
+    assert (figures.heat_after, figures.bound, figures.noise_floor, figures.gap) == (0, 0, 0, 1)
+    assert nobody.reserve() == Reserve(None, None)
+
+
 def test_the_sentence_says_how_near_it_is_and_why_none_is_nearer() -> None:
     given = cluster(a=carrying("a", [9.0, 1.0]), b=carrying("b", []), c=carrying("c", [2.0]))
-    sentence = verdict_of(certified(given, move(1, "a", "b"))).sentence()
+    done = certified(given, move(1, "a", "b"))
+    assert Summary.of(done).bound_by == "heaviest"
+    sentence = verdict_of(done).sentence()
     assert sentence.startswith("Heat 2.25 after 2.5: no assignment can be below 2.25")
     assert f"bundle {bundle(0, 'tenant/a')} alone" in sentence
     assert "8.33 % of all load moves, at least 8.33 % has to" in sentence
@@ -217,6 +231,18 @@ def test_no_plan_of_any_cluster_is_better_than_its_bounds(some: SomeCluster, str
     assert figures.least_load <= figures.load_moved
     assert figures.least_bundles <= figures.bundles_moved <= len(plan.steps)
     assert all(np.isfinite(value) and value >= 0 for value in astuple(figures))
+    losses = astuple(DecidedRound(given_cluster, by, plan.steps).reserve())
+    assert all(loss is None or 0 <= loss[1] <= loss[2] < np.inf for loss in losses)
+
+
+def test_the_figures_of_several_rounds_are_put_together() -> None:
+    done, idle = certified(uneven(), move(0, "a", "b")).figures, replace(certified(uneven()).figures, bound_in_budget=0)
+    sums = sums_of([done, idle])
+    assert sums["rounds"] == 2
+    assert sums["gapMean"] == pytest.approx(2.5)
+    assert sums["gapInBudgetMean"] == pytest.approx(1.0, rel=1e-5)
+    assert (sums["loadMoved"], sums["leastLoad"]) == pytest.approx((1 / 3, 1 / 3))
+    assert sums_of([idle])["gapInBudgetMean"] == 1.0
 
 
 # Noise

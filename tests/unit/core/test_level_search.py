@@ -11,6 +11,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from loadmanager.core.level.batch import move_many
+from loadmanager.core.level.forced import find_forced
 from loadmanager.core.level.load import Loads, level_of
 from loadmanager.core.level.score import part_of, score
 from loadmanager.core.level.search import find_moves
@@ -107,9 +108,9 @@ def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest
         return False
 
     assert find_moves(replace(uneven, may_move=refuse)).moves == []
-    assert asked.count(2) == 2 * 64, "with what is left over for a second time"
+    assert asked.count(2) == 4 * 64, "once by each scale"
     monkeypatch.setattr("loadmanager.core.level.search.MOST_STEPS", 1)
-    assert len(find_moves(uneven).moves) == 2
+    assert len(find_moves(uneven).moves) == 1
 
 
 def test_what_would_move_much_for_little_is_left() -> None:
@@ -286,6 +287,17 @@ def test_bundles_that_nobody_takes_stay_and_it_is_not_tried_for_ever() -> None:
     assert len(moved(draft)) <= 1
 
 
+def test_a_target_that_is_out_of_reach_for_many_brokers_is_higher_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = many(220, 8_000, target=0.8)
+    assert move_together(given).target == pytest.approx(0.87), "however much higher, the level is above it"
+    assert move_together(replace(given, givers=np.arange(220) < 5)).target == 0.8
+    monkeypatch.setattr("loadmanager.core.level.batch._FEW", 0)
+    monkeypatch.setattr("loadmanager.core.level.batch._FEW_OF_ALL", 0.0)
+    draft = move_together(replace(given, target=1.005))
+    assert 1.005 < draft.target < 1.075
+    assert draft.hottest().max() <= draft.target + 1e-9
+
+
 def test_what_is_left_over_is_gone_over_again_but_not_for_a_worse_score() -> None:
     crowded = task([[6.0, 6.0], [4.0, 4.0]])
     assert len(find_moves(crowded).moves) == 2
@@ -319,3 +331,25 @@ def test_moves_that_are_made_together_raise_nobody_above_the_target_and_keep_to_
     at = [np.bincount(draft.at, need, 150) for need in given.loads.need.T]
     assert draft.heat == pytest.approx(np.stack(at, axis=1) * draft.per_need, abs=1e-9)
     assert (move_together(given).at == draft.at).all()
+
+
+# Forced moves
+
+
+def test_forced_moves_go_where_it_is_least_hot_the_heaviest_first_and_the_rest_is_searched_after_them() -> None:
+    given = task([[1.0, 3.0, 2.0], [4.0], [2.0]], budget=0.45)
+    moves, left = find_forced(replace(given, movable=np.array([True, True, True, False, False])))
+    assert moves == [Move(1, 0, 2), Move(2, 0, 1)], "the third is beyond the budget"
+    assert left.assigned.tolist() == [0, 2, 1, 1, 2]
+    assert left.budget == pytest.approx(0.45 - 5 / 12)
+    assert not left.movable[[1, 2]].any()
+    assert left.loads.usage[:, 0] == pytest.approx([1.0, 6.0, 5.0])
+    assert given.loads.usage[:, 0] == pytest.approx([6.0, 4.0, 2.0])
+
+
+def test_one_forced_move_may_be_heavier_than_the_budget_and_none_is_made_without_any() -> None:
+    given = task([[1.0, 3.0], []], budget=0.1)
+    assert find_forced(given)[0] == [Move(1, 0, 1)]
+    assert find_forced(replace(given, budget=0.0))[0] == []
+    assert find_forced(replace(given, may_move=lambda _: False))[0] == []
+    assert find_forced(replace(given, takers=np.array([True, False])))[0] == []

@@ -111,6 +111,16 @@ async def test_a_plan_says_how_near_it_comes_to_what_no_plan_can_beat_and_its_fi
         assert (await leader.get(f"{PLANS}/{'0' * 64}/file")).status == 404
 
 
+async def test_what_proves_a_plan_is_kept_of_the_last_three() -> None:
+    async with a_leader() as (cluster, leader):
+        _, _, bundles = await two_brokers(cluster, leader)
+        plans = [await compute(leader, **moves(bundles[:count])) for count in (1, 2, 3, 4)]
+        replies = [await leader.get(f"{PLANS}/{plan['hash']}/file") for plan in plans]
+        assert [reply.status for reply in replies] == [404, 200, 200, 200]
+        assert "compute it anew" in replies[0].reason
+        assert (await leader.get(f"{PLANS}/{plans[0]['hash']}")).status == 200
+
+
 @pytest.mark.parametrize("kind", ["shed", "drain"])
 async def test_rounds_and_drains_are_certified_too(kind: str) -> None:
     async with a_leader(load_balancer_load_shedding_strategy="OverloadShedder") as (cluster, leader):

@@ -8,17 +8,19 @@ import pytest
 
 from loadmanager.core.names import HASH_SPACE_END, BrokerId
 from loadmanager.core.settings import PlannerSettings
-from loadmanager.sim.events import BrokerJoins, BrokerRestarts, BrokerStops, NewNamespace
+from loadmanager.sim.events import BrokerJoins, BrokerRestarts, BrokerStops, LeaderElected, NewNamespace
 from loadmanager.sim.fleet import BrokerSpec
 from loadmanager.sim.recorded import (
     HOLD_S,
     BrokerRows,
     BundleRows,
     FleetChange,
+    Presence,
     RecordedRange,
     recorded_range,
     recorded_world,
 )
+from loadmanager.sim.ways import Ways
 
 HALF = 0x80000000
 WHOLE, LOWER, UPPER = (0, HASH_SPACE_END), (0, HALF), (HALF, HASH_SPACE_END)
@@ -270,3 +272,74 @@ def test_a_slower_broker_is_used_more_and_a_doubled_namespace_carries_twice_as_m
 def test_a_change_of_what_is_not_there_is_refused(change: FleetChange, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         recorded_world(some_range(), PlannerSettings(), change=change)
+
+
+def test_brokers_come_and_go_when_it_is_known_that_they_did() -> None:
+    rows = recorded_rows((0.0, "a"), (5.0, "b"), (100.0, "a"), (110.0, "c"))
+    presence = [
+        Presence(4.0, "b:8080", is_there=True),
+        Presence(50.0, "a:8080", is_there=False),
+        Presence(90.0, "a:8080", is_there=True),
+        Presence(105.0, "c:8080", is_there=True),
+        Presence(120.0, "c:8080", is_there=False),
+        Presence(300.0, "d:8080", is_there=True),
+    ]
+    found = recorded_range(*rows, 200.0, presence)
+    assert [spec.id for spec in found.brokers] == ["a:8080"]
+    assert {(type(event), event.at_s) for event in found.events} == {
+        (BrokerJoins, 4.0),
+        (BrokerRestarts, 50.0),
+        (BrokerJoins, 105.0),
+        (BrokerStops, 120.0),
+    }
+
+
+def test_by_the_ways_of_a_fleet_a_load_was_there_before_it_was_reported() -> None:
+    rows = recorded_rows((0.0, "a"), (100.0, "a"))
+    ways = Ways(stats_interval_s=20.0, elections_s=(30.0,))
+    found = recorded_range(*rows, 200.0, ways=ways)
+    assert (found.ways, found.events) == (ways, (LeaderElected(30.0),))
+    assert [float(found.loads.load_at(t_s)[0, 0]) for t_s in (0.0, 86.9, 87.0, 100.0)] == [1, 1, 2, 2]
+
+
+def test_a_fleet_that_starts_carries_nothing_until_it_is_reported() -> None:
+    rows = recorded_rows((50.0, "a"), (100.0, "a"))
+    assert recorded_range(*rows, 200.0).loads.load_at(0.0)[0, 0] == 1
+    found = recorded_range(*rows, 200.0, starts_empty=True)
+    assert [float(found.loads.load_at(t_s)[0, 0]) for t_s in (0.0, 49.0, 50.0, 100.0)] == [0, 0, 1, 2]
+
+
+@pytest.mark.parametrize(("again_s", "seen"), [(12.0, [1, 1, 3]), (500.0, [1, 2, 2])])
+def test_the_first_figures_of_a_bundle_that_has_moved_are_of_a_part_of_an_interval(
+    again_s: float, seen: list[float]
+) -> None:
+    rows = recorded_rows((0.0, "a"), (10.0, "b"), (again_s, "b"))
+    found = recorded_range(*rows, 600.0, ways=Ways(stats_interval_s=1.0)).loads
+    assert [float(found.load_at(t_s)[0, 0]) for t_s in (5.0, 9.0, 12.0)] == seen
+
+
+def recorded_rows(*reports: tuple[float, str]) -> tuple[BrokerRows, BundleRows]:
+    """Reports in their order, when and by which broker; each is of one and the same bundle, with a message/s more than
+    the one before.
+    """
+    count = len(reports)
+    load = np.zeros((count, 4))
+    load[:, 0] = 1 + np.arange(count)
+    return (
+        BrokerRows(
+            np.array([at_s for at_s, _ in reports]),
+            np.array([f"{broker}:8080" for _, broker in reports], dtype=object),
+            np.tile(np.array(LIMITS), (count, 1)),
+            np.array(["1.0.0"] * count, dtype=object),
+            np.array([""] * count, dtype=object),
+        ),
+        BundleRows(
+            np.arange(count),
+            np.array(["tenant/ns"] * count, dtype=object),
+            np.zeros(count, dtype=np.int64),
+            np.full(count, HASH_SPACE_END),
+            load,
+            np.full(count, 7),
+            np.full(count, 9),
+        ),
+    )

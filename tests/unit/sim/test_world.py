@@ -33,6 +33,7 @@ from loadmanager.sim.events import (
     Event,
     Fault,
     HotSpot,
+    LeaderElected,
     NewNamespace,
     OperatorControls,
 )
@@ -173,6 +174,37 @@ def test_rounds_come_an_interval_apart_however_long_moves_take_and_the_first_a_w
     assert len(result.moves) >= 2
 
 
+def test_after_an_election_the_first_round_comes_a_whole_interval_later() -> None:
+    made = world(_WEIGHTS, settings=QUIET, events=[LeaderElected(200.0), LeaderElected(220.0)])
+    rounds: list[float] = []
+    decide = made._leader.shed
+
+    def shed() -> Plan:
+        rounds.append(made._scene.agenda.now_s)
+        return decide()
+
+    made._leader.shed = shed  # type: ignore[method-assign]
+    made.run(400.0, 10.0)
+    assert rounds == [90.0, 150.0, 280.0, 340.0, 400.0]
+
+
+def test_where_a_host_is_looked_at_by_itself_a_report_has_its_usage_of_before() -> None:
+    def used(*, lags: bool) -> list[float]:
+        rules = WorldRules(stats_interval_s=10.0, report_threshold_percent=0.1, host_usage_lags=lags)
+        made = world(_WEIGHTS, settings=QUIET, rules=rules, shapes=[_growing()])
+        seen: list[float] = []
+
+        def note(_: Progress) -> None:
+            seen.extend(report.usage[3, 0] for each, report in made._scene.reports.items() if each.broker == _broker(0))
+
+        made.run(100.0, 10.0, note)
+        return seen
+
+    now, before = used(lags=False), used(lags=True)
+    assert before[2:] == pytest.approx(now[1:-1])
+    assert len(set(now)) > 3
+
+
 def test_steps_that_wait_when_the_next_round_comes_are_called_off_and_decided_anew() -> None:
     settings = replace(EAGER, broker_threshold_shedder_percentage=3.0, history_resource_percentage=0.0)
     rules = WorldRules(unload_s=100.0, unload_deadline_s=200.0, max_concurrent_unloads=1)
@@ -228,6 +260,10 @@ def test_clients_that_connect_again_cost_their_broker_cpu_until_it_has_measured_
     more = with_cost - without
     shown = np.flatnonzero(more > 1e-9) - move.at_s
     assert (shown.min(), shown.max()) == (0.0, 9.0)
+
+
+def _growing() -> Ramp:
+    return Ramp(len(_WEIGHTS), np.arange(len(_WEIGHTS)), 5.0, 0.0, 200.0)
 
 
 def _pinned_to_the_second() -> OperatorControls:

@@ -26,7 +26,7 @@ def a_question(folder: Path, *strategies: str, minutes: int = 30, memory_mib: in
 
 
 def test_how_it_was_stands_beside_how_it_would_have_been(tmp_path: Path) -> None:
-    found = answer(a_question(tmp_path, "", "OverloadShedder"))
+    found = answer(a_question(tmp_path, "", "OverloadShedder", minutes=10))
     assert (found.error, found.left_out, set(found.worlds)) == ("", {}, {"", "OverloadShedder"})
     configured, overload = found.worlds[""], found.worlds["OverloadShedder"]
     assert found.imbalance > 1.5
