@@ -24,6 +24,7 @@ from at_rest import imbalance_at_rest
 from scenario_figures import Figures, Tables, add, read, write
 
 from loadmanager.cli.scenarios import packaged_scenarios, recorded_for
+from loadmanager.core.settings import AS_PULSAR
 from loadmanager.sim.checks import mean_imbalance, own_moves
 from loadmanager.sim.running import SIDE_BY_SIDE, run
 from loadmanager.sim.scenario import Scenario
@@ -41,6 +42,10 @@ CHECKED_S = 43_200
 """Scenarios that last longer are not run again to see whether the tables are current."""
 SAID_EVERY_S = 10.0
 
+PULSARS = "ThresholdShedder as in Pulsar"
+"""With the settings too that a new installation has otherwise."""
+STRATEGIES = (PULSARS, *SIDE_BY_SIDE)
+
 Case = tuple[Scenario, str]
 
 
@@ -52,7 +57,8 @@ def traces() -> list[str]:
 def figures(case: Case) -> Figures:
     scenario, strategy = case
     recorded = recorded_for(scenario, PROJECT, traces())
-    done = run(scenario, strategy, recorded=recorded)
+    pulsars = {key: str(value) for key, value in AS_PULSAR.items()} if strategy == PULSARS else {}
+    done = run(scenario, strategy.partition(" ")[0], pulsars, recorded=recorded)
     result = done.result
     return Figures(
         scenario.name,
@@ -76,7 +82,7 @@ def cases(scenarios: Sequence[Scenario], seeds: int) -> list[Case]:
         for seed in range(1, seeds + 1)
         for scenario in scenarios
         if seed <= FEW_SEEDS.get(scenario.name, seeds)
-        for strategy in SIDE_BY_SIDE
+        for strategy in STRATEGIES
     ]
 
 
@@ -114,7 +120,7 @@ def case_hash(code: bytes, scenario: Scenario) -> str:
 
 
 def show_broken(found: Sequence[Figures]) -> None:
-    for strategy in SIDE_BY_SIDE:
+    for strategy in STRATEGIES:
         own = [each for each in found if each.strategy == strategy]
         broken = {f"{each.scenario} ({each.broken})": None for each in own if not each.held}
         print(f"{strategy}: {sum(each.held for each in own)} of {len(own)} runs held; not {', '.join(broken) or 'any'}")
@@ -124,7 +130,7 @@ def written(found: Sequence[Figures]) -> str:
     """The document with the tables of these."""
     before, _, rest = DOCUMENT.read_text(encoding="utf-8").partition(BEGIN)
     _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{Tables(found, SIDE_BY_SIDE).markdown()}\n\n{END}{after}"
+    return f"{before}{BEGIN}\n\n{Tables(found, STRATEGIES).markdown()}\n\n{END}{after}"
 
 
 def stale(scenarios: Sequence[Scenario], processes: int) -> list[str]:
@@ -161,8 +167,8 @@ def main() -> int:
     found = run_all(cases(scenarios, given.seeds), given.processes)
     show_broken(found)
     run_now = {each.name for each in scenarios}
-    rest = [each for each in read(STORED) if each.scenario in packaged and each.scenario not in run_now]
-    found = sorted([*found, *rest], key=lambda each: (each.scenario, SIDE_BY_SIDE.index(each.strategy), each.seed))
+    rest = [each for each in read(STORED) if each.scenario in packaged.keys() - run_now and each.strategy in STRATEGIES]
+    found = sorted([*found, *rest], key=lambda each: (each.scenario, STRATEGIES.index(each.strategy), each.seed))
     write(STORED, found)
     DOCUMENT.write_text(written(read(STORED)), encoding="utf-8")
     return 0

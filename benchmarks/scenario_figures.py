@@ -9,6 +9,7 @@ from math import isnan
 from pathlib import Path
 
 SHORT = {
+    "ThresholdShedder as in Pulsar": "Threshold as in Pulsar",
     "ThresholdShedder": "Threshold",
     "ThresholdShedder+LeastResourceUsageWithWeight": "Threshold + usage",
     "OverloadShedder": "Overload",

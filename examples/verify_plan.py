@@ -76,8 +76,10 @@ class Plan:
         excess = self.load(np.where(self.stays, self.owner, -1)) - peak * (2 - SAFE) * self.capacity
         rows = np.flatnonzero(self.stays & (self.may_own.sum(axis=1)[self.classes] > 1))
         at = self.owner[rows]
-        saved = np.bincount(at, np.maximum(price[at] * self.need[rows, r[at]] - cost[rows], 0), len(price))
-        costs = np.maximum(price * np.maximum(excess[np.arange(len(price)), r], 0) - saved, 0)
+        worth, asked = price[at] * self.need[rows, r[at]], price * np.maximum(excess[np.arange(len(price)), r], 0)
+        pays = worth > cost[rows]
+        saved, of_those = (np.bincount(at, each * pays, len(price)) for each in (worth - cost[rows], worth))
+        costs = np.maximum(asked - saved - 1e-10 * (asked + of_those), 0)
         forced = cost[self.counts & ~self.stays].sum()
         return float(np.ceil(costs * SAFE - 1e-9).sum() + forced if whole else SAFE * (costs.sum() + forced))
 

@@ -110,6 +110,9 @@ def _next(standing: Standing, steps: Sequence[Unload], where: Where) -> list[str
         found.append(
             f"why a broker sheds or not: loadmanager admin explain broker {standing.level.busiest} --url {where.url}"
         )
+    found.append(
+        f"how even it could be, and what would have to move: loadmanager admin balancer balance --url {where.url}"
+    )
     found.append(f"scores, after each hour: curl {where.url}/loadbalance/v1/beside/scores/table")
     replay = f"loadmanager replay --history {where.folder}/history --strategy AvgShedder"
     found.append(f"what another strategy would have made of it: {replay}")

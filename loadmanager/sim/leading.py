@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 
 import numpy as np
 
@@ -26,16 +26,19 @@ class Leader:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
         self.churn_state: churn.State = {}
+        self.on_round: Callable[[DecidedRound], None] = lambda _: None
+        """Told of each round of shedding."""
         self._scene = scene
         self._rng = rng
         self._snapshot: Snapshot | None = None
 
-    def shed(self) -> tuple[Plan, DecidedRound]:
-        """One round of shedding, within the limits on churn; and as it can be certified."""
+    def shed(self) -> Plan:
+        """One round of shedding, within the limits on churn."""
         snapshot, settings = self._new_snapshot(), self._scene.settings
         done = shed(snapshot, settings, self.state, self.churn_state, self._rng)
         self.state, self.churn_state = done.state, done.churn_state
-        return done.plan, DecidedRound(snapshot, settings, done.plan.steps)
+        self.on_round(DecidedRound(snapshot, settings, done.plan.steps))
+        return done.plan
 
     def place(self, bundles: Sequence[str]) -> Plan:
         """Owners for free bundles, as one batch."""

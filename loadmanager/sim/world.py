@@ -129,7 +129,6 @@ class World:
         self._rounds = 0
         self._step_s = self._next_round_s = 0.0
         self._has_run = False
-        self._on_round: Callable[[DecidedRound], None] = lambda _: None
         self._scene.model.set_learned(learned)
         self._begin(brokers, namespaces, policies, controls)
 
@@ -146,7 +145,7 @@ class World:
         if not step_s > 0 or not duration_s >= step_s:
             raise ValueError(f"step_s {step_s}, duration_s {duration_s}: expected a step above 0, and one at the least")
         assert not self._has_run, "a world runs once"
-        self._has_run, self._step_s, self._on_round = True, step_s, on_round
+        self._has_run, self._step_s, self._leader.on_round = True, step_s, on_round
         scene, agenda = self._scene, self._scene.agenda
         for event in self._events:
             agenda.put(event.at_s, partial(self._happen, event))
@@ -242,8 +241,7 @@ class World:
             return
         self._put_round(at_s + self._rules.shedding_interval_s)
         self._executor.call_off_round()
-        plan, decided = self._leader.shed()
-        self._on_round(decided)
+        plan = self._leader.shed()
         self._rounds += 1
         self._scene.judged("shed", plan.verdicts)
         steps = [step for step in plan.steps if isinstance(step, Unload)]

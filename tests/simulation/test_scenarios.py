@@ -23,9 +23,9 @@ NOT_HELD = {
     "in-and-out": {"filled", "movedShareAtMost"},
     "slow-broker": {"levelled"},
     "unequal-capacities": {"levelled"},
-    "flash-crowd": {"imbalanceAtMost", "movedShareAtMost"},
+    "flash-crowd": {"movedShareAtMost", "thrashAtMost"},
     "time-zones-learned": {"imbalanceAtMost"},
-    "recorded-traffic": {"movedAgainAtMost"},
+    "recorded-traffic": {"movedAgainAtMost", "thrashAtMost"},
 }
 """By Pulsar's rule the default strategy acts from ten points of usage above the mean on, and what it takes is placed by
 message rate, whatever a broker can carry; it follows bursts that do not last, too.

@@ -23,6 +23,8 @@ from loadmanager.core.load import BoolArray, FloatArray
 
 _HALVINGS = 40
 _ROUNDING = 1e-7
+_CANCELLED = 1e-10
+"""How much of what is subtracted from each other may be rounding."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,9 +52,11 @@ class Relief:
         excess = _excess(instance, _staying(instance), self.peak)[brokers, self.resource]
         rows = np.flatnonzero(_leaving(instance) & (price > 0)[instance.owner])
         owner = instance.owner[rows]
-        worth = price[owner] * instance.need[rows, self.resource[owner]] - cost[rows]
-        saved = np.bincount(owner, weights=np.maximum(worth, 0.0), minlength=len(price))
-        return np.maximum(price * excess - saved, 0.0)
+        worth = price[owner] * instance.need[rows, self.resource[owner]]
+        pays, count = worth > cost[rows], len(price)
+        saved = np.bincount(owner, np.where(pays, worth - cost[rows], 0.0), count)
+        in_all = price * excess + np.bincount(owner, np.where(pays, worth, 0.0), count)
+        return np.maximum(price * excess - saved - _CANCELLED * in_all, 0.0)
 
 
 def _excess(instance: Instance, staying: FloatArray, peak: float) -> FloatArray:

@@ -24,6 +24,7 @@ it, such as a move from an owner that lives, more. The parts of a bundle that wa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -33,7 +34,9 @@ from loadmanager.core.ownership import OwnershipState, Registration
 
 _FREED_AND_GIVEN = 2
 _FORGET_S = 86_400.0
-_MOST_SUSPECTS = 10_000
+_LOOK_THROUGH_EVERY_S = 60.0
+_MOST_SUSPECTS = 1_000
+"""Kept of many, so that a znode holds them: those of which most owners have died, and the latest."""
 _MS_PER_S = 1000
 
 
@@ -135,6 +138,7 @@ class Poison:
     picture: Picture
     rules: Callable[[], Rules]
     memory: Memory = field(default_factory=Memory)
+    _looked_through_s: float = -math.inf
 
     def step(self, event: Died | Lift, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened, seconds since 1970."""
@@ -144,16 +148,22 @@ class Poison:
         return to_do if self.memory == before else [*to_do, Remember()]
 
     def _forget(self, now_s: float) -> None:
-        """What is of bundles that are no more, or long ago."""
+        """What is of bundles that are no more, or long ago, now and then; and of too many suspects the least."""
+        suspects, poison = self.memory.suspects, self.memory.poison
+        if len(suspects) <= 2 * _MOST_SUSPECTS and now_s - self._looked_through_s < _LOOK_THROUGH_EVERY_S:
+            return
+        self._looked_through_s = now_s
         there = self.picture.find_ownership
-        recent = {
+        kept = {
             bundle: suspect
-            for bundle, suspect in self.memory.suspects.items()
+            for bundle, suspect in suspects.items()
             if now_s - suspect.deaths[-1].at_s <= _FORGET_S and there(bundle) is not None
         }
-        newest = sorted(recent, key=lambda bundle: recent[bundle].deaths[-1].at_s)[-_MOST_SUSPECTS:]
-        poison = {bundle: deaths for bundle, deaths in self.memory.poison.items() if there(bundle) is not None}
-        self.memory = Memory({bundle: recent[bundle] for bundle in newest}, poison)
+        worst = sorted(kept, key=lambda bundle: (len(kept[bundle].deaths), kept[bundle].deaths[-1].at_s))
+        self.memory = Memory(
+            {bundle: kept[bundle] for bundle in worst[-_MOST_SUSPECTS:]},
+            {bundle: deaths for bundle, deaths in poison.items() if there(bundle) is not None},
+        )
 
     def _lift(self, bundle: str | None) -> list[Instruction]:
         if bundle is None:

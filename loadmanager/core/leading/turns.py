@@ -6,7 +6,7 @@ wait for a busy broker hold up nobody who does not need it, and nobody overtakes
 
 from __future__ import annotations
 
-import heapq
+from bisect import insort
 from collections import Counter, deque
 from collections.abc import Callable
 from itertools import count
@@ -30,6 +30,8 @@ class Turns(Generic[Who]):
         self._having: dict[Who, _Brokers] = {}
         self._busy: Counter[BrokerId] = Counter()
         self._queues: dict[_Brokers, deque[Who]] = {}
+        self._heads: list[tuple[int, _Brokers]] = []
+        """When the first of each queue came, in that order; one that has left since is there until it is looked at."""
 
     @property
     def taken(self) -> int:
@@ -40,8 +42,11 @@ class Turns(Generic[Who]):
         """Come to the end of the queue."""
         assert who not in self._waiting, "it waits already"
         assert who not in self._having, "it has its turn"
-        self._waiting[who] = next(self._numbers), brokers
-        self._queues.setdefault(brokers, deque()).append(who)
+        self._waiting[who] = number, _ = next(self._numbers), brokers
+        if brokers not in self._queues:
+            self._queues[brokers] = deque()
+            self._heads.append((number, brokers))
+        self._queues[brokers].append(who)
 
     def have(self, who: Who, brokers: _Brokers) -> None:
         """Have a turn at once, whatever the limits: it was begun already."""
@@ -63,26 +68,30 @@ class Turns(Generic[Who]):
         """Those whose turn has come, in the order in which they came; they have it from now on."""
         most, most_per_broker = self._limits()
         given: list[Who] = []
-        if self.taken >= most:
-            return given
-        first = [self._first_of(brokers) for brokers in list(self._queues)]
-        heads = [head for head in first if head is not None]
-        heapq.heapify(heads)
         spoken_for: set[BrokerId] = set()
-        while heads and self.taken < most:
-            _, brokers = heapq.heappop(heads)
-            if any(broker in spoken_for or self._busy[broker] >= most_per_broker for broker in brokers):
-                spoken_for |= brokers
-                continue
-            who = self._queues[brokers].popleft()
-            del self._waiting[who]
-            self._having[who] = brokers
-            self._busy.update(brokers)
-            given.append(who)
+        place = 0
+        while place < len(self._heads) and self.taken < most:
+            known = _, brokers = self._heads[place]
             head = self._first_of(brokers)
-            if head is not None:
-                heapq.heappush(heads, head)
+            if head != known:
+                self._replace_head(place, head)
+            elif any(broker in spoken_for or self._busy[broker] >= most_per_broker for broker in brokers):
+                spoken_for |= brokers
+                place += 1
+            else:
+                who = self._queues[brokers].popleft()
+                del self._waiting[who]
+                self._having[who] = brokers
+                self._busy.update(brokers)
+                given.append(who)
+                self._replace_head(place, self._first_of(brokers))
         return given
+
+    def _replace_head(self, place: int, head: tuple[int, _Brokers] | None) -> None:
+        """The queue whose first was there has another first, who came later, or nobody."""
+        del self._heads[place]
+        if head is not None:
+            insort(self._heads, head, key=lambda each: each[0])
 
     def _first_of(self, brokers: _Brokers) -> tuple[int, _Brokers] | None:
         """Who of those who need these brokers came first, as it is sorted; None when nobody is left."""

@@ -193,6 +193,7 @@ async def test_the_first_verdict_comes_once_and_says_what_to_do() -> None:
         "read on",
         "why a bundle would move",
         "why a broker sheds or not",
+        "how even it could be, and what would have to move",
         "scores, after each hour",
         "what another strategy would have made of it",
         "have it moved",

@@ -198,6 +198,14 @@ def test_the_least_load_is_the_cheapest_that_covers_the_excess() -> None:
     assert Reliefs(hot, 2.0, in_moves=True).relief(2.0).least_moves(hot) == 1
 
 
+def test_amounts_that_nearly_cancel_do_not_make_the_least_too_high() -> None:
+    """A large bundle that leaves is worth 1e9 at the price of a small one, and costs a tenth."""
+    needs, costs = [[0.0], [1.0], [1e9]], [0.0, 0.0, 0.1]
+    hot = instance_of(needs, [[1.0], [1.0], [0.0]], [0, 0, 0], may_own=[[True, False, True]], cost=costs)
+    assert Reliefs(hot, 0.0).relief(0.0).least_load(hot) <= 0.1
+    assert Relief(0.0, np.zeros(3, dtype=int), np.ones(3)).least_load(hot) <= 0.1
+
+
 def test_what_may_not_stay_moves_in_any_case() -> None:
     leaving = instance_of([[1.0], [1.0]], [[1.0], [1.0]], [0, 1], [0, 0], [[False, True]], [0.4, 0.6])
     relief = Reliefs(leaving, 2.0).relief(2.0)

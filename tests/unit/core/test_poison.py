@@ -166,12 +166,25 @@ def test_what_is_no_more_and_what_was_long_ago_is_forgotten(fleet: Fleet) -> Non
     fleet.gives(BROKERS[0], OTHER)
     fleet.dies(BROKERS[0])
     del fleet.records[BUNDLE]
-    assert fleet.dies(BROKERS[4]) == [Remember()]
+    assert fleet.dies(BROKERS[4]) == [], "not at once"
+    assert fleet.dies(BROKERS[4], after_s=60.0) == [Remember()]
     assert fleet.poison == set()
     assert fleet.machine.memory.suspects.keys() == {OTHER}
     fleet.dies(BROKERS[4], after_s=86_401.0)
     assert fleet.machine.memory == Memory()
     assert fleet.machine.step(Died(BROKERS[0], ("t/ns/gone",)), fleet.now_s) == []
+
+
+def test_of_very_many_suspects_those_are_kept_of_which_most_owners_died(fleet: Fleet) -> None:
+    fleet.kills(*BROKERS[:2])
+    many = [f"t/ns/{number}" for number in range(2_100)]
+    fleet.records |= dict.fromkeys(many, FREE)
+    fleet.gives(BROKERS[2], *many)
+    fleet.dies(BROKERS[2])
+    assert len(fleet.machine.memory.suspects) == 2_101
+    fleet.dies(BROKERS[4])
+    assert len(fleet.machine.memory.suspects) == 1_000
+    assert fleet.deaths == 2
 
 
 def test_what_two_leaders_have_seen_is_put_together(fleet: Fleet) -> None:

@@ -7,7 +7,6 @@ import pytest
 from support.worlds import EAGER, MIB, QUIET, load_of, violations, world
 
 from loadmanager.core import churn, planner
-from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.churn import Memory
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import Controls
@@ -180,7 +179,7 @@ def test_after_an_election_the_first_round_comes_a_whole_interval_later() -> Non
     rounds: list[float] = []
     decide = made._leader.shed
 
-    def shed() -> tuple[Plan, DecidedRound]:
+    def shed() -> Plan:
         rounds.append(made._scene.agenda.now_s)
         return decide()
 
