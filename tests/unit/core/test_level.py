@@ -245,6 +245,14 @@ def test_a_bundle_that_was_moved_rests_unless_its_broker_lacks_headroom() -> Non
     assert moves(shed(full, put)) > 0
 
 
+def test_what_has_risen_just_now_moves_once_it_is_known_which_bundles_it_is() -> None:
+    known = {bundle(i, "tenant/a"): averages(throughput(8.5)) for i in range(6)}
+    known |= {bundle(i, "tenant/b"): averages(throughput(8.0)) for i in range(6)}
+    reports = {"a": carrying("a", [18.0] * 6), "b": carrying("b", [8.0] * 6)}
+    now, later = (snapshot(reports, known, taken_at_s=NOW_S + after) for after in (0, STOOD_S))
+    assert (moves(shed(now)), moves(shed(later)) > 0) == (0, True)
+
+
 def test_what_is_not_above_the_evenness_is_left() -> None:
     found = shed(cluster(a=carrying("a", [2.0] * 41), b=carrying("b", [2.0] * 40)))
     assert "not more than loadBalancerLevelEvennessPercentage 3 % or its noise 0 %" in verdict_of(found, "a")
