@@ -241,8 +241,18 @@ def test_a_bundle_that_was_moved_rests_unless_its_broker_lacks_headroom() -> Non
     assert (moves(resting), "20 of which rest where they were put" in verdict_of(resting, "a")) == (0, True)
     elsewhere = shed(given, {"put": {"b:8080": dict.fromkeys(names, NOW_S)}})
     assert moves(elsewhere) == 8, "those moves were not carried out"
-    full = cluster(a=carrying("a", [5.0] * 22), b=carrying("b", [5.0] * 4))
+    full = cluster(a=carrying("a", [5.5] * 20), b=carrying("b", [5.0] * 4))
     assert moves(shed(full, put)) > 0
+
+
+def test_what_costs_more_to_move_stays_where_something_else_may_go() -> None:
+    own: dict[str, Load] = {bundle(i, f"tenant/{name}"): throughput(5.0) for name in "xy" for i in range(10)}
+    for dear, cheap in (("x", "y"), ("y", "x")):
+        network = {"bandwidth_in": (840.0 * 1000, GBIT), "bandwidth_out": (840.0 * 1000, GBIT)}
+        busy = cluster(a=report(own, last_update_ms=round(NOW_S * 1000), **network), b=carrying("b", [5.0] * 4))
+        settings = replace(SETTINGS, level_move_costs=frozenset({f"tenant/{dear}=9"}))
+        moved = [busy.bundles.names[row] for pick in shed(busy, settings=settings).bundles for row in pick.bundles]
+        assert {name.split("/")[1] for name in moved} == {cheap}
 
 
 def test_what_has_risen_just_now_moves_once_it_is_known_which_bundles_it_is() -> None:
