@@ -6,8 +6,7 @@ broker by its part of what all have.
 
 By the **usual** scale a move has to pay: half of the load that it takes along has to be a gain, a quarter while some
 broker is much too hot; all is, when it leaves a broker that stays above the target for one that stays below. Where
-nothing pays any more, what is **left over** counts for more and more: its square 5, 50 and 500 times, and less is
-enough.
+nothing pays any more, what is **left over** counts for more: its square 5 times, then 50 times, and less is enough.
 """
 
 from __future__ import annotations
@@ -37,9 +36,8 @@ class Scale:
 
 USUAL = Scale(square=1.0, pays=0.5, pays_in_need=0.25)
 LEFT_OVER = (
-    Scale(square=5.0, pays=0.2, pays_in_need=0.1),
-    Scale(square=50.0, pays=0.1, pays_in_need=0.05),
-    Scale(square=500.0, pays=0.1, pays_in_need=0.05),
+    Scale(square=5.0, pays=0.3, pays_in_need=0.15),
+    Scale(square=50.0, pays=0.3, pays_in_need=0.15),
 )
 
 

@@ -108,7 +108,7 @@ def test_a_search_ends_after_so_many_steps_and_asks_so_often(monkeypatch: pytest
         return False
 
     assert find_moves(replace(uneven, may_move=refuse)).moves == []
-    assert asked.count(2) == 4 * 64, "once by each scale"
+    assert asked.count(2) == 3 * 64, "once by each scale"
     monkeypatch.setattr("loadmanager.core.level.search.MOST_STEPS", 1)
     assert len(find_moves(uneven).moves) == 1
 
