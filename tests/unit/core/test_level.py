@@ -248,8 +248,9 @@ def test_a_bundle_that_was_moved_rests_unless_its_broker_lacks_headroom() -> Non
 def test_what_costs_more_to_move_stays_where_something_else_may_go() -> None:
     own: dict[str, Load] = {bundle(i, f"tenant/{name}"): throughput(5.0) for name in "xy" for i in range(10)}
     for dear, cheap in (("x", "y"), ("y", "x")):
-        network = {"bandwidth_in": (840.0 * 1000, GBIT), "bandwidth_out": (840.0 * 1000, GBIT)}
-        busy = cluster(a=report(own, last_update_ms=round(NOW_S * 1000), **network), b=carrying("b", [5.0] * 4))
+        used = 840.0 * 1000, GBIT
+        a = report(own, last_update_ms=round(NOW_S * 1000), bandwidth_in=used, bandwidth_out=used)
+        busy = cluster(a=a, b=carrying("b", [5.0] * 4))
         settings = replace(SETTINGS, level_move_costs=frozenset({f"tenant/{dear}=9"}))
         moved = [busy.bundles.names[row] for pick in shed(busy, settings=settings).bundles for row in pick.bundles]
         assert {name.split("/")[1] for name in moved} == {cheap}
