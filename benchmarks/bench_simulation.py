@@ -15,6 +15,7 @@ from measure import Measured, show
 
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.sim.fleet import brokers_named, namespaces_dealt
+from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.workload import Diurnal, Noise, Shape, heavy_tailed, steady
 from loadmanager.sim.world import Progress, World
 
@@ -34,9 +35,15 @@ class Size:
     bundles: int
     hours: int
     target_s: float
+    all_report: bool = False
+    """Every broker every minute, whether its load has changed or not."""
 
 
-SIZES = (Size(100, 10_000, DAY_H, 60.0), Size(1_000, 100_000, 2, 900.0))
+SIZES = (
+    Size(100, 10_000, DAY_H, 60.0),
+    Size(1_000, 100_000, 2, 900.0),
+    Size(1_000, 100_000, 2, 900.0, all_report=True),
+)
 
 
 def a_world(size: Size) -> World:
@@ -47,7 +54,8 @@ def a_world(size: Size) -> World:
     phases = np.arange(size.bundles) % 24 / 24 * 0.5
     shapes: list[Shape] = [Noise(size.bundles, 0.2, SEED), Diurnal(0.4, phases)]
     workload = steady(heavy_tailed(size.bundles, SEED), LOAD, shapes=shapes)
-    return World(brokers, namespaces, workload, PlannerSettings(), seed=SEED)
+    rules = WorldRules(report_max_interval_s=STEP_S / 2) if size.all_report else WorldRules()
+    return World(brokers, namespaces, workload, PlannerSettings(), rules=rules, seed=SEED)
 
 
 def measure(size: Size, hours: int) -> None:
@@ -66,7 +74,8 @@ def measure(size: Size, hours: int) -> None:
     last_hour = np.diff(steps)[-60:]
     day_s = took_s * DAY_H / hours
     show(
-        f"{size.brokers:,} brokers x {size.bundles:,} bundles, {hours} h in steps of one minute, processor time",
+        f"{size.brokers:,} brokers x {size.bundles:,} bundles, {hours} h in steps of one minute"
+        f"{', all report every minute' if size.all_report else ''}, processor time",
         [
             Measured("a day" if hours == DAY_H else f"a day, from {hours} hours", day_s, "s", size.target_s),
             Measured("one step", took_s / len(result.series) * 1e3, "ms"),

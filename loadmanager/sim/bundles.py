@@ -219,13 +219,16 @@ class BundleTable:
 
     def commit(self, changes: Mapping[int, Ownership]) -> None:
         """Write the ownership of these bundles, one record for each namespace of theirs."""
+        if not changes:
+            return
         by_namespace: dict[str, dict[int, Ownership]] = {}
         for row, ownership in changes.items():
             place = self._places[row]
             by_namespace.setdefault(place.namespace, {})[self._index(place)] = ownership
         for namespace, entries in by_namespace.items():
             self._states[namespace] = self._states[namespace].with_ownerships(entries)
-            self._write(namespace)
+        self._owner[list(changes)] = [self._number_of(ownership) for ownership in changes.values()]
+        self._model.set_owners({self.names[row]: ownership for row, ownership in changes.items()})
 
     def serve(self, rows: Sequence[int] | RowArray | IntArray, broker: int) -> None:
         """From now on these bundles are served by the broker of that number, or by nobody."""
@@ -287,11 +290,13 @@ class BundleTable:
     def _write(self, namespace: str) -> None:
         """Have the model know the record, and who owns what by it."""
         state, rows = self._states[namespace], self._rows[namespace]
-        self._owner[rows] = [
-            NOBODY if each.owner is None else self._registrations.setdefault(each.owner, len(self._registrations))
-            for each in state.ownerships
-        ]
+        self._owner[rows] = [self._number_of(ownership) for ownership in state.ownerships]
         self._model.set_namespace(namespace, [self.names[row] for row in rows], state.ownerships)
+
+    def _number_of(self, ownership: Ownership) -> int:
+        """Of the registration that owns the bundle."""
+        owner = ownership.owner
+        return NOBODY if owner is None else self._registrations.setdefault(owner, len(self._registrations))
 
     def _counts_of(self, topics: IntArray, sessions: IntArray) -> tuple[IntArray, IntArray]:
         """Those of the bundles as they are, worked out again only when something about them is new."""

@@ -50,11 +50,12 @@ class Clients:
     def served(self, rows: IntArray, sessions: IntArray, broker: int, now_s: float) -> None:
         """The broker of that number serves these bundles from now on, which have so many sessions each."""
         self._grow(int(rows.max(initial=-1)) + 1)
-        again = rows[~np.isnan(self._unserved_since[rows])]
+        has_waited = ~np.isnan(self._unserved_since[rows])
+        again = rows[has_waited]
         gap_s = now_s - self._unserved_since[again]
         self._waiting[again] = np.minimum(self._waiting[again] + gap_s, self._rules.backlog_most_s)
         self._unserved_since[again] = np.nan
-        clients = int(sessions[np.isin(rows, again)].sum())
+        clients = int(sessions[has_waited].sum())
         self.reconnections += clients
         self._connected.append((now_s, broker, clients))
 

@@ -84,6 +84,10 @@ class ClusterModel:
         """Take in a namespace record: its bundles and, in the same order, who owns them."""
         self._namespaces.put(namespace, bundle_names, ownerships)
 
+    def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
+        """Take in who owns these bundles, all of them of records that are otherwise as they were."""
+        self._namespaces.change_owners(ownerships)
+
     def remove_namespace(self, namespace: str) -> None:
         """Its record is gone."""
         self._namespaces.remove(namespace)

@@ -11,7 +11,7 @@ gone, and not reported              are forgotten, with their history
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -56,6 +56,14 @@ class NamespaceRecords:
             self._reshape(previous, former, rows)
         self._owners.write(rows, ownerships)
         self._reporters.forget_unnamed(previous)
+
+    def change_owners(self, ownerships: Mapping[str, Ownership]) -> None:
+        """Take in what is new of records that have the same bundles as before: the owners of these."""
+        self._rows.revision += 1
+        self._reporters.sweep_registrations()
+        rows = self._rows.known(list(ownerships))
+        self._owners.strike(rows)
+        self._owners.write(rows, list(ownerships.values()))
 
     def remove(self, namespace: str) -> None:
         """The record is gone: its bundles are those that brokers report, whatever they are."""

@@ -32,6 +32,8 @@ class Turns(Generic[Who]):
         self._queues: dict[_Brokers, deque[Who]] = {}
         self._heads: list[tuple[int, _Brokers]] = []
         """When the first of each queue came, in that order; one that has left since is there until it is looked at."""
+        self._given_within: tuple[int, int] | None = None
+        """The limits within which all turns are given, None once somebody has come or gone."""
 
     @property
     def taken(self) -> int:
@@ -42,6 +44,7 @@ class Turns(Generic[Who]):
         """Come to the end of the queue."""
         assert who not in self._waiting, "it waits already"
         assert who not in self._having, "it has its turn"
+        self._given_within = None
         self._waiting[who] = number, _ = next(self._numbers), brokers
         if brokers not in self._queues:
             self._queues[brokers] = deque()
@@ -55,6 +58,7 @@ class Turns(Generic[Who]):
 
     def end(self, who: Who) -> None:
         """Leave, whether it waits or has its turn; nothing if it does neither."""
+        self._given_within = None
         brokers = self._having.pop(who, None)
         if brokers is None:
             self._waiting.pop(who, None)  # its place in the queue is passed over
@@ -66,8 +70,11 @@ class Turns(Generic[Who]):
 
     def give(self) -> list[Who]:
         """Those whose turn has come, in the order in which they came; they have it from now on."""
-        most, most_per_broker = self._limits()
+        limits = most, most_per_broker = self._limits()
         given: list[Who] = []
+        if limits == self._given_within:
+            return given
+        self._given_within = limits
         spoken_for: set[BrokerId] = set()
         place = 0
         while place < len(self._heads) and self.taken < most:

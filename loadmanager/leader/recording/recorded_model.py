@@ -12,7 +12,7 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.inheritance import PartLoad
 from loadmanager.core.learned import Learned
 from loadmanager.core.load import BrokerReport, BundleAverages
-from loadmanager.core.names import BrokerId
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.policies import Policies
 from loadmanager.core.quality import Doubts
@@ -84,6 +84,13 @@ class RecordedModel(ClusterModel):
         before, after = self._records.get(namespace), (bundle_names, ownerships)
         self._records[namespace] = after
         self._recorder.put(Event("namespace", namespace, _RecordChange(before, after)))
+
+    def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
+        """As whole records, of which the history has what has changed."""
+        for namespace in dict.fromkeys(map(namespace_of, ownerships)):
+            names, before = self._records[namespace]
+            after = [ownerships.get(name, owned) for name, owned in zip(names, before, strict=True)]
+            self.set_namespace(namespace, names, after)
 
     def remove_namespace(self, namespace: str) -> None:
         super().remove_namespace(namespace)

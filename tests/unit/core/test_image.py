@@ -105,6 +105,14 @@ def test_means_over_time_that_differ_are_named(field: str, row: int) -> None:
     assert (found.value.subject, found.value.field) == (image.names[row], field)
 
 
+def test_owners_that_are_told_alone_are_those_of_the_whole_record() -> None:
+    whole, alone = a_model(), a_model()
+    names = [bundle(number) for number in range(4)]
+    whole.set_namespace("tenant/ns", names, [releasing(B1, B3), owned(B3), FREE, FREE])
+    alone.set_owners({names[0]: releasing(B1, B3), names[1]: owned(B3), names[3]: FREE})
+    compare_images(whole.image(), alone.image())
+
+
 def test_an_image_does_not_change_with_the_model() -> None:
     model = a_model()
     image = model.image()

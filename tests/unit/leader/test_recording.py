@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.builders import broker, report
+from support.builders import broker, bundle, owned, report
 from support.nodes import a_leader
 from support.recorded_cluster import NAMESPACE, a_recorded_leader
 from support.waiting import eventually
@@ -18,6 +18,7 @@ from loadmanager.config import Settings
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.names import BrokerId, BundleName
+from loadmanager.core.ownership import FREE
 from loadmanager.core.reasons import OwnershipReason, SplitReason
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BUNDLE_REPORTS, DECISIONS, EVENTS, MOVES, STRATEGY_STATES
@@ -212,7 +213,8 @@ async def test_a_decision_that_fails_is_recorded_as_failed(tmp_path: Path) -> No
     assert errors == ["TypeError", "AttributeError"]
 
 
-def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None:
+def a_recorded_model() -> tuple[RecordedModel, list[str]]:
+    """And the kinds of what it puts into the history."""
     put: list[str] = []
 
     class Told(Recorder):
@@ -221,7 +223,20 @@ def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None
             return len(put)
 
     recorder = Told(LiveSettings(Settings()), LaidDown())
-    model = RecordedModel(ReportRules(), LaidDown(), recorder, MoveRecorder(recorder))
+    return RecordedModel(ReportRules(), LaidDown(), recorder, MoveRecorder(recorder)), put
+
+
+def test_owners_that_are_told_alone_are_recorded_as_the_records_they_are_of() -> None:
+    model, put = a_recorded_model()
+    names = [bundle(0), bundle(1)]
+    model.set_namespace("tenant/ns", names, [FREE, FREE])
+    model.set_owners({names[1]: owned(broker("b1"))})
+    assert put == ["namespace", "namespace"]
+    assert model.records() == {"tenant/ns": (names, [FREE, owned(broker("b1"))])}
+
+
+def test_inputs_that_an_input_brings_about_are_not_recorded_themselves() -> None:
+    model, put = a_recorded_model()
     model.set_namespace("t/ns", (), ())
     model.remove_namespace("t/ns")
     for incarnation in (1, 2):
