@@ -37,6 +37,7 @@ from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 NAME = "Level"
 _LEAST_EXPLAINED = 0.75
+"""The bundles that a broker has explain this part of its usage; an idle broker uses the rest."""
 
 _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
 
