@@ -446,6 +446,7 @@ class FickleFleet:
         await eventually(lambda: self.leader is not None, SETTLED_S)
         for broker in self.brokers:
             self.ask(0, "DELETE", f"/loadbalance/v1/brokers/{broker.broker_id}/drain")
+        self.ask(0, "DELETE", "/loadbalance/v1/poison")
         await eventually(lambda: not self._under_way, SETTLED_S, "every request is answered")
         await eventually(self._is_served, SETTLED_S, "every topic is found at a broker that serves it")
         self.check()

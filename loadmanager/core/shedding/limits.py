@@ -53,7 +53,7 @@ class Limits:
     def misplaced(self) -> BoolArray:
         """(N,): the bundles on brokers that no isolation policy allows them."""
         assigned = self._snapshot.bundles.assigned
-        if not self._snapshot.policies.isolation:
+        if not self._snapshot.policies.isolation or not len(assigned):
             return np.zeros(len(assigned), dtype=bool)
         allowed = np.stack([keep_isolated(everyone(question), question) for question in self._questions])
         return np.asarray((assigned >= 0) & ~allowed[self.classes, assigned])

@@ -106,3 +106,8 @@ def test_what_may_move_is_what_the_filters_say_after_all_that_was_made(
             projection.move(namespace, row, source, destination)
             limits.made(Move(row, source, destination))
             at[row] = destination
+
+
+def test_where_there_is_no_bundle_none_is_misplaced() -> None:
+    empty = replace(snapshot({"x": report()}), policies=POLICIES, _derived={})
+    assert not Limits(empty, settings()).misplaced().size
