@@ -141,6 +141,9 @@ class Tables:
     def _of(self, scenario: str, strategy: str) -> list[Figures]:
         return self._runs.get((scenario, strategy), [])
 
+    def _who_ran(self, scenario: str) -> list[str]:
+        return [each for each in self._strategies if self._of(scenario, each)]
+
     def _imbalances(self, scenario: str) -> list[str]:
         even = self._most_even(scenario)
         cells = [(each, interval([run.imbalance for run in self._of(scenario, each)], 2)) for each in self._strategies]
@@ -149,12 +152,12 @@ class Tables:
         return [scenario, *yardsticks, *(f"**{cell}**" if each in even else cell for each, cell in cells)]
 
     def _most_even(self, scenario: str) -> set[str]:
-        means = {each: mean(run.imbalance for run in self._of(scenario, each)) for each in self._strategies}
+        means = {each: mean(run.imbalance for run in self._of(scenario, each)) for each in self._who_ran(scenario)}
         return {each for each in means if means[each] <= min(means.values()) + AS_GOOD}
 
     def _bound(self, scenario: str) -> float:
         """Of whatever strategy's run it is lowest: bundles that were split can be spread better."""
-        return min(mean(run.bound for run in self._of(scenario, each)) for each in self._strategies)
+        return min(mean(run.bound for run in self._of(scenario, each)) for each in self._who_ran(scenario))
 
     def _summary(self) -> list[list[str]]:
         figures: dict[str, Callable[[str], str]] = {
@@ -170,11 +173,13 @@ class Tables:
         return [[name, *(figure(each) for each in self._strategies)] for name, figure in figures.items()]
 
     def _held(self, strategy: str) -> int:
-        return sum(all(run.held for run in self._of(scenario, strategy)) for scenario in self._scenarios)
+        ran = [self._of(scenario, strategy) for scenario in self._scenarios]
+        return sum(all(run.held for run in runs) for runs in ran if runs)
 
     def _mean(self, strategy: str, figure: Callable[[Figures], float]) -> float:
         """Over scenarios, each of which counts alike however many seeds it was run with."""
-        return mean(mean(figure(run) for run in self._of(scenario, strategy)) for scenario in self._scenarios)
+        ran = [self._of(scenario, strategy) for scenario in self._scenarios]
+        return mean(mean(figure(run) for run in runs) for runs in ran if runs)
 
 
 def mean(numbers: Iterable[float]) -> float:

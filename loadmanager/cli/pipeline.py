@@ -296,7 +296,8 @@ def _league_lines(spark: Spark, out: str) -> list[str]:
     rows = Tables(spark, out).read("league").orderBy("fleet", "place").collect()
     return [
         f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_above:.1%} above the band,"
-        f" {row.moves:.1f} moves and {row.returns:.1f} returns an hour{'  (recommended)' if row.recommended else ''}"
+        f" {row.moves:.1f} moves, {row.moved_again:.1%} of all load again and {row.returns:.1f} returns an hour"
+        f"{'  (recommended)' if row.recommended else ''}"
         for row in rows
     ]
 

@@ -185,7 +185,7 @@ def _gauges(node: Counting) -> list[Sample]:
             "loadmanager_poison_bundles",
             "Bundles that are given to nobody because their last owners died soon after they got them.",
             none,
-            len(node.desk.poison.memory.poison),
+            len(node.desk.poison.verdicts()),
         ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),

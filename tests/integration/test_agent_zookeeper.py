@@ -21,6 +21,7 @@ from loadmanager.store.base import Create, MetadataStore, Put
 from loadmanager.store.codec import decode
 from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.broker_data import decode_local_broker_data
+from loadmanager.wire.http import HealthStats
 
 pytestmark = pytest.mark.zookeeper
 
@@ -233,6 +234,21 @@ async def test_limits_are_reported_as_soon_as_they_are_known_whatever_the_load(p
             return all(report[name]["limit"] > 0 for name in ("cpu", "memory")) if report else False
 
         await eventually(is_known)
+
+
+async def test_how_the_broker_serves_is_reported_as_soon_as_it_is_otherwise_whatever_the_load(place: Place) -> None:
+    async with place.agent(loadBalancerReportUpdateThresholdPercentage=100) as beside:
+        await beside.registered()
+        for health in (HealthStats(latency_ms=5.5, queue=0), HealthStats(latency_ms=900.0, error_share=0.5)):
+            place.broker.health = health
+
+            async def is_reported(wanted: HealthStats = health) -> bool:
+                record = await beside.record()
+                return record is not None and record.get("health") == wanted.model_dump(
+                    by_alias=True, exclude_none=True
+                )
+
+            await eventually(is_reported)
 
 
 async def test_nothing_is_written_while_nothing_changes(place: Place) -> None:

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from support.servers import LoopbackServer
 
-from loadmanager.wire.http import BrokerStats, TopicStats, UnloadRequest
+from loadmanager.wire.http import BrokerStats, HealthStats, TopicStats, UnloadRequest
 from loadmanager.wire.validation import parse_model
 
 
@@ -25,6 +25,8 @@ class FakeBroker(LoopbackServer):
     unloads: list[UnloadRequest] = field(default_factory=list)
     opening: list[str] | None = None
     """What it says it is about to open; None: it does not say."""
+    health: HealthStats | None = None
+    """How it says it serves; None: it does not say."""
     spoiled_stats: bytes | None = None
     """Sent instead of the statistics."""
     stats_status: int = 200
@@ -58,6 +60,7 @@ class FakeBroker(LoopbackServer):
             monotonic_s=time.monotonic(),
             topics=list(self.topics.values()),
             opening=self.opening,
+            health=self.health,
         )
         return web.Response(
             status=self.stats_status,

@@ -8,7 +8,7 @@ who owns each, and where one on its way goes      owners.py        records
 what a record does to all the rest                records.py       records
 who reports each                                  reporters.py     reports
 what a broker reported last                       reported.py      reports; given out by latest.py
-running means, and latest numbers of topics       averages.py      reports; a record's new bundles inherit them
+means over reports and by time, latest topics     averages.py      reports; a record's new bundles inherit them
 when what was unloaded                            unloads.py       whoever unloads
 a snapshot of all that, to decide on              snapshotting.py
 an image of all that, to be written down          imaging.py

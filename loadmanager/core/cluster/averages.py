@@ -1,4 +1,4 @@
-"""The history of bundles: running means of their load, and their latest number of topics.
+"""The history of bundles: means of their load, over reports and by time, and their latest number of topics.
 
 Differs from Pulsar: a bundle gets one sample per report of its broker, where Pulsar samples all bundles at any
 notification; and its history is kept as long as a namespace record or a report has the bundle, where Pulsar deletes

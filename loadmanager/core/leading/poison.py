@@ -140,6 +140,12 @@ class Poison:
     memory: Memory = field(default_factory=Memory)
     _looked_through_s: float = -math.inf
 
+    @property
+    def poison(self) -> dict[str, tuple[Death, ...]]:
+        """The bundles that are poison now, with the deaths that made them so."""
+        there = self.picture.find_ownership
+        return {bundle: deaths for bundle, deaths in self.memory.poison.items() if there(bundle) is not None}
+
     def step(self, event: Died | Lift, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened, seconds since 1970."""
         before = self.memory
@@ -149,7 +155,7 @@ class Poison:
 
     def _forget(self, now_s: float) -> None:
         """What is of bundles that are no more, or long ago, now and then; and of too many suspects the least."""
-        suspects, poison = self.memory.suspects, self.memory.poison
+        suspects = self.memory.suspects
         if len(suspects) <= 2 * _MOST_SUSPECTS and now_s - self._looked_through_s < _LOOK_THROUGH_EVERY_S:
             return
         self._looked_through_s = now_s
@@ -162,7 +168,7 @@ class Poison:
         worst = sorted(kept, key=lambda bundle: (len(kept[bundle].deaths), kept[bundle].deaths[-1].at_s))
         self.memory = Memory(
             {bundle: kept[bundle] for bundle in worst[-_MOST_SUSPECTS:]},
-            {bundle: deaths for bundle, deaths in poison.items() if there(bundle) is not None},
+            self.poison,
         )
 
     def _lift(self, bundle: str | None) -> list[Instruction]:

@@ -79,9 +79,9 @@ class Loads:
         """(R,): what a load (4,) takes of each resource."""
         return np.asarray((self.prices * as_amounts(load)).sum(axis=1))
 
-    def hottest_resource(self, broker: int) -> str:
-        """The name of the most used resource of a broker."""
-        return RESOURCE_NAMES[self.resources[int(np.argmax(self.usage[broker]))]]
+    def hottest_resources(self) -> list[str]:
+        """The name of the most used resource of each broker."""
+        return [RESOURCE_NAMES[self.resources[column]] for column in self.usage.argmax(axis=1).tolist()]
 
 
 def heat_of(usage: FloatArray, level: float) -> FloatArray:

@@ -64,7 +64,8 @@ class _Search:
         before = score(heat, self.part, self.draft.target)
         self._level()
         at, moved, heat = self.at.copy(), self.draft.moved, self.heat.copy()
-        for self.scale in () if self.spent else LEFT_OVER:
+        for scale in () if self.spent else LEFT_OVER:
+            self.scale = scale
             self._level()
         self.scale = USUAL
         if self._score() > before:

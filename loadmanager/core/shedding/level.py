@@ -36,6 +36,8 @@ from loadmanager.core.shedding.limits import Limits
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 NAME = "Level"
+_LEAST_EXPLAINED = 0.75
+"""The bundles that a broker has explain this part of its usage; an idle broker uses the rest."""
 
 _IS_HOT = "usage {usage_percent} % ({resource}) is {over_percent} % above level {level_percent} %"
 
@@ -140,6 +142,14 @@ def _noise(snapshot: Snapshot, loads: Loads, state: State) -> FloatArray:
     return np.maximum(noise_of(state, snapshot.brokers.ids), noise_of_bundles(snapshot, loads))
 
 
+def _explained(used: FloatArray, loads: Loads) -> FloatArray:
+    """The usages (M,) that brokers report, 0 of one whose bundles explain less than `_LEAST_EXPLAINED` of it: what has
+    risen just now is moved once it is known which bundles it is.
+    """
+    used = np.nan_to_num(used, nan=0.0, neginf=0.0)
+    return np.where(loads.usage.max(axis=1, initial=0.0) >= _LEAST_EXPLAINED * used, used, 0.0)
+
+
 def _reachable(loads: Loads, resting: BoolArray) -> Loads:
     """The loads beside the level that can be had while the brokers (M,) that rest are given nothing."""
     return replace(loads, level=loads.level_without(resting)) if resting.any() and not resting.all() else loads
@@ -158,7 +168,7 @@ class _Round:
         self._heat = self._loads.heat()
         self._noise = _noise(snapshot, self._loads, state)
         self._excess = self._heat - bands.trigger(self._noise)
-        used = np.nan_to_num(usage_per_broker(snapshot, settings.resource_weights), nan=0.0, neginf=0.0)
+        used = _explained(usage_per_broker(snapshot, settings.resource_weights), self._loads)
         self._urgent = bands.is_urgent(self._heat, used, self._noise)
         self._lacks_headroom = bands.lacks_headroom(self._heat, used)
         self._memory = self._looked(memory)
@@ -169,18 +179,22 @@ class _Round:
         self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
         self._cold = self._takers & np.array([self._cold_for_s(seen) >= bands.calm_s for seen in self._seen])
         self._rests = self._resting()
+        self._hottest = self._loads.hottest_resources()
+        self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = Limits(snapshot, settings)
         self._budget = self._memory.budget(in_need=bool((self._urgent & snapshot.brokers.settled).any()))
 
     def run(self) -> Shed:
-        forced, task = find_forced(self._forced_task())
-        found, reason = self._search(task, forced)
+        task = self._task()
+        misplaced = self._limits.misplaced() & task.givers[task.assigned]
+        forced, left = find_forced(replace(task, movable=task.movable & misplaced))
+        found, reason = self._search(replace(left, movable=task.movable & ~self._rests), forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
         given: dict[int, list[LevelReason]] = {}
         for move, why in moves:
             given.setdefault(move.source, []).append(why)
         verdicts = tuple(self._judge(row, given.get(row, []), found) for row in range(len(self._seen)))
-        share = found.share + self._budget - task.budget
+        share = found.share + self._budget - left.budget
         memory = self._remembering([move for move, _ in moves], share, found)
         heat = float(self._heat.max(initial=0.0)), float(found.heat.max(initial=0.0))
         return Shed(_picks(moves), verdicts, memory.as_state(), {"heat": heat[0], "heatAfter": heat[1]})
@@ -204,26 +218,17 @@ class _Round:
                 resting[rows] = True
         return resting
 
-    def _forced_task(self) -> Task:
-        """All that lies where it may not be, wherever it lies."""
-        task = self._task(self._snapshot.brokers.settled, self._takers, self._bands.target)
-        return replace(task, movable=task.movable & self._limits.misplaced() & task.givers[task.assigned])
-
-    def _search(self, left: Task, forced: list[Move]) -> tuple[Found, LevelReason]:
+    def _search(self, task: Task, forced: list[Move]) -> tuple[Found, LevelReason]:
         """What moves after the forced moves, and why: from hot brokers that are due, else to those that are cold."""
-        settled, reason = self._snapshot.brokers.settled, LevelReason.ABOVE_LEVEL
-        givers, takers, target = np.zeros(len(settled), dtype=bool), self._takers, self._bands.target
-        if (self._due & settled).any():
-            givers = settled
-        elif self._cold.any():
-            givers, takers, target, reason = settled, self._cold, 1.0, LevelReason.FILLS_COLD_BROKER
-        task = self._task(givers, takers, target)
-        movable = task.movable & ~self._rests
-        movable[[move.bundle for move in forced]] = False
-        task = replace(task, loads=left.loads, assigned=left.assigned, movable=movable, budget=left.budget)
-        return find_moves(task), reason
+        task.movable[[move.bundle for move in forced]] = False
+        if (self._due & task.givers).any():
+            return find_moves(task), LevelReason.ABOVE_LEVEL
+        if self._cold.any():
+            return find_moves(replace(task, takers=self._cold, target=1.0)), LevelReason.FILLS_COLD_BROKER
+        return find_moves(replace(task, givers=np.zeros_like(task.givers))), LevelReason.ABOVE_LEVEL
 
-    def _task(self, givers: BoolArray, takers: BoolArray, target: float) -> Task:
+    def _task(self) -> Task:
+        """To bring all brokers that are not awaiting a report down to the target."""
         snapshot = self._snapshot
         total = total_load(snapshot)
         carried, limits = carried_load(snapshot), self._limits
@@ -232,11 +237,11 @@ class _Round:
             loads=self._loads,
             assigned=snapshot.bundles.assigned,
             movable=eligible(snapshot) & limits.may_be_shed(),
-            givers=givers,
-            takers=takers,
+            givers=snapshot.brokers.settled,
+            takers=self._takers,
             share=share,
             cost=share * move_costs(snapshot, self._settings.level_move_costs),
-            target=target,
+            target=self._bands.target,
             budget=self._budget,
             classes=limits.classes,
             owners=limits.owners,
@@ -307,8 +312,8 @@ class _Round:
 
     def _why(self, broker: int) -> dict[str, Figure]:
         return {
-            "usage_percent": 100 * float(self._loads.usage[broker].max(initial=0.0)),
-            "resource": self._loads.hottest_resource(broker),
+            "usage_percent": 100 * self._highest[broker],
+            "resource": self._hottest[broker],
             "level_percent": 100 * self._loads.level,
             "over_percent": 100 * (float(self._heat[broker]) - 1),
             "noise_percent": 100 * float(self._noise[broker]),

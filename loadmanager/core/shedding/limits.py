@@ -23,7 +23,8 @@ from loadmanager.core.snapshot import Snapshot
 class Limits:
     """Who may own a bundle goes by the isolation policy and the anti-affinity group of its namespace: bundles of one
     class, `classes` (N,), have the same `owners` (K, M). Those of a group are `limited` (N,): each move changes what
-    the next one may be. So it is for all where brokers run out of topics, of which each may get `topics_left` (M,).
+    the next one may be. So it is for all where brokers run out of topics, of which each may get `topics_left` (M,)
+    after the moves that were `made`.
     """
 
     def __init__(self, snapshot: Snapshot, settings: PlannerSettings) -> None:
@@ -42,7 +43,6 @@ class Limits:
         self.limited = np.array([name in groups for name in bundles.namespaces], dtype=bool)[bundles.namespace]
         self.topics: IntArray = bundles.topics.astype(np.int64)
         self.topics_left = topics_left(self._rules, snapshot, settings)
-        self._left = self.topics_left.copy()
 
     def may_be_shed(self) -> BoolArray:
         """(N,): the bundles whose namespace is not excluded."""
@@ -64,10 +64,10 @@ class Limits:
 
     def made(self, move: Move) -> None:
         self._untold.append(move)
-        self._left[move.destination] -= self.topics[move.bundle]
+        self.topics_left[move.destination] -= self.topics[move.bundle]
 
     def _may_move(self, move: Move) -> bool:
-        if not self.limited[move.bundle] and self._left[move.destination] >= self.topics[move.bundle]:
+        if not self.limited[move.bundle] and self.topics_left[move.destination] >= self.topics[move.bundle]:
             return bool(self.owners[self.classes[move.bundle], move.destination])
         self._tell()
         question = self._answers.question(self._namespace_of(move), move.source)

@@ -102,7 +102,7 @@ class PoisonWatch:
 
     def verdicts(self) -> Mapping[str, Verdict]:
         """Why each bundle that is poison is given to nobody."""
-        return {bundle: self._verdict(bundle, deaths) for bundle, deaths in sorted(self.memory.poison.items())}
+        return {bundle: self._verdict(bundle, deaths) for bundle, deaths in sorted(self._machine.poison.items())}
 
     def _verdict(self, bundle: str, deaths: Iterable[Death]) -> Verdict:
         said = [f"{death.broker} after {death.held_s:.0f} s" for death in deaths]

@@ -241,8 +241,27 @@ def test_a_bundle_that_was_moved_rests_unless_its_broker_lacks_headroom() -> Non
     assert (moves(resting), "20 of which rest where they were put" in verdict_of(resting, "a")) == (0, True)
     elsewhere = shed(given, {"put": {"b:8080": dict.fromkeys(names, NOW_S)}})
     assert moves(elsewhere) == 8, "those moves were not carried out"
-    full = cluster(a=carrying("a", [5.0] * 22), b=carrying("b", [5.0] * 4))
+    full = cluster(a=carrying("a", [5.5] * 20), b=carrying("b", [5.0] * 4))
     assert moves(shed(full, put)) > 0
+
+
+def test_what_costs_more_to_move_stays_where_something_else_may_go() -> None:
+    own: dict[str, Load] = {bundle(i, f"tenant/{name}"): throughput(5.0) for name in "xy" for i in range(10)}
+    for dear, cheap in (("x", "y"), ("y", "x")):
+        used = 840.0 * 1000, GBIT
+        a = report(own, last_update_ms=round(NOW_S * 1000), bandwidth_in=used, bandwidth_out=used)
+        busy = cluster(a=a, b=carrying("b", [5.0] * 4))
+        settings = replace(SETTINGS, level_move_costs=frozenset({f"tenant/{dear}=9"}))
+        moved = [busy.bundles.names[row] for pick in shed(busy, settings=settings).bundles for row in pick.bundles]
+        assert {name.split("/")[1] for name in moved} == {cheap}
+
+
+def test_what_has_risen_just_now_moves_once_it_is_known_which_bundles_it_is() -> None:
+    known = {bundle(i, "tenant/a"): averages(throughput(8.5)) for i in range(6)}
+    known |= {bundle(i, "tenant/b"): averages(throughput(8.0)) for i in range(6)}
+    reports = {"a": carrying("a", [18.0] * 6), "b": carrying("b", [8.0] * 6)}
+    now, later = (snapshot(reports, known, taken_at_s=NOW_S + after) for after in (0, STOOD_S))
+    assert (moves(shed(now)), moves(shed(later)) > 0) == (0, True)
 
 
 def test_what_is_not_above_the_evenness_is_left() -> None:

@@ -75,6 +75,13 @@ def test_a_jump_that_stands_is_what_a_bundle_carries() -> None:
     assert present(reported([(0, 300.0), (60, 100.0)]), 60 + STOOD_S) == pytest.approx([100.0])
 
 
+def test_another_jump_after_one_that_stood_has_to_stand_itself() -> None:
+    calm = [(60.0 * minute, 100.0) for minute in range(20)]
+    model = reported([*calm, (1200, 300.0), (1400, 900.0)])
+    assert present(model, 1400) == pytest.approx([300.0])
+    assert present(model, 1400 + STOOD_S) == pytest.approx([900.0])
+
+
 def test_a_jump_that_is_reported_twice_is_what_a_bundle_carries() -> None:
     assert present(reported([(0, 100.0), (60, 300.0), (120, 320.0)]), 120) == pytest.approx([320.0])
 

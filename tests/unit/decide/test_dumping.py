@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import orjson
+import pytest
 from pydantic import TypeAdapter
 from support.nodes import Cluster, RunningNode, a_leader, settings
 from support.registrations import a_record, load_of, write
@@ -29,11 +30,13 @@ NAMESPACE = "t/ns"
 TAKEN_AT_MS = 1_700_000_060_000
 
 
-async def report(cluster: Cluster, leader: RunningNode, broker_id: str, bundles: Sequence[str], cpu: float) -> None:
-    """The broker reports these bundles, each with 20 MiB/s in and out, and the leader has taken it in."""
+async def report(
+    cluster: Cluster, leader: RunningNode, broker_id: str, bundles: Sequence[str], cpu: float, load: float = 20.0
+) -> None:
+    """The broker reports these bundles, each with so many MiB/s in and out, and the leader has taken it in."""
     applied = leader.node.intake.reports_applied
     broker = cluster.brokers[broker_id]
-    record = a_record(broker_id, {name: load_of(20.0) for name in bundles}, agent_url=broker.url, cpu=cpu)
+    record = a_record(broker_id, {name: load_of(load) for name in bundles}, agent_url=broker.url, cpu=cpu)
     record["startTimestamp"] = 5
     await broker.report(record)
     await eventually(lambda: leader.node.intake.reports_applied > applied)
@@ -66,11 +69,16 @@ def decided_again(line: DumpLine, strategy: str) -> tuple[list[tuple[str, str]],
     return [(each["bundle"], each["source"]) for each in decided.decisions], decided
 
 
-async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journalled() -> None:
-    async with a_leader() as (cluster, leader):
-        await hot_and_idle(cluster, leader)
+@pytest.mark.parametrize("by_time", [False, True])
+async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journalled(*, by_time: bool) -> None:
+    overrides = {"load_balancer_averages_by_time_enabled": by_time}
+    async with a_leader(**overrides) as (cluster, leader):
+        bundles = await hot_and_idle(cluster, leader)
+        for _ in range(2):  # what jumped and stays is what bundles carry from then on, whenever somebody looks
+            await report(cluster, leader, "b1:8080", bundles, cpu=95.0, load=60.0)
         await leader.node.persistence.flush()
-        line = (await dumped(cluster)).finish()
+        line = (await dumped(cluster, **overrides)).finish()
+        assert by_time == (line["configuration"].get("loadBalancerAveragesByTimeEnabled") == "true")
         plan = await leader.node.shedding.cycle()
         again, decided = decided_again(line, "ThresholdShedder")
         assert again == unloads(plan)
@@ -90,11 +98,7 @@ async def test_a_dump_decided_offline_gives_the_decision_that_the_leader_journal
 async def test_a_dump_has_what_bundles_carry_by_time_and_how_far_off_that_they_usually_are() -> None:
     async with a_leader() as (cluster, leader):
         bundles = await hot_and_idle(cluster, leader)
-        broker, applied = cluster.brokers["b1:8080"], leader.node.intake.reports_applied
-        record = a_record("b1:8080", {name: load_of(24.0) for name in bundles}, agent_url=broker.url, cpu=90.0)
-        record["startTimestamp"] = 5
-        await broker.report(record)
-        await eventually(lambda: leader.node.intake.reports_applied > applied)
+        await report(cluster, leader, "b1:8080", bundles, cpu=90.0, load=24.0)
         await leader.node.persistence.flush()
         later_ms = round(time.time() * 1000) + 600_000
         dump = await collect_cluster(cluster.store, later_ms, settings())
