@@ -57,7 +57,8 @@ class Clients:
         self._unserved_since[again] = np.nan
         clients = int(sessions[has_waited].sum())
         self.reconnections += clients
-        self._connected.append((now_s, broker, clients))
+        if clients:
+            self._connected.append((now_s, broker, clients))
 
     def divided(self, rows: IntArray) -> None:
         """The bundle of the first row is now the bundles of all of them."""
