@@ -11,7 +11,8 @@ which comes to what was reported last. A load that is off from the mean by more 
     -----------------------  -------------------------------------------------  ------------------------------
     is no jump               goes on                                            goes on
     may be a jump            may be one to the same side: begins anew at it;    begins anew at what was
-                             else goes on                                       reported last
+                             else goes on                                       reported last; to who looks,
+                                                                                after `BELIEVED_S` already
 
 How far off means the logarithm of how many times the mean the bytes/s are, in and out together: what is little is the
 relative deviation, and to have doubled is as far as to be halved. How far off a bundle usually is, is its `sigma`, over
@@ -36,6 +37,10 @@ TAU_S = 900.0
 """After so long a load makes 63 % of the mean."""
 STOOD_S = 75.0
 """A broker measures every minute: by then it has measured again, and had nothing to add."""
+BELIEVED_S = 45.0
+"""Who looks takes a jump for one after so long already, so that an overload is relieved in the round after it. If the
+next report denies it, the mean goes on as if it had not been.
+"""
 _LEAST_JUMP = math.log(1.30)
 _SIGMAS = 3.0
 _SAMPLES = 20
@@ -76,7 +81,7 @@ class TimeMeans:
 
     def present(self, now_s: float) -> FloatArray:
         """(n, 4): the means at that time."""
-        return self._after(self._silent_s(now_s), self._jump())
+        return self._after(self._silent_s(now_s), self._jump(), BELIEVED_S)
 
     def only(self, kept: BoolArray) -> TimeMeans:
         return TimeMeans(self.mean[kept], self.last[kept], self.reported_s[kept], self.sigma[kept])
@@ -84,14 +89,14 @@ class TimeMeans:
     def at_latest_report(self) -> TimeMeans:
         """As if all had been reported once more, with the same load, when the last of them was."""
         latest_s = self.reported_s.max(initial=0)
-        mean = self.present(float(latest_s)).astype(np.float32)
+        mean = self._after(self._silent_s(float(latest_s)), self._jump(), STOOD_S).astype(np.float32)
         return TimeMeans(mean, self.last, np.full_like(self.reported_s, latest_s), self.sigma)
 
     def reported(self, load: FloatArray, at_s: float, samples: npt.NDArray[np.int16]) -> TimeMeans:
         """The means after these loads (n, 4) were reported; `samples` (n,) reports had been before."""
         now_s = seconds_of(at_s)
         last, silent_s, jump = as_amounts(load).astype(np.float32), self._silent_s(now_s), self._jump()
-        mean = self._after(silent_s, jump).astype(np.float32)
+        mean = self._after(silent_s, jump, STOOD_S).astype(np.float32)
         off, least = _off(last, mean), self._least_jump()
         begins = (np.abs(off) > least) & (off * jump > 0) & (silent_s < STOOD_S) | (samples == 0)
         mean[begins] = last[begins]
@@ -99,10 +104,12 @@ class TimeMeans:
         sigma = np.sqrt(self.sigma**2 * (1 - weight) + np.minimum(np.abs(off), least) ** 2 * weight)
         return TimeMeans(mean, last, np.full_like(self.reported_s, now_s), sigma.astype(np.float32))
 
-    def _after(self, silent_s: FloatArray, jump: Float32Array) -> FloatArray:
-        """The means (n, 4) after so much silence (n,), when the last reports were so far off that it may be a jump."""
+    def _after(self, silent_s: FloatArray, jump: Float32Array, stood_s: float) -> FloatArray:
+        """The means (n, 4) after so much silence (n,), when the last reports were so far off (n,) that it may be a jump,
+        which it is when it has stood for so long.
+        """
         stays = np.exp(silent_s / -TAU_S)
-        stays[(silent_s >= STOOD_S) & (jump != 0)] = 0.0
+        stays[(silent_s >= stood_s) & (jump != 0)] = 0.0
         return np.asarray(self.last + (self.mean - self.last) * stays[:, None])
 
     def _silent_s(self, now_s: float) -> FloatArray:

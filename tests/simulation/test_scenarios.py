@@ -41,13 +41,12 @@ NOT_HELD_AS_PULSAR = {
 NOT_HELD_BY_LEVEL = {
     "correlated-bursts": {"movedShareAtMost"},
     "flash-crowd": {"movedShareAtMost"},
-    "real-overload": {"relieved"},
     "slow-and-stale": {"movesTo"},
     "slow-noise": {"quietFromS"},
     "two-dimensions": {"quietFromS"},
     "unequal-capacities": {"quietFromS"},
 }
-"""It moves what is not worth it in some, and needs a report more than it may in one."""
+"""It moves what is not worth it in some."""
 
 
 def broken(scenario: Scenario, strategy: str = "", settings: dict[str, str] | None = None) -> set[str]:

@@ -17,7 +17,7 @@ from loadmanager.core.extensible import ReportRules
 from loadmanager.core.inheritance import PartLoad
 from loadmanager.core.load import METRICS, BundleAverages, FloatArray, TimeMean
 from loadmanager.core.ownership import FREE
-from loadmanager.core.time_means import STOOD_S, TAU_S, TimeMeans
+from loadmanager.core.time_means import BELIEVED_S, STOOD_S, TAU_S, TimeMeans
 
 A = broker("a")
 X, Y = bundle(1), bundle(2)
@@ -69,8 +69,8 @@ def test_ten_reports_of_one_moment_weigh_no_more_than_one() -> None:
 
 def test_a_jump_that_stands_is_what_a_bundle_carries() -> None:
     model = reported([(0, 100.0), (60, 300.0)])
-    assert present(model, 60 + STOOD_S - 1)[0] < 120
-    assert present(model, 60 + STOOD_S) == pytest.approx([300.0])
+    assert present(model, 60 + BELIEVED_S - 1)[0] < 120
+    assert present(model, 60 + BELIEVED_S) == pytest.approx([300.0])
     assert present(reported([(0, 100.0), (60, 300.0), (200, 290.0)]), 200) == pytest.approx([300.0])
     assert present(reported([(0, 300.0), (60, 100.0)]), 60 + STOOD_S) == pytest.approx([100.0])
 
@@ -84,6 +84,12 @@ def test_another_jump_after_one_that_stood_has_to_stand_itself() -> None:
 
 def test_a_jump_that_is_reported_twice_is_what_a_bundle_carries() -> None:
     assert present(reported([(0, 100.0), (60, 300.0), (120, 320.0)]), 120) == pytest.approx([320.0])
+
+
+def test_a_jump_that_was_believed_and_is_denied_by_the_next_report_has_not_been() -> None:
+    assert present(reported([(0, 100.0), (60, 300.0)]), 60 + BELIEVED_S) == pytest.approx([300.0])
+    assert present(reported([(0, 100.0), (60, 300.0), (60 + BELIEVED_S, 100.0)]), 60 + BELIEVED_S)[0] < 120
+    assert present(reported([(0, 100.0), (60, 300.0), (60 + STOOD_S, 100.0)]), 60 + STOOD_S) == pytest.approx([300.0])
 
 
 @pytest.mark.parametrize("back", [100.0, 20.0])
