@@ -40,7 +40,14 @@ make, or start so many processes that two of them at a time would be in each oth
 MANY_SEEDS = "tests/unit/leader/"
 """How the names of tests begin that run with each of the seeds; all others have the first one."""
 
-COVERING = ("tests/unit/core/", "tests/conformance/", "tests/unit/agent/", "tests/unit/store/", "tests/contract/")
+COVERING = (
+    "tests/unit/core/",
+    "tests/unit/wire/test_plan_file.py",
+    "tests/conformance/",
+    "tests/unit/agent/",
+    "tests/unit/store/",
+    "tests/contract/",
+)
 """How the names of tests begin that have to reach every branch of what decides. All others run without counting, in
 half the time: what only a whole cluster, or chance, happens to reach is not tried.
 """

@@ -408,8 +408,11 @@ class PlannerSettings:
     )
     poison_bundle_deaths: int = count(
         "loadBalancerPoisonBundleDeaths",
-        3,
-        "A bundle of which so many owners in a row died soon is given to nobody until an operator lifts it; 0: never.",
+        0,
+        (
+            "A bundle of which so many owners in a row died soon is given to nobody until an operator lifts it, 3 for"
+            " example; 0: never."
+        ),
     )
     poison_bundle_seconds: int = count(
         "loadBalancerPoisonBundleSeconds", 120, "How soon after it got the bundle an owner has to die for that."

@@ -36,6 +36,8 @@ async def test_the_fourth_broker_lives(tmp_path: Path) -> None:
         async def leads() -> bool:
             return (await ask("GET", "/loadbalance/v1/poison"))[0] == 200
 
+        switch = "/admin/v2/brokers/configuration/loadBalancerPoisonBundleDeaths/3"
+        assert (await ask("POST", switch))[0] == 200
         assert (await ask("PUT", f"/admin/v2/namespaces/{NAMESPACE}", json={"bundles": {"numBundles": 16}}))[0] == 204
         died = []
         for _ in range(3):

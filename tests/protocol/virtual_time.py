@@ -37,7 +37,7 @@ def virtual_time(loop: VirtualLoop) -> Iterator[VirtualTime]:
     clocks = VirtualTime(loop)
     modules = [
         module
-        for name, module in list(sys.modules.items())
+        for name, module in sys.modules.copy().items()
         if name.startswith("loadmanager.") and getattr(module, "time", None) is time
     ]
     for module in modules:

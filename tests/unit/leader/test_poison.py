@@ -13,6 +13,7 @@ from loadmanager.core.reasons import PoisonReason
 
 TOPIC = "persistent://t/ns/x"
 POISON = "/loadbalance/v1/poison"
+THREE = {"loadBalancerPoisonBundleDeaths": 3}
 
 
 async def kill_owner(cluster: Cluster, node: RunningNode, topic: str = TOPIC) -> str:
@@ -35,7 +36,7 @@ async def brokers(cluster: Cluster, *numbers: int) -> None:
 
 
 async def test_after_three_deaths_it_is_given_to_nobody_and_all_else_goes_on() -> None:
-    async with a_leader() as (cluster, node):
+    async with a_leader(**THREE) as (cluster, node):
         await brokers(cluster, 1, 2, 3, 4)
         bundles = await cluster.a_namespace(bundles={"numBundles": 4})
         bundle = node.bundle_of(TOPIC)
@@ -92,18 +93,18 @@ async def test_it_can_be_split_where_it_has_an_owner_and_its_parts_are_other_bun
 
 async def test_the_next_leader_knows_of_it_and_of_those_it_was_suspected_for() -> None:
     async with Cluster() as cluster:
-        first = await cluster.start_leader()
+        first = await cluster.start_leader(**THREE)
         await brokers(cluster, 1, 2, 3, 4, 5)
         await cluster.a_namespace()
         await kill_owners(cluster, first, 2)
         await first.node.persistence.flush_memory()
-        second = await cluster.start_node()
+        second = await cluster.start_node(**THREE)
         await first.stop()
         await eventually(lambda: second.leads)
         owner = await kill_owner(cluster, second)
         assert len(second.node.desk.poison.memory.poison) == 1, owner
         await second.node.persistence.flush_memory()
-        third = await cluster.start_node()
+        third = await cluster.start_node(**THREE)
         await second.stop()
         await eventually(lambda: third.leads)
         assert (await third.lookup(TOPIC)).status == 503
@@ -111,13 +112,13 @@ async def test_the_next_leader_knows_of_it_and_of_those_it_was_suspected_for() -
 
 async def test_a_death_while_nobody_leads_counts() -> None:
     async with Cluster() as cluster:
-        first = await cluster.start_leader()
+        first = await cluster.start_leader(**THREE)
         await brokers(cluster, 1, 2, 3)
         await cluster.a_namespace()
         reply = await first.lookup(TOPIC)
         await first.stop()
         await cluster.brokers.pop(reply.json()["brokerId"]).leave()
-        second = await cluster.start_leader()
+        second = await cluster.start_leader(**THREE)
         suspects = second.node.desk.poison.memory.suspects
         assert [len(each.deaths) for each in suspects.values()] == [1]
 
@@ -145,7 +146,7 @@ async def test_it_is_given_to_the_broker_that_is_there_for_it_and_stays_there() 
 
 @pytest.mark.parametrize("how", ["drain", "hold-off"])
 async def test_a_broker_that_is_stopped_on_purpose_says_nothing_of_its_bundles(how: str) -> None:
-    async with a_leader() as (cluster, node):
+    async with a_leader(**THREE) as (cluster, node):
         await brokers(cluster, 1, 2)
         await cluster.a_namespace()
         owner = (await node.lookup(TOPIC)).json()["brokerId"]
