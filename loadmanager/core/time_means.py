@@ -105,8 +105,8 @@ class TimeMeans:
         return TimeMeans(mean, last, np.full_like(self.reported_s, now_s), sigma.astype(np.float32))
 
     def _after(self, silent_s: FloatArray, jump: Float32Array, stood_s: float) -> FloatArray:
-        """The means (n, 4) after so much silence (n,), when what was reported last may be a jump that is so far off (n,);
-        it is one when it has stood for so long.
+        """The means (n, 4) after so much silence (n,), when what was reported last is so far off (n,) that it may be a
+        jump; it is one when it has stood for so long.
         """
         stays = np.exp(silent_s / -TAU_S)
         stays[(silent_s >= stood_s) & (jump != 0)] = 0.0
