@@ -23,7 +23,6 @@ NOT_HELD = {
     "in-and-out": {"filled", "movedShareAtMost"},
     "slow-broker": {"levelled"},
     "unequal-capacities": {"levelled"},
-    "flash-crowd": {"movedShareAtMost", "thrashAtMost"},
     "time-zones-learned": {"imbalanceAtMost"},
     "recorded-traffic": {"movedAgainAtMost", "thrashAtMost"},
 }
