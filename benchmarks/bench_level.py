@@ -20,10 +20,10 @@ from functools import partial
 
 import numpy as np
 from bench_core import MIB, a_report, namespace_bundles
+from level_task import a_task, after
 from measure import Measured, show
 
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.level.load import Loads, level_of
 from loadmanager.core.level.search import find_moves
 from loadmanager.core.level.task import Found, Task
 from loadmanager.core.load import (
@@ -33,7 +33,6 @@ from loadmanager.core.load import (
     DIRECT_MEMORY,
     METRICS,
     BrokerReport,
-    FloatArray,
     RowArray,
 )
 from loadmanager.core.names import BrokerId
@@ -74,39 +73,7 @@ def an_instance(bundles: int, rng: np.random.Generator) -> Task:
     need = np.exp(rng.normal(0, SPREAD, bundles))[:, None] * np.exp(rng.normal(0, APART, (bundles, METRICS)))
     size = np.resize(np.array(SIZES), BROKERS)
     having = size[:, None] * need.sum(axis=0) / (USED * size.sum())
-    return a_task(need, 1 / having, rng.integers(0, BROKERS, bundles).astype(np.int32))
-
-
-def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray) -> Task:
-    used = np.stack([np.bincount(owner, each, BROKERS) for each in need.T], axis=1)
-    level = level_of(used.sum(axis=0), per_need)
-    loads = Loads(tuple(range(METRICS)), np.eye(METRICS), need, per_need, used * per_need, level)
-    share = need.sum(axis=1) / need.sum()
-    everybody = np.ones(BROKERS, dtype=bool)
-    return Task(
-        loads=loads,
-        assigned=owner,
-        movable=np.ones(len(need), dtype=bool),
-        givers=everybody,
-        takers=everybody,
-        share=share,
-        cost=share,
-        target=TARGET,
-        budget=1.0,
-        classes=np.zeros(len(need), dtype=np.int64),
-        owners=everybody[None, :],
-        limited=np.zeros(len(need), dtype=bool),
-        topics=np.ones(len(need), dtype=np.int64),
-        topics_left=np.full(BROKERS, len(need)),
-        may_move=lambda _: True,
-        made=lambda _: None,
-    )
-
-
-def after(task: Task, found: Found) -> RowArray:
-    owner = task.assigned.copy()
-    owner[[move.bundle for move in found.moves]] = [move.destination for move in found.moves]
-    return owner
+    return a_task(need, 1 / having, rng.integers(0, BROKERS, bundles).astype(np.int32), TARGET)
 
 
 def moved_by_least(task: Task, found: Found) -> float:
@@ -129,7 +96,7 @@ def hotter(task: Task, owner: RowArray) -> Task:
     """All bundles of the first broker need half as much again."""
     need = task.loads.need.copy()
     need[owner == 0] *= 1.5
-    return a_task(need, task.loads.per_need, owner)
+    return a_task(need, task.loads.per_need, owner, TARGET)
 
 
 def yardstick(task: Task) -> None:

@@ -23,12 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from level_task import a_task, after
 from rich.console import Console
 from rich.table import Table
 
-from loadmanager.core.level.load import Loads, level_of
 from loadmanager.core.level.search import find_moves
-from loadmanager.core.level.task import Task
 from loadmanager.core.load import METRICS, FloatArray, RowArray
 
 PROJECT = Path(__file__).parents[1]
@@ -115,38 +114,10 @@ def small_instances() -> list[Instance]:
 
 def solve(instance: Instance, target: float = TARGET) -> tuple[RowArray, float]:
     """The owners that Level's search finds, and the seconds that took."""
-    per_need = 1 / instance.capacity
-    used = np.stack(
-        [np.bincount(instance.owner, weights=each, minlength=len(per_need)) for each in instance.need.T], axis=1
-    )
-    resources, metrics = tuple(range(instance.need.shape[1])), np.eye(METRICS)
-    loads = Loads(resources, metrics, instance.need, per_need, used * per_need, level_of(used.sum(axis=0), per_need))
-    anybody, everybody = np.ones(len(instance.need), dtype=bool), np.ones(len(per_need), dtype=bool)
-    task = Task(
-        loads=loads,
-        assigned=instance.owner,
-        movable=anybody,
-        givers=everybody,
-        takers=everybody,
-        share=instance.share(),
-        cost=instance.share(),
-        target=target,
-        budget=1.0,
-        classes=np.zeros(len(instance.need), dtype=np.int64),
-        owners=everybody[None, :],
-        limited=~anybody,
-        topics=np.ones(len(instance.need), dtype=np.int64),
-        topics_left=np.full(len(per_need), len(instance.need) + 1),
-        may_move=lambda _: True,
-        made=lambda _: None,
-    )
+    task = a_task(instance.need, 1 / instance.capacity, instance.owner, target)
     start_s = time.perf_counter()
     found = find_moves(task)
-    took_s = time.perf_counter() - start_s
-    owner = instance.owner.copy()
-    for move in found.moves:
-        owner[move.bundle] = move.destination
-    return owner, took_s
+    return after(task, found), time.perf_counter() - start_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from loadmanager.core.load import (
     Float32Array,
     FloatArray,
     IntArray,
+    ReportedBundles,
     ResourceWeights,
     RowArray,
     percent_usage,
@@ -218,17 +219,9 @@ class TopBundles:
         return list(zip(rows.tolist(), throughput.tolist(), strict=True))
 
 
-class NamedLoads(Protocol):
+class NamedLoads(ReportedBundles, Protocol):
     """What a report says of its bundles: see `BrokerReport`."""
 
-    @property
-    def bundle_names(self) -> tuple[str, ...]: ...
-    @property
-    def bundle_load(self) -> FloatArray: ...
-    @property
-    def bundle_topics(self) -> IntArray: ...
-    @property
-    def bundle_sessions(self) -> IntArray: ...
     @property
     def bundle_cache_bytes(self) -> IntArray: ...
 

@@ -21,6 +21,9 @@ MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT = range(4)
 CPU, MEMORY, DIRECT_MEMORY, BANDWIDTH_IN, BANDWIDTH_OUT = range(5)
 """Columns of a broker's resources."""
 
+RATED = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
+"""The names of the resources that have a weight in a broker's usage."""
+
 METRICS = 4
 RESOURCES = 5
 

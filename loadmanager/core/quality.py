@@ -24,6 +24,7 @@ from loadmanager.core.load import (
     BANDWIDTH_OUT,
     CPU,
     DIRECT_MEMORY,
+    RATED,
     THROUGHPUT_IN,
     BrokerReport,
     FloatArray,
@@ -34,7 +35,6 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import DoubtReason
 
-_RATED = {CPU: "CPU", DIRECT_MEMORY: "direct memory", BANDWIDTH_IN: "bandwidth in", BANDWIDTH_OUT: "bandwidth out"}
 _MIB = 1024 * 1024
 
 MOST_USED = 2.0
@@ -112,7 +112,7 @@ class Gate:
         if life is None or life.registration != registration:
             life = self._lives[registration.broker] = _Life(registration, at_s)
         life.heard_s = at_s
-        life.unknown = frozenset(resource for resource in _RATED if report.usage[resource, 1] <= 0)
+        life.unknown = frozenset(resource for resource in RATED if report.usage[resource, 1] <= 0)
         report = _with_limits_recalled(report, life)
         doubt = find_doubt(report, at_s, most_age_s)
         if doubt is None and life.good is not None and (life.doubt is None or at_s - life.doubted_s <= most_age_s):
@@ -154,7 +154,7 @@ class Gate:
                 doubt = f"it has not reported for {silent_s:.0f} s"
             if doubt is not None:
                 quarantined[broker] = Verdict(broker, DoubtReason.REPORT_DISTRUSTED, acted=False, why={"doubt": doubt})
-            unknown = ", ".join(_RATED[resource] for resource in sorted(life.unknown & rated))
+            unknown = ", ".join(RATED[resource] for resource in sorted(life.unknown & rated))
             if unknown:
                 key = "recalled" if life.is_recalled else "unknown"
                 remarks.append(Verdict(broker, DoubtReason.LIMIT_UNKNOWN, acted=False, why={key: unknown}))
@@ -179,7 +179,7 @@ def find_doubt(report: BrokerReport, at_s: float, most_age_s: float) -> str | No
 def find_change(report: BrokerReport, good: BrokerReport) -> str | None:
     """What cannot have become of a good report without a restart; None when there is no such thing."""
     before, now = good.usage[:, 1], report.usage[:, 1]
-    for resource, name in _RATED.items():
+    for resource, name in RATED.items():
         if before[resource] <= 0 or now[resource] <= 0:
             continue
         times = float(now[resource] / before[resource])
@@ -189,7 +189,7 @@ def find_change(report: BrokerReport, good: BrokerReport) -> str | None:
 
 
 def _find_impossible_usage(report: BrokerReport) -> str | None:
-    for resource, name in _RATED.items():
+    for resource, name in RATED.items():
         used, limit = report.usage[resource].tolist()
         if limit > 0 and used > MOST_USED * limit:
             return f"it uses {100 * used / limit:.0f} % of its {name}"

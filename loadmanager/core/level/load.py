@@ -21,6 +21,7 @@ from loadmanager.core.load import (
     CPU,
     DIRECT_MEMORY,
     METRICS,
+    RATED,
     BoolArray,
     FloatArray,
     ResourceWeights,
@@ -30,12 +31,6 @@ from loadmanager.core.snapshot import Snapshot, sum_by_broker
 
 LEAST_LEVEL = 0.02
 """A level below this counts as this: what is uneven about an idle cluster is not worth a move."""
-RESOURCE_NAMES = {
-    CPU: "CPU",
-    DIRECT_MEMORY: "direct memory",
-    BANDWIDTH_IN: "bandwidth in",
-    BANDWIDTH_OUT: "bandwidth out",
-}
 _MOST = 1e18
 """What is more than this, or not a number, is no load."""
 _SATURATED = 0.95
@@ -81,7 +76,7 @@ class Loads:
 
     def hottest_resources(self) -> list[str]:
         """The name of the most used resource of each broker."""
-        return [RESOURCE_NAMES[self.resources[column]] for column in self.usage.argmax(axis=1).tolist()]
+        return [RATED[self.resources[column]] for column in self.usage.argmax(axis=1).tolist()]
 
 
 def heat_of(usage: FloatArray, level: float) -> FloatArray:

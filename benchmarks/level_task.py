@@ -1,0 +1,44 @@
+"""What the benchmarks of Level's search have it do: level all bundles over all brokers, without any limit."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from loadmanager.core.level.load import Loads, level_of
+from loadmanager.core.level.task import Found, Task
+from loadmanager.core.load import METRICS, FloatArray, RowArray
+
+
+def a_task(need: FloatArray, per_need: FloatArray, owner: RowArray, target: float) -> Task:
+    """To bring brokers with these figures (M, 4) to the target; bundles need so much (N, 4), and have owners (N,)."""
+    bundles, brokers = len(need), len(per_need)
+    used = np.stack([np.bincount(owner, each, brokers) for each in need.T], axis=1)
+    level = level_of(used.sum(axis=0), per_need)
+    loads = Loads(tuple(range(METRICS)), np.eye(METRICS), need, per_need, used * per_need, level)
+    share = need.sum(axis=1) / need.sum()
+    everybody = np.ones(brokers, dtype=bool)
+    return Task(
+        loads=loads,
+        assigned=owner,
+        movable=np.ones(bundles, dtype=bool),
+        givers=everybody,
+        takers=everybody,
+        share=share,
+        cost=share,
+        target=target,
+        budget=1.0,
+        classes=np.zeros(bundles, dtype=np.int64),
+        owners=everybody[None, :],
+        limited=np.zeros(bundles, dtype=bool),
+        topics=np.ones(bundles, dtype=np.int64),
+        topics_left=np.full(brokers, bundles),
+        may_move=lambda _: True,
+        made=lambda _: None,
+    )
+
+
+def after(task: Task, found: Found) -> RowArray:
+    """Who owns the bundles (N,) then."""
+    owner = task.assigned.copy()
+    owner[[move.bundle for move in found.moves]] = [move.destination for move in found.moves]
+    return owner
