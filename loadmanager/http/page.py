@@ -1,7 +1,7 @@
 """The page, which every node serves: the files in `page/`, as they come with the package.
 
 They are read once. A browser asks each time whether what it has is still the same (an entity tag made of the content),
-so a page is never of another version than the node. Nothing may be loaded from elsewhere, and no script that is no file.
+so a page is never of another version than the node. Nothing may be loaded from elsewhere, nor a script that is no file.
 """
 
 from __future__ import annotations
