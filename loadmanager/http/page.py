@@ -17,6 +17,7 @@ from importlib.resources.abc import Traversable
 
 from aiohttp import ETag, web
 
+from loadmanager.auth.roles import Role
 from loadmanager.errors import NotFoundError
 from loadmanager.http.openapi import Operation
 
@@ -78,12 +79,13 @@ class PageHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation("GET", "/", "the page", self.index, media_type=_HTML, statuses=(200, 304)),
+            Operation("GET", "/", "the page", self.index, role=Role.ANYONE, media_type=_HTML, statuses=(200, 304)),
             Operation(
                 "GET",
                 "/page/{file:.+}",
                 "a file of the page",
                 self.file,
+                role=Role.ANYONE,
                 media_type=_ANY,
                 statuses=(200, 304, 404),
             ),
