@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import orjson
 
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.wire.http import LARGEST_ANSWER_BYTES
+from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECT_TIMEOUT_S = 3.0
 _JSON = "application/json"
