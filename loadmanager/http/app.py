@@ -27,6 +27,7 @@ from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.ops import OpsHandlers
+from loadmanager.http.page import PageHandlers
 from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
@@ -64,6 +65,7 @@ def make_app(node: NodePort) -> web.Application:
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *PageHandlers().operations(),
         *OpsHandlers(node, node.view, cluster, registry).operations(),
     ]
     return _application(operations, http)
@@ -84,6 +86,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *PageHandlers().operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),
     ]
     return _application(operations, http, _ASK_PULSAR)
