@@ -133,13 +133,19 @@ def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float) -> AdminAn
         try:
             return _exchange(connection, request, timeout_s)
         except (OSError, HTTPException) as error:
-            fault = f"{url}: no answer ({type(error).__name__}: {error})"
+            fault = f"{url}: {_said(error, timeout_s)}"
             if request.method != "GET":
                 raise AnswerLostError(f"{fault}; it may have been done or not") from None
             faults.append(fault)
         finally:
             connection.close()
     raise NoNodeReachableError("no node can be reached: " + "; ".join(faults))
+
+
+def _said(error: OSError | HTTPException, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s (--timeout waits longer)"
+    return f"no answer ({type(error).__name__}: {error})"
 
 
 def _connection(url: str) -> HTTPConnection:
