@@ -8,7 +8,6 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import wraps
-from http import HTTPStatus
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -18,7 +17,7 @@ import typer
 
 from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest
-from loadmanager.cli.admin.service import URL_VARIABLE, Service, refuse
+from loadmanager.cli.admin.service import ASKING_ERRORS, URL_VARIABLE, Service, end
 from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
 
 Course = Callable[[Service], None]
@@ -26,6 +25,7 @@ Course = Callable[[Service], None]
 
 Made = TypeVar("Made", bound=AdminRequest | Course)
 
+EXIT_INTERRUPTED = 130
 _NODE = "http://127.0.0.1:8080"
 
 _Urls = Annotated[
@@ -60,6 +60,10 @@ def command(
                 sys.stdout.flush()
             except BrokenPipeError:
                 write_nowhere()
+            except KeyboardInterrupt:
+                raise SystemExit(EXIT_INTERRUPTED) from None
+            except ASKING_ERRORS as error:
+                end(error)
 
         own = inspect.signature(make, eval_str=True)
         shared = inspect.signature(_shared, eval_str=True).parameters
@@ -109,10 +113,8 @@ def _urls(text: str) -> list[str]:
 
 
 def _carry_out(request: AdminRequest, service: Service, show_it: Callable[[object], None]) -> None:
-    """Ask, and print the answer; a refusal ends the process with 1, and nobody to ask with 3."""
+    """Ask, and print the answer."""
     answer = service.ask(request)
-    if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-        refuse(answer)
     if request.save_to is not None:
         _save(answer.body, request.save_to)
     elif answer.body:
