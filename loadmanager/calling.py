@@ -13,7 +13,7 @@ import aiohttp
 from yarl import URL
 
 from loadmanager.errors import InvalidRecordError, LoadManagerError
-from loadmanager.wire.http import LARGEST_ANSWER_BYTES
+from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
 _SHOWN_CHARACTERS = 200

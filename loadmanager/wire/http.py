@@ -13,9 +13,6 @@ from loadmanager.wire.validation import MAX_AMOUNT, WireModel
 
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
-LARGEST_ANSWER_BYTES = 64 * 1024 * 1024
-"""What is read of an answer at the most."""
-
 EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 OWNER_HEADER = "X-Loadmanager-Owner"
