@@ -7,6 +7,7 @@ Settings are resolved once, where a process starts, and passed down; nothing rea
 from __future__ import annotations
 
 from loadmanager.config.agent import AgentSettings
+from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import ENVIRONMENT_PREFIX
 from loadmanager.config.beside import BesideSettings
 from loadmanager.config.dynamic import NEEDS_RESTART, dynamic_keys, text_of, values_as_text, with_overrides
@@ -19,6 +20,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "NEEDS_RESTART",
     "AgentSettings",
+    "AuthSettings",
     "BesideSettings",
     "HttpSettings",
     "SessionSettings",
