@@ -35,6 +35,7 @@ from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import LeadershipPort, NodePort
+from loadmanager.process_metrics import add_process_metrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -46,7 +47,7 @@ _ASK_PULSAR = (
 def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
-    registry, cluster = CollectorRegistry(), node.settings.cluster_name
+    registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     gate = _gate(node.settings, registry, cluster)
     metrics = LookupMetrics(registry, cluster)
     operations = [
@@ -77,7 +78,7 @@ def make_app(node: NodePort) -> web.Application:
 def make_beside_app(node: BesidePort) -> web.Application:
     """The HTTP application of a process beside a Pulsar: what a node's operators have, but for owners and lookups."""
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
-    settings, registry = node.live.current, CollectorRegistry()
+    settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = _gate(node.settings, registry, settings.cluster_name)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
