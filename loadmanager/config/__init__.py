@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from loadmanager.config.agent import AgentSettings
+from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import ENVIRONMENT_PREFIX
 from loadmanager.config.loading import load_settings
 from loadmanager.config.rendering import render_fields, render_yaml
@@ -43,6 +44,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "NEEDS_RESTART",
     "AgentSettings",
+    "AuthSettings",
     "BesideSettings",
     "HttpSettings",
     "SessionSettings",
