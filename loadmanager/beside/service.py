@@ -76,6 +76,7 @@ class BesideNode(Candidate):
         self._pulsar = pulsar
         self._admin = admin
         self.journal = Journal(live.current.decisions_kept)
+        self.moves.on_measured = self.journal.measured
         self._told_intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
         self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
         self.brokers = AskedBrokers(admin, self.view)

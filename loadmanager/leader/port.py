@@ -20,7 +20,7 @@ Nothing here is a part of the leader: only the forms of what it hands out, so th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -278,8 +278,16 @@ class DeskPort(Protocol):
 
 
 class DecisionPort(Protocol):
-    def recent(self, limit: int, subject: str | None) -> list[dict[str, Any]]:
-        """The newest decisions and non-decisions, newest first; with `subject` only those about it."""
+    def recent(
+        self,
+        limit: int,
+        subject: str | None = None,
+        *,
+        kinds: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The newest decisions and non-decisions, newest first; with `subject` only those about it, and so on."""
 
 
 class ExplainPort(Protocol):

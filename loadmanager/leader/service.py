@@ -51,6 +51,7 @@ class Node(Candidate):
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
         self.journal = Journal(settings.decisions_kept)
+        self.moves.on_measured = self.journal.measured
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
