@@ -22,6 +22,7 @@ from loadmanager.http.explain import ExplainHandlers
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.health import HealthHandlers
 from loadmanager.http.learned import LearnedHandlers
+from loadmanager.http.live import LiveHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
@@ -45,7 +46,7 @@ def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = CollectorRegistry(), node.settings.cluster_name
-    metrics = LookupMetrics(registry, cluster)
+    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
         *AdminHandlers(node, node.bundles, node.view, node.live, forwarder).operations(),
@@ -66,15 +67,16 @@ def make_app(node: NodePort) -> web.Application:
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
+        *live.operations(),
         *OpsHandlers(node, node.view, cluster, registry).operations(),
     ]
-    return _application(operations, http)
+    return _application(operations, http, live)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
     """The HTTP application of a process beside a Pulsar: what a node's operators have, but for owners and lookups."""
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
-    settings = node.live.current
+    settings, live = node.live.current, LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
@@ -87,9 +89,10 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
+        *live.operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),
     ]
-    return _application(operations, http, _ASK_PULSAR)
+    return _application(operations, http, live, _ASK_PULSAR)
 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
@@ -97,8 +100,10 @@ def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, Http
     return Forwarder(node, http, patience_s), http
 
 
-def _application(operations: list[Operation], http: HttpClient, elsewhere: str = "") -> web.Application:
-    """All of these and the document about them, and nothing else; `http` is closed with it."""
+def _application(
+    operations: list[Operation], http: HttpClient, live: LiveHandlers, elsewhere: str = ""
+) -> web.Application:
+    """All of these and the document about them, and nothing else; `http` is closed with it, and streams end."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
     app.add_routes([operation.route() for operation in described])
@@ -108,5 +113,9 @@ def _application(operations: list[Operation], http: HttpClient, elsewhere: str =
         yield
         await http.close()
 
+    async def end_streams(_: web.Application) -> None:
+        live.close()
+
+    app.on_shutdown.append(end_streams)
     app.cleanup_ctx.append(close_http)
     return app

@@ -32,6 +32,7 @@ from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of
+from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore
@@ -67,6 +68,7 @@ class Node(Candidate):
         )
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
+        self.showing = Showing(self)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view)
         self.reshaper = self._make_reshaper()
