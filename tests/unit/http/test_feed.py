@@ -73,8 +73,8 @@ def test_readers_of_any_pace_get_each_event_once_and_in_order_unless_they_fall_b
         else:
             sent, places[each] = frames.after(places[each])
             told = events(sent)
-            assert [data["n"] for kind, data in told if kind == "decision"] == missed[each][-kept:]  # type: ignore[index,call-overload]
-            shown = [data["picture"] for kind, data in told if kind == "fleet"]  # type: ignore[index,call-overload]
+            assert [data["n"] for kind, data in told if kind == "decision"] == missed[each][-kept:]  # type: ignore[index]
+            shown = [data["picture"] for kind, data in told if kind == "fleet"]  # type: ignore[index]
             assert shown == ([picture] if picture > pictures[each] else [])
             missed[each], pictures[each] = [], picture
     assert len(frames.after(frames.beginning)[0]) < 200
