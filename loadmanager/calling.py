@@ -15,6 +15,7 @@ from yarl import URL
 from loadmanager.auth.credentials import Token, own_token
 from loadmanager.config import AuthSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -49,14 +50,16 @@ class Caller:
     """What a process shows of itself to those whom it asks."""
 
     token: Token | None = None
+    tracing: Tracing = OFF
 
     @classmethod
-    def of(cls, settings: AuthSettings) -> Self:
+    def of(cls, settings: AuthSettings, tracing: Tracing = OFF) -> Self:
         """Raises `ConfigurationError` for a token that cannot be used."""
-        return cls(own_token(settings))
+        return cls(own_token(settings), tracing)
 
     def headers(self) -> dict[str, str]:
-        return {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+        who = {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+        return {**who, **self.tracing.headers()}
 
 
 NOBODY = Caller()

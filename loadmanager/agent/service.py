@@ -32,9 +32,13 @@ from loadmanager.calling import Caller, HttpClient
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
 from loadmanager.store.base import MetadataStore
+from loadmanager.tracing import tracing_of
 from loadmanager.wire.http import LeaseAnswer
 
 log = structlog.get_logger(__name__)
+
+SERVICE = "loadmanager-agent"
+"""As traces name it."""
 
 _PROBES_PER_LEASE = 3
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
@@ -72,7 +76,8 @@ class Agent:
         self._life = life or Life()
         self._clock = clock
         self._http = HttpClient()
-        self._http_of_nodes = HttpClient(caller=Caller.of(settings))
+        self.tracing = tracing_of(settings, SERVICE, settings.broker_id)
+        self._http_of_nodes = HttpClient(caller=Caller.of(settings, self.tracing))
         self._gate = Gate(settings)
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
@@ -118,6 +123,7 @@ class Agent:
             health=self.health,
             registry=self.metrics.registry,
             gate=self._gate,
+            tracing=self.tracing,
         )
         return server.app()
 
@@ -139,6 +145,7 @@ class Agent:
         self._life.close()
         await self._http.close()
         await self._http_of_nodes.close()
+        await asyncio.to_thread(self.tracing.close)
 
     def grant_lease(self) -> LeaseAnswer | None:
         incarnation = self.registration.incarnation

@@ -48,9 +48,13 @@ from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.tracing import tracing_of
 from loadmanager.wire.beside import BesideStatus
 
 log = structlog.get_logger(__name__)
+
+SERVICE = "loadmanager-beside"
+"""As traces name it."""
 
 _GIVE_BACK_S = 5.0
 
@@ -70,6 +74,7 @@ class BesideNode(Candidate):
         seed: int,
     ) -> None:
         self.settings = settings
+        self.tracing = tracing_of(settings, SERVICE, node_id)
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self._told = ClusterView()
@@ -101,6 +106,7 @@ class BesideNode(Candidate):
             self.operators,
             self.journal,
             lambda plan: self.judge.planned(plan, self.desk.snapshot()),
+            self.tracing,
         )
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
@@ -156,6 +162,7 @@ class BesideNode(Candidate):
         await self._leave()
         await self.executor.close()
         await asyncio.to_thread(self.recorder.close)
+        await asyncio.to_thread(self.tracing.close)
 
     def why_not_ready(self) -> str | None:
         """Why this process's answers cannot be relied on at the moment; None when they can."""

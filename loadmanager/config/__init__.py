@@ -14,7 +14,7 @@ from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import ENVIRONMENT_PREFIX
 from loadmanager.config.loading import load_settings
 from loadmanager.config.rendering import render_fields, render_yaml
-from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
+from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, TracingSettings, zookeeper_parts
 
 if TYPE_CHECKING:
     from loadmanager.config.beside import BesideSettings
@@ -50,6 +50,7 @@ __all__ = [
     "SessionSettings",
     "Settings",
     "StoreSettings",
+    "TracingSettings",
     "dynamic_keys",
     "load_settings",
     "render_fields",

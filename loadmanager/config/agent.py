@@ -8,11 +8,11 @@ from pydantic import AfterValidator, Field
 
 from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Minutes, Port
-from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings
+from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings, TracingSettings
 from loadmanager.core.names import parse_broker_id
 
 
-class AgentSettings(HttpSettings, AuthSettings, StoreSettings, ReportSettings):
+class AgentSettings(HttpSettings, AuthSettings, TracingSettings, StoreSettings, ReportSettings):
     """Settings of the agent beside a broker."""
 
     title: ClassVar[str] = "loadmanager agent"

@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from loadmanager.auth.gate import Gate
 from loadmanager.beside.port import BesidePort
-from loadmanager.calling import HttpClient
+from loadmanager.calling import Caller, HttpClient
 from loadmanager.config import AuthSettings
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
@@ -37,6 +37,7 @@ from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
+from loadmanager.tracing import Tracing
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -74,7 +75,7 @@ def make_app(node: NodePort) -> web.Application:
         *live.operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(operations, http, gate, live)
+    return _application(operations, http, gate, live, node.tracing)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
@@ -98,7 +99,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *live.operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
-    return _application(operations, http, gate, live, _ASK_PULSAR)
+    return _application(operations, http, gate, live, node.tracing, _ASK_PULSAR)
 
 
 def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
@@ -109,19 +110,24 @@ def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> 
 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
-    http = HttpClient(_CONNECTIONS_TO_LEADER)
+    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tracing=node.tracing))
     return Forwarder(node, http, patience_s), http
 
 
 def _application(
-    operations: list[Operation], http: HttpClient, gate: Gate, live: LiveHandlers, elsewhere: str = ""
+    operations: list[Operation],
+    http: HttpClient,
+    gate: Gate,
+    live: LiveHandlers,
+    tracing: Tracing,
+    elsewhere: str = "",
 ) -> web.Application:
     """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it, and
     streams end.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route(gate) for operation in described])
+    app.add_routes([operation.route(gate, tracing) for operation in described])
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 
     async def close_http(_: web.Application) -> AsyncIterator[None]:

@@ -23,12 +23,14 @@ from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
 from loadmanager.http.responses import guarded, json_bytes
+from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import Problem
 
 PATH = "/loadbalance/v1/openapi.json"
 
 JSON = "application/json"
 TEXT = "text/plain"
+EVENTS = "text/event-stream"
 
 _JsonSchema = dict[str, Any]
 _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
@@ -120,12 +122,16 @@ class Operation:
         of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, gate: Gate) -> web.RouteDef:
-        """The route, behind the gate."""
+    def route(self, gate: Gate, tracing: Tracing) -> web.RouteDef:
+        """The route, behind the gate; traced, unless anyone may ask it all the time, or it is a stream."""
+        traced = self.role is not Role.ANYONE and self.media_type != EVENTS
+        serving = tracing.serving if traced else OFF.serving
         if self.method == "GET":
             handler = gate.permitting(self.role, self.handler)
-            return web.get(self.path, handler if self.guards_itself and gate.is_open else guarded(handler))
-        return web.route(self.method, self.path, guarded(gate.permitting(self.role, self._change)))
+            guarding = handler if self.guards_itself and gate.is_open else guarded(handler)
+            return web.get(self.path, serving(self.path, guarding))
+        changing = guarded(gate.permitting(self.role, self._change))
+        return web.route(self.method, self.path, serving(self.path, changing))
 
     async def _change(self, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]

@@ -36,6 +36,7 @@ from loadmanager.core.ownership import NamespaceState, Ownership, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.tracing import Tracing
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.fleet import Briefing, Mark
@@ -93,6 +94,8 @@ class LeadershipPort(Protocol):
     def leader_url(self) -> str | None: ...
     @property
     def leader_changed(self) -> asyncio.Future[None]: ...
+    @property
+    def tracing(self) -> Tracing: ...
 
     def get_term(self) -> Term:
         """The term that this node has won; `NotLeaderError` when it has not."""

@@ -35,6 +35,7 @@ from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.ledger import Ledger
+from loadmanager.tracing import OFF, Tracing, Trail
 
 log = structlog.get_logger(__name__)
 
@@ -45,11 +46,13 @@ class Assigner:
     Bundles that nobody asks for take the places that lookups leave in a batch.
     """
 
-    def __init__(self, desk: Desk, view: ClusterView, ledger: Ledger, journal: Journal) -> None:
+    def __init__(self, desk: Desk, view: ClusterView, ledger: Ledger, journal: Journal, tracing: Tracing = OFF) -> None:
         self._desk = desk
         self._view = view
         self._ledger = ledger
         self._journal = journal
+        self._tracing = tracing
+        self._trails: dict[str, Trail] = {}
         self._machine = Assignments(view, desk.poison.find)
         self._driver = Driver(self._machine, self._do)
         self._waiting = Waiting[str, Ownership]()
@@ -62,6 +65,7 @@ class Assigner:
         It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`.
         """
         future = self._waiting.future(bundle)
+        self._trails.setdefault(bundle, self._tracing.here())
         self._driver.step(Ask(bundle, non_persistent))
         return future
 
@@ -76,6 +80,7 @@ class Assigner:
     def fail_waiting(self, error: Exception) -> None:
         """Give every waiting lookup `error`: the term is over."""
         self._machine.forget()
+        self._trails.clear()
         self._waiting.tell_all(error)
 
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
@@ -83,17 +88,24 @@ class Assigner:
             case Decide():
                 return self._decide(instruction)
             case Write():
-                return write(self._ledger, instruction)
+                return self._write(instruction)
             case Answer(bundle, outcome):
+                self._trails.pop(bundle, None)
                 self._waiting.tell(bundle, self._told(bundle, outcome))
         return None
 
     async def _decide(self, decide: Decide) -> Event:
+        of = [self._trails[bundle] for bundle in decide.bundles if bundle in self._trails]
         try:
-            return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
+            with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, of):
+                return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
+
+    async def _write(self, instruction: Write) -> Event:
+        with self._tracing.span("write owners", {"namespace": instruction.namespace}):
+            return await write(self._ledger, instruction)
 
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """What those who wait are told; what was decided is noted."""
