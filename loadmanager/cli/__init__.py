@@ -16,6 +16,7 @@ COMMANDS = (
     "monitor",
     "demo",
     "zookeeper",
+    "token",
     "dump",
     "decide",
     "history",
