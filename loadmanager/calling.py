@@ -15,7 +15,7 @@ from yarl import URL
 from loadmanager.auth.credentials import Token, own_token
 from loadmanager.config import AuthSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
-from loadmanager.wire.http import LARGEST_ANSWER_BYTES
+from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
 _SHOWN_CHARACTERS = 200
