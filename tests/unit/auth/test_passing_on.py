@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import SecretStr
+from structlog.testing import capture_logs
 from support.nodes import Cluster
 from support.tokens import CLOSED, bearer, token_of
 
@@ -46,3 +48,17 @@ async def test_for_whom_a_proxy_asks_is_passed_on_too() -> None:
             headers = {**by_proxy, ORIGINAL_PRINCIPAL_HEADER: original}
             reply = await follower.put(path, headers=headers, json={"reason": "x"})
             assert reply.status == status, reply
+
+
+async def test_a_node_asks_the_leader_with_its_own_token() -> None:
+    async with Cluster() as cluster:
+        _, follower = await cluster.start_nodes(2, **CLOSED)
+        stranger = await cluster.start_node(
+            **{**CLOSED, "broker_client_authentication_parameters": SecretStr(f"token:{token_of('stranger')}")}
+        )
+        reader = bearer(token_of("reader"))
+        assert (await follower.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]
+        with capture_logs() as logs:
+            for _ in range(2):
+                assert not (await stranger.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]
+        assert [entry["event"] for entry in logs] == ["refused_by_leader"]
