@@ -13,6 +13,7 @@ import aiohttp
 from yarl import URL
 
 from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.tls import RenewedTls
 from loadmanager.wire.http import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -42,12 +43,26 @@ class HttpAnswer:
         return f"{self.url} answered {self.status} {text!r}" if text else f"{self.url} answered {self.status}"
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a process shows of itself to those whom it asks, and whom it believes to be those.
+
+    Without `tls` whoever the system trusts is believed.
+    """
+
+    tls: RenewedTls | None = None
+
+
+NOBODY = Caller()
+
+
 class HttpClient:
     """Connections to other processes, `connections` at most at a time. Made in a running event loop; to be closed, or
     used with `async with`.
     """
 
-    def __init__(self, connections: int = _CONNECTIONS) -> None:
+    def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
+        self._caller = caller
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections), middlewares=[_once_unless_get]
         )
@@ -77,6 +92,8 @@ class HttpClient:
         or `LARGEST_ANSWER_BYTES`.
         """
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
+        if self._caller.tls is not None:
+            options.setdefault("ssl", self._caller.tls.context())
         try:
             async with self._session.request(
                 method, url, timeout=timeout, allow_redirects=False, **options

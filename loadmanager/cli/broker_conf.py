@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from loadmanager.config import AgentSettings, Settings, settings_of, with_overrides
+from loadmanager.config import AgentSettings, Settings, TlsSettings, settings_of, with_overrides
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.decide.settings import LEGACY_WEIGHTS
 from loadmanager.errors import ConfigurationError
@@ -23,7 +23,10 @@ _OTHER_STORE = re.compile(r"(?!zk:)[a-z][a-z0-9+-]*:(?!\d)")
 
 _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
 _AGENT_KEYS = frozenset(map(AgentSettings.key, AgentSettings.model_fields)) - _FIELDS.keys()
-_PLACE_KEYS = frozenset({"advertisedAddress", "bindAddress", "webServicePort"})
+_PLACE_KEYS = frozenset(
+    {"advertisedAddress", "bindAddress", "webServicePort", "webServicePortTls"}
+    | {TlsSettings.key(name) for name in TlsSettings.model_fields}
+)
 _STORE = "metadataStoreUrl"
 _HASH_STRATEGY = "topicBundleAssignmentStrategy"
 _CONSISTENT_HASHING = "ConsistentHashingTopicBundleAssigner"
@@ -159,7 +162,7 @@ def _take(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
     if not entry.value:
         return Taken(entry, Fate.IGNORED, "empty: the default holds", about_balancing=_is_about_balancing(key))
     if key in _PLACE_KEYS:
-        return Taken(entry, Fate.IGNORED, "says where the broker is; set it for the node")
+        return Taken(entry, Fate.IGNORED, "says where the broker is and what it shows; set it for the node")
     if key in _RENAMED:
         return _take_renamed(entry, older)
     if key in older:

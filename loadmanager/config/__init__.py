@@ -14,6 +14,7 @@ from loadmanager.config.loading import load_settings, settings_of
 from loadmanager.config.node import Settings
 from loadmanager.config.rendering import render_fields, render_yaml
 from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
+from loadmanager.config.tls import TlsSettings
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
@@ -24,6 +25,7 @@ __all__ = [
     "SessionSettings",
     "Settings",
     "StoreSettings",
+    "TlsSettings",
     "dynamic_keys",
     "load_settings",
     "render_fields",

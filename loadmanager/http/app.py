@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.beside.port import BesidePort
-from loadmanager.calling import HttpClient
+from loadmanager.calling import NOBODY, Caller, HttpClient
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
 from loadmanager.http.beside import BesideHandlers
@@ -33,6 +33,7 @@ from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import LeadershipPort, NodePort
+from loadmanager.tls import ServerTls, TlsMetrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -41,10 +42,13 @@ _ASK_PULSAR = (
 )
 
 
-def make_app(node: NodePort) -> web.Application:
-    """The HTTP application of a node that has been, or is being, started."""
-    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
+def make_app(node: NodePort, caller: Caller = NOBODY, tls: ServerTls | None = None) -> web.Application:
+    """The HTTP application of a node that has been, or is being, started; `caller` is what it shows to the leader, and
+    `tls` what it shows to whoever asks it by TLS.
+    """
+    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000, caller)
     registry, cluster = CollectorRegistry(), node.settings.cluster_name
+    registry.register(TlsMetrics(caller.tls, tls, {"cluster": cluster}))
     metrics = LookupMetrics(registry, cluster)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
@@ -92,8 +96,8 @@ def make_beside_app(node: BesidePort) -> web.Application:
     return _application(operations, http, _ASK_PULSAR)
 
 
-def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
-    http = HttpClient(_CONNECTIONS_TO_LEADER)
+def _forwarder(node: LeadershipPort, patience_s: float, caller: Caller = NOBODY) -> tuple[Forwarder, HttpClient]:
+    http = HttpClient(_CONNECTIONS_TO_LEADER, caller)
     return Forwarder(node, http, patience_s), http
 
 

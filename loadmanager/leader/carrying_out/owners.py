@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.calling import NOBODY, Caller, HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
 from loadmanager.errors import InvalidRecordError, NotLeaderError
@@ -51,14 +51,17 @@ class AgentOwners:
     call.
     """
 
-    def __init__(self, view: ClusterView, election: Election, longest_s: Callable[[], float]) -> None:
+    def __init__(
+        self, view: ClusterView, election: Election, longest_s: Callable[[], float], caller: Caller = NOBODY
+    ) -> None:
         self._view = view
+        self._caller = caller
         self._election = election
         self._longest_s = longest_s
         self._http: HttpClient | None = None
 
     async def start(self) -> None:
-        self._http = HttpClient()
+        self._http = HttpClient(caller=self._caller)
 
     async def close(self) -> None:
         if self._http is not None:

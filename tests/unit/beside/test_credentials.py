@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.beside.credentials import TlsOptions, TokenFile
+from loadmanager.beside.credentials import TokenFile
 from loadmanager.errors import ConfigurationError
+from loadmanager.tls import TlsOptions
 
 
 @pytest.fixture
