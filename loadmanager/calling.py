@@ -12,8 +12,9 @@ from typing import Any, Self
 import aiohttp
 from yarl import URL
 
+from loadmanager.config import TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
-from loadmanager.tls import RenewedTls
+from loadmanager.tls import RenewedTls, client_tls_of
 from loadmanager.wire.http import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -51,6 +52,11 @@ class Caller:
     """
 
     tls: RenewedTls | None = None
+
+    @classmethod
+    def of(cls, settings: TlsSettings) -> Self:
+        """Raises `ConfigurationError` for files that cannot be used."""
+        return cls(tls=client_tls_of(settings))
 
 
 NOBODY = Caller()

@@ -187,17 +187,18 @@ class ServerTls(RenewedTls):
         )
 
 
-def client_tls_of(settings: TlsSettings) -> RenewedTls:
-    """What this process shows to the nodes and agents that it asks; `ConfigurationError`."""
-    return RenewedTls(
-        TlsOptions(
-            trust_certs=settings.broker_client_trust_certs_file_path,
-            certificate=settings.broker_client_certificate_file_path,
-            key=settings.broker_client_key_file_path,
-            hostname_verification=settings.tls_hostname_verification_enabled,
-            keys=_OF_PEERS,
-        )
+def client_tls_of(settings: TlsSettings) -> RenewedTls | None:
+    """What this process shows to the nodes and agents that it asks, None where nothing is configured: whom the system
+    trusts is believed then. `ConfigurationError`.
+    """
+    options = TlsOptions(
+        trust_certs=settings.broker_client_trust_certs_file_path,
+        certificate=settings.broker_client_certificate_file_path,
+        key=settings.broker_client_key_file_path,
+        hostname_verification=settings.tls_hostname_verification_enabled,
+        keys=_OF_PEERS,
     )
+    return None if options == TlsOptions(keys=_OF_PEERS) else RenewedTls(options)
 
 
 def principal_of(request: web.BaseRequest) -> str | None:

@@ -26,7 +26,7 @@ from loadmanager.agent.server import AgentServer
 from loadmanager.agent.set_back import SetBack
 from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.calling import NOBODY, Caller, HttpClient
+from loadmanager.calling import Caller, HttpClient
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
 from loadmanager.store.base import MetadataStore
@@ -64,13 +64,13 @@ class Agent:
         clock: Callable[[], float] = time.monotonic,
         roots: Roots | None = None,
         unload_timeout_s: float | None = None,
-        caller: Caller = NOBODY,
     ) -> None:
         self._settings = settings
         self._store = store
         self._life = life or Life()
         self._clock = clock
-        self._http = HttpClient(caller=caller)
+        self.caller = Caller.of(settings)
+        self._http = HttpClient(caller=self.caller)
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)

@@ -46,14 +46,14 @@ def agent(
 
 async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     # The ports first: while they are ours, no former life of this agent can be handing out leases behind them.
-    tls, caller = tls_of(settings, settings.agent_port_tls)
+    tls = tls_of(settings, settings.agent_port_tls)
     doors = Doors(settings, "agent_port", "agent_port_tls", tls)
     of_broker = _listen_for_broker(settings)
     url = url_of(settings, doors.first.scheme, doors.first.port)
-    local_url = _local_url(of_broker) if of_broker else f"http://127.0.0.1:{doors.first.port}"
+    local_url = _local_url(of_broker) if of_broker else f"http://127.0.0.1:{doors.plain.port}"
     store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors)
-    beside = Agent(settings, store, url, caller=caller)
-    beside.metrics.registry.register(TlsMetrics(caller.tls, tls))
+    beside = Agent(settings, store, url)
+    beside.metrics.registry.register(TlsMetrics(beside.caller.tls, tls))
     limits = ServerLimits.of(settings, servers=2)
     runner = await serve_within(beside.server.app() if of_broker else beside.server.shared_app(), limits, ANSWER_S)
     broker_runner = await serve_within(beside.server.broker_app(), limits, ANSWER_S)

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from aiohttp import web
 
-from loadmanager.calling import Caller
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.config import AgentSettings, Settings, TlsSettings
 from loadmanager.errors import ConfigurationError
@@ -93,6 +92,11 @@ class Doors:
     def first(self) -> Door:
         return self.doors[0]
 
+    @property
+    def plain(self) -> Door:
+        """`StopIteration` where there is none."""
+        return next(each for each in self.doors if each.tls is None)
+
     async def open(self, runner: web.AppRunner) -> None:
         for door in self.doors:
             await listen_on(runner, door.listener, door.tls)
@@ -102,9 +106,10 @@ class Doors:
             door.listener.close()
 
 
-def tls_of(settings: TlsSettings, tls_port: int | None) -> tuple[ServerTls | None, Caller]:
-    """What is shown on that port, and what to those who are asked; the process ends when it cannot be used."""
+def tls_of(settings: TlsSettings, tls_port: int | None) -> ServerTls | None:
+    """What is shown on that port, if there is one; the process ends when a file of TLS, here or there, is of no use."""
     try:
-        return None if tls_port is None else ServerTls.of(settings), Caller(client_tls_of(settings))
+        client_tls_of(settings)
+        return None if tls_port is None else ServerTls.of(settings)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)

@@ -46,14 +46,14 @@ def serve(
 
 
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
-    tls, caller = tls_of(settings, settings.web_service_port_tls)
+    tls = tls_of(settings, settings.web_service_port_tls)
     doors = Doors(settings, "web_service_port", "web_service_port_tls", tls)
     host, port = settings.advertised_address or socket.getfqdn(), doors.first.port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"{doors.first.scheme}://{address}"
     store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors)
-    node = Node(settings, store, address, url, secrets.randbits(63), caller)
-    runner = await serve_within(make_app(node, caller, tls), ServerLimits.of(settings), ANSWER_S)
+    node = Node(settings, store, address, url, secrets.randbits(63))
+    runner = await serve_within(make_app(node, tls), ServerLimits.of(settings), ANSWER_S)
     try:
         await node.start()
         keep_pauses_short()

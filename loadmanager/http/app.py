@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from loadmanager.beside.port import BesidePort
-from loadmanager.calling import NOBODY, Caller, HttpClient
+from loadmanager.calling import Caller, HttpClient
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
 from loadmanager.http.beside import BesideHandlers
@@ -33,7 +33,8 @@ from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import LeadershipPort, NodePort
-from loadmanager.tls import ServerTls, TlsMetrics
+from loadmanager.process_metrics import add_process_metrics
+from loadmanager.tls import RenewedTls, ServerTls, TlsMetrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -42,13 +43,11 @@ _ASK_PULSAR = (
 )
 
 
-def make_app(node: NodePort, caller: Caller = NOBODY, tls: ServerTls | None = None) -> web.Application:
-    """The HTTP application of a node that has been, or is being, started; `caller` is what it shows to the leader, and
-    `tls` what it shows to whoever asks it by TLS.
-    """
-    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000, caller)
-    registry, cluster = CollectorRegistry(), node.settings.cluster_name
-    registry.register(TlsMetrics(caller.tls, tls, {"cluster": cluster}))
+def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
+    """The HTTP application of a node that has been, or is being, started; `tls` is what it shows on its TLS port."""
+    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000, node.caller.tls)
+    registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
+    registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     metrics = LookupMetrics(registry, cluster)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
@@ -91,13 +90,13 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
-        *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),
+        *OpsHandlers(node, node.view, settings.cluster_name, add_process_metrics(CollectorRegistry())).operations(),
     ]
     return _application(operations, http, _ASK_PULSAR)
 
 
-def _forwarder(node: LeadershipPort, patience_s: float, caller: Caller = NOBODY) -> tuple[Forwarder, HttpClient]:
-    http = HttpClient(_CONNECTIONS_TO_LEADER, caller)
+def _forwarder(node: LeadershipPort, patience_s: float, tls: RenewedTls | None = None) -> tuple[Forwarder, HttpClient]:
+    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=tls))
     return Forwarder(node, http, patience_s), http
 
 

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from loadmanager.calling import Caller
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.certificate.rounds import DecidedRound
@@ -323,6 +324,8 @@ class NodePort(BalancingPort, Protocol):
 
     @property
     def settings(self) -> Settings: ...
+    @property
+    def caller(self) -> Caller: ...
     @property
     def lookups(self) -> LookupPort: ...
     @property

@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import structlog
 
-from loadmanager.calling import NOBODY, Caller, HttpClient, PeerUnavailableError
+from loadmanager.calling import Caller, HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import NamespaceState, Registration
 from loadmanager.errors import InvalidRecordError, OwnerSilentError
@@ -21,9 +21,9 @@ TIMEOUT_S = 3.0
 
 
 class Agents:
-    """The agents of the brokers that the view knows; to be closed."""
+    """The agents of the brokers that the view knows, asked on behalf of the caller; to be closed."""
 
-    def __init__(self, view: ClusterView, caller: Caller = NOBODY, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, view: ClusterView, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
         self._view = view
         self._caller = caller
         self._timeout_s = timeout_s
