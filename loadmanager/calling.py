@@ -12,10 +12,11 @@ from typing import Any, Self
 import aiohttp
 from yarl import URL
 
-from loadmanager.config import TlsSettings
+from loadmanager.auth.credentials import Token, own_token
+from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.tls import RenewedTls, client_tls_of
-from loadmanager.wire.http import LARGEST_ANSWER_BYTES
+from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
 _SHOWN_CHARACTERS = 200
@@ -51,20 +52,25 @@ class Caller:
     Without `tls` whoever the system trusts is believed.
     """
 
+    token: Token | None = None
     tls: RenewedTls | None = None
 
     @classmethod
-    def of(cls, settings: TlsSettings) -> Self:
-        """Raises `ConfigurationError` for files that cannot be used."""
-        return cls(tls=client_tls_of(settings))
+    def of(cls, settings: AuthSettings) -> Self:
+        """Raises `ConfigurationError` for a token or files that cannot be used."""
+        tls = client_tls_of(settings) if isinstance(settings, TlsSettings) else None
+        return cls(own_token(settings), tls)
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
 
 
 NOBODY = Caller()
 
 
 class HttpClient:
-    """Connections to other processes, `connections` at most at a time. Made in a running event loop; to be closed, or
-    used with `async with`.
+    """Connections to other processes, `connections` at most at a time, on behalf of the caller. Made in a running event
+    loop; to be closed, or used with `async with`.
     """
 
     def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
@@ -90,6 +96,7 @@ class HttpClient:
         *,
         connect_timeout_s: float | None = None,
         most_bytes: int | None = None,
+        headers: Mapping[str, str] | None = None,
         **options: Any,  # noqa: ANN401 - handed on to aiohttp as they are
     ) -> HttpAnswer:
         """The answer to one request, whatever its status: a redirect is an answer like any other.
@@ -100,9 +107,10 @@ class HttpClient:
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
         if self._caller.tls is not None:
             options.setdefault("ssl", self._caller.tls.context())
+        shown = {**self._caller.headers(), **(headers or {})}
         try:
             async with self._session.request(
-                method, url, timeout=timeout, allow_redirects=False, **options
+                method, url, timeout=timeout, allow_redirects=False, headers=shown, **options
             ) as response:
                 body = await _read(response, str(url), most_bytes or LARGEST_ANSWER_BYTES)
                 return HttpAnswer(str(url), response.status, body, response.headers)

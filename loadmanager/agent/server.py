@@ -23,6 +23,7 @@ from loadmanager.agent.grants import Refusal
 from loadmanager.agent.nodes import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import NotRegisteredError
+from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction
@@ -36,7 +37,7 @@ from loadmanager.core.names import (
     parse_broker_id,
 )
 from loadmanager.core.ownership import Registration
-from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.errors import ForbiddenError, InvalidRecordError, StoreError, UnauthenticatedError
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -78,10 +79,12 @@ class AgentRoute:
     handler: Handler
     role: Role
 
-    def definition(self) -> web.RouteDef:
+    def definition(self, gate: Gate) -> web.RouteDef:
+        """The route, behind the gate but for the broker's own, who is known by where it asks from."""
+        handler = self.handler if self.role is Role.LOOKUP else gate.permitting(self.role, self.handler)
         if self.method == "GET":
-            return web.get(self.path, self.handler)
-        return web.route(self.method, self.path, self.handler)
+            return web.get(self.path, handler)
+        return web.route(self.method, self.path, handler)
 
 
 class AgentServer:
@@ -97,6 +100,7 @@ class AgentServer:
         topics: OpenTopics,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
+        gate: Gate,
     ) -> None:
         self._broker_id = broker_id
         self._grant_lease = grant_lease
@@ -105,19 +109,26 @@ class AgentServer:
         self._topics = topics
         self._health = health
         self._registry = registry
+        self._gate = gate
+        gate.show_in(registry, {"broker": broker_id})
 
     def app(self) -> web.Application:
         """For the leader and operators."""
-        return _application(self.routes())
+        return self._application(self.routes())
 
     def broker_app(self) -> web.Application:
         """For the broker."""
-        return _application(self.broker_routes())
+        return self._application(self.broker_routes())
 
     def shared_app(self) -> web.Application:
         """For all of them, on one port."""
         guarded = [replace(each, handler=_of_this_host(each.handler)) for each in self.broker_routes()]
-        return _application([*self.routes(), *guarded])
+        return self._application([*self.routes(), *guarded])
+
+    def _application(self, routes: list[AgentRoute]) -> web.Application:
+        app = web.Application(middlewares=[_errors_as_json])
+        app.add_routes([each.definition(self._gate) for each in routes])
+        return app
 
     def routes(self) -> list[AgentRoute]:
         """What the leader asks, then operators."""
@@ -187,12 +198,6 @@ class AgentServer:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
-def _application(routes: list[AgentRoute]) -> web.Application:
-    app = web.Application(middlewares=[_errors_as_json])
-    app.add_routes([each.definition() for each in routes])
-    return app
-
-
 def _of_this_host(handler: Handler) -> Handler:
     async def answer(request: web.Request) -> web.StreamResponse:
         if _is_of_this_host(request):
@@ -220,6 +225,10 @@ async def _errors_as_json(
         return await handler(request)
     except InvalidNameError as error:
         return _problem(HTTPStatus.BAD_REQUEST, str(error))
+    except UnauthenticatedError as error:
+        return _problem(HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": "Bearer"})
+    except ForbiddenError as error:
+        return _problem(HTTPStatus.FORBIDDEN, str(error))
     except (NotRegisteredError, PeerUnavailableError, InvalidRecordError, StoreError) as error:
         return _problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
     except web.HTTPException as error:
@@ -250,8 +259,9 @@ def _hash_function(request: web.Request) -> HashFunction | None:
         raise InvalidNameError(f"header {HASH_FUNCTION_HEADER}: {text!r:.40}: expected one of {known}") from None
 
 
-def _problem(status: int, reason: str) -> web.Response:
-    return _json(orjson.dumps({"reason": reason}), status)
+def _problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    body = orjson.dumps({"reason": reason})
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
 def _json(body: bytes, status: int = HTTPStatus.OK) -> web.Response:

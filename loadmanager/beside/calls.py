@@ -26,7 +26,7 @@ from typing import Self
 
 from yarl import URL
 
-from loadmanager.beside.credentials import TokenFile
+from loadmanager.auth.credentials import TokenFile
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError, refused, unreachable
 from loadmanager.calling import Caller, HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.decide.broker_settings import web_service
@@ -67,7 +67,7 @@ class PulsarCalls:
         self._registered: frozenset[tuple[str, int]] = frozenset()
         self._token = token
         self._timeout_s = timeout_s
-        self._http = HttpClient(caller=Caller(RenewedTls(tls)))
+        self._http = HttpClient(caller=Caller(tls=RenewedTls(tls)))
 
     async def close(self) -> None:
         await self._http.close()

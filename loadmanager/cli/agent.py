@@ -19,6 +19,7 @@ from loadmanager.cli.running import (
     open_store,
     start_up,
     stop_signal,
+    warn_if_open,
     write_ready_file,
 )
 from loadmanager.config import AgentSettings
@@ -47,7 +48,7 @@ def agent(
 async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     # The ports first: while they are ours, no former life of this agent can be handing out leases behind them.
     tls = tls_of(settings, settings.agent_port_tls)
-    doors = Doors(settings, "agent_port", "agent_port_tls", tls)
+    doors = Doors(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
     of_broker = _listen_for_broker(settings)
     url = url_of(settings, doors.first.scheme, doors.first.port)
     local_url = _local_url(of_broker) if of_broker else f"http://127.0.0.1:{doors.plain.port}"
@@ -63,6 +64,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     log.info(
         "agent_started", url=url, local_url=local_url, broker_id=settings.broker_id, store=settings.metadata_store_url
     )
+    warn_if_open(settings, settings.bind_address)
     if ready_file is not None:
         write_ready_file(ready_file, url, localUrl=local_url)
     try:

@@ -9,10 +9,10 @@ from pathlib import Path
 from aiohttp import web
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
-from loadmanager.config import AgentSettings, Settings, TlsSettings
+from loadmanager.config import TlsSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.serving import BACKLOG, listen_on
-from loadmanager.tls import ServerTls, client_tls_of
+from loadmanager.tls import ServerTls
 
 
 def listen(key: str, address: str, port: int) -> socket.socket:
@@ -73,12 +73,12 @@ class Door:
 
 
 class Doors:
-    """The ports of a process, by the fields of its settings; it ends, naming the key, when one cannot be had.
+    """The ports of a process on one address, by the fields of its settings; others are told to come to the `first`.
 
-    Others are told to come to the `first`.
+    The process ends, naming the key, when one cannot be had.
     """
 
-    def __init__(self, settings: Settings | AgentSettings, plain: str, by_tls: str, tls: ServerTls | None) -> None:
+    def __init__(self, settings: TlsSettings, address: str, plain: str, by_tls: str, tls: ServerTls | None) -> None:
         sides: list[tuple[str, ServerTls | None]] = [(plain, None), (by_tls, tls)]
         if settings.broker_client_tls_enabled:
             sides.reverse()
@@ -86,7 +86,7 @@ class Doors:
         for name, side in sides:
             port = getattr(settings, name)
             if port is not None:
-                self.doors.append(Door(listen(settings.key(name), settings.bind_address, port), side))
+                self.doors.append(Door(listen(settings.key(name), address, port), side))
 
     @property
     def first(self) -> Door:
@@ -107,9 +107,8 @@ class Doors:
 
 
 def tls_of(settings: TlsSettings, tls_port: int | None) -> ServerTls | None:
-    """What is shown on that port, if there is one; the process ends when a file of TLS, here or there, is of no use."""
+    """What is shown on that port, if there is one; the process ends when it cannot be used."""
     try:
-        client_tls_of(settings)
         return None if tls_port is None else ServerTls.of(settings)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)

@@ -20,6 +20,7 @@ from loadmanager.cli.running import (
     open_store,
     start_up,
     until_told_to_stop,
+    warn_if_open,
     write_ready_file,
 )
 from loadmanager.config import Settings
@@ -47,7 +48,7 @@ def serve(
 
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
     tls = tls_of(settings, settings.web_service_port_tls)
-    doors = Doors(settings, "web_service_port", "web_service_port_tls", tls)
+    doors = Doors(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
     host, port = settings.advertised_address or socket.getfqdn(), doors.first.port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"{doors.first.scheme}://{address}"
@@ -59,6 +60,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         keep_pauses_short()
         await doors.open(runner)
         log.info("serving", url=url, store=settings.metadata_store_url)
+        warn_if_open(settings, settings.bind_address)
         if ready_file is not None:
             write_ready_file(ready_file, url)
         await until_told_to_stop(node.failure)

@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry
 from loadmanager.agent.grants import Refusal
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.server import AgentServer
+from loadmanager.auth.gate import Gate
+from loadmanager.config import AuthSettings
 from loadmanager.core.names import BrokerId
 from loadmanager.wire.http import LeaseAnswer, OwnerAnswer
 
@@ -36,6 +38,7 @@ def server() -> AgentServer:
         topics=OpenTopics.__new__(OpenTopics),
         health=lambda: {"registered": True},
         registry=CollectorRegistry(),
+        gate=Gate(AuthSettings()),
     )
 
 

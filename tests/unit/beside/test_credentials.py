@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.beside.credentials import TokenFile
+from loadmanager.auth.credentials import TokenFile
 from loadmanager.errors import ConfigurationError
 from loadmanager.tls import TlsOptions
 
