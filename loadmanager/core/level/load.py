@@ -64,8 +64,8 @@ _ALIKE = 0.05
 class Loads:
     """`need` (N, R): what each bundle takes of each resource that counts. `per_need` (M, R): what one unit of that adds
     to a broker's usage: where its limit is not known as for the others, and 0 if none is. `usage` (M, R) as fractions,
-    weighted. `resources` are their columns in a report, `prices` (R, 4) what a unit of load takes of each. A level below
-    `least` counts as that.
+    weighted. `resources` are their columns in a report, `prices` (R, 4) what a unit of load takes of each. A level
+    below `least` counts as that.
     """
 
     resources: tuple[int, ...]

@@ -148,7 +148,9 @@ def on_one_host(cpu: list[float], sizes: list[list[float]]) -> Snapshot:
 
 def test_brokers_that_report_the_whole_of_their_host_use_of_it_what_they_carry() -> None:
     sizes = [[3.0, 2.0, 1.0], [1.0, 0.5], [0.5]]
-    assert loads_of(on_one_host([190, 190, 188], sizes), BY_CPU).heat() == pytest.approx([2.25, 0.5625, 0.1875], rel=0.02)
+    assert loads_of(on_one_host([190, 190, 188], sizes), BY_CPU).heat() == pytest.approx(
+        [2.25, 0.5625, 0.1875], rel=0.02
+    )
     own = loads_of(on_one_host([60, 60, 10], sizes), BY_CPU).heat()
     assert own[1] > 0.9, "what each uses by itself differs"
 
