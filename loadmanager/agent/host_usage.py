@@ -14,7 +14,7 @@ sum; and where there are only virtual NICs (a container) a declared speed applie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 _KBIT_PER_GBIT = 1_000_000
 _KBIT_PER_MBIT = 1_000
@@ -116,6 +116,29 @@ def usage_between(
         bandwidth_in=Resource(_kbit(traffic.in_bytes_per_s), limit or 0.0),
         bandwidth_out=Resource(_kbit(traffic.out_bytes_per_s), limit or 0.0),
     )
+
+
+def shared(usage: HostUsage, brokers: int, *, but_cpu: bool) -> HostUsage:
+    """The usage of one of several brokers on a host: an even part of each limit is its own. `but_cpu`: what it may use
+    of that was declared.
+    """
+
+    def part(resource: Resource) -> Resource:
+        return replace(resource, limit=resource.limit / brokers)
+
+    return replace(
+        usage,
+        cpu=usage.cpu if but_cpu else part(usage.cpu),
+        memory=part(usage.memory),
+        bandwidth_in=part(usage.bandwidth_in),
+        bandwidth_out=part(usage.bandwidth_out),
+    )
+
+
+def why_bandwidth_is_unknown(nics: tuple[Nic, ...]) -> str:
+    """What keeps `bandwidth_limit` from being known, for people."""
+    silent = ", ".join(nic.name for nic in nics if nic.speed_mbit_per_s is None)
+    return f"no speed is to be read of {silent}" if silent else "there is no physical network card, as in a container"
 
 
 def bandwidth_limit(nics: tuple[Nic, ...], nic_speed_gbps: float | None) -> float | None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from loadmanager.cli.broker_conf import ImportedConf, import_broker_conf
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
-from loadmanager.config import AgentSettings, BesideSettings, Settings, render_fields, render_yaml
+from loadmanager.config import AgentSettings, BesideSettings, Settings, render_fields, render_small_fleet, render_yaml
 from loadmanager.errors import ConfigurationError
 
 _NO_TERMINAL_WIDTH = 500
@@ -30,9 +30,13 @@ def defaults(context: typer.Context) -> None:
 
 
 @config.command()
-def serve() -> None:
+def serve(
+    small_fleet: Annotated[  # noqa: FBT002 - a command-line flag
+        bool, typer.Option("--small-fleet", help="Print what to set for a few brokers with little load instead.")
+    ] = False,
+) -> None:
     """Print the default configuration of a node."""
-    print(render_yaml(Settings), end="")
+    print(render_small_fleet() if small_fleet else render_yaml(Settings), end="")
 
 
 @config.command()

@@ -12,6 +12,7 @@ from loadmanager.config.beside import BesideSettings
 from loadmanager.config.dynamic import NEEDS_RESTART, dynamic_keys, text_of, values_as_text, with_overrides
 from loadmanager.config.loading import load_settings, settings_of
 from loadmanager.config.node import Settings
+from loadmanager.config.presets import render_small_fleet
 from loadmanager.config.rendering import render_fields, render_yaml
 from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
 
@@ -27,6 +28,7 @@ __all__ = [
     "dynamic_keys",
     "load_settings",
     "render_fields",
+    "render_small_fleet",
     "render_yaml",
     "settings_of",
     "text_of",
