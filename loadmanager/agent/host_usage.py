@@ -14,7 +14,7 @@ sum; and where there are only virtual NICs (a container) a declared speed applie
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 _KBIT_PER_GBIT = 1_000_000
 _KBIT_PER_MBIT = 1_000
@@ -115,23 +115,6 @@ def usage_between(
         memory=Resource(current.memory_used_bytes / _BYTES_PER_MIB, current.memory_limit_bytes / _BYTES_PER_MIB),
         bandwidth_in=Resource(_kbit(traffic.in_bytes_per_s), limit or 0.0),
         bandwidth_out=Resource(_kbit(traffic.out_bytes_per_s), limit or 0.0),
-    )
-
-
-def shared(usage: HostUsage, brokers: int, *, but_cpu: bool) -> HostUsage:
-    """The usage of one of several brokers on a host: an even part of each limit is its own. `but_cpu`: what it may use
-    of that was declared.
-    """
-
-    def part(resource: Resource) -> Resource:
-        return replace(resource, limit=resource.limit / brokers)
-
-    return replace(
-        usage,
-        cpu=usage.cpu if but_cpu else part(usage.cpu),
-        memory=part(usage.memory),
-        bandwidth_in=part(usage.bandwidth_in),
-        bandwidth_out=part(usage.bandwidth_out),
     )
 
 

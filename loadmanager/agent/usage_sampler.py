@@ -1,12 +1,14 @@
 """Measures the host, or the broker's process, every so often.
 
-hostUsageScope    other brokers are registered on this host    measured is
---------------    -----------------------------------------    ---------------------------------------------------
-host              (nobody looks)                               the host, or the container
-process           (nobody looks)                               the broker's process, by the limits of the host
-auto              no                                           the host, or the container
-auto              yes                                          the process, by an even part of the limits
-auto              yes, and the process cannot be seen          the host: it is said that it is that of all of them
+    hostUsageScope    other brokers are registered on this host    measured is
+    --------------    -----------------------------------------    ---------------------------------------------------
+    host              (nobody looks)                               the host, or the container
+    process           (nobody looks)                               the broker's process
+    auto              no                                           the host, or the container
+    auto              yes                                          the broker's process
+    auto              yes, and the process cannot be seen          the host: it is said that it is that of all of them
+
+Limits are those of the host, or the container, in any case: they must not change when a neighbour comes or goes.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import structlog
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.bundle_stats import traffic
 from loadmanager.agent.host_readings import Roots, read_host, read_process
-from loadmanager.agent.host_usage import HostReading, HostUsage, shared, usage_between, why_bandwidth_is_unknown
+from loadmanager.agent.host_usage import HostReading, HostUsage, usage_between, why_bandwidth_is_unknown
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.config import AgentSettings
 
@@ -80,8 +82,7 @@ class UsageSampler:
             self.usage = HostUsage()
         else:
             own_traffic = traffic(self._watch.loads) if of_process else None
-            usage = usage_between(self._previous, reading, self._nic_speed_gbps, own_traffic)
-            self.usage = shared(usage, brokers, but_cpu=self._cores is not None) if of_process else usage
+            self.usage = usage_between(self._previous, reading, self._nic_speed_gbps, own_traffic)
         self._has_rates = self._previous is not None
         self._previous = reading
         self.measured_at_s = min(asked_at_s, self._watch.measured_at_s) if of_process else asked_at_s

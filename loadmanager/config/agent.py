@@ -49,7 +49,7 @@ class AgentSettings(HttpSettings, StoreSettings, ReportSettings):
     host_usage_scope: Literal["auto", "host", "process"] = Field(
         "auto",
         description="What is measured: the whole host (or container), or only the broker's process. auto: the process"
-        " while other brokers are registered on the same host, each with an even part of its limits; else the host.",
+        " while other brokers are registered on the same host, else the host.",
     )
     cpu_limit_cores: float | None = Field(
         None, gt=0, le=100_000, description="Cores the broker may use; empty: the container's limit, else the host's."

@@ -6,12 +6,10 @@ import pytest
 
 from loadmanager.agent.host_usage import (
     HostReading,
-    HostUsage,
     Nic,
     Resource,
     Traffic,
     bandwidth_limit,
-    shared,
     usage_between,
     why_bandwidth_is_unknown,
 )
@@ -109,11 +107,3 @@ def test_what_keeps_the_bandwidth_from_being_known_is_said() -> None:
     known, silent = Nic("eth0", 10_000, 0, 0), Nic("eth1", None, 0, 0)
     assert why_bandwidth_is_unknown((known, silent)) == "no speed is to be read of eth1"
     assert why_bandwidth_is_unknown(()) == "there is no physical network card, as in a container"
-
-
-def test_several_brokers_of_a_host_have_an_even_part_of_its_limits_each() -> None:
-    whole = HostUsage(Resource(60, 200), Resource(10, 1024), Resource(), Resource(5, 1000), Resource(6, 1000))
-    assert shared(whole, 4, but_cpu=False) == HostUsage(
-        Resource(60, 50), Resource(10, 256), Resource(), Resource(5, 250), Resource(6, 250)
-    )
-    assert shared(whole, 4, but_cpu=True).cpu == Resource(60, 200)
