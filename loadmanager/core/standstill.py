@@ -33,7 +33,9 @@ from loadmanager.core.snapshot import Snapshot, usage_per_broker
 UNEVEN = 1.5
 """The load lies unevenly when the hottest broker carries so many times what it would if all were alike."""
 _ALIKE_PERCENT, _ALIKE_PART = 1.0, 0.05
-"""Usages that differ by less than so many points, or this part of the highest, are alike."""
+"""Usages that differ by no more than so many points, or this part of the highest, are alike."""
+_ALIKE_ON_HOST, _ROUNDING = 0.2, 0.01
+"""So are those of brokers of one host, by this part, but for what a strategy would act on."""
 _FINEST = 1e-6
 """What is uneven is seen however little it is."""
 
@@ -214,12 +216,17 @@ class _Uneven:
             counted = ", ".join(name for name in weights.__slots__ if getattr(weights, name) > 0) or "none"
             yield _because(StandstillReason.NO_LIMIT_KNOWN, NIC_SPEED, {**self._times, "weights": counted})
 
-    def usage_alike(self) -> _Reasons:
-        """Strategies go by usage, and it says nothing of who carries what: that of one host, as a rule."""
+    def usage_alike(self, needed: str = "") -> _Reasons:
+        """Strategies go by usage, and it says nothing of who carries what: that of one host, as a rule, as it was when
+        each of its brokers looked. `needed`: the setting that says from how many points on usages are apart.
+        """
         usage = self._usage
-        if not usage.any() or np.ptp(usage) > max(_ALIKE_PERCENT, _ALIKE_PART * usage.max()):
-            return
         (host, shared), *_ = Counter(map(broker_host, self.snapshot.brokers.ids)).most_common(1)
+        alike = max(_ALIKE_PERCENT, _ALIKE_PART * float(usage.max()))
+        if shared > 1 and needed:
+            alike = max(alike, min(_ALIKE_ON_HOST * float(usage.max()), getattr(self.settings, needed) - _ROUNDING))
+        if not usage.any() or np.ptp(usage) > alike:
+            return
         why = {**self._times, "brokers": len(usage), "usage_percent": float(usage.mean())}
         why |= {"host": host, "shared": shared} if shared > 1 else {}
         yield _because(StandstillReason.USAGE_ALIKE, HOST_USAGE_SCOPE, why)
@@ -288,7 +295,7 @@ def _nothing_of_its_own(_: _Uneven) -> _Reasons:
 
 def _threshold_shedder(uneven: _Uneven) -> _Reasons:
     yield from uneven.no_limit()
-    yield from uneven.usage_alike()
+    yield from uneven.usage_alike("broker_threshold_shedder_percentage")
     yield from uneven.out_of_reach("broker_threshold_shedder_percentage", above_average=1)
     yield from uneven.floor_of_need()
     yield from uneven.single_bundles()
@@ -307,7 +314,7 @@ def _uniform_load_shedder(uneven: _Uneven) -> _Reasons:
 
 def _avg_shedder(uneven: _Uneven) -> _Reasons:
     yield from uneven.no_limit()
-    yield from uneven.usage_alike()
+    yield from uneven.usage_alike("avg_shedder_low_threshold")
     yield from uneven.out_of_reach("avg_shedder_low_threshold", above_average=0)
     yield from uneven.floors_of_difference()
 

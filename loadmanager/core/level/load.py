@@ -56,8 +56,10 @@ _SLOW_FROM, _SLOWEST = 1.15, 4.0
 _REFITS = 3
 _FORGIVEN = 0.05
 """The part of its CPU that a broker may use for other things without being taken for a slow one."""
-_ALIKE = 0.05
-"""Brokers of one host whose use of CPU differs by no more than this part of it report that of the whole host."""
+_ALIKE = 0.2
+"""Brokers of one host whose use of CPU differs by no more than this part of it report that of the whole host, each as
+it was when it looked.
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,4 +1,4 @@
-"""Tells, while this node leads, why nothing can be moved: in the log when it begins, changes or ends."""
+"""Tells, while this node leads, why nothing can be moved: in the log when it has begun, changed or ended."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ class StandstillWatch:
         self._desk = desk
         self._live = live
         self.found: tuple[Standstill, ...] = ()
+        self._told: list[str] = []
 
     async def run(self) -> None:
         """Look as often as shedding does, until the term ends."""
@@ -28,7 +29,7 @@ class StandstillWatch:
                 await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
                 await self._try_to_look()
         finally:
-            self.found = ()
+            self.found, self._told = (), []
 
     async def _try_to_look(self) -> None:
         try:
@@ -38,12 +39,14 @@ class StandstillWatch:
 
     async def look(self) -> None:
         found = await asyncio.to_thread(find_standstill, self._desk.snapshot(), self._live.planner)
-        if [each.key for each in found] != [each.key for each in self.found]:
-            self._tell(found)
+        keys, before = [each.key for each in found], [each.key for each in self.found]
         self.found = found
+        if keys == before and keys != self._told:  # what is there for one look only is not worth a word
+            self._told = keys
+            self._tell(keys)
 
-    def _tell(self, found: tuple[Standstill, ...]) -> None:
-        if found:
-            log.warning("nothing_can_move", keys=[each.key for each in found], why=[each.sentence for each in found])
+    def _tell(self, keys: list[str]) -> None:
+        if keys:
+            log.warning("nothing_can_move", keys=keys, why=[each.sentence for each in self.found])
         else:
             log.info("moves_possible_again")

@@ -80,6 +80,13 @@ def test_a_small_fleet_on_one_host_is_told_of_each_thing_in_its_way() -> None:
     assert floor.endswith(f"; lower {FLOOR}")
 
 
+def test_brokers_of_one_host_look_at_it_at_different_times() -> None:
+    looked = fleet([20 * KB] * 4, [20 * KB], [], cpu=[60, 52, 53], host="127.0.0.1")
+    assert keys(looked, bundle_unload_min_throughput_threshold=0) == ["hostUsageScope"]
+    assert keys(looked, bundle_unload_min_throughput_threshold=0, broker_threshold_shedder_percentage=3) == []
+    assert keys(looked, "TransferShedder") == []
+
+
 def test_level_goes_by_what_they_carry_until_all_of_it_is_next_to_nothing() -> None:
     assert keys(SMALL, "Level") == []
     idle = fleet([20 * KB] * 4, [], [], cpu=[1, 0.1, 0.1])

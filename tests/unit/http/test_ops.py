@@ -59,6 +59,8 @@ async def test_a_leader_says_loudly_that_nothing_can_move_and_once_until_that_ch
             assert 'loadmanager_cannot_move{cluster="standalone"} 1.0' in (await node.get("/metrics")).body.decode()
             assert (await node.ask("POST", f"/admin/v2/brokers/configuration/{key}/true")).status == 200
             await eventually(lambda: not node.node.standstill.found)
+            await node.node.standstill.look()
+            await node.node.standstill.look()
             assert (await node.get("/readyz")).json()["cannotMove"] == []
         told = [entry for entry in logs if entry["event"] in ("nothing_can_move", "moves_possible_again")]
         assert [(entry["event"], entry["log_level"]) for entry in told] == [
