@@ -32,7 +32,7 @@ def render_small_fleet() -> str:
     """A configuration file of a node in a small fleet."""
     settings = Settings.model_construct(**{name: value for name, (value, _) in SMALL_FLEET.items()})
     lines = [
-        "# loadmanager serve, for a small fleet: what is other than by default; all keys: `loadmanager config serve`.\n",
+        "# loadmanager serve, for a small fleet: what is set otherwise; all keys: `loadmanager config serve`.\n",
         "# Add metadataStoreUrl. The agents' defaults fit: they see by themselves that brokers share their host.\n",
     ]
     for name, (_, why) in SMALL_FLEET.items():

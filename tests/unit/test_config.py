@@ -14,15 +14,15 @@ from loadmanager.config import (
     BesideSettings,
     Settings,
     load_settings,
-    render_small_fleet,
     render_yaml,
     settings_of,
     zookeeper_parts,
 )
 from loadmanager.config.base import KeyedSettings
+from loadmanager.config.presets import render_small_fleet
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
-from loadmanager.core.load import ResourceWeights
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import AS_PULSAR, PlannerSettings
 from loadmanager.errors import ConfigurationError
 

@@ -34,9 +34,9 @@ from loadmanager.core.load import (
     THROUGHPUT_OUT,
     BoolArray,
     FloatArray,
-    ResourceWeights,
 )
 from loadmanager.core.names import BrokerId, broker_host
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, sum_by_broker
 

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from support.builders import MIB, Load, bundle, report, throughput
 
 from loadmanager.core.controls import Controls
-from loadmanager.core.load import BrokerReport, ResourceWeights
+from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding import SHEDDING_STRATEGIES, shedding_strategy
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
