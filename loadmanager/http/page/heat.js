@@ -16,6 +16,7 @@ const ROWS = 200;
 const ROW_HEIGHT = [3, 22]; // at the least and at the most
 const LABEL_HEIGHT = 14;
 const HEIGHTS = [180, 480];
+const NARROW = 560; // on a phone the map is half as high
 
 // `since` and `until` of the address are the selected window; `range` is how many seconds the map goes back from `end`,
 // or from now on.
@@ -68,7 +69,7 @@ function Map({ timeline, selection, select }) {
   const [pointer, setPointer] = useState(null);
   const [draft, setDraft] = useState(null);
   const cells = useMemo(() => cellsOf(timeline), [timeline]);
-  const height = LANE + AXIS + heightOf(timeline.rows.length);
+  const height = LANE + AXIS + heightOf(timeline.rows.length) / (width < NARROW ? 2 : 1);
   const image = useMemo(() => imageOf(document.documentElement, timeline, cells.bytes), [timeline, colourTurn]);
   const shown = draft ?? selection;
   useEffect(() => {
