@@ -12,11 +12,10 @@ import pytest_asyncio
 from playwright.async_api import Browser, async_playwright, expect
 from support.browser import NAMED_BY, find_browser
 from support.nodes import Cluster, RunningNode
-from support.page import BROKERS, BUNDLES, NAMESPACE, Shown, a_tab
+from support.page import BROKERS, BUNDLES, NAMESPACE, PATIENCE_MS, Shown, a_tab
 from support.registrations import a_record, load_of
 
 CPU = {"b1:8080": 92.0, "b2:8080": 61.0, "b3:8080": 40.0, "b4:8080": 31.0}
-_PATIENCE_MS = 20_000
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -26,7 +25,7 @@ async def browser() -> AsyncIterator[Browser]:
     if executable is None:
         pytest.skip(f"no Chromium was found: apt-get install chromium, or name one in {NAMED_BY}")
     async with async_playwright() as driver:
-        expect.set_options(timeout=_PATIENCE_MS)
+        expect.set_options(timeout=PATIENCE_MS)
         browser = await driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
         yield browser
         await browser.close()
@@ -39,7 +38,7 @@ async def cluster(browser: Browser) -> AsyncIterator[Cluster]:
     async with Cluster() as cluster:
         leader = await cluster.start_leader()
         for broker in BROKERS:
-            await cluster.a_broker(broker, a_record(broker, cpu=CPU[broker]))
+            await cluster.a_broker(broker)
         bundles = await cluster.a_namespace(NAMESPACE, bundles={"numBundles": BUNDLES})
         await _look_everything_up(leader, bundles)
         for broker in BROKERS:

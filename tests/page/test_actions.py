@@ -77,6 +77,7 @@ async def test_who_cancels_has_changed_nothing(shown: Shown) -> None:
     await shown.open("broker/b3:8080")
     for end in ("Cancel", "Escape"):
         await shown.press("Drain…")
+        await expect(shown.dialog()).to_be_visible()
         if end == "Escape":
             await shown.page.keyboard.press(end)
         else:

@@ -126,7 +126,7 @@ async def test_the_keyboard_is_enough(shown: Shown) -> None:
     await press("Enter")
     await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
     await press("/")
-    await expect(shown.page.get_by_role("searchbox", name="Find a broker")).to_be_focused()
+    await expect(shown.page.get_by_role("combobox", name="Find a broker")).to_be_focused()
     await press("2")  # is typed
     await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
     await shown.page.locator("main").focus()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from playwright.async_api import Locator, expect
-from support.page import BROKERS, BUNDLES, Shown, on_one_loop
+from support.page import BROKERS, Shown, on_one_loop
 
 pytestmark = on_one_loop
 
@@ -22,7 +22,7 @@ async def test_the_fleet_shows_each_broker_with_its_highest_resource_and_who_lea
     glance = shown.page.get_by_label("At a glance")
     await expect(glance).to_contain_text(shown.node.node.node_id)
     await expect(glance).to_contain_text(f"epoch {shown.node.node.get_term().epoch}")
-    await expect(glance).to_contain_text(f"Bundles{BUNDLES}")
+    await expect(glance).to_contain_text(f"Bundles{len(shown.bundles)}")
 
 
 async def test_brokers_are_sorted_and_filtered_and_the_address_says_how(shown: Shown) -> None:
@@ -40,12 +40,12 @@ async def test_brokers_are_sorted_and_filtered_and_the_address_says_how(shown: S
 
 async def test_a_row_leads_to_the_card_of_its_broker(shown: Shown) -> None:
     await shown.open("fleet")
-    await shown.page.get_by_role("link", name="b2:8080").click()
-    await expect(shown.page.get_by_role("heading", name="b2:8080")).to_be_visible()
+    await shown.page.get_by_role("link", name="b1:8080").click()
+    await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
     await expect(shown.page.get_by_label("What it has to expect")).to_contain_text("bundles")
     owned = shown.page.get_by_role("table", name="Bundles").locator("[data-row]")
     await expect(owned.first).to_contain_text("t/ns/0x")
-    await expect(shown.page.get_by_label("Usage", exact=True)).to_contain_text("61 %")
+    await expect(shown.page.get_by_label("Usage", exact=True)).to_contain_text("92 %")
 
 
 async def test_a_card_of_a_bundle_says_why_it_is_there_who_comes_next_and_why_it_is_not_elsewhere(shown: Shown) -> None:
@@ -133,14 +133,14 @@ async def test_a_plan_is_shown_before_and_after_with_its_moves_as_table_and_matr
     await expect(matrix.locator("thead")).to_contain_text("b4:8080")
     await shown.open("plans")
     await shown.page.get_by_label("Empty a broker").check()
-    await shown.page.locator("main").get_by_label("Broker").select_option("b3:8080")
+    await shown.page.locator("main").get_by_role("combobox", name="Broker").select_option("b3:8080")
     await shown.press("Compute")
     await expect(shown.page.get_by_role("heading", name=re.compile("Plan [0-9a-f]{12}"))).to_be_visible()
 
 
 async def test_a_drain_is_estimated_before_it_begins(shown: Shown) -> None:
     await shown.open("drains")
-    await shown.page.locator("main").get_by_label("Broker").select_option("b1:8080")
+    await shown.page.locator("main").get_by_role("combobox", name="Broker").select_option("b1:8080")
     await shown.press("Estimate")
     await expect(shown.page.get_by_text("clients would connect again")).to_be_visible()
 
@@ -151,14 +151,14 @@ async def test_a_drain_is_estimated_before_it_begins(shown: Shown) -> None:
 )
 async def test_what_is_searched_is_found(shown: Shown, typed: str, heading: str) -> None:
     await shown.open("fleet")
-    await shown.page.get_by_role("searchbox", name="Find a broker").fill(typed)
+    await shown.page.get_by_role("combobox", name="Find a broker").fill(typed)
     await shown.page.keyboard.press("Enter")
     await expect(shown.page.get_by_role("heading", name=heading).first).to_be_visible()
 
 
 async def test_what_is_not_found_is_said(shown: Shown) -> None:
     await shown.open("fleet")
-    find = shown.page.get_by_role("searchbox", name="Find a broker")
+    find = shown.page.get_by_role("combobox", name="Find a broker")
     await find.fill("nonsense")
     await find.press("Enter")
     await expect(shown.dialog()).to_contain_text("A broker is host:port")

@@ -18,6 +18,8 @@ from loadmanager.http.app import make_app
 BROKERS = ("b1:8080", "b2:8080", "b3:8080", "b4:8080")
 NAMESPACE = "t/ns"
 BUNDLES = 16
+PATIENCE_MS = 20_000
+"""For what a machine that is busy takes its time for."""
 
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
 
@@ -77,11 +79,12 @@ async def a_tab(browser: Browser, cluster: Cluster, **options: Any) -> AsyncIter
     async with AsyncExitStack() as stack:
         context = await browser.new_context(**options)
         stack.push_async_callback(context.close)
+        context.set_default_timeout(PATIENCE_MS)
         page = await context.new_page()
         shown = Shown(
             page, cluster.nodes[0], cluster, cluster.nodes[0].node.view.namespaces[NAMESPACE].state.bundle_names()
         )
-        page.on("console", shown.note)
+        page.on("console", lambda message: shown.note(message))
         page.on("pageerror", lambda error: shown.complaints.append(str(error)))
         yield shown
 

@@ -1,5 +1,6 @@
 // The heat map: brokers, or bundles by hash, over time; what was moved, split and led; a brush that selects decisions.
 
+import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { Problem } from "./dialogs.js";
 import { clock, duration, moment, percent, whole } from "./format.js";
@@ -8,7 +9,7 @@ import { DecisionList } from "./decisions.js";
 import { fleet } from "./live.js";
 import { adjust, linkTo, route } from "./route.js";
 import { palette } from "./theme.js";
-import { html, useAnswer, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
+import { html, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
 
 const RANGES = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400]];
 const COLUMNS = 240;
