@@ -222,6 +222,9 @@ class Settings(HttpSettings, AuthSettings, StoreSettings, WeightSettings):
         le=1_000_000,
         description="Decisions and non-decisions kept in memory for /loadbalance/v1/decisions.",
     )
+    max_live_streams: int = Field(
+        100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
+    )
     history_url: str = Field(
         "",
         description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"

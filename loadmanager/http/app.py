@@ -24,6 +24,7 @@ from loadmanager.http.explain import ExplainHandlers
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.health import HealthHandlers
 from loadmanager.http.learned import LearnedHandlers
+from loadmanager.http.live import LiveHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
@@ -49,7 +50,7 @@ def make_app(node: NodePort) -> web.Application:
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     gate = _gate(node.settings, registry, cluster)
-    metrics = LookupMetrics(registry, cluster)
+    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
         *AdminHandlers(node, node.bundles, node.view, node.live, forwarder).operations(),
@@ -70,9 +71,10 @@ def make_app(node: NodePort) -> web.Application:
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
+        *live.operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(operations, http, gate)
+    return _application(operations, http, gate, live)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
@@ -80,6 +82,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = _gate(node.settings, registry, settings.cluster_name)
+    live = LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
@@ -92,9 +95,10 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
+        *live.operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
-    return _application(operations, http, gate, _ASK_PULSAR)
+    return _application(operations, http, gate, live, _ASK_PULSAR)
 
 
 def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
@@ -109,8 +113,12 @@ def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, Http
     return Forwarder(node, http, patience_s), http
 
 
-def _application(operations: list[Operation], http: HttpClient, gate: Gate, elsewhere: str = "") -> web.Application:
-    """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it."""
+def _application(
+    operations: list[Operation], http: HttpClient, gate: Gate, live: LiveHandlers, elsewhere: str = ""
+) -> web.Application:
+    """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it, and
+    streams end.
+    """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
     app.add_routes([operation.route(gate) for operation in described])
@@ -120,5 +128,9 @@ def _application(operations: list[Operation], http: HttpClient, gate: Gate, else
         yield
         await http.close()
 
+    async def end_streams(_: web.Application) -> None:
+        live.close()
+
+    app.on_shutdown.append(end_streams)
     app.cleanup_ctx.append(close_http)
     return app

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -79,6 +80,19 @@ class Forwarder:
             return await act()
 
         return await self.on_leader(request, lead_and_act, timeout_s)
+
+    async def ask_leader(self, path: str, timeout_s: float) -> bytes | None:
+        """What the leader, another node, answers to this question of the node's own; None without an answer of 200."""
+        url = self._leadership.leader_url
+        if url is None or url == self._leadership.service_url:
+            return None
+        headers = {FORWARDED_HEADER: self._leadership.node_id}
+        try:
+            whole = URL(f"{url}{path}", encoded=True)
+            answer = await self._http.call("GET", whole, timeout_s, connect_timeout_s=timeout_s, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError, ValueError):  # nobody there, or what it published is no URL
+            return None
+        return answer.body if answer.status == HTTPStatus.OK else None
 
     async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
         """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""

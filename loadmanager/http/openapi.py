@@ -37,6 +37,7 @@ _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
 BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
+TIME: _JsonSchema = {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}
 _PROBLEM = ("", "")
 """Stands for the error body among the keys of operations."""
 

@@ -33,6 +33,7 @@ from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of
+from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore
@@ -53,6 +54,7 @@ class Node(Candidate):
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
         self.journal = Journal(settings.decisions_kept)
+        self.moves.on_measured = self.journal.measured
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
@@ -68,6 +70,7 @@ class Node(Candidate):
         )
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
+        self.showing = Showing(self)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view, self._caller)
         self.reshaper = self._make_reshaper()

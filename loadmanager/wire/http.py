@@ -125,8 +125,31 @@ class Readiness(WireModel):
     open_to_anyone: bool
 
 
+class Imbalances(WireModel):
+    """The load of the busiest broker by the mean, before and after a move."""
+
+    imbalance_before: float
+    imbalance_after: float
+
+
+class EffectEntry(WireModel):
+    """What a move was predicted to bring and, once both brokers have reported after it, what it was measured to have
+    brought, with whatever else happened meanwhile. `load` is what the bundle carried, in bytes/s; `source` and
+    `destination` are what these brokers reported before and afterwards.
+    """
+
+    predicted: Imbalances
+    measured: Imbalances | None
+    measured_at: int | None
+    load: float
+    source: tuple[float, float] | None
+    destination: tuple[float, float] | None
+
+
 class DecisionEntry(WireModel):
-    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row."""
+    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row. `effect`
+    is there of moves that this leader has begun.
+    """
 
     sequence: int
     at: int
@@ -139,6 +162,7 @@ class DecisionEntry(WireModel):
     why: dict[str, Any]
     source: str | None
     destination: str | None
+    effect: EffectEntry | None
     times: int
     last_at: int
 
