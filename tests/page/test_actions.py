@@ -161,26 +161,25 @@ async def test_a_broker_is_drained_and_the_drain_is_stopped(shown: Shown) -> Non
 
 
 async def test_a_drain_that_is_held_up_says_what_stays_and_why(shown: Shown) -> None:
-    node, pinned = (
-        shown.node,
-        next(b for b in shown.bundles if (o := shown.node.ownership(b).owner) and o.broker == "b1:8080"),
-    )
-    path = f"/loadbalance/v1/bundles/{pinned}/pin"
-    await node.put(path, json={"broker": "b1:8080"})
-    await node.put("/loadbalance/v1/brokers/b1:8080/drain")
+    node, (bundle, broker) = shown.node, _owned(shown)
+    others = [f"/loadbalance/v1/brokers/{each}/exclusion" for each in BROKERS if each != broker]
+    drain = f"/loadbalance/v1/brokers/{broker}/drain"
+    for path in (*others, drain):
+        assert (await node.put(path)).status < 300
     try:
-        await shown.open("broker/b1:8080")
-        progress = shown.page.get_by_label("Drain of b1:8080")
+        await shown.open(f"broker/{broker}")
+        progress = shown.page.get_by_label(f"Drain of {broker}")
         await expect(progress).to_contain_text("What stays, and why")
-        await expect(progress.get_by_role("listitem")).to_contain_text("pinned")
+        await expect(progress.get_by_role("listitem").filter(has_text=bundle)).to_contain_text("may own it")
     finally:
-        await node.ask("DELETE", "/loadbalance/v1/brokers/b1:8080/drain")
-        await node.ask("DELETE", path)
+        for path in (drain, *others):
+            await node.ask("DELETE", path)
 
 
 async def test_a_plan_is_executed_as_it_was_shown(shown: Shown) -> None:
-    moved = _bundle_of(shown, "b1:8080")
-    request = {"kind": "moves", "moves": [{"bundle": moved, "destination": "b4:8080"}]}
+    moved, source = _owned(shown)
+    target = next(broker for broker in BROKERS if broker != source)
+    request = {"kind": "moves", "moves": [{"bundle": moved, "destination": target}]}
     plan = (await shown.node.ask("POST", "/loadbalance/v1/plans", json=request)).json()
     await shown.open(f"plans/{plan['hash']}")
     await shown.press("Execute…")
@@ -188,16 +187,17 @@ async def test_a_plan_is_executed_as_it_was_shown(shown: Shown) -> None:
     await shown.agree("Execute")
     owner = shown.node.ownership(moved).owner
     assert owner is not None
-    assert owner.broker == "b4:8080"
+    assert owner.broker == target
     await expect(shown.page.get_by_role("heading", name="executed")).to_be_visible()
     await expect(shown.page.get_by_role("table", name="Moves")).to_contain_text("done")
 
 
 async def test_a_plan_under_way_is_stopped_by_a_freeze(shown: Shown) -> None:
-    moved = _bundle_of(shown, "b4:8080")
-    request = {"kind": "moves", "moves": [{"bundle": moved, "destination": "b3:8080"}]}
+    moved, source = _owned(shown)
+    target = next(broker for broker in BROKERS if broker != source)
+    request = {"kind": "moves", "moves": [{"bundle": moved, "destination": target}]}
     plan = (await shown.node.ask("POST", "/loadbalance/v1/plans", json=request)).json()
-    agent = shown.cluster.brokers["b4:8080"]
+    agent = shown.cluster.brokers[source]
     agent.may_answer.clear()
     try:
         await shown.open(f"plans/{plan['hash']}")
@@ -215,7 +215,7 @@ async def test_a_plan_under_way_is_stopped_by_a_freeze(shown: Shown) -> None:
         await eventually(lambda: shown.node.ownership(moved).state is OwnershipState.OWNED)
 
 
-def _bundle_of(shown: Shown, broker: str) -> str:
-    """One that the broker owns."""
+def _owned(shown: Shown) -> tuple[str, str]:
+    """A bundle that has an owner, and its broker."""
     owners = {bundle: shown.node.ownership(bundle).owner for bundle in shown.bundles}
-    return next(bundle for bundle, owner in owners.items() if owner and owner.broker == broker)
+    return next((bundle, owner.broker) for bundle, owner in owners.items() if owner)

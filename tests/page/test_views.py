@@ -39,6 +39,7 @@ async def test_brokers_are_sorted_and_filtered_and_the_address_says_how(shown: S
 
 
 async def test_a_row_leads_to_the_card_of_its_broker(shown: Shown) -> None:
+    await shown.node.put(f"{_unload(shown.bundles[0])}?destinationBroker=b1:8080")
     await shown.open("fleet")
     await shown.page.get_by_role("link", name="b1:8080").click()
     await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
@@ -82,9 +83,8 @@ async def test_decisions_show_sentence_and_numbers_and_are_filtered(shown: Shown
 async def test_a_decision_comes_by_itself(shown: Shown) -> None:
     await shown.open("decisions")
     bundle = shown.bundles[1]
-    namespace, _, bundle_range = bundle.rpartition("/")
     await shown.page.get_by_placeholder("in subject or sentence").fill(bundle)
-    await shown.node.put(f"/admin/v2/namespaces/{namespace}/{bundle_range}/unload?destinationBroker=b4:8080")
+    await shown.node.put(f"{_unload(bundle)}?destinationBroker=b4:8080")
     await expect(_list(shown)).to_contain_text("unloaded")
 
 
@@ -198,3 +198,7 @@ def _list(shown: Shown) -> Locator:
 
 def _entries(shown: Shown) -> Locator:
     return _list(shown).get_by_role("listitem")
+
+
+def _unload(bundle: str) -> str:
+    return f"/admin/v2/namespaces/{bundle}/unload"
