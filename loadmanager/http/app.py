@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from loadmanager.auth.gate import Gate
 from loadmanager.beside.port import BesidePort
 from loadmanager.calling import HttpClient
+from loadmanager.config import AuthSettings
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
 from loadmanager.http.beside import BesideHandlers
@@ -47,6 +49,7 @@ def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
+    gate = _gate(node.settings, registry, cluster)
     metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
@@ -69,15 +72,17 @@ def make_app(node: NodePort) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
-        *OpsHandlers(node, node.view, cluster, registry).operations(),
+        *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(operations, http, live)
+    return _application(operations, http, gate, live)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
     """The HTTP application of a process beside a Pulsar: what a node's operators have, but for owners and lookups."""
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
-    settings, live = node.live.current, LiveHandlers(node.showing, node.live, forwarder)
+    settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
+    gate = _gate(node.settings, registry, settings.cluster_name)
+    live = LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
@@ -91,9 +96,16 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
-        *OpsHandlers(node, node.view, settings.cluster_name, add_process_metrics(CollectorRegistry())).operations(),
+        *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
-    return _application(operations, http, live, _ASK_PULSAR)
+    return _application(operations, http, gate, live, _ASK_PULSAR)
+
+
+def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
+    """Raises `ConfigurationError` for keys that cannot be used."""
+    gate = Gate(settings)
+    gate.show_in(registry, {"cluster": cluster})
+    return gate
 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
@@ -102,12 +114,14 @@ def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, Http
 
 
 def _application(
-    operations: list[Operation], http: HttpClient, live: LiveHandlers, elsewhere: str = ""
+    operations: list[Operation], http: HttpClient, gate: Gate, live: LiveHandlers, elsewhere: str = ""
 ) -> web.Application:
-    """All of these and the document about them, and nothing else; `http` is closed with it, and streams end."""
+    """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it, and
+    streams end.
+    """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route() for operation in described])
+    app.add_routes([operation.route(gate) for operation in described])
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 
     async def close_http(_: web.Application) -> AsyncIterator[None]:

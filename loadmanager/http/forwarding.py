@@ -15,15 +15,17 @@ from loadmanager.calling import HttpClient, PeerNotReachedError, PeerUnavailable
 from loadmanager.config import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.port import LeadershipPort
-from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
+from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER, ORIGINAL_PRINCIPAL_HEADER
 
 _ASK_AGAIN_S = 0.25
 """After so long a leader that could not be reached, or said that it is none, is asked once more."""
 
 _MARGIN_S = 5.0
 _SHORTEST_S = 0.5
-_HANDED_ON = ("Content-Type", LISTENER_HEADER)
-_PASSED_ON = ("Content-Type", "Retry-After")
+_HANDED_ON = ("Content-Type", LISTENER_HEADER, "Authorization", ORIGINAL_PRINCIPAL_HEADER)
+"""Of who asks too: the leader decides by it as if it had been asked itself."""
+
+_PASSED_ON = ("Content-Type", "Retry-After", "WWW-Authenticate")
 _REDIRECTS = range(300, 400)
 
 

@@ -57,7 +57,7 @@ class LiveHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/live",
-                "the same as a stream: fleet when it has changed, and each decision, from Last-Event-ID on",
+                "the same as a stream: fleet when it has changed, and a decision for each, from Last-Event-ID on",
                 self.stream,
                 role=Role.READ,
                 media_type=STREAM,

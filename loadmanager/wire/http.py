@@ -13,9 +13,6 @@ from loadmanager.wire.validation import MAX_AMOUNT, WireModel
 
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
-LARGEST_ANSWER_BYTES = 64 * 1024 * 1024
-"""What is read of an answer at the most."""
-
 EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 OWNER_HEADER = "X-Loadmanager-Owner"
@@ -27,6 +24,9 @@ HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
+
+ORIGINAL_PRINCIPAL_HEADER = "X-Original-Principal"
+"""For whom a proxy asks, as in Pulsar; a node passes it on with who asked it."""
 
 LISTENER_HEADER = "X-Pulsar-ListenerName"
 """Which of the owner's advertised listeners a lookup wants."""
@@ -116,10 +116,13 @@ class Health(WireModel):
 
 
 class Readiness(WireModel):
-    """`GET /readyz`; `faults` says what is wrong with a znode, by its path."""
+    """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that nobody is asked for a
+    token.
+    """
 
     epoch: int
     faults: dict[str, str]
+    open_to_anyone: bool
 
 
 class Imbalances(WireModel):
