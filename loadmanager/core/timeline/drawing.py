@@ -75,6 +75,8 @@ def draw_bundles(grid: Grid, from_ms: int, until_ms: int, columns: int, rows: in
 def _over(grid: Grid, from_ms: int, until_ms: int, columns: int) -> tuple[tuple[str, ...], Bytes, int, int]:
     """The names of which anything is known then, with their figures, the beginning and the step of the columns."""
     each = max(-(-(until_ms - from_ms) // (columns * grid.step_ms)), 1)
+    while -(-until_ms // (each * grid.step_ms)) - from_ms // (each * grid.step_ms) > columns:
+        each += 1  # one more begins before the first, or ends after the last
     names, found, begins_ms = grid.over(from_ms, until_ms, each)
     known = np.flatnonzero(found.any(axis=0))
     return tuple(names[row] for row in known.tolist()), found.take(known, axis=1), begins_ms, each * grid.step_ms

@@ -94,6 +94,8 @@ class Grid:
         new = [name for name in names if name not in self._row_of]
         if new:
             self._order = None
+            if len(new) > self._room:
+                self._forget_unknown(set(names))
             self._make_room_for(len(new))
             for name in new[: self._room]:
                 row = self._free.pop() if self._free else self._used
@@ -108,18 +110,16 @@ class Grid:
 
     def _make_room_for(self, names: int) -> None:
         if names > self._room:
-            self._forget_unknown()
-        if names > self._room:
             wanted = len(self._row_of) + names
             while wanted * self._columns > self._most_cells and self._columns >= 2 * _FEWEST_COLUMNS:
                 self._double_step()
             rows = min(max(_FEWEST_ROWS, wanted + wanted // 8), self._most_cells // self._columns)
             self._widen(max(rows, self._cells.shape[1]))
 
-    def _forget_unknown(self) -> None:
-        """Names of which nothing is known in all the span."""
+    def _forget_unknown(self, wanted: set[str]) -> None:
+        """Names of which nothing is known in all the span, but for those that are wanted."""
         known = np.asarray(self._cells.any(axis=0))
-        for name in [name for name, row in self._row_of.items() if not known[row]]:
+        for name in [name for name, row in self._row_of.items() if not known[row] and name not in wanted]:
             self._free.append(self._row_of.pop(name))
 
     def _widen(self, rows: int) -> None:

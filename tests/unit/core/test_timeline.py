@@ -121,6 +121,7 @@ def test_brokers_that_share_a_row_show_the_highest() -> None:
     assert (drawn.rows, drawn.sizes) == (("a … b", "c … d"), (2, 2))
     assert drawn.cells.tolist() == [[90, UNKNOWN, UNKNOWN], [30, 70, UNKNOWN]]
     assert (drawn.from_ms, drawn.step_ms, drawn.scale) == (4_000, 1_000, None)
+    assert draw_brokers(grid, 4_500, 6_500, 2, 2).step_ms == 2_000  # three of a second would cover it
     alone = draw_brokers(grid, 4_000, 6_000, 1, 10)
     assert (alone.rows, alone.step_ms) == (("a", "b", "c", "d"), 2_000)
     assert alone.cells.tolist() == [[10], [90], [30], [70]]
