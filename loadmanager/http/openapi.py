@@ -129,9 +129,9 @@ class Operation:
         if self.method == "GET":
             handler = gate.permitting(self.role, self.handler)
             guarding = handler if self.guards_itself and gate.is_open else guarded(handler)
-            return web.get(self.path, serving(self.path, guarding))
+            return web.get(self.path, serving(self.key[0], guarding))
         changing = guarded(gate.permitting(self.role, self._change))
-        return web.route(self.method, self.path, serving(self.path, changing))
+        return web.route(self.method, self.path, serving(self.key[0], changing))
 
     async def _change(self, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]

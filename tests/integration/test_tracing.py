@@ -14,7 +14,7 @@ from support.collector import Collector
 from support.fake_broker import FakeBroker
 from support.nodes import Cluster, RunningNode, in_memory
 
-from loadmanager.config import TracingSettings
+from loadmanager.config import TracingSettings, settings_of
 from loadmanager.errors import ConfigurationError
 from loadmanager.otlp import CollectorTracing
 from loadmanager.tracing import OFF, tracing_of
@@ -23,7 +23,7 @@ TOPIC = "persistent://t/ns/x"
 OF_CLIENT = "0af7651916cd43dd8448eb211c80319c"
 SAMPLED = {"traceparent": f"00-{OF_CLIENT}-b7ad6b7169203331-01"}
 NOT_SAMPLED = {"traceparent": f"00-{OF_CLIENT}-b7ad6b7169203331-00"}
-LOOKUP = "GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic:.+}"
+LOOKUP = "GET /lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}"
 UNLOAD = "PUT /admin/v2/namespaces/{tenant}/{namespace}/{range}/unload"
 
 
@@ -45,7 +45,7 @@ async def a_traced_fleet(
 async def all_told(*running: RunningNode | RunningAgent) -> None:
     """What was not told yet is told now; in a thread, since the collector is served by this one."""
     for each in running:
-        tracing = each.node.tracing if isinstance(each, RunningNode) else each.agent.tracing
+        tracing = (each.node if isinstance(each, RunningNode) else each.agent).caller.tracing
         assert isinstance(tracing, CollectorTracing)
         await asyncio.to_thread(tracing._provider.force_flush)
 
@@ -136,5 +136,5 @@ def test_without_its_packages_the_key_and_the_fix_are_named(monkeypatch: pytest.
 
 @pytest.mark.parametrize("endpoint", ["collector:4318", "http://", "http://c:4318/v1/traces"])
 def test_an_endpoint_that_is_none_is_refused(endpoint: str) -> None:
-    with pytest.raises(ValueError, match=r"otlpEndpoint"):
-        TracingSettings(otlp_endpoint=endpoint)
+    with pytest.raises(ConfigurationError, match="otlpEndpoint: "):
+        settings_of({"otlpEndpoint": endpoint}, "file")

@@ -6,7 +6,7 @@ Here are the futures of those who wait for one, the decisions at the desk, and t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -95,17 +95,22 @@ class Assigner:
         return None
 
     async def _decide(self, decide: Decide) -> Event:
-        of = [self._trails[bundle] for bundle in decide.bundles if bundle in self._trails]
         try:
-            with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, of):
+            with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, self._asked(decide.bundles)):
                 return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
 
     async def _write(self, instruction: Write) -> Event:
-        with self._tracing.span("write owners", {"namespace": instruction.namespace}):
+        with self._tracing.span(
+            "write owners", {"namespace": instruction.namespace}, self._asked(instruction.transitions)
+        ):
             return await write(self._ledger, instruction)
+
+    def _asked(self, bundles: Iterable[str]) -> list[Trail]:
+        """Where those are in their traces who wait for these."""
+        return [self._trails[bundle] for bundle in bundles if bundle in self._trails]
 
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """What those who wait are told; what was decided is noted."""
