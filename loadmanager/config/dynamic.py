@@ -12,6 +12,7 @@ from loadmanager.config.base import hidden
 from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import HttpSettings, StoreSettings
+from loadmanager.config.tls import TlsSettings
 from loadmanager.errors import ConfigurationError
 
 NEEDS_RESTART = frozenset(
@@ -22,6 +23,8 @@ NEEDS_RESTART = frozenset(
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",
+        "web_service_port_tls",
+        *TlsSettings.model_fields,  # their files are read again when they change
         "advertised_address",  # the node is registered under it
         "load_balancer_enabled",  # as in Pulsar
         "load_balancer_load_placement_strategy",  # as in Pulsar
@@ -89,6 +92,8 @@ def text_of(value: object) -> str:
         return hidden(value)
     if isinstance(value, frozenset | list | tuple):
         return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

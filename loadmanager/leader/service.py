@@ -44,7 +44,7 @@ log = structlog.get_logger(__name__)
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
 
-    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for a token of its own that cannot be used.
+    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for what it is to show of itself and cannot be used.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
