@@ -35,6 +35,7 @@ from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
+from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.leader.port import LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.tls import ServerTls, TlsMetrics
@@ -74,6 +75,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
+        *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
     return _application(operations, http, gate, live)
@@ -98,6 +100,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
+        *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
     return _application(operations, http, gate, live, _ASK_PULSAR)
