@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from http import HTTPStatus
 
 import orjson
 import structlog
 from aiohttp import web
+from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from loadmanager.agent.grants import Refusal
 from loadmanager.agent.nodes import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import NotRegisteredError
+from loadmanager.auth.roles import Role
 from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import (
@@ -60,6 +63,21 @@ _REASON_OF_REFUSAL = {
 }
 
 
+@dataclass(frozen=True, slots=True)
+class AgentRoute:
+    """One verb of one path, and what its caller must be permitted."""
+
+    method: str
+    path: str
+    handler: Handler
+    role: Role
+
+    def definition(self) -> web.RouteDef:
+        if self.method == "GET":
+            return web.get(self.path, self.handler)
+        return web.route(self.method, self.path, self.handler)
+
+
 class AgentServer:
     """The routes, and what they call."""
 
@@ -84,18 +102,22 @@ class AgentServer:
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
-        app.add_routes(
-            [
-                web.get("/loadmanager/v1/lease", self._lease),
-                web.get("/loadmanager/v1/owner", self._owner),
-                web.get("/loadmanager/v1/topics", self._get_topics),
-                web.put("/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles", self._put_bundles),
-                web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._put_unload),
-                web.get("/healthz", self._healthz),
-                web.get("/metrics", self._metrics),
-            ]
-        )
+        app.add_routes([each.definition() for each in self.routes()])
         return app
+
+    def routes(self) -> list[AgentRoute]:
+        """What the broker asks, then what the leader does, then operators."""
+        bundles = "/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles"
+        unload = "/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload"
+        return [
+            AgentRoute("GET", "/loadmanager/v1/lease", self._lease, Role.LOOKUP),
+            AgentRoute("GET", "/loadmanager/v1/owner", self._owner, Role.LOOKUP),
+            AgentRoute("GET", "/loadmanager/v1/topics", self._get_topics, Role.PEER),
+            AgentRoute("PUT", bundles, self._put_bundles, Role.PEER),
+            AgentRoute("PUT", unload, self._put_unload, Role.PEER),
+            AgentRoute("GET", "/healthz", self._healthz, Role.ANYONE),
+            AgentRoute("GET", "/metrics", self._metrics, Role.READ),
+        ]
 
     async def _lease(self, _request: web.Request) -> web.Response:
         lease = self._grant_lease()

@@ -7,6 +7,7 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import ValidationError
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.bundles import MAX_BUNDLES, NamespaceBundles, equal_boundaries
 from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName
 from loadmanager.core.ownership import Registration
@@ -47,12 +48,20 @@ class AdminHandlers:
             "destinationBroker", "the broker that shall own it next; none: placed at the next lookup"
         )
         return [
-            Operation("GET", tenant, "the namespaces of a tenant", self.list_namespaces, response_model=list[str]),
+            Operation(
+                "GET",
+                tenant,
+                "the namespaces of a tenant",
+                self.list_namespaces,
+                role=Role.READ,
+                response_model=list[str],
+            ),
             Operation(
                 "PUT",
                 _NAMESPACE,
                 "create a namespace; of Pulsar's policies only what concerns bundles is used",
                 self.create_namespace,
+                role=Role.ADMIN,
                 body_model=NamespacePolicies,
                 body_required=False,
                 statuses=(204, 409, 412),
@@ -62,6 +71,7 @@ class AdminHandlers:
                 _NAMESPACE,
                 "the namespace's policies",
                 self.get_policies,
+                role=Role.READ,
                 response_model=NamespacePolicies,
                 statuses=found,
             ),
@@ -70,6 +80,7 @@ class AdminHandlers:
                 f"{_NAMESPACE}/bundles",
                 "the boundaries of its bundles",
                 self.get_bundles,
+                role=Role.READ,
                 response_model=BundlesData,
                 statuses=found,
             ),
@@ -78,6 +89,7 @@ class AdminHandlers:
                 f"{_NAMESPACE}/unload",
                 "release every bundle; 504 when an owner did not do so in time",
                 self.unload_namespace,
+                role=Role.OPERATE,
                 statuses=unloaded,
             ),
             Operation(
@@ -86,6 +98,7 @@ class AdminHandlers:
                 "release a bundle, or hand it to a broker; 504 when the owner did not do so in time and keeps it",
                 self.unload_bundle,
                 (destination,),
+                role=Role.OPERATE,
                 statuses=unloaded,
             ),
         ]

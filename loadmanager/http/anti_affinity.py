@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import NamespaceName
 from loadmanager.errors import BadRequestError
 from loadmanager.http.forwarding import Forwarder
@@ -38,6 +39,7 @@ class AntiAffinityHandlers:
                 "the namespaces of an anti-affinity group",
                 self.members,
                 (tenant,),
+                role=Role.READ,
                 response_model=list[str],
                 statuses=(200, 400, 404),
             ),
@@ -46,6 +48,7 @@ class AntiAffinityHandlers:
                 _GROUP,
                 "the namespace's anti-affinity group, as bare text although it is typed as JSON; 204 when it has none",
                 self.get_group,
+                role=Role.READ,
                 statuses=(200, 204, 404, 412),
                 media_type=JSON,
             ),
@@ -54,6 +57,7 @@ class AntiAffinityHandlers:
                 _GROUP,
                 "set the namespace's anti-affinity group: the body is its name as bare text, without quotes",
                 self.set_group,
+                role=Role.ADMIN,
                 body_model=str,
                 body_media_type="text/plain",
                 statuses=(204, 404, 409, 412),
@@ -63,6 +67,7 @@ class AntiAffinityHandlers:
                 _GROUP,
                 "take the namespace out of its anti-affinity group",
                 self.delete_group,
+                role=Role.ADMIN,
                 statuses=(204, 404, 409, 412),
             ),
         ]

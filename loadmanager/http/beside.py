@@ -8,6 +8,7 @@ from typing import Any
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.beside.port import BesidePort
 from loadmanager.http.bodies import number_of
 from loadmanager.http.forwarding import Forwarder
@@ -37,6 +38,7 @@ class BesideHandlers:
                 _BESIDE,
                 "how this process stands, and why it acts or does not",
                 self.status,
+                role=Role.READ,
                 response_model=BesideStatus,
             ),
             Operation(
@@ -45,6 +47,7 @@ class BesideHandlers:
                 "what Pulsar did and what would have been done here, for people",
                 self.diary,
                 (Parameter("rounds", "how many rounds at most", most),),
+                role=Role.READ,
                 statuses=(200, 400),
                 media_type=TEXT,
             ),
@@ -54,6 +57,7 @@ class BesideHandlers:
                 "the same, newest first",
                 self.entries,
                 (Parameter("limit", "how many at most", most),),
+                role=Role.READ,
                 statuses=(200, 400),
                 response_model=list[dict[str, Any]],
             ),
@@ -62,10 +66,20 @@ class BesideHandlers:
                 _SCORES,
                 "Pulsar's balance and what it would have been, by hours and days",
                 self.scores,
+                role=Role.READ,
                 response_model=list[dict[str, Any]],
             ),
-            Operation("GET", f"{_SCORES}/table", "the newest of them, for people", self.table, media_type=TEXT),
-            Operation("POST", f"{_BESIDE}/go-on", "act again after moves that failed", self.go_on, statuses=(204, 409)),
+            Operation(
+                "GET", f"{_SCORES}/table", "the newest of them, for people", self.table, role=Role.READ, media_type=TEXT
+            ),
+            Operation(
+                "POST",
+                f"{_BESIDE}/go-on",
+                "act again after moves that failed",
+                self.go_on,
+                role=Role.OPERATE,
+                statuses=(204, 409),
+            ),
         ]
 
     async def status(self, request: web.Request) -> web.Response:

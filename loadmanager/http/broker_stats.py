@@ -7,6 +7,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import BadRequestError
@@ -41,6 +42,7 @@ class BrokerStatsHandlers:
                 "what a broker has last reported",
                 self.load_report,
                 (Parameter("brokerId", "the broker", required=True),),
+                role=Role.READ,
                 response_model=LocalBrokerData,
                 statuses=(200, 400, 404),
             ),
@@ -49,6 +51,7 @@ class BrokerStatsHandlers:
                 f"{_STATS}/metrics",
                 "the usage of each broker in per cent, as Pulsar's brokers show it of themselves",
                 self.metrics,
+                role=Role.READ,
                 response_model=list[MetricsAnswer],
             ),
             Operation(
@@ -56,6 +59,7 @@ class BrokerStatsHandlers:
                 f"{_STATS}/broker-resource-availability/{{tenant}}/{{namespace}}",
                 "always 409, as from every load manager of Pulsar's but its oldest",
                 self.availability,
+                role=Role.READ,
                 statuses=(409,),
             ),
         ]

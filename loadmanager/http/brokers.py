@@ -8,6 +8,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from loadmanager import __version__
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.core.policies import IsolationPolicy, Policies
@@ -31,12 +32,15 @@ class BrokerHandlers:
 
     def operations(self) -> list[Operation]:
         return [
-            Operation("GET", _BROKERS, "the registered brokers", self.list_brokers, response_model=list[str]),
+            Operation(
+                "GET", _BROKERS, "the registered brokers", self.list_brokers, role=Role.READ, response_model=list[str]
+            ),
             Operation(
                 "GET",
                 f"{_BROKERS}/leaderBroker",
                 "the node of this service that leads",
                 self.leader,
+                role=Role.READ,
                 response_model=BrokerInfo,
                 statuses=(200, 404),
             ),
@@ -46,19 +50,35 @@ class BrokerHandlers:
                 "ok when this node can be relied on, or the given broker is registered",
                 self.health,
                 (Parameter("brokerId", "ask about this broker instead of about this node"),),
+                role=Role.READ,
                 statuses=(200, 404),
                 media_type=TEXT,
             ),
-            Operation("GET", f"{_BROKERS}/ready", "ok when this node can be relied on", self.health, media_type=TEXT),
-            Operation("GET", f"{_BROKERS}/version", "the version of this node", self.version, media_type=TEXT),
             Operation(
-                "GET", f"{_BROKERS}/{_CLUSTER}", "the registered brokers", self.list_brokers, response_model=list[str]
+                "GET",
+                f"{_BROKERS}/ready",
+                "ok when this node can be relied on",
+                self.health,
+                role=Role.ANYONE,
+                media_type=TEXT,
+            ),
+            Operation(
+                "GET", f"{_BROKERS}/version", "the version of this node", self.version, role=Role.READ, media_type=TEXT
+            ),
+            Operation(
+                "GET",
+                f"{_BROKERS}/{_CLUSTER}",
+                "the registered brokers",
+                self.list_brokers,
+                role=Role.READ,
+                response_model=list[str],
             ),
             Operation(
                 "GET",
                 f"{_BROKERS}/{{cluster}}/{{broker}}/ownedNamespaces",
                 "the bundles that a broker owns",
                 self.owned,
+                role=Role.READ,
                 response_model=dict[str, NamespaceOwnershipStatus],
                 statuses=(200, 404),
             ),

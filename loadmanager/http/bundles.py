@@ -9,6 +9,7 @@ from itertools import pairwise
 from aiohttp import web
 from pydantic import ValidationError
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.errors import BadRequestError
@@ -44,6 +45,7 @@ class BundleHandlers:
                     Parameter("splitAlgorithmName", "where to cut; none: the configured default"),
                     Parameter("unload", "release the parts, so that each is placed anew", BOOLEAN),
                 ),
+                role=Role.OPERATE,
                 body_model=SplitPositions,
                 body_required=False,
                 statuses=(204, 404, 409, 412),
@@ -54,6 +56,7 @@ class BundleHandlers:
                 "the hashes of a bundle's topics, as far as its owner has them open",
                 self.topic_hash_positions,
                 (Parameter("topics", "only these; repeatable; a name without its partition stands for all of them"),),
+                role=Role.READ,
                 response_model=TopicHashPositions,
                 statuses=(200, 404, 412),
             ),
@@ -62,6 +65,7 @@ class BundleHandlers:
                 "/loadbalance/v1/bundles/{tenant}/{namespace}/{range}/merge",
                 "make one bundle of this one and a neighbour of the same owner",
                 self.merge,
+                role=Role.OPERATE,
                 body_model=MergeRequest,
                 response_model=MergedBundle,
                 body_required=False,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.config import dynamic_keys, values_as_text
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
@@ -28,12 +29,15 @@ class ConfigurationHandlers:
         """Those that change nothing."""
         texts = dict[str, str]
         return [
-            Operation("GET", _CONFIGURATION, "the dynamic keys", self.list_keys, response_model=list[str]),
+            Operation(
+                "GET", _CONFIGURATION, "the dynamic keys", self.list_keys, role=Role.READ, response_model=list[str]
+            ),
             Operation(
                 "GET",
                 f"{_CONFIGURATION}/values",
                 "what overrides nodes' own settings",
                 self.values,
+                role=Role.READ,
                 response_model=texts,
             ),
             Operation(
@@ -41,6 +45,7 @@ class ConfigurationHandlers:
                 f"{_CONFIGURATION}/runtime",
                 "all settings of this node as they are now",
                 self.runtime,
+                role=Role.READ,
                 response_model=texts,
             ),
         ]
@@ -53,6 +58,7 @@ class ConfigurationHandlers:
                 f"{_CONFIGURATION}/{{key}}/{{value:.*}}",
                 "override a setting of all nodes; 412 for a key that is not dynamic",
                 self.set_value,
+                role=Role.ADMIN,
                 statuses=(200, 400, 409, 412),
             ),
             Operation(
@@ -60,6 +66,7 @@ class ConfigurationHandlers:
                 f"{_CONFIGURATION}/{{key}}",
                 "let each node go by its own setting again",
                 self.delete_value,
+                role=Role.ADMIN,
                 statuses=(200, 409, 412),
             ),
         ]

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.controls import Controls
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName
 from loadmanager.http.bodies import body_of
@@ -50,11 +51,17 @@ class ControlHandlers:
                 f"{_BROKER}/hold-off",
                 "let the broker's bundles wait for it while it restarts",
                 self.hold_off,
+                role=Role.OPERATE,
                 body_model=HoldOff,
                 statuses=(204, 404, 409),
             ),
             Operation(
-                "DELETE", f"{_BROKER}/hold-off", "let its bundles wait no longer", self.let_go, statuses=(204, 409)
+                "DELETE",
+                f"{_BROKER}/hold-off",
+                "let its bundles wait no longer",
+                self.let_go,
+                role=Role.OPERATE,
+                statuses=(204, 409),
             ),
         ]
 
@@ -63,41 +70,91 @@ class ControlHandlers:
         of_broker, of_bundle, done = (204, 404, 409), (204, 404, 409, 412), (204, 409)
         return [
             Operation(
-                "GET", f"{_OURS}/controls", "all that is in force", self.get_controls, response_model=ControlsData
+                "GET",
+                f"{_OURS}/controls",
+                "all that is in force",
+                self.get_controls,
+                role=Role.READ,
+                response_model=ControlsData,
             ),
             Operation(
-                "PUT", f"{_BROKER}/exclusion", "give the broker no new bundles", self.exclude, statuses=of_broker
+                "PUT",
+                f"{_BROKER}/exclusion",
+                "give the broker no new bundles",
+                self.exclude,
+                role=Role.OPERATE,
+                statuses=of_broker,
             ),
-            Operation("DELETE", f"{_BROKER}/exclusion", "give it bundles again", self.include, statuses=done),
+            Operation(
+                "DELETE",
+                f"{_BROKER}/exclusion",
+                "give it bundles again",
+                self.include,
+                role=Role.OPERATE,
+                statuses=done,
+            ),
             Operation(
                 "PUT",
                 f"{_BUNDLE}/pin",
                 "say on which broker the bundle belongs",
                 self.pin,
+                role=Role.OPERATE,
                 body_model=Pin,
                 statuses=of_bundle,
             ),
-            Operation("DELETE", f"{_BUNDLE}/pin", "let it belong anywhere", self.unpin, statuses=(204, 409, 412)),
+            Operation(
+                "DELETE",
+                f"{_BUNDLE}/pin",
+                "let it belong anywhere",
+                self.unpin,
+                role=Role.OPERATE,
+                statuses=(204, 409, 412),
+            ),
             Operation(
                 "PUT",
                 f"{_BUNDLE}/freeze",
                 "let nothing move the bundle by itself",
                 self.freeze_bundle,
+                role=Role.OPERATE,
                 body_model=Reasoned,
                 statuses=of_bundle,
             ),
-            Operation("DELETE", f"{_BUNDLE}/freeze", "let it move again", self.thaw_bundle, statuses=(204, 409, 412)),
+            Operation(
+                "DELETE",
+                f"{_BUNDLE}/freeze",
+                "let it move again",
+                self.thaw_bundle,
+                role=Role.OPERATE,
+                statuses=(204, 409, 412),
+            ),
             Operation(
                 "PUT",
                 f"{_OURS}/freeze",
                 "let nothing be shed, split or merged by itself",
                 self.freeze,
+                role=Role.OPERATE,
                 body_model=Reasoned,
                 statuses=done,
             ),
-            Operation("DELETE", f"{_OURS}/freeze", "let the balancer work again", self.thaw, statuses=done),
-            Operation("PUT", f"{_OURS}/dry-run", "let shedding decide and move nothing", self.dry_run, statuses=done),
-            Operation("DELETE", f"{_OURS}/dry-run", "let shedding move bundles again", self.wet_run, statuses=done),
+            Operation(
+                "DELETE", f"{_OURS}/freeze", "let the balancer work again", self.thaw, role=Role.OPERATE, statuses=done
+            ),
+            Operation(
+                "PUT",
+                f"{_OURS}/dry-run",
+                "let shedding decide and move nothing",
+                self.dry_run,
+                role=Role.OPERATE,
+                statuses=done,
+            ),
+            Operation(
+                "DELETE",
+                f"{_OURS}/dry-run",
+                "let shedding move bundles again",
+                self.wet_run,
+                role=Role.OPERATE,
+                statuses=done,
+            ),
         ]
 
     async def get_controls(self, request: web.Request) -> web.Response:

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
@@ -34,6 +35,7 @@ class DrainingHandlers:
                 _DRAIN,
                 "give away all that the broker owns, and give it nothing, until this is lifted or it is gone",
                 self.drain,
+                role=Role.OPERATE,
                 response_model=DrainProgress,
                 statuses=(202, 404, 409),
             ),
@@ -42,15 +44,17 @@ class DrainingHandlers:
                 _DRAIN,
                 "how far the drain is",
                 self.progress,
+                role=Role.READ,
                 response_model=DrainProgress,
                 statuses=(200, 404),
             ),
-            Operation("DELETE", _DRAIN, "drain the broker no more", self.stop, statuses=(204, 409)),
+            Operation("DELETE", _DRAIN, "drain the broker no more", self.stop, role=Role.OPERATE, statuses=(204, 409)),
             Operation(
                 "DELETE",
                 _UNLOAD,
                 "cancel an unload under way: the owner keeps the bundle; 409 when there is none, or it is too late",
                 self.cancel_unload,
+                role=Role.OPERATE,
                 statuses=(204, 404, 409, 412),
             ),
             Operation(
@@ -58,6 +62,7 @@ class DrainingHandlers:
                 _CHURN,
                 "what shedding has moved and returned of late, and what the breaker has stopped",
                 self.churn,
+                role=Role.READ,
                 response_model=ChurnAnswer,
             ),
             Operation(
@@ -66,6 +71,7 @@ class DrainingHandlers:
                 "let shedding go on that the breaker has stopped",
                 self.lift,
                 (bundle,),
+                role=Role.OPERATE,
                 statuses=(204, 412),
             ),
         ]

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName, parse_broker_id
 from loadmanager.errors import BadRequestError
 from loadmanager.http.forwarding import Forwarder
@@ -34,6 +35,7 @@ class ExplainHandlers:
                 f"{_EXPLAIN}/bundle/{{tenant}}/{{namespace}}/{{range}}",
                 "where the bundle is, whether it would be shed now, and where placement would put it",
                 self.bundle,
+                role=Role.READ,
                 response_model=BundleExplanation,
                 statuses=(200, 404, 412),
             ),
@@ -42,6 +44,7 @@ class ExplainHandlers:
                 f"{_EXPLAIN}/broker/{{broker}}",
                 "whether a round of shedding would take something from the broker now, and whether it is given bundles",
                 self.broker,
+                role=Role.READ,
                 response_model=BrokerExplanation,
                 statuses=(200, 404, 412),
             ),
@@ -51,6 +54,7 @@ class ExplainHandlers:
                 "why the bundle is not on that broker",
                 self.why_not,
                 (bundle, broker),
+                role=Role.READ,
                 response_model=WhyNotExplanation,
                 statuses=(200, 400, 404, 412),
             ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
@@ -27,6 +28,7 @@ class HealthHandlers:
                 "/loadbalance/v1/brokers/health",
                 "how each broker serves, by what it says, and whether it is sick, so that nothing is moved to it",
                 self.brokers,
+                role=Role.READ,
                 response_model=list[BrokerHealth],
             )
         ]

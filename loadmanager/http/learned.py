@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.http.bodies import value_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
@@ -32,16 +33,25 @@ class LearnedHandlers:
                 _LEARNED,
                 "what was learned from a history, and by which run; an empty object when nothing was published",
                 self.get_learned,
+                role=Role.READ,
             ),
             Operation(
                 "PUT",
                 _LEARNED,
                 "take bundles without any history to carry what was learned of their namespace",
                 self.put_learned,
+                role=Role.OPERATE,
                 body_model=LearnedData,
                 statuses=done,
             ),
-            Operation("DELETE", _LEARNED, "take them to carry the default again", self.forget_learned, statuses=done),
+            Operation(
+                "DELETE",
+                _LEARNED,
+                "take them to carry the default again",
+                self.forget_learned,
+                role=Role.OPERATE,
+                statuses=done,
+            ),
         ]
 
     async def get_learned(self, request: web.Request) -> web.Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.http.bodies import number_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.lookup import topic_of
@@ -44,6 +45,7 @@ class LoadBalanceHandlers:
                 "/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}",
                 "who owns the topic's bundle, as this node knows it; nothing is assigned",
                 self.ownership,
+                role=Role.LOOKUP,
                 response_model=OwnershipAnswer,
                 statuses=(200, 404, 412),
             ),
@@ -53,6 +55,7 @@ class LoadBalanceHandlers:
                 "the leader's recent decisions and non-decisions, newest first",
                 self.decisions,
                 (Parameter("limit", "how many at most", limit), Parameter("subject", "only of this bundle or broker")),
+                role=Role.READ,
                 response_model=DecisionsAnswer,
                 statuses=(200, 400),
             ),
@@ -61,6 +64,7 @@ class LoadBalanceHandlers:
                 "/loadbalance/v1/balance",
                 "how even the load lies beside what no assignment can beat, and whether a loss could be borne",
                 self.balance,
+                role=Role.READ,
                 response_model=BalanceAnswer,
             ),
             Operation(
@@ -68,6 +72,7 @@ class LoadBalanceHandlers:
                 "/loadbalance/v1/cluster",
                 "who leads, and each broker's usage, load and number of bundles",
                 self.cluster,
+                role=Role.READ,
                 response_model=ClusterAnswer,
             ),
         ]

@@ -9,6 +9,7 @@ from http import HTTPStatus
 from aiohttp import web
 from multidict import istr
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import TopicName
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.metrics import LookupMetrics
@@ -51,6 +52,7 @@ class LookupHandlers:
                 "where the owner of the topic listens; it is chosen now if there is none",
                 self.lookup,
                 (listener,),
+                role=Role.LOOKUP,
                 response_model=LookupData,
                 statuses=(200, 404, 412, 500),
                 guards_itself=True,
@@ -60,6 +62,7 @@ class LookupHandlers:
                 f"/lookup/v2/topic/{_TOPIC}/bundle",
                 "the range of the topic's bundle, as bare text although it is typed as JSON",
                 self.bundle,
+                role=Role.LOOKUP,
                 statuses=(200, 404, 412),
                 media_type=JSON,
             ),
@@ -68,6 +71,7 @@ class LookupHandlers:
                 f"/admin/v2/{_TOPIC}/partitions",
                 "how the topic is partitioned: it is not",
                 self.partitions,
+                role=Role.LOOKUP,
                 response_model=PartitionedTopicMetadata,
                 statuses=(200, 404, 412),
             ),

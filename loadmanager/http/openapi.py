@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from http import HTTPStatus
 from typing import Any
@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 from pydantic import TypeAdapter
 
 from loadmanager import __version__
+from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
 from loadmanager.http.responses import guarded, json_bytes
 from loadmanager.wire.http import Problem
@@ -41,6 +42,8 @@ _MEANT_FOR_PULSAR = frozenset({"authoritative"})
 """Query parameters that Pulsar's clients add, and that mean nothing here."""
 
 _NAME: _JsonSchema = {"type": "string", "pattern": "^[-=:.A-Za-z0-9_]+$"}
+
+_SECURITY_SCHEMES: _JsonSchema = {"token": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
 
 _PATH_VARIABLES: dict[str, tuple[str, _JsonSchema]] = {
     "domain": ("persistent or non-persistent", {"type": "string", "enum": ["persistent", "non-persistent"]}),
@@ -72,18 +75,20 @@ class Parameter:
 @dataclass(frozen=True, slots=True)
 class Operation:
     """One verb of one path. `path` is as aiohttp writes it; its variables are documented from the path itself.
+    `role` is what the caller must be permitted; it has no default, so that nobody forgets to say it.
 
     `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
     without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
-    possible, 408 and 413 wherever there is a body, and 400 for a body or a request that changes something: it may have
-    no other query parameters than these, since one that is misspelt would change something else. `handler` is wrapped
-    in `guarded` unless it `guards_itself`.
+    possible, 401 and 403 unless `role` is ANYONE, 408 and 413 wherever there is a body, and 400 for a body or a request
+    that changes something: it may have no other query parameters than these, since one that is misspelt would change
+    something else. `handler` is wrapped in `guarded` unless it `guards_itself`.
     """
 
     method: str
     path: str
     summary: str
     handler: Handler
+    role: Role = field(kw_only=True)
     parameters: tuple[Parameter, ...] = ()
     body_model: Any = None
     response_model: Any = None
@@ -108,7 +113,8 @@ class Operation:
             {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE} if self.body_model is not None else set()
         )
         of_change = {HTTPStatus.BAD_REQUEST} if self.method != "GET" or of_body else set()
-        return {*self.statuses, *of_body, *of_change, HTTPStatus.SERVICE_UNAVAILABLE}
+        of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
+        return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
     def route(self) -> web.RouteDef:
         if self.method == "GET":
@@ -131,7 +137,7 @@ class OpenApiHandlers:
 
     def operations(self) -> list[Operation]:
         summary = "this document"
-        return [Operation("GET", PATH, summary, self.openapi, response_model=dict[str, Any])]
+        return [Operation("GET", PATH, summary, self.openapi, role=Role.READ, response_model=dict[str, Any])]
 
     async def openapi(self, request: web.Request) -> web.Response:
         del request
@@ -159,13 +165,14 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
             "description": "Pulsar's lookup and admin paths for load balancing, and our own under /loadbalance/v1.",
         },
         "paths": paths,
-        "components": {"schemas": definitions["$defs"]},
+        "components": {"schemas": definitions["$defs"], "securitySchemes": _SECURITY_SCHEMES},
     }
 
 
 def _described(operation: Operation, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
     """The operation object of the document."""
-    described: _JsonSchema = {"summary": operation.summary}
+    described: _JsonSchema = {"summary": operation.summary, "x-role": operation.role.value}
+    described["security"] = [] if operation.role is Role.ANYONE else [{"token": [operation.role.value]}]
     parameters = [_path_parameter(name) for name in operation.path_variables]
     parameters += [
         {

@@ -9,6 +9,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from loadmanager.auth.roles import Role
 from loadmanager.http.metrics import render
 from loadmanager.http.openapi import TEXT, Operation
 from loadmanager.http.responses import json_bytes, problem
@@ -32,13 +33,19 @@ class OpsHandlers:
                 "/healthz",
                 "200 while the process does its work",
                 self.healthz,
+                role=Role.ANYONE,
                 response_model=Health,
                 statuses=(200, 500),
             ),
             Operation(
-                "GET", "/readyz", "200 when the view of the cluster is current", self.readyz, response_model=Readiness
+                "GET",
+                "/readyz",
+                "200 when the view of the cluster is current",
+                self.readyz,
+                role=Role.ANYONE,
+                response_model=Readiness,
             ),
-            Operation("GET", "/metrics", "Prometheus metrics", self.metrics, media_type=TEXT),
+            Operation("GET", "/metrics", "Prometheus metrics", self.metrics, role=Role.READ, media_type=TEXT),
         ]
 
     async def healthz(self, request: web.Request) -> web.Response:

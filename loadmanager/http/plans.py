@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.errors import PlanDriftedError
 from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder
@@ -33,6 +34,7 @@ class PlanHandlers:
                 _PLANS,
                 "compute a plan with its predicted effect and keep it by its hash; nothing is carried out",
                 self.compute,
+                role=Role.OPERATE,
                 body_model=PlanRequest,
                 response_model=PlanAnswer,
                 statuses=(200, 404, 409, 412),
@@ -42,6 +44,7 @@ class PlanHandlers:
                 f"{_PLANS}/{{hash}}",
                 "a plan that the leader keeps",
                 self.get,
+                role=Role.READ,
                 response_model=PlanAnswer,
                 statuses=(200, 404),
             ),
@@ -50,6 +53,7 @@ class PlanHandlers:
                 f"{_PLANS}/{{hash}}/file",
                 "a plan that the leader keeps, as a file that can be checked without it",
                 self.file,
+                role=Role.READ,
                 media_type=_FILE,
                 statuses=(200, 404),
             ),
@@ -60,6 +64,7 @@ class PlanHandlers:
                 " frozen",
                 self.execute,
                 (Parameter("evenIfFrozen", "carry it out although the balancer is frozen", BOOLEAN),),
+                role=Role.OPERATE,
                 response_model=ExecutionAnswer,
                 statuses=(200, 404, 409),
             ),

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from aiohttp import web
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import BundleName
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
@@ -31,9 +32,18 @@ class PoisonHandlers:
                 _POISON,
                 "the bundles that are given to nobody because their last owners died soon after they got them",
                 self.show,
+                role=Role.READ,
                 response_model=PoisonAnswer,
             ),
-            Operation("DELETE", _POISON, "have them given away again", self.lift, (bundle,), statuses=(204, 412)),
+            Operation(
+                "DELETE",
+                _POISON,
+                "have them given away again",
+                self.lift,
+                (bundle,),
+                role=Role.OPERATE,
+                statuses=(204, 412),
+            ),
         ]
 
     async def show(self, request: web.Request) -> web.Response:

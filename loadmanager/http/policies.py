@@ -10,6 +10,7 @@ from typing import Generic, TypeVar
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId, NamespaceName, broker_host
 from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, UnloadScope, namespaces_to_unload
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
@@ -106,13 +107,20 @@ class PolicyHandlers:
         set_policy = "set an isolation policy, and unload what it concerns by its unload_scope"
         return [
             Operation(
-                "GET", _POLICIES, "all isolation policies", self._list(kind), response_model=policies, statuses=found
+                "GET",
+                _POLICIES,
+                "all isolation policies",
+                self._list(kind),
+                role=Role.READ,
+                response_model=policies,
+                statuses=found,
             ),
             Operation(
                 "GET",
                 f"{_POLICIES}/brokers",
                 "the registered brokers, and the policy that names each",
                 self.list_brokers,
+                role=Role.READ,
                 response_model=brokers,
                 statuses=found,
             ),
@@ -121,16 +129,36 @@ class PolicyHandlers:
                 f"{_POLICIES}/brokers/{{broker}}",
                 "the policy that names a registered broker",
                 self.get_broker,
+                role=Role.READ,
                 response_model=BrokerUnderPolicy,
                 statuses=found,
             ),
             Operation(
-                "GET", policy, "an isolation policy", self._get(kind), response_model=IsolationData, statuses=found
+                "GET",
+                policy,
+                "an isolation policy",
+                self._get(kind),
+                role=Role.READ,
+                response_model=IsolationData,
+                statuses=found,
             ),
             Operation(
-                "POST", policy, set_policy, self.set_policy, body_model=IsolationData, statuses=(204, 404, 409, 504)
+                "POST",
+                policy,
+                set_policy,
+                self.set_policy,
+                role=Role.ADMIN,
+                body_model=IsolationData,
+                statuses=(204, 404, 409, 504),
             ),
-            Operation("DELETE", policy, "remove an isolation policy", self._delete(kind), statuses=(204, 404, 409)),
+            Operation(
+                "DELETE",
+                policy,
+                "remove an isolation policy",
+                self._delete(kind),
+                role=Role.ADMIN,
+                statuses=(204, 404, 409),
+            ),
         ]
 
     def _of_domains(self) -> list[Operation]:
@@ -138,10 +166,28 @@ class PolicyHandlers:
         kind, domains = self._domains, dict[str, FailureDomain]
         set_domain = "set the brokers of a failure domain; each broker is in one at most"
         return [
-            Operation("GET", _DOMAINS, "all failure domains", self._list(kind), response_model=domains, statuses=found),
-            Operation("GET", domain, "a failure domain", self._get(kind), response_model=FailureDomain, statuses=found),
-            Operation("POST", domain, set_domain, self.set_domain, body_model=FailureDomain, statuses=done),
-            Operation("DELETE", domain, "remove a failure domain", self._delete(kind), statuses=done),
+            Operation(
+                "GET",
+                _DOMAINS,
+                "all failure domains",
+                self._list(kind),
+                role=Role.READ,
+                response_model=domains,
+                statuses=found,
+            ),
+            Operation(
+                "GET",
+                domain,
+                "a failure domain",
+                self._get(kind),
+                role=Role.READ,
+                response_model=FailureDomain,
+                statuses=found,
+            ),
+            Operation(
+                "POST", domain, set_domain, self.set_domain, role=Role.ADMIN, body_model=FailureDomain, statuses=done
+            ),
+            Operation("DELETE", domain, "remove a failure domain", self._delete(kind), role=Role.ADMIN, statuses=done),
         ]
 
     def _list(self, kind: _Kind[_Data]) -> Handler:

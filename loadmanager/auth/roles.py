@@ -1,0 +1,27 @@
+"""What one must be permitted to do for an operation; each operation states exactly one of these."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Role(StrEnum):
+    """A kind of access. None contains another."""
+
+    ANYONE = "anyone"
+    """No proof of who asks: probes, and the files of the page."""
+
+    READ = "read"
+    """Questions that change nothing: decisions, explanations, metrics, what operators have laid down."""
+
+    LOOKUP = "lookup"
+    """What clients and brokers ask of a topic: where its owner listens (chosen now if there is none)."""
+
+    OPERATE = "operate"
+    """What moves bundles or keeps them from moving: unload, split, drain, pin, freeze, plans."""
+
+    ADMIN = "admin"
+    """What lays down rules for the cluster: namespaces, policies, failure domains, dynamic settings."""
+
+    PEER = "peer"
+    """What the processes of this service ask each other: a leader of an agent, mostly."""
