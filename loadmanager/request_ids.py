@@ -1,4 +1,4 @@
-"""The id of a request: in its answer, in what is logged of what it caused, and in what is asked of others because of it.
+"""The id of a request: in its answer, in what is logged of what it caused, and in what others are asked because of it.
 
 One that the client gave is taken over if it can stand in a line of a log; else one is made.
 """
@@ -19,7 +19,7 @@ from loadmanager.wire.http import REQUEST_ID_HEADER
 
 _HEADER = istr(REQUEST_ID_HEADER)
 _SANE = re.compile(r"[-A-Za-z0-9._:]{1,64}", re.ASCII)
-_IN_REQUEST = "request_id"
+_IN_REQUEST = web.RequestKey("request_id", str)
 _IN_LOGS = "request_id"
 
 _PROCESS = secrets.token_hex(5)
@@ -28,7 +28,7 @@ _COUNT = count(1)
 
 def id_of(request: web.BaseRequest) -> str:
     """The same for as long as the request lives."""
-    known: str | None = request.get(_IN_REQUEST)
+    known = request.get(_IN_REQUEST)
     if known is None:
         given = request.headers.get(_HEADER, "")
         known = request[_IN_REQUEST] = given if _SANE.fullmatch(given) else f"{_PROCESS}-{next(_COUNT):x}"

@@ -25,7 +25,7 @@ from loadmanager.cli.running import (
     write_ready_file,
 )
 from loadmanager.config import Settings
-from loadmanager.errors import HistoryError, StoreError
+from loadmanager.errors import ConfigurationError, HistoryError, StoreError
 from loadmanager.history.files import Directory
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
@@ -65,6 +65,8 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
             write_ready_file(ready_file, url)
         await until_told_to_stop(node.failure)
         log.info("stopping", url=url)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
     finally:

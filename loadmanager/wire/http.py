@@ -31,7 +31,7 @@ FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 CLIENT_HEADER = "X-Loadmanager-Client"
 """The address of whoever sent a request that a node passes on to the leader."""
 
-REQUEST_ID_HEADER = "X-Request-Id"
+REQUEST_ID_HEADER = "X-Request-ID"
 """The id of a request, in the answer and in what is asked of others because of it."""
 
 LISTENER_HEADER = "X-Pulsar-ListenerName"
