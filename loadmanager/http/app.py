@@ -28,11 +28,13 @@ from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.ops import OpsHandlers
+from loadmanager.http.page import PageHandlers
 from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import AuditPort, LeadershipPort, NodePort
+from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
 
 _CONNECTIONS_TO_LEADER = 512
@@ -45,7 +47,7 @@ _ASK_PULSAR = (
 def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
-    registry, cluster = CollectorRegistry(), node.settings.cluster_name
+    registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     metrics = LookupMetrics(registry, cluster)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
@@ -67,6 +69,7 @@ def make_app(node: NodePort) -> web.Application:
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
+        *PageHandlers().operations(),
         *OpsHandlers(node, node.view, cluster, registry).operations(),
     ]
     return _application(operations, node.audit, http)
@@ -88,7 +91,8 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
-        *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),
+        *PageHandlers().operations(),
+        *OpsHandlers(node, node.view, settings.cluster_name, add_process_metrics(CollectorRegistry())).operations(),
     ]
     return _application(operations, node.audit, http, _ASK_PULSAR)
 

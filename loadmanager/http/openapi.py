@@ -33,7 +33,8 @@ TEXT = "text/plain"
 
 _JsonSchema = dict[str, Any]
 _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
-_SUCCESSES = range(200, 300)
+_ERRORS = range(400, 600)
+_WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
 BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
@@ -60,6 +61,7 @@ _PATH_VARIABLES: dict[str, tuple[str, _JsonSchema]] = {
     "group": ("the name of an anti-affinity group, in any case", _STRING),
     "key": ("a key of the configuration", _STRING),
     "value": ("its new value as text, a list with commas", _STRING),
+    "file": ("a file's path", _STRING),
     "hash": ("the hash of a plan", {"type": "string", "pattern": "^[0-9a-f]{64}$"}),
 }
 
@@ -206,10 +208,12 @@ def _path_parameter(name: str) -> _JsonSchema:
 
 def _response(operation: Operation, status: int, schemas: Mapping[tuple[Any, Any], _JsonSchema]) -> _JsonSchema:
     described: _JsonSchema = {"description": HTTPStatus(status).phrase}
-    if status not in _SUCCESSES:
+    if status in _ERRORS:
         described["content"] = {JSON: {"schema": schemas[_PROBLEM, "serialization"]}}
-    elif operation.response_model is not None and status != HTTPStatus.NO_CONTENT:
+    elif status in _WITHOUT_BODY:
+        return described
+    elif operation.response_model is not None:
         described["content"] = {operation.media_type or JSON: {"schema": schemas[operation.key, "serialization"]}}
-    elif operation.media_type is not None and status != HTTPStatus.NO_CONTENT:
+    elif operation.media_type is not None:
         described["content"] = {operation.media_type: {}}
     return described
