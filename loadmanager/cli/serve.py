@@ -17,6 +17,7 @@ from loadmanager.cli.running import (
     ANSWER_S,
     BACKLOG,
     GRACE_S,
+    check_audit_log,
     keep_pauses_short,
     listen,
     open_store,
@@ -25,7 +26,7 @@ from loadmanager.cli.running import (
     write_ready_file,
 )
 from loadmanager.config import Settings
-from loadmanager.errors import ConfigurationError, HistoryError, StoreError
+from loadmanager.errors import HistoryError, StoreError
 from loadmanager.history.files import Directory
 from loadmanager.http.app import make_app
 from loadmanager.leader.service import Node
@@ -44,6 +45,7 @@ def serve(
     """Run a load-manager node: answer lookups, take part in elections, and lead when elected."""
     settings = start_up(Settings, config, json_lines=log_json)
     _check_history(settings.history_url)
+    check_audit_log(settings)
     asyncio.run(_serve(settings, ready_file))
 
 
@@ -65,8 +67,6 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
             write_ready_file(ready_file, url)
         await until_told_to_stop(node.failure)
         log.info("stopping", url=url)
-    except ConfigurationError as error:
-        fail(str(error), EXIT_CONFIGURATION)
     except StoreError as error:
         fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
     finally:

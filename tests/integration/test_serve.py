@@ -186,9 +186,7 @@ async def test_an_audit_log_that_nobody_could_write_is_named(tmp_path: Path) -> 
     path = tmp_path / "no such folder" / "audit.jsonl"
     async with serving(tmp_path, {"auditLogFile": str(path)}) as serve:
         code, said = await serve.end()
-    assert code == 2
-    assert f"loadmanager: auditLogFile {path}: No such file or directory\n" in said
-    assert "Traceback" not in said
+    assert (code, said) == (2, f"loadmanager: auditLogFile {path}: No such file or directory\n")
 
 
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

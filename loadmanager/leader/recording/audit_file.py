@@ -10,6 +10,7 @@ import logging
 import queue
 import sys
 from logging.handlers import QueueHandler, QueueListener, RotatingFileHandler
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -20,6 +21,15 @@ log = structlog.get_logger(__name__)
 
 _FILES = 5
 _WAITING_LINES = 10_000
+
+
+def require_writable(path: str) -> None:
+    """Raise `ConfigurationError` unless the file can be appended to; it is there afterwards. No path is no fault."""
+    try:
+        if path:
+            Path(path).open("a").close()
+    except OSError as error:
+        raise ConfigurationError(f"auditLogFile {path}: {error.strerror}") from None
 
 
 class AuditFile:
@@ -33,11 +43,9 @@ class AuditFile:
         self._listener: QueueListener | None = None
 
     def start(self) -> None:
-        """Raises `ConfigurationError` when the file cannot be written."""
-        try:
-            file = _Writing(self._path, maxBytes=self._most_bytes // _FILES, backupCount=_FILES - 1, encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"auditLogFile {self._path}: {error.strerror}") from None
+        """Raises `ConfigurationError` as `require_writable`."""
+        require_writable(self._path)
+        file = _Writing(self._path, maxBytes=self._most_bytes // _FILES, backupCount=_FILES - 1, encoding="utf-8")
         self._listener = QueueListener(self._waiting, file)
         self._listener.start()
 
