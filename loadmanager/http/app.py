@@ -51,7 +51,7 @@ def make_app(node: NodePort) -> web.Application:
     metrics = LookupMetrics(registry, cluster)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
-        *AdminHandlers(node, node.bundles, node.view, node.live, forwarder).operations(),
+        *AdminHandlers(node, node.bundles, node.deletion, node.view, node.live, forwarder).operations(),
         *BundleHandlers(node.bundles, node.live, forwarder).operations(),
         *PolicyHandlers(cluster, node.view, node.operators, node.bundles, node.live, forwarder).operations(),
         *AntiAffinityHandlers(cluster, node.view, node.operators, forwarder).operations(),

@@ -6,6 +6,7 @@
 | `HealthPort` | is it alive, can it be relied on, what does it count | `service.Node` |
 | `LookupPort` | which broker owns a topic | `lookups.OwnerLookups` |
 | `BundlePort`, `UnloadPort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
+| `DeletionPort` | that a namespace shall be no more | `deleting.NamespaceDeletion` |
 | `PicturePort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
 | `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
@@ -164,6 +165,11 @@ class BundlePort(UnloadPort, Protocol):
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
         """The topics of a bundle that its owner may have open; None when nobody owns it."""
+
+
+class DeletionPort(Protocol):
+    async def delete(self, name: NamespaceName, *, force: bool) -> None:
+        """Delete a namespace; only the leader may. What it raises is said in `deleting`."""
 
 
 class RecordPort(Protocol):
@@ -341,6 +347,8 @@ class NodePort(BalancingPort, Protocol):
     def lookups(self) -> LookupPort: ...
     @property
     def bundles(self) -> BundlePort: ...
+    @property
+    def deletion(self) -> DeletionPort: ...
     @property
     def drains(self) -> DrainPort: ...
     @property

@@ -24,6 +24,7 @@ from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.deciding.terms import Terms
+from loadmanager.leader.deleting import NamespaceDeletion
 from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
@@ -73,6 +74,9 @@ class Node(Candidate):
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
+        )
+        self.deletion = NamespaceDeletion(
+            self.view, self.ledger, self.operators, self.bundles, self.persistence, self.desk.poison
         )
         self.lookups = OwnerLookups(
             self.view,
