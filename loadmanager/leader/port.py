@@ -15,6 +15,7 @@
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `AuditPort` | who changed what | `recording.audit` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
+| `ShowingPort` | the cluster as it is shown, again and again | `showing` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
 """
@@ -22,7 +23,7 @@ Nothing here is a part of the leader: only the forms of what it hands out, so th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +41,7 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.wire.audit import AuditEntry
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
+from loadmanager.wire.fleet import Briefing, Mark
 from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.learned import LearnedData
 from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
@@ -286,8 +288,16 @@ class DeskPort(Protocol):
 
 
 class DecisionPort(Protocol):
-    def recent(self, limit: int, subject: str | None) -> list[dict[str, Any]]:
-        """The newest decisions and non-decisions, newest first; with `subject` only those about it."""
+    def recent(
+        self,
+        limit: int,
+        subject: str | None = None,
+        *,
+        kinds: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The newest decisions and non-decisions, newest first; with `subject` only those about it, and so on."""
 
 
 class AuditPort(Protocol):
@@ -319,6 +329,14 @@ class PlanPort(Protocol):
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
 
 
+class ShowingPort(Protocol):
+    def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
+        """A `wire.fleet.Fleet` of this moment, but for `at`, as this node sees it, with what the leader said."""
+
+    def briefing(self, after: Mark | None) -> Briefing:
+        """What only the leader knows, with what was decided after that mark; raises as `LeadershipPort.must_lead`."""
+
+
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
     """Whatever plans, as the one who puts an application together sees it."""
 
@@ -336,6 +354,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def explainer(self) -> ExplainPort: ...
     @property
     def audit(self) -> AuditPort: ...
+    @property
+    def showing(self) -> ShowingPort: ...
 
 
 class NodePort(BalancingPort, Protocol):
