@@ -26,6 +26,7 @@ from loadmanager.beside.scores import Scores
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.beside.take_over import TakeOver
 from loadmanager.beside.verdict import Where
+from loadmanager.calling import Caller
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
@@ -71,6 +72,7 @@ class BesideNode(Candidate):
         seed: int,
     ) -> None:
         self.settings = settings
+        self.caller = Caller.of(settings)
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)

@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from loadmanager.calling import Caller
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.certificate.rounds import DecidedRound
@@ -96,6 +97,9 @@ class LeadershipPort(Protocol):
     def leader_url(self) -> str | None: ...
     @property
     def leader_changed(self) -> asyncio.Future[None]: ...
+    @property
+    def caller(self) -> Caller:
+        """What this node shows of itself to others."""
 
     def get_term(self) -> Term:
         """The term that this node has won; `NotLeaderError` when it has not."""

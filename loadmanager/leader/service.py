@@ -51,7 +51,7 @@ class Node(Candidate):
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
         self.settings = settings
-        self._caller = Caller.of(settings)
+        self.caller = Caller.of(settings)
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
@@ -75,7 +75,7 @@ class Node(Candidate):
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.showing = Showing(self)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
-        self.agents = Agents(self.view, self._caller)
+        self.agents = Agents(self.view, self.caller)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
@@ -98,7 +98,7 @@ class Node(Candidate):
             self.view,
             self.ledger,
             AgentOwners(
-                self.view, self.election, self._caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+                self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
             ),
             self.journal,
             lambda: ExecutorSettings.of(self.live.current),
