@@ -6,7 +6,6 @@ belongs to a trace that was begun elsewhere is told if that was.
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -84,10 +83,8 @@ class _SpanTrail(Trail):
     def __init__(self, span: Span) -> None:
         self.span = span
 
-    def context(self) -> contextvars.Context:
-        context = contextvars.copy_context()
-        context.run(attach, set_span_in_context(self.span))
-        return context
+    def enter(self) -> None:
+        attach(set_span_in_context(self.span))
 
     def end(self, error: Exception | None = None) -> None:
         if error is not None:

@@ -7,7 +7,6 @@ W3C's Trace Context has it.
 
 from __future__ import annotations
 
-import contextvars
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -24,9 +23,8 @@ Attributes = Mapping[str, str | int]
 class Trail:
     """A place in a trace that others take up: other tasks, or what is done for several at once."""
 
-    def context(self) -> contextvars.Context | None:
-        """In which a task is to run that belongs there; None: in whichever begins it."""
-        return None
+    def enter(self) -> None:
+        """What is done in this context (of `contextvars`) from now on belongs there."""
 
     def end(self, error: Exception | None = None) -> None:
         """What was begun with it is over."""

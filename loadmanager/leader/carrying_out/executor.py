@@ -7,6 +7,7 @@ and a future for whoever wants to know how a move ended.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -157,6 +158,7 @@ class Executor:
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._ends = Waiting[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
+        self._contexts: dict[Move, contextvars.Context] = {}
         self._tasks: dict[Move, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.unloads_completed = 0
@@ -306,13 +308,15 @@ class Executor:
                 self._ended(move, outcome)
 
     def _begin(self, move: Move, work: Coroutine[Any, Any, None]) -> None:
-        context = self._trails.get(move, NOWHERE).context()
-        task = self._tasks[move] = asyncio.create_task(work, name=f"unload {move.bundle}", context=context)
+        name, context = f"unload {move.bundle}", self._contexts.get(move)
+        task = self._tasks[move] = asyncio.create_task(work, name=name, context=context)
         task.add_done_callback(lambda done: self._work_ended(move, done))
 
     def _trail(self, move: Move) -> None:
-        """All that is done for a move belongs to one span, whoever wanted it."""
-        self._trails[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
+        """All that is done for a move belongs to whoever wanted it, in logs, and to one span of theirs, in traces."""
+        trail = self._trails[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
+        context = self._contexts[move] = contextvars.copy_context()
+        context.run(trail.enter)
 
     def _work_ended(self, move: Move, task: asyncio.Task[None]) -> None:
         if self._tasks.get(move) is task:
@@ -409,6 +413,7 @@ class Executor:
     def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
         """Tell everybody that it is over."""
         self._because.pop(move, None)
+        self._contexts.pop(move, None)
         self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
         if move.released is not None:
             self._followed_by.ended(BundleName.parse_any(move.bundle), move.released)
