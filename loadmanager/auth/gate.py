@@ -149,8 +149,8 @@ class Gate:
             if original in ("", visitor.principal):
                 return visitor.principal
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {visitor.principal!r} is not in proxyRoles")
-        if not original:
-            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: missing: {visitor.principal!r} is in proxyRoles")
+        if not original or not original.isprintable():
+            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: no name: {visitor.principal!r} is in proxyRoles")
         if self._permissions.is_proxy(original):
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {original!r} is a proxy itself")
         if role not in self._permissions.of(original):
