@@ -9,8 +9,8 @@
 | `lookupRoles` | | yes | | | |
 
 One that is in several has what any of them gives. `*` in a list stands for all who have a token; `superUserRoles` may
-not hold it, and `lookupRoles` does by default. So one that is in no list may look topics up, and nothing else: whether it
-may use a topic is for the broker to say. Without `authorizationEnabled` all who have a token may do anything.
+not hold it, and `lookupRoles` does by default. So one that is in no list may look topics up, and nothing else: whether
+they may use a topic is for the broker to say. Without `authorizationEnabled` all who have a token may do anything.
 """
 
 from __future__ import annotations
