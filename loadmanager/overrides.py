@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
+from loadmanager.config import (
+    NEEDS_RESTART,
+    AuditSettings,
+    AuthSettings,
+    Settings,
+    StoreSettings,
+    settings_of,
+    with_overrides,
+)
 from loadmanager.config.tls import TlsSettings
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
@@ -19,6 +27,7 @@ _APART = {
     "web_service_port_tls",
     "advertised_address",
     *StoreSettings.model_fields,
+    *AuditSettings.model_fields,
     *AuthSettings.model_fields,
     *TlsSettings.model_fields,
 }
