@@ -24,7 +24,7 @@ PATIENCE_MS = 20_000
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
 
 
-@dataclass(slots=True)
+@dataclass
 class Shown:
     """The page of a node in a tab of its own, and the cluster behind it. `complaints` are the browser's: errors of
     scripts, and what the content security policy has refused.
@@ -84,7 +84,7 @@ async def a_tab(browser: Browser, cluster: Cluster, **options: Any) -> AsyncIter
         shown = Shown(
             page, cluster.nodes[0], cluster, cluster.nodes[0].node.view.namespaces[NAMESPACE].state.bundle_names()
         )
-        page.on("console", lambda message: shown.note(message))
+        page.on("console", shown.note)
         page.on("pageerror", lambda error: shown.complaints.append(str(error)))
         yield shown
 
