@@ -104,8 +104,22 @@ function drawMoves(context, colour, scale, timeline, map) {
   context.fillStyle = colour.ink;
   for (const [ms] of timeline.splits) diamond(context, scale.x(ms), 5);
   if (timeline.of !== "brokers" || timeline.moves.length > MOST_MARKS) return;
-  const rows = new Map(timeline.rows.map((name, row) => [name, map.top + ((row + 0.5) * map.height) / timeline.rows.length]));
-  for (const [ms, , source, destination] of timeline.moves) drawMove(context, colour, scale.x(ms), rows.get(source), rows.get(destination));
+  const y = (name) => {
+    const row = name ? rowOf(timeline, name) : -1;
+    return row < 0 ? undefined : map.top + ((row + 0.5) * map.height) / timeline.rows.length;
+  };
+  for (const [ms, , source, destination] of timeline.moves) drawMove(context, colour, scale.x(ms), y(source), y(destination));
+}
+
+// The row that a name is in, or shares: rows are in the order of names, and labelled with the first and the last. -1: none.
+export function rowOf({ rows }, name) {
+  let [low, high] = [0, rows.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rows[middle].split(" … ")[0] <= name) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
 }
 
 // A ring where the bundle left, a point where it went.
