@@ -5,6 +5,7 @@ What a test changes it changes back, or does to a bundle or broker that is its o
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 
 import pytest
@@ -43,6 +44,7 @@ async def cluster(browser: Browser) -> AsyncIterator[Cluster]:
         await _look_everything_up(leader, bundles)
         for broker in BROKERS:
             await _report(leader, cluster, broker)
+        await _remember(leader)
         yield cluster
 
 
@@ -64,6 +66,14 @@ async def _report(leader: RunningNode, cluster: Cluster, broker: str) -> None:
     owned = [bundle for bundle, ownership in owners if ownership.owner and ownership.owner.broker == broker]
     record = a_record(broker, {bundle: load_of(3.0) for bundle in owned}, agent_url=agent.url, cpu=CPU[broker])
     await agent.report(record)
+
+
+async def _remember(leader: RunningNode) -> None:
+    """What the heat map shows: the last minutes, as if all had been as it is now."""
+    now_ms = time.time_ns() // 1_000_000
+    for ago_ms in range(0, 300_000, 10_000):
+        for of in ("bundles", "brokers"):
+            await leader.node.chronicle.look(of, now_ms - ago_ms)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")

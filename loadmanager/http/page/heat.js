@@ -6,7 +6,7 @@ import { Problem } from "./dialogs.js";
 import { bytesPerS, clock, duration, moment, percent, whole } from "./format.js";
 import { AXIS, LANE, cellsOf, draw, imageOf, scaleOf } from "./heat_drawing.js";
 import { DecisionList } from "./decisions.js";
-import { fleet } from "./live.js";
+import { connection } from "./live.js";
 import { adjust, linkTo, linkToSubject, route } from "./route.js";
 import { palette } from "./theme.js";
 import { html, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
@@ -54,11 +54,11 @@ export function Choice({ label, value, options, choose }) {
   )}</div>`;
 }
 
-// Counts how often a new column has become due: by what the node says, not by a clock of our own.
+// Counts how often a new column has become due since the node was heard, which says something every 10 s.
 function useTurn(seconds) {
-  const at = useCell(fleet)?.at ?? 0;
+  const { heardAt } = useCell(connection);
   const stepMs = Math.max((1000 * seconds) / COLUMNS, 10_000);
-  return seconds === null ? -1 : Math.floor(at / stepMs);
+  return seconds === null ? -1 : Math.floor((heardAt ?? 0) / stepMs);
 }
 
 function Map({ timeline, selection, select }) {
