@@ -4,7 +4,7 @@ import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { Problem } from "./dialogs.js";
 import { bytesPerS, clock, duration, moment, percent, whole } from "./format.js";
-import { AXIS, LANE, cellsOf, draw, imageOf, scaleOf } from "./heat_drawing.js";
+import { AXIS, LANE, cellAt, draw, imageOf, read, scaleOf } from "./heat_drawing.js";
 import { DecisionList } from "./decisions.js";
 import { connection } from "./live.js";
 import { adjust, linkTo, linkToSubject, route } from "./route.js";
@@ -28,7 +28,7 @@ export function HeatView() {
   const answer = useAnswer(
     (signal) => {
       const till = end ? Number(end) : Date.now();
-      return get(`${OURS}/timeline`, { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS }, signal);
+      return get(`${OURS}/timeline`, { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS }, signal).then(read);
     },
     [of, range, end, turn],
   );
@@ -69,9 +69,8 @@ function Map({ timeline, selection, select }) {
   const [cursor, setCursor] = useState(null);
   const [pointer, setPointer] = useState(null);
   const [draft, setDraft] = useState(null);
-  const cells = useMemo(() => cellsOf(timeline), [timeline]);
   const height = LANE + AXIS + heightOf(timeline.rows.length) / (width < NARROW ? 2 : 1);
-  const image = useMemo(() => imageOf(document.documentElement, timeline, cells.bytes), [timeline, colourTurn]);
+  const image = useMemo(() => imageOf(document.documentElement, timeline), [timeline, colourTurn]);
   const shown = draft ?? selection;
   useEffect(() => {
     if (!width) return undefined;
@@ -86,7 +85,7 @@ function Map({ timeline, selection, select }) {
       style=${{ width: `${width}px`, height: `${height}px` }} onKeyDown=${keys} onBlur=${() => setCursor(null)}
       onPointerDown=${brush.down} onPointerMove=${(event) => (setPointer(pointOf(event, timeline, scale, height)), brush.move(event))}
       onPointerUp=${brush.up} onPointerCancel=${() => setDraft(null)} onPointerLeave=${() => setPointer(null)}></canvas></div></div>
-    <p id="map-says" class="legend" aria-live="polite">${shown && !pointer ? sayWindow(timeline, shown) : sayPoint(timeline, cells, pointer, cursor)}</p>
+    <p id="map-says" class="legend" aria-live="polite">${shown && !pointer ? sayWindow(timeline, shown) : sayPoint(timeline, pointer, cursor)}</p>
     <p class="legend quiet"><span class="key ramp">${timeline.of === "brokers" ? "0 – 100 % of the highest resource" : `0 – ${bytesPerS(timeline.scale)}`}</span>
       <span class="key moves">moves</span><span class="key splits">◆ splits</span><span class="key leads">leader</span>
       ${timeline.of === "brokers" && html`<span>○ left, ● went to</span>`}
@@ -115,16 +114,16 @@ function pointOf(event, timeline, scale, height) {
 }
 
 // What the pointer, or the cursor of the keyboard, is on.
-function sayPoint(timeline, cells, pointer, cursor) {
+function sayPoint(timeline, pointer, cursor) {
   const column = pointer?.column ?? cursor;
   if (column === null || column === undefined) return "Drag to select a time; with the keyboard: arrows, and Shift with arrows.";
   const from = timeline.from + column * timeline.stepMs;
   const moves = timeline.moves.filter(([ms]) => ms >= from && ms < from + timeline.stepMs);
   const tail = `${clock(from)}, ${duration(timeline.stepMs / 1000)}${moves.length ? `, ${moves.length} moves` : ""}`;
-  const row = pointer?.row ?? hottestOf(timeline, cells, column);
+  const row = pointer?.row ?? hottestOf(timeline, column);
   const name = timeline.rows[row];
   if (name === undefined) return tail;
-  const value = cells.at(row, column);
+  const value = cellAt(timeline, row, column);
   return html`<${RowName} timeline=${timeline} row=${row} /> ${value === null ? "unknown" : sayValue(timeline, value)}${pointer ? "" : " is the hottest"}, ${tail}`;
 }
 
@@ -137,10 +136,10 @@ function RowName({ timeline: { rows, sizes }, row }) {
   return html`<strong>${link ? html`<a href=${link}>${rows[row]}</a>` : rows[row]}</strong>${size > 1 ? ` (the highest of ${whole(size)})` : ""}`;
 }
 
-function hottestOf(timeline, cells, column) {
+function hottestOf(timeline, column) {
   let best = -1;
   timeline.rows.forEach((_, row) => {
-    if ((cells.at(row, column) ?? -1) > (best < 0 ? -1 : cells.at(best, column))) best = row;
+    if ((cellAt(timeline, row, column) ?? -1) > (best < 0 ? -1 : cellAt(timeline, best, column))) best = row;
   });
   return best;
 }
