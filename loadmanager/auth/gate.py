@@ -95,12 +95,11 @@ class Gate:
         visitor = self._known.get(header)
         if visitor is None or now_s >= visitor.expires_s:
             visitor = self._authenticate(request, header)
+        request[PRINCIPAL] = visitor.principal  # known also of one who is refused
         if role not in visitor.roles:
             raise self._forbidden(visitor.principal, role)
         if visitor.is_proxy or _ORIGINAL in request.headers:
             request[PRINCIPAL] = self._original(request, visitor, role)
-        else:
-            request[PRINCIPAL] = visitor.principal
 
     def show_in(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
         """Have the registry show what the gate counts, with these labels."""
