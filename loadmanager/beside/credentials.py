@@ -61,6 +61,8 @@ class TlsOptions:
     """`tlsAllowInsecureConnection`: believe anybody."""
     hostname_verification: bool = True
     """`tlsHostnameVerificationEnable`: the certificate has to name the host that was asked."""
+    keys: str = "tls"
+    """How the keys begin that hold these."""
 
     def context(self) -> ssl.SSLContext:
         """Raises `ConfigurationError`, which names the key and the file, for what cannot be used."""
@@ -76,18 +78,22 @@ class TlsOptions:
         try:
             return ssl.create_default_context(cafile=self.trust_certs)
         except OSError as error:  # of which those of TLS are some
-            raise _unusable("tlsTrustCertsFilePath", self.trust_certs, error, "certificates in PEM form") from None
+            raise _unusable(
+                f"{self.keys}TrustCertsFilePath", self.trust_certs, error, "certificates in PEM form"
+            ) from None
 
     def _present(self, context: ssl.SSLContext) -> None:
         if self.certificate is None:
             if self.key is not None:
-                raise ConfigurationError("tlsKeyFilePath: without a tlsCertificateFilePath nobody asks for it")
+                raise ConfigurationError(
+                    f"{self.keys}KeyFilePath: without a {self.keys}CertificateFilePath nobody asks for it"
+                )
             return
         try:
             # Without a password to give, a key that has one would be asked for on the terminal.
             context.load_cert_chain(self.certificate, self.key, password="")
         except OSError as error:
-            key = f"tlsCertificateFilePath {self.certificate}, tlsKeyFilePath"
+            key = f"{self.keys}CertificateFilePath {self.certificate}, {self.keys}KeyFilePath"
             raise _unusable(key, self.key, error, "a certificate and its key in PEM form, without a password") from None
 
 

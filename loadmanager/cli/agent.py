@@ -25,6 +25,7 @@ from loadmanager.cli.running import (
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
 from loadmanager.serving import ServerLimits, serve_within
+from loadmanager.store.securing import Role
 
 log = structlog.get_logger(__name__)
 
@@ -46,7 +47,9 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     # The port first: while it is ours, no former life of this agent can be handing out leases behind it.
     listener = listen(settings.key("agent_port"), settings.bind_address, settings.agent_port)
     url = url_of(settings, listener.getsockname()[1])
-    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener)
+    store = await open_store(
+        settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener, Role.AGENT
+    )
     beside = Agent(settings, store, url)
     runner = await serve_within(beside.app(), ServerLimits.of(settings), ANSWER_S)
     await web.SockSite(runner, listener, backlog=BACKLOG).start()

@@ -35,7 +35,8 @@ PAUSE_S = 2.0
 ADDRESS = "127.0.0.1:2181"
 LOST, SUSPENDED, CONNECTED = (Announce(SessionState[name]) for name in ("LOST", "SUSPENDED", "CONNECTED"))
 LAPSED = Say("session_lease_lapsed", {"session_id": "0x7"})
-HANGS_UP = Say("zookeeper_hangs_up", {"session_id": "0x7", "address": ADDRESS})
+DOES_NOT_SERVE = "hangs up: it does not serve, or its data were lost or set back"
+HANGS_UP = Say("zookeeper_hangs_up", {"session_id": "0x7", "address": ADDRESS, "why": DOES_NOT_SERVE})
 
 
 @pytest.fixture
