@@ -61,7 +61,9 @@ class OpsHandlers:
         reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        return json_bytes(Readiness(epoch=self._view.epoch, faults=self._view.faults).to_json())
+        return json_bytes(
+            Readiness(epoch=self._view.epoch, faults={**self._view.faults, **self._node.denied}).to_json()
+        )
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request
