@@ -18,4 +18,5 @@ class Permissions:
 
 OPEN_ACL_UNSAFE: list[ACL]
 
+def make_digest_acl(username: str, password: str, *, all: bool) -> ACL: ...  # noqa: A002 - kazoo's own name
 def make_digest_acl_credential(username: str, password: str) -> str: ...
