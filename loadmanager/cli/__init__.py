@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib import import_module
+from types import ModuleType
+from typing import Annotated
 
 import typer
+
+from loadmanager import __version__
+from loadmanager.cli.lacking import LACKING, find_module, or_how_to_install
 
 COMMANDS = (
     "serve",
@@ -25,23 +31,64 @@ COMMANDS = (
     "config",
 )
 
+_COMPLETING = "_LOADMANAGER_COMPLETE"
+"""Set by the shell when it wants to know how a command line may go on; the line is then in one of the next two."""
+
+_LINE_OF_BASH, _LINE_OF_OTHERS = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
+
 
 def main() -> None:
     """Entry point of `loadmanager`."""
+    with or_how_to_install():
+        _application(_first_word())()
+
+
+def _application(asked: str) -> typer.Typer:
     app = typer.Typer(
         name="loadmanager",
         help="A load manager for fleets of stateful brokers.",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
     )
-    app.callback()(lambda: None)
-    asked = sys.argv[1] if len(sys.argv) > 1 else ""
-    for name in (asked,) if asked in COMMANDS else COMMANDS:
-        module = import_module(f"loadmanager.cli.{name}")
-        command = getattr(module, name)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+    app.callback()(_root)
+    for name in COMMANDS:
+        if asked not in (name, "", "--help"):
+            app.command(name)(_root)  # its name is all that is needed
+        elif asked == name:
+            _add(app, name, import_module(f"loadmanager.cli.{name}"))
+        elif module := find_module(name):
+            _add(app, name, module)
         else:
-            app.command(name, cls=getattr(module, "COMMAND_CLASS", None))(command)
-    app()
+            app.command(name, help=LACKING)(_root)
+    return app
+
+
+def _add(app: typer.Typer, name: str, module: ModuleType) -> None:
+    command = getattr(module, name)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name, cls=getattr(module, "COMMAND_CLASS", None))(command)
+
+
+def _first_word() -> str:
+    """What was typed behind `loadmanager`; when a shell asks how that word may go on, one that is no command."""
+    if _COMPLETING not in os.environ:
+        return sys.argv[1] if len(sys.argv) > 1 else ""
+    line = os.environ.get(_LINE_OF_BASH) or os.environ.get(_LINE_OF_OTHERS, "")
+    return next(iter(line.split()[1:]), "-")
+
+
+def _show_version(wanted: bool) -> None:  # noqa: FBT001 - a callback of Typer's
+    if wanted:
+        print(f"loadmanager {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    del version

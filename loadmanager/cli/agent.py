@@ -20,12 +20,13 @@ from loadmanager.cli.running import (
     open_store,
     start_up,
     stop_signal,
+    warn_if_open,
     write_ready_file,
 )
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
 from loadmanager.serving import ServerLimits, serve_within
-from loadmanager.store.securing import Role
+from loadmanager.store.securing import Process
 
 log = structlog.get_logger(__name__)
 
@@ -48,12 +49,13 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     listener = listen(settings.key("agent_port"), settings.bind_address, settings.agent_port)
     url = url_of(settings, listener.getsockname()[1])
     store = await open_store(
-        settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener, Role.AGENT
+        settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener, Process.AGENT
     )
     beside = Agent(settings, store, url)
     runner = await serve_within(beside.app(), ServerLimits.of(settings), ANSWER_S)
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
     log.info("agent_started", url=url, broker_id=settings.broker_id, store=settings.metadata_store_url)
+    warn_if_open(settings, settings.bind_address)
     if ready_file is not None:
         write_ready_file(ready_file, url)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import os
 import signal
 import socket
@@ -14,16 +15,21 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import structlog
 
+from loadmanager.auth.gate import Gate
+from loadmanager.calling import Caller
 from loadmanager.cli.access import access_of
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
-from loadmanager.config import SessionSettings, load_settings, zookeeper_parts
+from loadmanager.config import AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.observability import configure_logging
 from loadmanager.store.access import Access
 from loadmanager.store.foreign import refuse_pulsar
-from loadmanager.store.securing import Role, refuse_strangers
+from loadmanager.store.securing import Process, refuse_strangers
 from loadmanager.store.zookeeper import ZooKeeperStore
+
+log = structlog.get_logger(__name__)
 
 S = TypeVar("S", bound=SessionSettings)
 
@@ -86,10 +92,31 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
     configure_logging(json_lines=json_lines)
     try:
         settings = load_settings(model, config, overrides)
+        if isinstance(settings, AuthSettings):
+            Gate(settings)  # refuses keys that cannot be used, before anything else is begun
+            Caller.of(settings)  # and so does this a token
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     install_fast_loop()
     return settings
+
+
+def warn_if_open(settings: AuthSettings, address: str) -> None:
+    """Say it, once it serves at the address, when whoever reaches that may give commands."""
+    if not settings.authentication_enabled and not _is_loopback(address):
+        log.warning(
+            "open_to_anyone",
+            bindAddress=address,
+            consequence="whoever reaches the port may move bundles and change settings",
+            remedy="authenticationEnabled: true, with tokenSecretKey or tokenPublicKey; see docs/security.md",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def store_of(
@@ -111,14 +138,14 @@ def store_of(
 
 
 async def open_store(
-    key: str, url: str, settings: SessionSettings, listener: socket.socket, role: Role = Role.NODE
+    key: str, url: str, settings: SessionSettings, listener: socket.socket, process: Process = Process.NODE
 ) -> ZooKeeperStore:
     """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
     try:
         store = store_of(url, settings)
         await store.start()
         await _patiently(store, refuse_pulsar)
-        await _patiently(store, partial(refuse_strangers, role=role))
+        await _patiently(store, partial(refuse_strangers, process=process))
     except (ConfigurationError, StoreError) as error:
         listener.close()
         code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE

@@ -1,12 +1,14 @@
-"""Settings as texts by key: what may be changed while nodes run, and what an operator has changed."""
+"""Settings of a node by key: what may be changed while nodes run, and what an operator has changed, as texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
-from loadmanager.config.loading import refuse_unknown_keys, said_by
+from loadmanager.config.auth import AuthSettings
+from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import HttpSettings, StoreSettings
 from loadmanager.errors import ConfigurationError
@@ -15,6 +17,7 @@ NEEDS_RESTART = frozenset(
     {
         *StoreSettings.model_fields,  # the session is opened once
         *HttpSettings.model_fields,  # and so is the port
+        *AuthSettings.model_fields,  # who may change settings is not changed by one
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",
@@ -48,6 +51,18 @@ def dynamic_keys() -> list[str]:
     return sorted(Settings.key(name) for name in Settings.model_fields.keys() - NEEDS_RESTART)
 
 
+def settings_of(values: Mapping[str, Any], where: str) -> Settings:
+    """Settings from these keys and values alone, whatever the environment says.
+
+    Raises `ConfigurationError` naming `where`, the key and what is allowed.
+    """
+    refuse_unknown_keys(SettingsAlone, values, where)
+    try:
+        return SettingsAlone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(faults_of(SettingsAlone, error, where)) from None
+
+
 def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Settings:
     """`base` with other values for some keys, as text, lists with commas.
 
@@ -68,7 +83,9 @@ def values_as_text(settings: Settings) -> dict[str, str]:
 
 
 def text_of(value: object) -> str:
-    """A setting as a `broker.conf` has it."""
+    """A setting as a `broker.conf` has it; a secret is `***`."""
+    if isinstance(value, SecretStr):
+        return "***" if value.get_secret_value() else ""
     if isinstance(value, frozenset | list | tuple):
         return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

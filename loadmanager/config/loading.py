@@ -12,11 +12,18 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from loadmanager.config.base import ENVIRONMENT_PREFIX, KeyedSettings, bounds_of
-from loadmanager.config.node import Settings, SettingsAlone
+from loadmanager.config.base import ENVIRONMENT_PREFIX, KeyedSettings, bounds_of, is_secret
 from loadmanager.errors import ConfigurationError
 
-_OTHER_VARIABLES = frozenset({"LOADMANAGER_ADMIN_URL", "LOADMANAGER_JAVA", "LOADMANAGER_SHARED"})
+_OTHER_VARIABLES = frozenset(
+    {
+        "LOADMANAGER_ADMIN_URL",
+        "LOADMANAGER_JAVA",
+        "LOADMANAGER_SHARED",
+        "LOADMANAGER_TOKEN",
+        "LOADMANAGER_TOKEN_FILE",
+    }
+)
 
 S = TypeVar("S", bound=KeyedSettings)
 
@@ -36,19 +43,7 @@ def load_settings(model: type[S], path: Path | None, overrides: Mapping[str, Any
         variables = " ".join(filter(None, map(_find_variable, keys)))
         raise ConfigurationError(f'environment variable {variables}: expected JSON, such as ["a", "b"]') from None
     except ValidationError as error:
-        raise ConfigurationError(_faults(model, error, str(path or "settings"))) from None
-
-
-def settings_of(values: Mapping[str, Any], where: str) -> Settings:
-    """Settings from these keys and values alone, whatever the environment says.
-
-    Raises `ConfigurationError` naming `where`, the key and what is allowed.
-    """
-    refuse_unknown_keys(SettingsAlone, values, where)
-    try:
-        return SettingsAlone(**values)
-    except ValidationError as error:
-        raise ConfigurationError(_faults(SettingsAlone, error, where)) from None
+        raise ConfigurationError(faults_of(model, error, str(path or "settings"))) from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -95,7 +90,7 @@ def _did_you_mean(key: str, known: list[str]) -> str:
     return f"; did you mean {by_lowered[close[0]]!r}?" if close else ""
 
 
-def _faults(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
+def faults_of(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
     """What is wrong, and where it was said: the environment overrides the file, so it is to blame where both speak."""
     by_source: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False):
@@ -127,5 +122,7 @@ def _fault(model: type[KeyedSettings], fault: dict[str, Any]) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ").replace("Tuple", "A list").replace("tuple", "list")
     if not location:
         return message
+    if field is not None and is_secret(field):
+        return f"{key}: {message}"
     allowed = bounds_of(field) if field else ""
     return f"{key}: {message} (got {fault['input']!r}{f'; allowed: {allowed}' if allowed else ''})"

@@ -25,6 +25,9 @@ from loadmanager.core.names import BrokerId, broker_host
 DEFAULT_DOMAIN = "default"
 """The failure domain of the brokers that are in none."""
 
+MIN_AVAILABLE = "min_available"
+"""The only kind of failover policy."""
+
 MAX_PATTERNS = 1_000
 """How many patterns all isolation policies have together at most: each is compiled, and matched with each broker."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from http import HTTPStatus
 from typing import Any
 
 from aiohttp import web
@@ -14,15 +15,17 @@ from loadmanager.calling import HttpClient, PeerNotReachedError, PeerUnavailable
 from loadmanager.config import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.port import LeadershipPort
-from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER
+from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER, ORIGINAL_PRINCIPAL_HEADER
 
 _ASK_AGAIN_S = 0.25
 """After so long a leader that could not be reached, or said that it is none, is asked once more."""
 
 _MARGIN_S = 5.0
 _SHORTEST_S = 0.5
-_HANDED_ON = ("Content-Type", LISTENER_HEADER)
-_PASSED_ON = ("Content-Type", "Retry-After")
+_HANDED_ON = ("Content-Type", LISTENER_HEADER, "Authorization", ORIGINAL_PRINCIPAL_HEADER)
+"""Of who asks too: the leader decides by it as if it had been asked itself."""
+
+_PASSED_ON = ("Content-Type", "Retry-After", "WWW-Authenticate")
 _REDIRECTS = range(300, 400)
 
 
@@ -77,6 +80,19 @@ class Forwarder:
             return await act()
 
         return await self.on_leader(request, lead_and_act, timeout_s)
+
+    async def ask_leader(self, path: str, timeout_s: float) -> bytes | None:
+        """What the leader, another node, answers to this question of the node's own; None without an answer of 200."""
+        url = self._leadership.leader_url
+        if url is None or url == self._leadership.service_url:
+            return None
+        headers = {FORWARDED_HEADER: self._leadership.node_id}
+        try:
+            whole = URL(f"{url}{path}", encoded=True)
+            answer = await self._http.call("GET", whole, timeout_s, connect_timeout_s=timeout_s, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError, ValueError):  # nobody there, or what it published is no URL
+            return None
+        return answer.body if answer.status == HTTPStatus.OK else None
 
     async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
         """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""

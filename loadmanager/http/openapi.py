@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 from pydantic import TypeAdapter
 
 from loadmanager import __version__
+from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
 from loadmanager.http.responses import guarded, json_bytes
@@ -36,6 +37,7 @@ _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
 BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
+TIME: _JsonSchema = {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}
 _PROBLEM = ("", "")
 """Stands for the error body among the keys of operations."""
 
@@ -118,10 +120,12 @@ class Operation:
         of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self) -> web.RouteDef:
+    def route(self, gate: Gate) -> web.RouteDef:
+        """The route, behind the gate."""
         if self.method == "GET":
-            return web.get(self.path, self.handler if self.guards_itself else guarded(self.handler))
-        return web.route(self.method, self.path, guarded(self._change))
+            handler = gate.permitting(self.role, self.handler)
+            return web.get(self.path, handler if self.guards_itself and gate.is_open else guarded(handler))
+        return web.route(self.method, self.path, guarded(gate.permitting(self.role, self._change)))
 
     async def _change(self, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]

@@ -13,6 +13,7 @@
 | `PoisonPort` | bundles that brokers die of | `deciding.poison` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
+| `ShowingPort` | the cluster as it is shown, again and again | `showing` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
 """
@@ -20,7 +21,7 @@ Nothing here is a part of the leader: only the forms of what it hands out, so th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,6 +38,7 @@ from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
+from loadmanager.wire.fleet import Briefing, Mark
 from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.learned import LearnedData
 from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
@@ -282,8 +284,16 @@ class DeskPort(Protocol):
 
 
 class DecisionPort(Protocol):
-    def recent(self, limit: int, subject: str | None) -> list[dict[str, Any]]:
-        """The newest decisions and non-decisions, newest first; with `subject` only those about it."""
+    def recent(
+        self,
+        limit: int,
+        subject: str | None = None,
+        *,
+        kinds: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The newest decisions and non-decisions, newest first; with `subject` only those about it, and so on."""
 
 
 class ExplainPort(Protocol):
@@ -305,6 +315,14 @@ class PlanPort(Protocol):
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
 
 
+class ShowingPort(Protocol):
+    def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
+        """A `wire.fleet.Fleet` of this moment, but for `at`, as this node sees it, with what the leader said."""
+
+    def briefing(self, after: Mark | None) -> Briefing:
+        """What only the leader knows, with what was decided after that mark; raises as `LeadershipPort.must_lead`."""
+
+
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
     """Whatever plans, as the one who puts an application together sees it."""
 
@@ -320,6 +338,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def journal(self) -> DecisionPort: ...
     @property
     def explainer(self) -> ExplainPort: ...
+    @property
+    def showing(self) -> ShowingPort: ...
 
 
 class NodePort(BalancingPort, Protocol):

@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from loadmanager.calling import Caller
 from loadmanager.config import Settings
 from loadmanager.core.leadership import Term
 from loadmanager.core.ownership import Registration
@@ -32,6 +33,7 @@ from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of
+from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore
@@ -42,15 +44,17 @@ log = structlog.get_logger(__name__)
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
 
-    To HTTP it is a `port.NodePort`.
+    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for a token of its own that cannot be used.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
         self.settings = settings
+        self._caller = Caller.of(settings)
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
         self.journal = Journal(settings.decisions_kept)
+        self.moves.on_measured = self.journal.measured
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
@@ -66,8 +70,9 @@ class Node(Candidate):
         )
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
+        self.showing = Showing(self)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
-        self.agents = Agents(self.view)
+        self.agents = Agents(self.view, self._caller)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
@@ -86,7 +91,9 @@ class Node(Candidate):
         return Executor(
             self.view,
             self.ledger,
-            AgentOwners(self.view, self.election, lambda: self.live.current.unload_attempt_timeout_ms / 1000),
+            AgentOwners(
+                self.view, self.election, self._caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+            ),
             self.journal,
             lambda: ExecutorSettings.of(self.live.current),
             self.desk.churn,

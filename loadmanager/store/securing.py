@@ -25,14 +25,14 @@ log = structlog.get_logger(__name__)
 _AT_A_TIME = 500
 
 
-class Role(enum.Enum):
+class Process(enum.Enum):
     """What a process needs of the znodes."""
 
     NODE = enum.auto()
     AGENT = enum.auto()
 
 
-async def refuse_strangers(store: ZooKeeperStore, role: Role) -> None:
+async def refuse_strangers(store: ZooKeeperStore, process: Process) -> None:
     """Raise `ConfigurationError` if what is there belongs to others than the configuration says, and warn when it is
     open.
     """
@@ -45,12 +45,12 @@ async def refuse_strangers(store: ZooKeeperStore, role: Role) -> None:
             log.warning("zookeeper_is_open", path=paths.ROOT, remedy="run `loadmanager zookeeper secure`")
         return
     who = await store.who_am_i()
-    if role is Role.NODE and not grants_all(acl, who):
+    if process is Process.NODE and not grants_all(acl, who):
         raise ConfigurationError(
             f"{paths.ROOT} belongs to others ({render(acl)}), and a node has to write there; we are {store.access.who}:"
             " see metadataStoreCredentials"
         )
-    if role is Role.AGENT and not grants_all(acl, acls.nodes):
+    if process is Process.AGENT and not grants_all(acl, acls.nodes):
         raise ConfigurationError(
             f"{paths.ROOT} belongs to others ({render(acl)}) than metadataStoreNodeIds says: nodes could not read what"
             " is registered here"

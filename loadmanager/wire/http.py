@@ -13,9 +13,6 @@ from loadmanager.wire.validation import MAX_AMOUNT, WireModel
 
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
 
-LARGEST_ANSWER_BYTES = 64 * 1024 * 1024
-"""What is read of an answer at the most."""
-
 EPOCH_HEADER = "X-Loadmanager-Epoch"
 BUNDLE_VERSION_HEADER = "X-Loadmanager-Bundle-Version"
 OWNER_HEADER = "X-Loadmanager-Owner"
@@ -27,6 +24,9 @@ HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
+
+ORIGINAL_PRINCIPAL_HEADER = "X-Original-Principal"
+"""For whom a proxy asks, as in Pulsar; a node passes it on with who asked it."""
 
 LISTENER_HEADER = "X-Pulsar-ListenerName"
 """Which of the owner's advertised listeners a lookup wants."""
@@ -116,14 +116,40 @@ class Health(WireModel):
 
 
 class Readiness(WireModel):
-    """`GET /readyz`; `faults` says what is wrong with a znode, by its path."""
+    """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that nobody is asked for a
+    token.
+    """
 
     epoch: int
     faults: dict[str, str]
+    open_to_anyone: bool
+
+
+class Imbalances(WireModel):
+    """The load of the busiest broker by the mean, before and after a move."""
+
+    imbalance_before: float
+    imbalance_after: float
+
+
+class EffectEntry(WireModel):
+    """What a move was predicted to bring and, once both brokers have reported after it, what it was measured to have
+    brought, with whatever else happened meanwhile. `load` is what the bundle carried, in bytes/s; `source` and
+    `destination` are what these brokers reported before and afterwards.
+    """
+
+    predicted: Imbalances
+    measured: Imbalances | None
+    measured_at: int | None
+    load: float
+    source: tuple[float, float] | None
+    destination: tuple[float, float] | None
 
 
 class DecisionEntry(WireModel):
-    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row."""
+    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row. `effect`
+    is there of moves that this leader has begun.
+    """
 
     sequence: int
     at: int
@@ -136,6 +162,7 @@ class DecisionEntry(WireModel):
     why: dict[str, Any]
     source: str | None
     destination: str | None
+    effect: EffectEntry | None
     times: int
     last_at: int
 

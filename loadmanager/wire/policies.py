@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 from loadmanager.core.names import BrokerId, NamespaceName, parse_broker_id
 from loadmanager.core.policies import (
     MAX_PATTERNS,
+    MIN_AVAILABLE,
     InvalidPolicyError,
     IsolationPolicy,
     Policies,
@@ -24,9 +25,6 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.validation import parse_json
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
-MIN_AVAILABLE = "min_available"
-"""The only kind of failover policy."""
-
 _SCOPES = f"^({'|'.join(UnloadScope)})$"
 _DEFAULT_PARAMETERS = {"min_limit": "1", "usage_threshold": "100"}
 

@@ -28,7 +28,7 @@ from loadmanager.errors import (
 from loadmanager.store import paths
 from loadmanager.store.access import ANYBODY, Access, Acls, Credentials
 from loadmanager.store.base import Check, Create, Delete, Put
-from loadmanager.store.securing import Role, refuse_strangers, secure, why_locked_out
+from loadmanager.store.securing import Process, refuse_strangers, secure, why_locked_out
 from loadmanager.store.zookeeper import ZooKeeperStore
 
 pytestmark = pytest.mark.zookeeper
@@ -268,18 +268,18 @@ async def test_a_process_that_is_taken_for_somebody_else_is_refused_at_its_start
     assert own is not None
     alone = Access(own, acls=Acls((own.identity,)))
     async with connect(node) as of_node, connect(agent) as of_agent:
-        await refuse_strangers(of_node, Role.NODE)
+        await refuse_strangers(of_node, Process.NODE)
         await of_node.ensure_path(paths.ROOT)
-        await refuse_strangers(of_node, Role.NODE)
-        await refuse_strangers(of_agent, Role.AGENT)
+        await refuse_strangers(of_node, Process.NODE)
+        await refuse_strangers(of_agent, Process.AGENT)
         with pytest.raises(ConfigurationError, match="a node has to write there; we are digest:agent"):
-            await refuse_strangers(of_agent, Role.NODE)
+            await refuse_strangers(of_agent, Process.NODE)
         async with connect(alone) as mistaken:
             with pytest.raises(ConfigurationError, match=r"digest:node:cdrwa.*than metadataStoreNodeIds says"):
-                await refuse_strangers(mistaken, Role.AGENT)
+                await refuse_strangers(mistaken, Process.AGENT)
         await secure(of_node, Acls(), do=True, progress=lambda _: None)
         with capture_logs() as logs:
-            await refuse_strangers(of_node, Role.NODE)
+            await refuse_strangers(of_node, Process.NODE)
         assert logs[0]["event"] == "zookeeper_is_open"
 
 

@@ -22,7 +22,7 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import StoreError
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Put
-from loadmanager.store.securing import Role, refuse_strangers
+from loadmanager.store.securing import Process, refuse_strangers
 
 pytestmark = pytest.mark.zookeeper
 
@@ -47,14 +47,14 @@ class Configured:
             "metadataStoreAgentIds": [AGENT_ID],
         }
 
-    def connect(self, role: Role, keys: Mapping[str, object]) -> Connect:
+    def connect(self, process: Process, keys: Mapping[str, object]) -> Connect:
         self.file.write_text(yaml.safe_dump({"metadataStoreUrl": self._url, **keys}))
         settings = load_settings(Settings, self.file)
 
         async def connect() -> MetadataStore:
             store = store_of(self._url, settings)
             await store.start()
-            await refuse_strangers(store, role)
+            await refuse_strangers(store, process)
             return store
 
         return connect
@@ -79,7 +79,7 @@ async def test_step_by_step(
 ) -> None:
     monkeypatch.setattr(securing, "configure_logging", lambda **_: None)
     configured = Configured(tmp_path, f"zk:{zookeeper.connect_string}{chroot}")
-    async with Cluster(configured.connect(Role.NODE, {})) as cluster:
+    async with Cluster(configured.connect(Process.NODE, {})) as cluster:
         await cluster.start_nodes(2)
         before = await cluster.a_broker("before:8080")
         await cluster.a_namespace("t/ns")
@@ -88,7 +88,7 @@ async def test_step_by_step(
 
         of_node = configured.keys_of("lm")
         for acl in ("open", "secure"):
-            cluster.connect = configured.connect(Role.NODE, {**of_node, "metadataStoreAcl": acl})
+            cluster.connect = configured.connect(Process.NODE, {**of_node, "metadataStoreAcl": acl})
             for node in list(cluster.nodes):
                 await restart(cluster, node)
                 await cluster.a_namespace(f"t/{acl}-{node.node.node_id.rpartition(':')[2]}")
@@ -106,7 +106,7 @@ async def test_step_by_step(
         assert before.store is not None
         with pytest.raises(StoreError):
             await before.store.commit([Put(paths.broker("before:8080"), b"{}")])
-        cluster.connect = configured.connect(Role.AGENT, configured.keys_of("agent"))
+        cluster.connect = configured.connect(Process.AGENT, configured.keys_of("agent"))
         await cluster.a_broker("after:8080")
         await cluster.a_namespace("t/after")
         assert (await cluster.nodes[0].lookup(TOPIC)).status == 200
@@ -114,7 +114,7 @@ async def test_step_by_step(
 
         as_agent = await configured.secure("--yes")
         assert (as_agent.exit_code, "would lock us out" in as_agent.stderr) == (2, True)
-        configured.connect(Role.NODE, of_node)
+        configured.connect(Process.NODE, of_node)
         assert (await configured.secure("--open", "--yes")).exit_code == 0
         with a_session(f"{zookeeper.connect_string}{chroot}") as anybody:
             assert anybody.get_acls(paths.EPOCH)[0] == OPEN_ACL_UNSAFE

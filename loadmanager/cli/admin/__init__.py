@@ -1,16 +1,18 @@
 """`loadmanager admin`: pulsar-admin's commands for load balancing, and those for what Pulsar lacks.
 
-Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong usage; 3 no node can be reached.
+Exit codes: 0 done; 1 refused, with the node's reason on standard error; 2 wrong usage; 3 no node can be reached;
+of `drain --wait` also 4 and 5, see `draining`.
 """
 
 from __future__ import annotations
 
-from loadmanager.cli.admin import balancing, beside, brokers, namespaces, policies, topics
+from loadmanager.cli.admin import balancing, beside, brokers, decisions, namespaces, policies, topics
 from loadmanager.cli.admin.commands import command, group
 
 admin = group("Ask and command a running service, as pulsar-admin does.")
 for _name, _app in {
     "namespaces": namespaces.APP,
+    "tenants": namespaces.TENANTS,
     "brokers": brokers.APP,
     "broker-stats": brokers.STATS,
     "ns-isolation-policy": policies.APP,
@@ -23,4 +25,4 @@ for _name, _app in {
     "beside": beside.BESIDE,
 }.items():
     admin.add_typer(_app, name=_name)
-command(admin, "decisions")(balancing.decisions)
+command(admin, "decisions", shown=decisions.show_decisions)(decisions.decisions)

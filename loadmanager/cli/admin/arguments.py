@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Annotated, TypeVar
 
@@ -47,6 +48,12 @@ def pairs(text: str) -> dict[str, str]:
     return found
 
 
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is done, where somebody sits who can answer; no ends the process with 1."""
+    if not yes and sys.stdin.isatty() and sys.stderr.isatty():
+        typer.confirm(question, abort=True, err=True)
+
+
 Namespace = Annotated[
     NamespaceName, typer.Argument(parser=_named(NamespaceName.parse), metavar="TENANT/NAMESPACE", help="The namespace.")
 ]
@@ -72,3 +79,4 @@ NeededRange = Annotated[
     BundleRange,
     typer.Option("-b", "--bundle", parser=_named(BundleRange.parse), metavar="RANGE", help="The bundle, 0x.._0x..."),
 ]
+Yes = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask first.")]

@@ -11,6 +11,7 @@ import typer
 
 from loadmanager.cli.admin.arguments import Broker, Bundle
 from loadmanager.cli.admin.commands import command, group
+from loadmanager.cli.admin.explaining import show_broker, show_bundle, show_why_not
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
 BUNDLES = group("An operator's hand on single bundles.")
@@ -136,19 +137,19 @@ def execute_plan(
     return post(_PLANS, plan, "execute", evenIfFrozen=even_if_frozen)
 
 
-@command(EXPLAIN, "bundle")
+@command(EXPLAIN, "bundle", shown=show_bundle)
 def explain_bundle(bundle: Bundle) -> AdminRequest:
     """Say why a bundle is where it is."""
     return get(f"{_BASE}/explain/bundle", bundle)
 
 
-@command(EXPLAIN, "broker")
+@command(EXPLAIN, "broker", shown=show_broker)
 def explain_broker(broker: Broker) -> AdminRequest:
     """Say what the balancer thinks of a broker."""
     return get(f"{_BASE}/explain/broker", broker)
 
 
-@command(EXPLAIN, "why-not")
+@command(EXPLAIN, "why-not", shown=show_why_not)
 def explain_why_not(bundle: Bundle, broker: Broker) -> AdminRequest:
     """Say why a bundle is not on a broker, and what would have to change."""
     return get(f"{_BASE}/explain/why-not", bundle=bundle, broker=broker)
@@ -212,11 +213,3 @@ def lift_poison(
 ) -> AdminRequest:
     """Have such bundles given to brokers again."""
     return delete(f"{_BASE}/poison", bundle=bundle)
-
-
-def decisions(
-    limit: Annotated[int, typer.Option("--limit", min=1, help="How many.")] = 20,
-    subject: Annotated[str | None, typer.Option("--subject", help="Only of this bundle or broker.")] = None,
-) -> AdminRequest:
-    """Show the leader's recent decisions, newest first."""
-    return get(f"{_BASE}/decisions", limit=limit, subject=subject)

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from loadmanager.cli.admin import draining
 from loadmanager.cli.admin.arguments import AnyCluster, Broker, Cluster, Namespace
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
+from loadmanager.cli.moments import read_duration
 
 APP = group("Brokers, and the configuration that can be changed while nodes run.")
 STATS = group("What brokers report of themselves.")
@@ -85,10 +87,7 @@ def get_runtime_config() -> AdminRequest:
     return get(_BASE, "configuration", "runtime")
 
 
-@command(APP, "drain")
-def drain(broker: Broker) -> AdminRequest:
-    """Begin to give a broker's bundles away; it gets no new ones."""
-    return put(_OWN, broker, "drain")
+command(APP, "drain")(draining.drain)
 
 
 @command(APP, "drain-status")
@@ -124,9 +123,12 @@ def health() -> AdminRequest:
 @command(APP, "hold-off")
 def hold_off(
     broker: Broker,
-    seconds: Annotated[float, typer.Option("--for", min=0, help="How many seconds; 0 ends it.")] = 120,
+    for_: Annotated[
+        str, typer.Option("--for", metavar="DURATION", help="How long: seconds, or 90s, 2m; 0 ends it.")
+    ] = "120",
 ) -> AdminRequest:
     """Keep a restarting broker's bundles for it until it is back, or the time is over."""
+    seconds = read_duration("--for", for_)
     if not seconds:
         return delete(_OWN, broker, "hold-off")
     return put(_OWN, broker, "hold-off", body={"forS": seconds})

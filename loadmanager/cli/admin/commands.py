@@ -1,4 +1,6 @@
-"""How a command is made: a function from its arguments to the request it stands for; the rest is done here."""
+"""How a command is made: a function from its arguments to the request it stands for, or to the course that it takes
+when it asks more than once; the rest is done here.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +8,24 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import wraps
-from http import HTTPStatus
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
 
 import orjson
 import typer
 
 from loadmanager.cli.admin.rendering import show
-from loadmanager.cli.admin.requests import AdminRequest, AnswerLostError, NoNodeReachableError, ask
+from loadmanager.cli.admin.requests import AdminRequest
+from loadmanager.cli.admin.service import ASKING_ERRORS, URL_VARIABLE, Service, end
 from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
 
-EXIT_UNREACHABLE = 3
-URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
+Course = Callable[[Service], None]
+"""What a command does that asks more than once."""
+
+Made = TypeVar("Made", bound=AdminRequest | Course)
+
+EXIT_INTERRUPTED = 130
 _NODE = "http://127.0.0.1:8080"
 
 _Urls = Annotated[
@@ -39,19 +45,25 @@ def group(help_text: str) -> typer.Typer:
 
 def command(
     app: typer.Typer, name: str, *, shown: Callable[[object], None] = show, default_url: str = _NODE
-) -> Callable[[Callable[..., AdminRequest]], Callable[..., AdminRequest]]:
+) -> Callable[[Callable[..., Made]], Callable[..., Made]]:
     """Make a function that returns a request the command `name`, with the options that every command has.
 
-    `shown` prints the answer for people.
+    `shown` prints the answer for people. A command that asks more than once returns the course that it takes.
     """
 
-    def register(make: Callable[..., AdminRequest]) -> Callable[..., AdminRequest]:
+    def register(make: Callable[..., Made]) -> Callable[..., Made]:
         @wraps(make)
         def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
-            request = make(**given)
-            if as_json and request.for_programs is not None:
-                request = request.for_programs
-            _carry_out(request, _urls(url), timeout, _show_json if as_json else shown)
+            service = Service(_urls(url), timeout, as_json)
+            try:
+                _run(make(**given), service, shown)
+                sys.stdout.flush()
+            except BrokenPipeError:
+                write_nowhere()
+            except KeyboardInterrupt:
+                raise SystemExit(EXIT_INTERRUPTED) from None
+            except ASKING_ERRORS as error:
+                end(error)
 
         own = inspect.signature(make, eval_str=True)
         shared = inspect.signature(_shared, eval_str=True).parameters
@@ -66,6 +78,14 @@ def command(
         return make
 
     return register
+
+
+def _run(made: AdminRequest | Course, service: Service, shown: Callable[[object], None]) -> None:
+    if not isinstance(made, AdminRequest):
+        made(service)
+        return
+    request = made.for_programs if service.as_json and made.for_programs is not None else made
+    _carry_out(request, service, show_json if service.as_json else shown)
 
 
 def _shared(
@@ -92,26 +112,15 @@ def _urls(text: str) -> list[str]:
     return urls
 
 
-def _carry_out(request: AdminRequest, urls: list[str], timeout_s: float, show_it: Callable[[object], None]) -> None:
-    """Ask, and print the answer; a refusal ends the process with 1, and nobody to ask with 3."""
-    try:
-        answer = ask(urls, request, timeout_s)
-    except NoNodeReachableError as error:
-        fail(str(error), EXIT_UNREACHABLE)
-    except AnswerLostError as error:
-        fail(str(error), EXIT_FAILURE)
-    if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
-        fail(f"{answer.status} {answer.phrase}: {answer.reason}", EXIT_FAILURE)
-    try:
-        if request.save_to is not None:
-            _save(answer.body, request.save_to)
-        elif answer.body:
-            show_it(answer.content)
-        sys.stdout.flush()
-    except BrokenPipeError:
-        write_nowhere()
+def _carry_out(request: AdminRequest, service: Service, show_it: Callable[[object], None]) -> None:
+    """Ask, and print the answer."""
+    answer = service.ask(request)
+    if request.save_to is not None:
+        _save(answer.body, request.save_to)
+    elif answer.body:
+        show_it(answer.content)
     if request.then is not None:
-        _carry_out(request.then(answer.content), urls, timeout_s, show_it)
+        _carry_out(request.then(answer.content), service, show_it)
 
 
 def _save(content: bytes, path: str) -> None:
@@ -122,5 +131,6 @@ def _save(content: bytes, path: str) -> None:
     print(f"saved to {path} ({len(content)} bytes)", file=sys.stderr)
 
 
-def _show_json(content: object) -> None:
+def show_json(content: object) -> None:
+    """Print it as a program reads it."""
     print(orjson.dumps(content, option=orjson.OPT_INDENT_2).decode())

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from loadmanager.cli.admin.arguments import Namespace, NeededRange, Range, words
+from loadmanager.cli.admin.arguments import Namespace, NeededRange, Range, Yes, confirm, words
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
 APP = group("Namespaces and their bundles.")
+TENANTS = group("Tenants, which are there as long as they have namespaces.")
 _BASE = "/admin/v2/namespaces"
 
 _Group = Annotated[str, typer.Option("-g", "--group", help="The anti-affinity group.")]
@@ -39,6 +40,20 @@ def create(
     if clusters:
         policies["replication_clusters"] = words(clusters)
     return put(_BASE, namespace, body=policies)
+
+
+@command(APP, "delete")
+def delete_namespace(
+    namespace: Namespace,
+    *,
+    force: Annotated[
+        bool, typer.Option("-f", "--force", help="Also while topics are open: their owners are told to close them.")
+    ] = False,
+    yes: Yes = False,
+) -> AdminRequest:
+    """Delete a namespace with its bundles; refused while topics are open."""
+    confirm(f"Delete namespace {namespace}{', and close its topics' if force else ''}?", yes=yes)
+    return delete(_BASE, namespace, force=force)
 
 
 @command(APP, "policies")
@@ -134,3 +149,9 @@ def get_anti_affinity_namespaces(
 ) -> AdminRequest:
     """List the namespaces of an anti-affinity group."""
     return get(_BASE, cluster, "antiAffinity", name, tenant=tenant)
+
+
+@command(TENANTS, "list")
+def list_tenants() -> AdminRequest:
+    """List the tenants that have namespaces."""
+    return get("/admin/v2/tenants")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loadmanager.cli.admin.arguments import Cluster, pairs, words
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post
-from loadmanager.core.policies import UnloadScope
-from loadmanager.wire.policies import MIN_AVAILABLE, FailureDomain, IsolationData
+from loadmanager.core.policies import MIN_AVAILABLE, UnloadScope
+
+if TYPE_CHECKING:  # models take their time to load
+    from loadmanager.wire.policies import FailureDomain, IsolationData
 
 APP = group("Which brokers serve which namespaces.")
 CLUSTERS = group("Failure domains.")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
-from datetime import UTC, datetime
+import time
 
 import orjson
-from rich import box
-from rich.console import Console
-from rich.table import Table
+from rich.cells import cell_len
 
-_NO_TERMINAL_WIDTH = 500
-"""Where output goes into a file or another program no line is broken."""
+from loadmanager.cli.admin.figures import relative, rounded
+from loadmanager.cli.admin.tables import pairs, table, width_of_terminal, wrapped
 
-_TIMES = frozenset({"at", "lastAt", "lastUpdate", "since", "startTimestamp", "takenAt"})
-"""Keys of times in epoch milliseconds."""
+_TIMES = frozenset({"at", "draining", "heldOff", "lastAt", "lastUpdate", "since", "startTimestamp", "takenAt"})
+"""Keys of times in epoch milliseconds, or of objects of them."""
 
 _SENTENCE = "sentence"
 _SAID_BY_SENTENCE = frozenset({"why"})
@@ -41,18 +38,17 @@ def show(content: object) -> None:
 
 def _print_object(content: dict[str, object]) -> None:
     """Single values first, then each list of objects as a table of its own."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    lists = {}
+    values, lists = [], {}
     for key, value in content.items():
         match value:
             case [dict(), *_]:
                 lists[key] = [row for row in value if isinstance(row, dict)]
-            case dict() if value and "sentence" not in value:
-                for inner, figure in value.items():
-                    table.add_row(f"{key}.{inner}", _text(figure, inner))
+            case dict() if value and _SENTENCE not in value:
+                inner_key = key if key in _TIMES else ""
+                values += [(f"{key}.{inner}", _text(figure, inner_key or inner)) for inner, figure in value.items()]
             case _:
-                table.add_row(key, _text(value, key))
-    _print_table(table)
+                values.append((key, _text(value, key)))
+    _print_lines(pairs(values, width_of_terminal()) or [""])
     for key, rows in lists.items():
         print(f"\n{key}:")
         _print_rows(rows)
@@ -60,27 +56,27 @@ def _print_object(content: dict[str, object]) -> None:
 
 def _print_rows(rows: list[dict[str, object]]) -> None:
     """A table without the columns that are empty throughout; a sentence, too long for one, stands below its row."""
-    columns = list(dict.fromkeys(key for row in rows for key in row if _text(row[key], key)))
-    if _SENTENCE not in columns:
-        _print_table(_table(columns, rows))
+    width = width_of_terminal()
+    keys = list(dict.fromkeys(key for row in rows for key in row if _text(row[key], key)))
+    if _SENTENCE not in keys:
+        _print_lines(_table(keys, rows, width))
         return
-    columns = [column for column in columns if column != _SENTENCE and column not in _SAID_BY_SENTENCE]
-    lines = _rendered(_table(columns, rows), _NO_TERMINAL_WIDTH)
-    heading = len(lines) - len(rows) if columns else 0
-    for line in lines[:heading]:
-        print(line)
-    for number, row in enumerate(rows, heading):
-        if columns:
-            print(lines[number])
+    keys = [key for key in keys if key != _SENTENCE and key not in _SAID_BY_SENTENCE]
+    lines = _table(keys, rows, None) if keys else [""] * len(rows)
+    if width is not None and max(map(cell_len, lines)) > width:
+        _print_lines(_table([*keys, _SENTENCE], rows, width))
+        return
+    heading = len(lines) - len(rows)
+    _print_lines(lines[:heading])
+    for line, row in zip(lines[heading:], rows, strict=True):
+        _print_lines([line] if keys else [])
         if sentence := _text(row.get(_SENTENCE)):
-            print(f"  {sentence}")
+            _print_lines(wrapped(sentence, width, "  "))
 
 
-def _table(columns: list[str], rows: list[dict[str, object]]) -> Table:
-    table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False)
-    for row in rows:
-        table.add_row(*(" ".join(_text(row.get(column), column).splitlines()) for column in columns))
-    return table
+def _table(keys: list[str], rows: list[dict[str, object]], width: int | None) -> list[str]:
+    cells = [[" ".join(_text(row.get(key), key).splitlines()) for key in keys] for row in rows]
+    return table(keys, cells, width)
 
 
 def _text(value: object, key: str = "") -> str:
@@ -93,9 +89,9 @@ def _text(value: object, key: str = "") -> str:
         case bool():
             text = str(value).lower()
         case int() if key in _TIMES:
-            text = datetime.fromtimestamp(value / 1000, UTC).astimezone().isoformat(" ", "milliseconds")
+            text = relative(value, time.time() * 1000)
         case float():
-            text = f"{value:.6g}"
+            text = rounded(value)
         case [*entries] if not any(isinstance(entry, list | dict) for entry in entries):
             text = ", ".join(map(_text, entries))
         case {"sentence": str(sentence), **others}:
@@ -106,14 +102,6 @@ def _text(value: object, key: str = "") -> str:
     return text
 
 
-def _print_table(table: Table) -> None:
-    for line in _rendered(table, None if sys.stdout.isatty() else _NO_TERMINAL_WIDTH):
+def _print_lines(lines: list[str]) -> None:
+    for line in lines:
         print(line)
-
-
-def _rendered(table: Table, width: int | None) -> list[str]:
-    """The lines of a table; None is the width of the terminal."""
-    console = Console(width=width, markup=False, highlight=False)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines()]

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.wire.http import LARGEST_ANSWER_BYTES
+from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECT_TIMEOUT_S = 3.0
 _JSON = "application/json"
+_LONGEST_LINE_BYTES = 16 * 1024 * 1024
+T = TypeVar("T")
 
 
 class NoNodeReachableError(Exception):
@@ -38,6 +43,7 @@ class AdminRequest:
     query: dict[str, object] = field(default_factory=dict)
     body: object = None
     for_programs: AdminRequest | None = None
+    headers: dict[str, str] = field(default_factory=dict)
     save_to: str | None = None
     then: Callable[[object], AdminRequest] | None = None
 
@@ -81,6 +87,23 @@ class AdminAnswer:
         return str(content["reason"]) if isinstance(content, dict) and "reason" in content else str(content or "")
 
 
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """An answer that goes on until one side ends it."""
+
+    connection: HTTPConnection
+    response: HTTPResponse
+
+    def lines(self) -> Iterator[str]:
+        """Its lines, until it ends, breaks, or is silent for too long."""
+        with suppress(OSError, HTTPException):
+            while line := self.response.readline(_LONGEST_LINE_BYTES):
+                yield line.decode(errors="replace").rstrip("\r\n")
+
+    def close(self) -> None:
+        self.connection.close()
+
+
 def get(*path: object, **query: object) -> AdminRequest:
     return AdminRequest("GET", path_of(*path), query)
 
@@ -122,6 +145,37 @@ def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float) -> AdminAn
     A question is put to the next node when a node breaks off; a change is not, since it may have been made. Raises
     `NoNodeReachableError`, `AnswerLostError`.
     """
+
+    def exchange(connection: HTTPConnection) -> AdminAnswer:
+        try:
+            return _read(_send(connection, request, timeout_s))
+        finally:
+            connection.close()
+
+    return _first(urls, request, timeout_s, exchange)
+
+
+def open_stream(urls: Sequence[str], request: AdminRequest, silence_s: float) -> Stream | AdminAnswer:
+    """The endless answer of the first node that can be reached, or its refusal; `silence_s` is the longest it may be
+    silent. Raises `NoNodeReachableError`.
+    """
+
+    def begin(connection: HTTPConnection) -> Stream | AdminAnswer:
+        try:
+            response = _send(connection, request, silence_s)
+            if response.status == HTTPStatus.OK:
+                return Stream(connection, response)
+            answer = _read(response)
+        except (OSError, HTTPException):
+            connection.close()
+            raise
+        connection.close()
+        return answer
+
+    return _first(urls, request, silence_s, begin)
+
+
+def _first(urls: Sequence[str], request: AdminRequest, timeout_s: float, talk: Callable[[HTTPConnection], T]) -> T:
     faults = []
     for url in urls:
         connection = _connection(url)
@@ -131,15 +185,19 @@ def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float) -> AdminAn
             faults.append(f"{url}: {error.strerror or error}")
             continue
         try:
-            return _exchange(connection, request, timeout_s)
+            return talk(connection)
         except (OSError, HTTPException) as error:
-            fault = f"{url}: no answer ({type(error).__name__}: {error})"
+            fault = f"{url}: {_said(error, timeout_s)}"
             if request.method != "GET":
                 raise AnswerLostError(f"{fault}; it may have been done or not") from None
             faults.append(fault)
-        finally:
-            connection.close()
     raise NoNodeReachableError("no node can be reached: " + "; ".join(faults))
+
+
+def _said(error: OSError | HTTPException, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError):
+        return f"no answer within {timeout_s:g} s (--timeout waits longer)"
+    return f"no answer ({type(error).__name__}: {error})"
 
 
 def _connection(url: str) -> HTTPConnection:
@@ -148,12 +206,15 @@ def _connection(url: str) -> HTTPConnection:
     return kind(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
 
 
-def _exchange(connection: HTTPConnection, request: AdminRequest, timeout_s: float) -> AdminAnswer:
+def _send(connection: HTTPConnection, request: AdminRequest, timeout_s: float) -> HTTPResponse:
     assert isinstance(connection.sock, socket.socket), "the caller has connected"
     connection.sock.settimeout(timeout_s)
-    headers = {"Accept": _JSON} | ({"Content-Type": _JSON} if request.body is not None else {})
+    headers = {"Accept": _JSON} | ({"Content-Type": _JSON} if request.body is not None else {}) | request.headers
     connection.request(request.method, request.target, body=request.content, headers=headers)
-    response = connection.getresponse()
+    return connection.getresponse()
+
+
+def _read(response: HTTPResponse) -> AdminAnswer:
     content_type = response.headers.get_content_type()
     body = response.read(LARGEST_ANSWER_BYTES + 1)
     if len(body) > LARGEST_ANSWER_BYTES:

@@ -325,7 +325,7 @@ ANSWERS = {
     "text": (b"0x00000000_0xffffffff", ["0x00000000_0xffffffff"]),
     "an-object": (
         b'{"serviceUrl":"http://h:1","up":true,"brokerId":null,"cpu":{"usage":1.23456789}}',
-        ["serviceUrl http://h:1", "up true", "brokerId", "cpu.usage 1.23457"],
+        ["serviceUrl http://h:1", "up true", "brokerId", "cpu.usage 1.23"],
     ),
     "objects-by-name": (b'{"p":{"primary":["b1","b2"],"n":1},"q":{}}', ["name primary n", "p b1, b2 1", "q"]),
     "objects": (b'[{"a":1},{"b":{"c":[2]}}]', ["a b", "1", '{"c":[2]}']),
@@ -337,7 +337,10 @@ ANSWERS = {
         b'[{"what":"x\\ny","source":null,"sentence":"So"},{"what":"z","source":null,"sentence":"And"}]',
         ["what", "x y", "So", "z", "And"],
     ),
-    "times": (b'{"at":0,"limit":0}', ["at 1970-01-01 00:00:00.000+00:00", "limit 0"]),
+    "times": (
+        b'{"at":0,"limit":0,"heldOff":{"b1:8080":0}}',
+        ["at 1970-01-01 00:00Z", "limit 0", "heldOff.b1:8080 1970-01-01 00:00Z"],
+    ),
     "an-object-of-lists": (
         b'{"epoch":1,"decisions":[{"subject":"t/ns","acted":true}]}',
         ["epoch 1", "", "decisions:", "subject acted", "t/ns true"],

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from loadmanager import __version__
 from loadmanager.cli import COMMANDS
 from loadmanager.cli.running import write_ready_file
 
@@ -18,9 +19,13 @@ ROOT = Path(__file__).parents[3]
 DECIDE = ("decide", "-", "--place", "RoundRobinBrokerSelector", "--bundle", "t/n/0x0_0x10")
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120"}
-    command = [sys.executable, "-m", "loadmanager", *arguments]
+NAMED = "import sys; from loadmanager.cli import main; sys.argv[0] = 'loadmanager'; main()"
+"""The command under its own name: `python -m` has another one, and shells ask for completions by it."""
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TERM": "dumb", "NO_COLOR": "1", "COLUMNS": "120", **environment}
+    command = [sys.executable, "-c", NAMED, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=180, env=environment, check=False)
 
 
@@ -30,6 +35,37 @@ def test_help_lists_every_command() -> None:
     for command in COMMANDS:
         assert f" {command} " in done.stdout
     assert "Traceback" not in done.stderr
+
+
+def test_the_version_is_shown() -> None:
+    assert run("--version").stdout == f"loadmanager {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "word", "completions"),
+    [
+        ("loadmanager ", 1, [*COMMANDS]),
+        ("loadmanager de", 1, ["demo", "decide"]),
+        ("loadmanager admin explain ", 3, ["bundle", "broker", "why-not"]),
+        ("loadmanager admin brokers list --j", 4, ["--json"]),
+    ],
+)
+def test_shells_complete(line: str, word: int, completions: list[str]) -> None:
+    for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(word)}
+    assert run(**for_bash).stdout.split() == completions
+    for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
+    done = run(**for_fish, _TYPER_COMPLETE_FISH_ACTION="get-args")
+    assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == completions
+
+
+def test_completion_imports_the_command_that_is_typed_alone() -> None:
+    looking = "print([name for name in ('aiohttp', 'numpy', 'pyarrow') if name in sys.modules])"
+    code = f"import atexit\n{NAMED.replace('main()', '')}\natexit.register(lambda: {looking})\nmain()"
+    line = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager a", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=180, env=os.environ | line, check=True
+    )
+    assert done.stdout.split() == ["agent", "admin", "[]"]
 
 
 def test_an_unknown_command_is_refused_with_exit_code_2() -> None:

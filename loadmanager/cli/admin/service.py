@@ -1,0 +1,73 @@
+"""The running service, as commands ask it; and how a command ends that is refused or finds nobody, with the fix."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import NoReturn
+
+from loadmanager.cli.admin.requests import (
+    AdminAnswer,
+    AdminRequest,
+    AnswerLostError,
+    NoNodeReachableError,
+    Stream,
+    ask,
+    open_stream,
+)
+from loadmanager.cli.exits import EXIT_FAILURE, fail
+
+EXIT_UNREACHABLE = 3
+URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
+_FIXES: dict[int, str] = {
+    HTTPStatus.UNAUTHORIZED: "who asks has to say who it is: see `loadmanager token create --help`",
+    HTTPStatus.FORBIDDEN: "ask as one who may: docs/admin-cli.md has what each command takes",
+}
+
+
+class RefusedError(Exception):
+    """A node has answered, and not as was wished."""
+
+    def __init__(self, answer: AdminAnswer) -> None:
+        fix = _FIXES.get(answer.status)
+        super().__init__(f"{answer.status} {answer.phrase}: {answer.reason}{f'; {fix}' if fix else ''}")
+        self.passes_by = answer.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        self.status = answer.status
+
+
+ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, RefusedError)
+"""What asking raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """Where nodes answer, how long they are waited for, and whether the answers are for programs."""
+
+    urls: Sequence[str]
+    timeout_s: float
+    as_json: bool
+
+    def ask(self, request: AdminRequest) -> AdminAnswer:
+        answer = ask(self.urls, request, self.timeout_s)
+        if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
+            raise RefusedError(answer)
+        return answer
+
+    def get(self, request: AdminRequest) -> object:
+        """What is answered, as JSON or text."""
+        return self.ask(request).content
+
+    def stream(self, request: AdminRequest, silence_s: float) -> Stream:
+        """An answer that goes on, and is never silent for longer than that."""
+        answer = open_stream(self.urls, request, silence_s)
+        if isinstance(answer, AdminAnswer):
+            raise RefusedError(answer)
+        return answer
+
+
+def end(error: Exception) -> NoReturn:
+    """End the process with what went wrong when a node was asked."""
+    if isinstance(error, NoNodeReachableError):
+        fail(f"{error}; --url or {URL_VARIABLE} says where nodes answer", EXIT_UNREACHABLE)
+    fail(str(error), EXIT_FAILURE)

@@ -1,0 +1,84 @@
+"""Tables that fit: no name is cut or broken, since names are copied. What is too wide stands record by record."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.cells import cell_len
+
+_GAP = 3
+_STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
+
+
+def width_of_terminal() -> int | None:
+    """How many characters a line may have; None where output goes into a file or another program."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def styled(text: str, style: str) -> str:
+    """The text in a colour, on a terminal that wants colours."""
+    if not style or not sys.stdout.isatty() or "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb":
+        return text
+    return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    """Columns below their headings; where they are wider than that, a paragraph for each row."""
+    widths = [max(map(cell_len, column)) for column in zip(headings, *rows, strict=True)]
+    if width is not None and sum(widths) + _GAP * (len(widths) - 1) > width:
+        return _stacked(headings, rows, width)
+    return [_line(headings, widths), "─" * (sum(widths) + _GAP * (len(widths) - 1)), *columns(rows, widths)]
+
+
+def columns(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+    """Cells below each other, as wide as it takes."""
+    return (_line(row, widths) for row in rows)
+
+
+def pairs(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
+    """Names and values; a long value goes on below itself, at a space."""
+    indent = _indent(name for name, _ in rows)
+    return [line for name, value in rows for line in _pair(name, value, indent, width)]
+
+
+def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:
+    """Text in lines of that width, broken at spaces only."""
+    if width is None:
+        return [f"{indent}{text}"]
+    return textwrap.wrap(
+        text,
+        max(width, len(indent) + 1),
+        initial_indent=indent,
+        subsequent_indent=indent,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _stacked(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    indent = _indent(headings)
+    lines = []
+    for row in rows:
+        for name, value in zip(headings, row, strict=True):
+            lines += _pair(name, value, indent, width) if value else []
+        lines.append("")
+    return lines[:-1]
+
+
+def _indent(names: Iterable[str]) -> int:
+    return max(map(cell_len, names), default=0) + 2
+
+
+def _pair(name: str, value: str, indent: int, width: int | None) -> list[str]:
+    lines = wrapped(value, None if width is None else width - indent) or [""]
+    first = f"{name}{' ' * (indent - cell_len(name))}{lines[0]}".rstrip()
+    return [first, *(f"{' ' * indent}{line}" for line in lines[1:])]
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (f"{cell}{' ' * (width - cell_len(cell))}" for cell, width in zip(cells, widths, strict=True))
+    return (" " * _GAP).join(padded).rstrip()

@@ -1,0 +1,6 @@
+"""What is read of others at the most; apart from the bodies, so that a command need not load their models."""
+
+from __future__ import annotations
+
+LARGEST_ANSWER_BYTES = 64 * 1024 * 1024
+"""What is read of an answer at the most."""
