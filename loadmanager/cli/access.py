@@ -5,16 +5,22 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 
-import structlog
-
-from loadmanager.beside.credentials import TlsOptions
 from loadmanager.config import BesideSettings, SessionSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.store.access import Access, Acls, identities_of, read_credentials
+from loadmanager.tls import RenewedTls, TlsKeys, TlsOptions
 
-log = structlog.get_logger(__name__)
+_KEYS = TlsKeys(
+    *map(
+        SessionSettings.key,
+        (
+            "metadata_store_tls_trust_certs_file_path",
+            "metadata_store_tls_certificate_file_path",
+            "metadata_store_tls_key_file_path",
+        ),
+    )
+)
 
 
 def access_of(settings: SessionSettings) -> Access:
@@ -52,33 +58,11 @@ def _tls(settings: SessionSettings, *, enabled: bool) -> Callable[[], ssl.SSLCon
     if not enabled:
         return None
     options = TlsOptions(
-        trust_certs=_path(settings.metadata_store_tls_trust_certs_file_path),
-        certificate=_path(settings.metadata_store_tls_certificate_file_path),
-        key=_path(settings.metadata_store_tls_key_file_path),
+        trust_certs=settings.metadata_store_tls_trust_certs_file_path,
+        certificate=settings.metadata_store_tls_certificate_file_path,
+        key=settings.metadata_store_tls_key_file_path,
         allow_insecure=settings.metadata_store_tls_allow_insecure_connection,
         hostname_verification=settings.metadata_store_tls_hostname_verification_enable,
-        keys="metadataStoreTls",
+        keys=_KEYS,
     )
-    return _LastingTls(options).context
-
-
-def _path(text: str) -> Path | None:
-    return Path(text) if text else None
-
-
-class _LastingTls:
-    """The context of each connection, from the files as they are now; the last one that could be made while they cannot
-    be used.
-    """
-
-    def __init__(self, options: TlsOptions) -> None:
-        """Raises `ConfigurationError`."""
-        self._options = options
-        self._last = options.context()
-
-    def context(self) -> ssl.SSLContext:
-        try:
-            self._last = self._options.context()
-        except ConfigurationError as error:
-            log.error("tls_files_not_usable", error=str(error))  # noqa: TRY400 - a state of files, not of the code
-        return self._last
+    return RenewedTls(options).context

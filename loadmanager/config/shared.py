@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from loadmanager.config.base import Finite, KeyedSettings, Minutes, Percent, PositiveMs, of_core
+from loadmanager.config.base import Finite, KeyedSettings, Minutes, OptionalPath, Percent, PositiveMs, of_core
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.resources import ResourceWeights
 
@@ -65,13 +65,13 @@ class SessionSettings(KeyedSettings):
     metadata_store_tls_enabled: bool = Field(
         False, description="Speak TLS to ZooKeeper; the port in metadataStoreUrl is then its secureClientPort."
     )
-    metadata_store_tls_trust_certs_file_path: str = Field(
-        "", description="Certificates of the authorities that ZooKeeper's own are signed by; empty: the system's."
+    metadata_store_tls_trust_certs_file_path: OptionalPath = Field(
+        None, description="Certificates of the authorities that ZooKeeper's own are signed by; empty: the system's."
     )
-    metadata_store_tls_certificate_file_path: str = Field(
-        "", description="The certificate shown to ZooKeeper, which may know us by it (x509)."
+    metadata_store_tls_certificate_file_path: OptionalPath = Field(
+        None, description="The certificate shown to ZooKeeper, which may know us by it (x509)."
     )
-    metadata_store_tls_key_file_path: str = Field("", description="The key of that certificate.")
+    metadata_store_tls_key_file_path: OptionalPath = Field(None, description="The key of that certificate.")
     metadata_store_tls_allow_insecure_connection: bool = Field(
         False, description="Take any certificate that ZooKeeper shows."
     )

@@ -14,6 +14,7 @@
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 | `ShowingPort` | the cluster as it is shown, again and again | `showing` |
+| `ChroniclePort` | the last hours, as a heat map shows them | `chronicle` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
 """
@@ -23,8 +24,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from loadmanager.calling import Caller
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.certificate.rounds import DecidedRound
@@ -36,6 +38,7 @@ from loadmanager.core.ownership import NamespaceState, Ownership, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.standstill import Standstill
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.fleet import Briefing, Mark
@@ -93,12 +96,21 @@ class LeadershipPort(Protocol):
     def leader_url(self) -> str | None: ...
     @property
     def leader_changed(self) -> asyncio.Future[None]: ...
+    @property
+    def caller(self) -> Caller:
+        """What this node shows of itself to others."""
 
     def get_term(self) -> Term:
         """The term that this node has won; `NotLeaderError` when it has not."""
 
     def must_lead(self) -> None:
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
+
+
+class StandstillPort(Protocol):
+    @property
+    def found(self) -> Sequence[Standstill]:
+        """Why nothing can be moved, as the leader saw it last; nothing on a node that does not lead."""
 
 
 class HealthPort(Protocol):
@@ -108,6 +120,8 @@ class HealthPort(Protocol):
     def node_id(self) -> str: ...
     @property
     def failure(self) -> asyncio.Future[None]: ...
+    @property
+    def standstill(self) -> StandstillPort: ...
     @property
     def is_leading(self) -> bool: ...
 
@@ -323,6 +337,26 @@ class ShowingPort(Protocol):
         """What only the leader knows, with what was decided after that mark; raises as `LeadershipPort.must_lead`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From when until when, in ms since 1970, and in how many columns and rows at the most."""
+
+    from_ms: int
+    until_ms: int
+    columns: int
+    rows: int
+
+
+class ChroniclePort(Protocol):
+    """`span_ms` is how far back the node remembers."""
+
+    @property
+    def span_ms(self) -> int: ...
+
+    async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
+        """A `wire.timeline.Timeline`."""
+
+
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
     """Whatever plans, as the one who puts an application together sees it."""
 
@@ -340,6 +374,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def explainer(self) -> ExplainPort: ...
     @property
     def showing(self) -> ShowingPort: ...
+    @property
+    def chronicle(self) -> ChroniclePort: ...
 
 
 class NodePort(BalancingPort, Protocol):
@@ -347,6 +383,8 @@ class NodePort(BalancingPort, Protocol):
 
     @property
     def settings(self) -> Settings: ...
+    @property
+    def caller(self) -> Caller: ...
     @property
     def lookups(self) -> LookupPort: ...
     @property

@@ -106,4 +106,4 @@ def test_certificates_are_read_again_and_the_last_good_ones_stay(tmp_path: Path)
     trusted.write_text("nothing of the kind")
     with capture_logs() as logs:
         assert tls().get_ca_certs() == second
-    assert [(entry["event"], str(trusted) in entry["error"]) for entry in logs] == [("tls_files_not_usable", True)]
+    assert [(entry["event"], str(trusted) in entry["error"]) for entry in logs] == [("tls_files_unusable", True)]
