@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from structlog.testing import capture_logs
 from support.nodes import Cluster, on_zookeeper
 from typer.testing import CliRunner
 
@@ -40,13 +41,15 @@ class Operator:
         self._environment = {"LOADMANAGER_ADMIN_URL": cluster.nodes[0].node.service_url}
 
     async def run(self, command: str, code: int = 0) -> str:
-        done = await asyncio.to_thread(CliRunner(env=self._environment).invoke, admin, shlex.split(command))
+        with capture_logs():  # what nodes log meanwhile is not the command's
+            done = await asyncio.to_thread(CliRunner(env=self._environment).invoke, admin, shlex.split(command))
         assert done.exit_code == code, done.output
         return done.output
 
     async def exported(self) -> dict[str, object]:
-        text = await self.run(TO_STANDARD_OUTPUT)
-        content = yaml.safe_load(text)
+        assert "format: loadmanager export\n" in await self.run(TO_STANDARD_OUTPUT)
+        await self.run(EXPORT.replace("backup", "now"))
+        content = yaml.safe_load((self.folder / "now.yaml").read_text())
         return {key: content[key] for key in content if not key.startswith("exported")}
 
 
@@ -64,18 +67,18 @@ async def test_what_was_laid_down_comes_back_in_an_empty_zookeeper(
     (operator.folder / "example.yaml").write_text(EXAMPLE[1])
     async with Cluster(on_zookeeper(zookeeper, f"{chroot}/first")) as cluster:
         node = await cluster.start_leader()
-        await cluster.a_broker()
+        await cluster.a_broker("broker-1:8080")
         operator.works_on(cluster, f"{chroot}/first")
         assert "create  namespace docs/example" in await operator.run("import example.yaml --yes")
         assert (await node.lookup(TOPIC)).status == 200
-        assert (await node.put("/loadbalance/v1/brokers/b1:8080/drain")).status in {200, 202, 204}
+        assert (await node.put("/loadbalance/v1/brokers/broker-1:8080/drain")).status in {200, 202, 204}
         await operator.run(EXPORT)
         before = await operator.exported()
         assert "draining" not in str(before)
 
     async with Cluster(on_zookeeper(zookeeper, f"{chroot}/second")) as cluster:
         node = await cluster.start_leader()
-        await cluster.a_broker()
+        await cluster.a_broker("broker-1:8080")
         operator.works_on(cluster, f"{chroot}/second")
         shown = await operator.run(SHOW)
         assert shown.endswith("Nothing was changed. With --yes it is.\n")
