@@ -25,6 +25,7 @@ from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
@@ -45,12 +46,12 @@ log = structlog.get_logger(__name__)
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
 
-    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for a token of its own that cannot be used.
+    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for what it is to show of itself and cannot be used.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
         self.settings = settings
-        self._caller = Caller.of(settings)
+        self.caller = Caller.of(settings)
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
@@ -63,6 +64,7 @@ class Node(Candidate):
         self.view.on_end = self._broker_ended
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.standstill = StandstillWatch(self.desk, self.live)
         self.executor = self._make_executor()
         self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
         self.shedding = SheddingLoop(self.desk, self.executor, self.election, self.journal, self.view, self.live)
@@ -74,7 +76,7 @@ class Node(Candidate):
         self.showing = Showing(self)
         self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
-        self.agents = Agents(self.view, self._caller)
+        self.agents = Agents(self.view, self.caller)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
@@ -94,7 +96,7 @@ class Node(Candidate):
             self.view,
             self.ledger,
             AgentOwners(
-                self.view, self.election, self._caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+                self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
             ),
             self.journal,
             lambda: ExecutorSettings.of(self.live.current),
@@ -173,6 +175,7 @@ class Node(Candidate):
         group.create_task(self.reconciler.run())
         group.create_task(self.drains.run())
         group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.standstill.run())
         if self.settings.load_balancer_enabled:
             group.create_task(self._balance(group))
 
