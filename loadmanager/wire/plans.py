@@ -50,8 +50,8 @@ class PlanRequest(WireModel, extra="forbid"):
 
 class PlanStep(WireModel):
     """One step; `version` is the bundle's when the plan was made. `outcome` is planned, under_way, done, failed,
-    not_begun, or unknown when it was begun, or may have been, and is for the leader to finish. Where a plan is shown, it
-    has what the bundle carries, and its producers and consumers.
+    not_begun, or unknown when it was begun, or may have been, and is for the leader to finish. Where a plan is shown,
+    it has what the bundle carries, and its producers and consumers.
     """
 
     bundle: str
