@@ -1,4 +1,4 @@
-"""What the page costs a node over 1,000 brokers and 100,000 bundles: each look for its streams, and the heat map of a day."""
+"""What the page costs a node over 1,000 brokers and 100,000 bundles: a look for its streams, the heat map of a day."""
 
 from __future__ import annotations
 
