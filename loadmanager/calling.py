@@ -15,6 +15,7 @@ from yarl import URL
 from loadmanager.auth.credentials import Token, own_token
 from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.request_ids import REQUEST_ID_HEADER, current_id
 from loadmanager.tls import RenewedTls, client_tls_of
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
@@ -76,7 +77,7 @@ class HttpClient:
     def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
         self._caller = caller
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_once_unless_get]
+            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_with_request_id, _once_unless_get]
         )
 
     async def close(self) -> None:
@@ -120,6 +121,14 @@ class HttpClient:
             raise PeerUnavailableError(f"{url} did not answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise PeerUnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+
+
+async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """What is asked because of a request bears its id."""
+    request_id = current_id()
+    if request_id is not None:
+        request.headers[REQUEST_ID_HEADER] = request_id
+    return await send(request)
 
 
 async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

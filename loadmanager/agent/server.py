@@ -38,6 +38,7 @@ from loadmanager.core.names import (
 )
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import ForbiddenError, InvalidRecordError, StoreError, UnauthenticatedError
+from loadmanager.request_ids import name_answer, noted
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -127,6 +128,7 @@ class AgentServer:
 
     def _application(self, routes: list[AgentRoute]) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
+        app.on_response_prepare.append(name_answer)
         app.add_routes([each.definition(self._gate) for each in routes])
         return app
 
@@ -222,7 +224,8 @@ async def _errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
-        return await handler(request)
+        with noted(request):
+            return await handler(request)
     except InvalidNameError as error:
         return _problem(HTTPStatus.BAD_REQUEST, str(error))
     except UnauthenticatedError as error:

@@ -22,7 +22,9 @@ from loadmanager import __version__
 from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
+from loadmanager.http.auditing import audited
 from loadmanager.http.responses import guarded, json_bytes
+from loadmanager.leader.port import AuditPort
 from loadmanager.wire.http import Problem
 
 PATH = "/loadbalance/v1/openapi.json"
@@ -120,12 +122,13 @@ class Operation:
         of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, gate: Gate) -> web.RouteDef:
-        """The route, behind the gate."""
+    def route(self, gate: Gate, audit: AuditPort) -> web.RouteDef:
+        """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused."""
         if self.method == "GET":
             handler = gate.permitting(self.role, self.handler)
             return web.get(self.path, handler if self.guards_itself and gate.is_open else guarded(handler))
-        return web.route(self.method, self.path, guarded(gate.permitting(self.role, self._change)))
+        handler = guarded(gate.permitting(self.role, self._change))
+        return web.route(self.method, self.path, audited(f"{self.method} {self.key[0]}", handler, audit))
 
     async def _change(self, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]
