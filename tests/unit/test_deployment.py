@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,12 @@ AnySettings = Settings | AgentSettings | BesideSettings
 TOP = Path(__file__).parents[2]
 OLDEST_KUBERNETES = "1.29"
 NEWEST_KUBERNETES = "1.35"
-MANIFESTS = sorted((TOP / "k8s").rglob("*.yaml"))
+OF_KUSTOMIZE = sorted([*(TOP / "k8s").rglob("kustomization.yaml"), *(TOP / "config").rglob("kustomization.yaml")])
+CONFIGURATIONS = sorted((TOP / "k8s").rglob("loadmanager.yaml"))
+MANIFESTS = sorted({*(TOP / "k8s").rglob("*.yaml")} - {*OF_KUSTOMIZE, *CONFIGURATIONS})
+MONITORING = TOP / "config" / "monitoring"
+EXAMPLE = TOP / "k8s" / "overlays" / "example"
+OF_THE_OPERATOR = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
 WITH_PODS = ("StatefulSet", "Deployment")
 COMPOSE = yaml.safe_load((TOP / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 
@@ -69,9 +76,64 @@ def config_map(name: str, file: str) -> dict[str, Any]:
     return content
 
 
-def test_the_configuration_in_the_config_map_is_one_that_a_node_takes() -> None:
-    settings = settings_of(config_map("loadmanager", "loadmanager.yaml"), "configmap.yaml")
-    assert settings.cluster_name == "kubernetes"
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.parent.name)
+def test_the_configuration_of_the_nodes_is_one_that_they_take(path: Path) -> None:
+    settings = settings_of(yaml.safe_load(path.read_text(encoding="utf-8")), path.name)
+    assert settings.load_balancer_load_shedding_strategy == "Level"
+
+
+@pytest.mark.parametrize("path", OF_KUSTOMIZE, ids=lambda path: path.parent.name)
+def test_what_is_put_together_is_there(path: Path) -> None:
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert content["kind"] in ("Kustomization", "Component")
+    files = [each.rpartition("=")[2] for one in content.get("configMapGenerator", ()) for each in one["files"]]
+    named = [*content.get("resources", ()), *content.get("components", ()), *files]
+    missing = [each for each in named if not (path.parent / each).exists()]
+    assert not missing
+    outside = [each for each in named if not (path.parent / each).is_dir() and ".." in each]
+    assert not outside, "kustomize loads no file from outside"
+
+
+def test_the_rules_for_the_operator_are_those_for_prometheus_itself() -> None:
+    wrapped = yaml.safe_load((MONITORING / "kubernetes" / "prometheusrule.yaml").read_text(encoding="utf-8"))
+    assert wrapped["spec"] == yaml.safe_load((MONITORING / "alerts.yaml").read_text(encoding="utf-8"))
+
+
+def test_monitors_ask_ports_that_there_are_of_what_carries_their_labels() -> None:
+    service, pods = yaml.safe_load_all((MONITORING / "kubernetes" / "monitors.yaml").read_text(encoding="utf-8"))
+    asked = service["spec"]["selector"]["matchLabels"].items()
+    found = [
+        each for _, each in documents() if each["kind"] == "Service" and asked <= each["metadata"]["labels"].items()
+    ]
+    assert [each["metadata"]["name"] for each in found] == ["loadmanager-nodes"]
+    assert {each["port"] for each in service["spec"]["endpoints"]} <= {
+        each["name"] for each in found[0]["spec"]["ports"]
+    }
+    label = pods["spec"]["selector"]["matchLabels"].items()
+    templates = [each["spec"]["template"] for _, each in documents() if each["kind"] in WITH_PODS]
+    (broker,) = (each for each in templates if label <= each["metadata"]["labels"].items())
+    ports = {port["name"] for each in broker["spec"]["initContainers"] for port in each["ports"]}
+    assert {each["port"] for each in pods["spec"]["podMetricsEndpoints"]} <= ports
+
+
+@pytest.mark.skipif(shutil.which("kustomize") is None, reason="needs kustomize: what it builds is not tried")
+def test_kustomize_builds_the_example_and_all_of_it_is_valid() -> None:
+    done = subprocess.run(["kustomize", "build", str(EXAMPLE)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    built = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
+    for (kind, _), each in built.items():
+        if kind not in OF_THE_OPERATOR:
+            kubernetes_validate.validate(each, OLDEST_KUBERNETES, strict=True)
+    nodes = built["StatefulSet", "loadmanager"]["spec"]
+    (container,) = nodes["template"]["spec"]["containers"]
+    assert container["image"] == "registry.example/loadmanager:0.1.0"
+    mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    history = next(each["value"] for each in container["env"] if each["name"] == "LOADMANAGER_HISTORYURL")
+    assert history.startswith(mounted["history"])
+    assert [each["metadata"]["name"] for each in nodes["volumeClaimTemplates"]] == ["history"]
+    (source,) = (each["configMap"]["name"] for each in nodes["template"]["spec"]["volumes"])
+    assert "example" in built["ConfigMap", source]["data"]["loadmanager.yaml"]
+    assert {kind for kind, _ in built} >= OF_THE_OPERATOR
 
 
 def test_the_configuration_beside_a_pulsar_is_one_that_is_taken_and_can_act() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import platform
 import time
 from collections.abc import AsyncIterator
 
@@ -14,6 +15,7 @@ from support.nodes import Cluster, RunningNode, in_memory
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
+import loadmanager
 from loadmanager.core.names import TopicName
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 
@@ -89,6 +91,10 @@ async def test_a_session_given_up_is_counted(node: RunningNode, memory: MemoryCl
     assert 'loadmanager_sessions_given_up_total{cluster="west"} 1.0' in metrics
 
 
+OF_PROCESS = ("process_", "loadmanager_build_info")
+"""What a process says of itself is of no cluster."""
+
+
 async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, node: RunningNode) -> None:
     broker = cluster.brokers["b1:8080"]
     await broker.report(a_record("b1:8080", agent_url=broker.url, cpu=42.0))
@@ -102,7 +108,7 @@ async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, no
     samples = {}
     for family in text_string_to_metric_families(reply.body.decode()):
         for sample in family.samples:
-            assert sample.labels["cluster"] == "west"
+            assert sample.labels.get("cluster") == "west" or sample.name.startswith(OF_PROCESS)
             samples[sample.name, tuple(sorted(sample.labels.items()))] = sample.value
     west = ("cluster", "west")
     usage = (("broker", "b1:8080"), west, ("metric", "loadBalancing"))
@@ -116,6 +122,9 @@ async def test_the_metrics_are_valid_and_have_pulsars_names(cluster: Cluster, no
     assert samples["loadmanager_lookup_seconds_count", (west,)] == 1
     assert samples["loadmanager_leader", (west,)] == 1
     assert samples["loadmanager_lease_seconds", (west,)] > 0
+    assert samples["process_resident_memory_bytes", ()] > 1_000_000
+    built = (("python", platform.python_version()), ("version", loadmanager.__version__))
+    assert samples["loadmanager_build_info", built] == 1
 
 
 async def test_the_figures_of_transfer_shedder_have_pulsars_names() -> None:

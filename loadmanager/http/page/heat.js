@@ -1,0 +1,179 @@
+// The heat map: brokers, or bundles by hash, over time; what was moved, split and led; a brush that selects decisions.
+
+import { OURS, get } from "./api.js";
+import { Problem } from "./dialogs.js";
+import { clock, duration, moment, percent, whole } from "./format.js";
+import { AXIS, LANE, cellsOf, draw, imageOf, scaleOf } from "./heat_drawing.js";
+import { DecisionList } from "./decisions.js";
+import { fleet } from "./live.js";
+import { adjust, linkTo, route } from "./route.js";
+import { palette } from "./theme.js";
+import { html, useAnswer, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
+
+const RANGES = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400]];
+const COLUMNS = 240;
+const ROWS = 200;
+const ROW_HEIGHT = [3, 22]; // at the least and at the most
+const LABEL_HEIGHT = 14;
+const HEIGHTS = [180, 480];
+
+// `since` and `until` of the address are the selected window; `range` is how many seconds the map goes back from `end`,
+// or from now on.
+export function HeatView() {
+  const { of = "brokers", range = "3600", end, since, until } = useCell(route).query;
+  const seconds = Number(range) || 3600;
+  const turn = useTurn(end ? null : seconds);
+  const answer = useAnswer(
+    (signal) => {
+      const till = end ? Number(end) : Date.now();
+      return get(`${OURS}/timeline`, { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS }, signal);
+    },
+    [of, range, end, turn],
+  );
+  const selection = since && until ? [Number(since), Number(until)] : null;
+  const select = (window) => adjust({ since: window?.[0], until: window?.[1] });
+  return html`<h1>Heat map</h1>
+    <div class="tools">
+      <${Choice} label="Of" value=${of} options=${[["brokers", "Brokers"], ["bundles", "Bundles by hash"]]} choose=${(value) => adjust({ of: value })} />
+      <${Choice} label="Back" value=${String(seconds)} options=${RANGES.map(([text, value]) => [String(value), text])} choose=${(value) => adjust({ range: value, end: undefined })} />
+      ${end ? html`<button onClick=${() => adjust({ end: undefined })}>Go to now</button>` : html`<span class="quiet">up to now</span>`}
+      ${selection && html`<button onClick=${() => select(null)}>Clear the selection</button>`}
+    </div>
+    <${Problem} problem=${answer.problem} />
+    ${answer.answer ? html`<${Map} timeline=${answer.answer} selection=${selection} select=${select} />` : !answer.problem && html`<p class="quiet">Loading…</p>`}
+    <section aria-label="Decisions"><h2>${selection ? `Decisions from ${moment(selection[0])} to ${clock(selection[1])}` : "Decisions"}</h2>
+      ${selection ? null : html`<p class="quiet">Drag over the map to see those of a window.</p>`}
+      <${DecisionList} window=${selection} /></section>`;
+}
+
+export function Choice({ label, value, options, choose }) {
+  return html`<div class="choice" role="group" aria-label=${label}>${options.map(
+    ([key, text]) => html`<button aria-pressed=${key === value} onClick=${() => choose(key)}>${text}</button>`,
+  )}</div>`;
+}
+
+// Counts how often a new column has become due: by what the node says, not by a clock of our own.
+function useTurn(seconds) {
+  const at = useCell(fleet)?.at ?? 0;
+  const stepMs = Math.max((1000 * seconds) / COLUMNS, 10_000);
+  return seconds === null ? -1 : Math.floor(at / stepMs);
+}
+
+function Map({ timeline, selection, select }) {
+  const box = useRef();
+  const canvas = useRef();
+  const width = useWidth(box);
+  const colourTurn = useCell(palette);
+  const [cursor, setCursor] = useState(null);
+  const [pointer, setPointer] = useState(null);
+  const [draft, setDraft] = useState(null);
+  const cells = useMemo(() => cellsOf(timeline), [timeline]);
+  const height = LANE + AXIS + heightOf(timeline.rows.length);
+  const image = useMemo(() => imageOf(document.documentElement, timeline, cells.bytes), [timeline, colourTurn]);
+  const shown = draft ?? selection;
+  useEffect(() => {
+    if (!width) return undefined;
+    const frame = requestAnimationFrame(() => draw(canvas.current, width, height, { timeline, image, selection: shown, cursor }));
+    return () => cancelAnimationFrame(frame);
+  }, [timeline, image, width, height, shown, cursor]);
+  const scale = scaleOf(timeline, Math.max(width, 1));
+  const brush = brushOf(timeline, scale, draft, setDraft, select);
+  const keys = (event) => moveCursor(event, timeline, cursor, setCursor, selection, select);
+  return html`<div class="map">
+    <div class="plot"><${Labels} timeline=${timeline} height=${height - LANE - AXIS} /><div class="surface" ref=${box}><canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="heat map" aria-label=${labelOf(timeline)} aria-describedby="map-says"
+      style=${{ width: `${width}px`, height: `${height}px` }} onKeyDown=${keys} onBlur=${() => setCursor(null)}
+      onPointerDown=${brush.down} onPointerMove=${(event) => (setPointer(pointOf(event, timeline, scale, height)), brush.move(event))}
+      onPointerUp=${brush.up} onPointerCancel=${() => setDraft(null)} onPointerLeave=${() => setPointer(null)}></canvas></div></div>
+    <p id="map-says" class="legend" aria-live="polite">${shown && !pointer ? sayWindow(timeline, shown) : sayPoint(timeline, cells, pointer, cursor)}</p>
+    <p class="legend quiet"><span class="key ramp">0 – 100 % ${timeline.of === "brokers" ? "of the highest resource" : "of the hottest cell"}</span>
+      <span class="key moves">moves</span><span class="key splits">◆ splits</span><span class="key leads">leader</span>
+      ${timeline.of === "brokers" && html`<span>○ left, ● went to</span>`}
+      ${timeline.movesOmitted > 0 && html`<span>${whole(timeline.movesOmitted)} more moves are not marked</span>`}</p>
+  </div>`;
+}
+
+// The names of the rows, where there is room for them.
+function Labels({ timeline, height }) {
+  const { of, rows } = timeline;
+  const each = height / Math.max(rows.length, 1);
+  const every = Math.ceil(LABEL_HEIGHT / each);
+  if (of === "brokers" && every > 1) return null;
+  return html`<div class="labels" style=${{ paddingTop: `${LANE}px` }}>${rows.map((name, row) => row % every === 0 && html`<div style=${{ height: `${each * Math.min(every, rows.length - row)}px` }}>
+    ${of === "brokers" ? html`<a href=${linkTo("broker", [name])}>${name}</a>` : name.split("_")[0]}</div>`)}</div>`;
+}
+
+const heightOf = (rows) => Math.max(HEIGHTS[0], Math.min(HEIGHTS[1], rows * Math.min(ROW_HEIGHT[1], Math.max(ROW_HEIGHT[0], HEIGHTS[1] / Math.max(rows, 1)))));
+
+const labelOf = (timeline) =>
+  `${timeline.rows.length} ${timeline.of === "brokers" ? "brokers" : "slices of the hash ring"} from ${clock(timeline.from)} to ${clock(timeline.from + timeline.stepMs * timeline.columns)}`;
+
+function pointOf(event, timeline, scale, height) {
+  const row = Math.floor(((event.offsetY - LANE) / (height - LANE - AXIS)) * timeline.rows.length);
+  return { row, column: scale.column(event.offsetX) };
+}
+
+// What the pointer, or the cursor of the keyboard, is on.
+function sayPoint(timeline, cells, pointer, cursor) {
+  const column = pointer?.column ?? cursor;
+  if (column === null || column === undefined) return "Drag to select a time; with the keyboard: arrows, and Shift with arrows.";
+  const from = timeline.from + column * timeline.stepMs;
+  const moves = timeline.moves.filter(([ms]) => ms >= from && ms < from + timeline.stepMs);
+  const tail = `${clock(from)}, ${duration(timeline.stepMs / 1000)}${moves.length ? `, ${moves.length} moves` : ""}`;
+  const name = timeline.rows[pointer?.row ?? hottestOf(timeline, cells, column)];
+  if (name === undefined) return tail;
+  const value = cells.at(timeline.rows.indexOf(name), column);
+  return html`<strong>${timeline.of === "brokers" ? html`<a href=${linkTo("broker", [name])}>${name}</a>` : name}</strong> ${value === null ? "unknown" : percent(value)}${pointer ? "" : " is the hottest"}, ${tail}`;
+}
+
+function hottestOf(timeline, cells, column) {
+  let best = -1;
+  timeline.rows.forEach((_, row) => {
+    if ((cells.at(row, column) ?? -1) > (best < 0 ? -1 : cells.at(best, column))) best = row;
+  });
+  return best;
+}
+
+function sayWindow(timeline, [from, until]) {
+  const moves = timeline.moves.filter(([ms]) => ms >= from && ms < until).length;
+  return `${clock(from)} to ${clock(until)}, ${duration((until - from) / 1000)}: ${whole(moves)} moves`;
+}
+
+// Whole columns, in milliseconds.
+function windowOf(timeline, a, b) {
+  const [first, last] = a < b ? [a, b] : [b, a];
+  return [timeline.from + first * timeline.stepMs, timeline.from + (last + 1) * timeline.stepMs];
+}
+
+function brushOf(timeline, scale, draft, setDraft, select) {
+  const started = useRef(null);
+  return {
+    down(event) {
+      event.currentTarget.setPointerCapture(event.pointerId);
+      started.current = scale.column(event.offsetX);
+    },
+    move(event) {
+      if (started.current !== null) setDraft(windowOf(timeline, started.current, scale.column(event.offsetX)));
+    },
+    up(event) {
+      const from = started.current;
+      started.current = null;
+      setDraft(null);
+      if (from !== null) select(draft && from !== scale.column(event.offsetX) ? draft : windowOf(timeline, from, from));
+    },
+  };
+}
+
+// Arrows move the cursor; with Shift they stretch what is selected from where the cursor was.
+function moveCursor(event, timeline, cursor, setCursor, selection, select) {
+  const by = { ArrowLeft: -1, ArrowRight: 1, PageUp: -10, PageDown: 10 }[event.key];
+  if (event.key === "Escape") select(null);
+  if (by === undefined) return;
+  event.preventDefault();
+  const before = cursor ?? timeline.columns - 1;
+  const now = Math.min(timeline.columns - 1, Math.max(0, before + by));
+  setCursor(now);
+  if (!event.shiftKey) return;
+  const column = (ms) => Math.round((ms - timeline.from) / timeline.stepMs);
+  const [first, last] = selection ? [column(selection[0]), column(selection[1]) - 1] : [before, before];
+  select(windowOf(timeline, before === first && before !== last ? last : first, now));
+}

@@ -1,0 +1,55 @@
+// A table of any length: only the rows that can be seen are in the document.
+
+import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
+
+const BEYOND = 8; // rows kept above and below what is seen
+const ALL = 120; // as many are shown without scrolling within the page
+
+// `columns`: [[key, heading, class]]; `cells(item)` in the same order; `link(item)` opens it; `rowHeight` as in the style sheet.
+export function Rows({ label, columns, items, cells, link, keyOf, rowHeight = 34, sort, onSort, className = "" }) {
+  const box = useRef();
+  const [top, setTop] = useState(0);
+  const [height, setHeight] = useState(600);
+  const isLong = items.length > ALL;
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setHeight(entry.contentRect.height));
+    observer.observe(box.current);
+    return () => observer.disconnect();
+  }, []);
+  const first = isLong ? Math.max(0, Math.floor(top / rowHeight) - BEYOND) : 0;
+  const last = isLong ? Math.min(items.length, Math.ceil((top + height) / rowHeight) + BEYOND) : items.length;
+  return html`<div class=${`rows ${className}`} role="table" aria-label=${label} aria-rowcount=${items.length + 1}>
+    <div class="row head" role="row">${columns.map(([key, heading, name]) => html`<${Heading} ...${{ key, id: key, heading, name, sort, onSort }} />`)}</div>
+    <div class=${isLong ? "body long" : "body"} role="rowgroup" ref=${box} onScroll=${(event) => isLong && setTop(event.currentTarget.scrollTop)}>
+      <div role="presentation" class="filler" style=${{ height: `${first * rowHeight}px` }}></div>
+      ${items.slice(first, last).map(
+        (item, n) => html`<div class="row" role="row" aria-rowindex=${first + n + 2} key=${keyOf(item)} data-row=${keyOf(item)} tabindex="0"
+          onKeyDown=${(event) => event.key === "Enter" && event.target === event.currentTarget && link && (location.hash = link(item))}>
+          ${cells(item).map((cell, at) => html`<div role="cell" class=${columns[at][2]}>${cell}</div>`)}
+        </div>`,
+      )}
+      <div role="presentation" class="filler" style=${{ height: `${(items.length - last) * rowHeight}px` }}></div>
+    </div>
+  </div>`;
+}
+
+function Heading({ id, heading, name, sort, onSort }) {
+  if (!onSort || !heading) return html`<div role="columnheader" class=${name}>${heading}</div>`;
+  const isSorted = sort === id;
+  return html`<div role="columnheader" class=${name} aria-sort=${isSorted ? "descending" : "none"}>
+    <button class="plain" onClick=${() => onSort(id)}>${heading}${isSorted ? " ↓" : ""}</button>
+  </div>`;
+}
+
+// The value, but no more often than every `ms` and not while `isHeld()`: rows shall not jump away under a finger.
+export function useSettled(value, ms, isHeld, inputs) {
+  const [settled, settle] = useState(value);
+  const latest = useRef(value);
+  latest.current = value;
+  useEffect(() => {
+    settle(latest.current);
+    const timer = setInterval(() => isHeld() || settle(latest.current), ms);
+    return () => clearInterval(timer);
+  }, inputs);
+  return settled;
+}

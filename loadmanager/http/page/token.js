@@ -1,0 +1,20 @@
+// The token that an operator has entered: kept for this tab and no longer.
+
+import { Cell } from "./ui.js";
+
+const KEY = "loadmanager.token";
+
+export const token = new Cell(sessionStorage.getItem(KEY) ?? "");
+// Whether somebody is asked for a token, and why.
+export const asked = new Cell(null);
+
+export function keepToken(value) {
+  if (value) sessionStorage.setItem(KEY, value);
+  else sessionStorage.removeItem(KEY);
+  asked.value = null;
+  token.value = value;
+}
+
+export function headersWithToken(headers = {}) {
+  return token.value ? { ...headers, Authorization: `Bearer ${token.value}` } : headers;
+}

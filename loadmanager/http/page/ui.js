@@ -1,0 +1,76 @@
+// What views are made of. Text always becomes a text node: names come from ZooKeeper, and nothing here sets innerHTML.
+
+const { h, render, createContext } = globalThis.preact;
+export const { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } = globalThis.preactHooks;
+export const html = globalThis.htm.bind(h);
+export { createContext, render };
+
+// A value that changes, and those who want to know.
+export class Cell {
+  #value;
+  #watchers = new Set();
+
+  constructor(value) {
+    this.#value = value;
+  }
+
+  get value() {
+    return this.#value;
+  }
+
+  set value(value) {
+    if (Object.is(value, this.#value)) return;
+    this.#value = value;
+    for (const watcher of [...this.#watchers]) watcher(value);
+  }
+
+  watch(watcher) {
+    this.#watchers.add(watcher);
+    return () => this.#watchers.delete(watcher);
+  }
+}
+
+// The value of a cell, in a component that is shown anew when it changes.
+export function useCell(cell) {
+  const [, show] = useState(0);
+  useEffect(() => cell.watch(() => show((n) => n + 1)), [cell]);
+  return cell.value;
+}
+
+// Milliseconds since 1970, once a second.
+export function useNow() {
+  const [now, setNow] = useState(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => setNow(Date.now()), 1000);
+    return () => clearInterval(timer);
+  }, []);
+  return now;
+}
+
+// The width in pixels that an element has at the moment.
+export function useWidth(ref) {
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const observer = new ResizeObserver(([entry]) => setWidth(Math.floor(entry.contentRect.width)));
+    observer.observe(ref.current);
+    return () => observer.disconnect();
+  }, []);
+  return width;
+}
+
+// What `load` resolves to, loaded again whenever one of `inputs` changes: {answer, problem, isLoading, again}.
+export function useAnswer(load, inputs) {
+  const [state, setState] = useState({ answer: null, problem: null, isLoading: true });
+  const [turn, setTurn] = useState(0);
+  useEffect(() => {
+    const aborter = new AbortController();
+    setState((before) => ({ ...before, isLoading: true }));
+    load(aborter.signal).then(
+      (answer) => aborter.signal.aborted || setState({ answer, problem: null, isLoading: false }),
+      (problem) => aborter.signal.aborted || setState((before) => ({ ...before, problem, isLoading: false })),
+    );
+    return () => aborter.abort();
+  }, [...inputs, turn]);
+  const again = useCallback(() => setTurn((n) => n + 1), []);
+  return { ...state, again };
+}

@@ -1,0 +1,68 @@
+"""What the package says of itself: its licence, and that everything it imports is named among what it needs."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadmanager import extras
+from loadmanager.extras import how_to_install
+
+CHECKOUT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+
+
+def imported() -> dict[str, set[str]]:
+    """The packages outside of the standard library that modules of ours import, and by which modules."""
+    found: dict[str, set[str]] = {}
+    for path in (CHECKOUT / "loadmanager").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            for name in names:
+                found.setdefault(name.partition(".")[0], set()).add(str(path.relative_to(CHECKOUT)))
+    return {name: by for name, by in found.items() if name not in sys.stdlib_module_names | {"loadmanager"}}
+
+
+def name_of(requirement: str) -> str:
+    return re.sub(r"[-_.]+", "-", re.split(r"[\[<>=;! ]", requirement)[0]).lower()
+
+
+def test_everything_that_is_imported_is_declared_and_not_only_brought_by_others() -> None:
+    optional = [each for extra in ("embedded", "pipeline", "fast") for each in PROJECT["optional-dependencies"][extra]]
+    declared = {name_of(each) for each in [*PROJECT["dependencies"], *optional]}
+    providers = packages_distributions()
+    undeclared = {
+        name: sorted(by) for name, by in imported().items() if not declared & set(map(name_of, providers[name]))
+    }
+    assert not undeclared
+
+
+def test_everything_that_is_declared_is_imported() -> None:
+    providers = packages_distributions()
+    used = {name_of(each) for name in imported() for each in providers[name]}
+    assert {name_of(each) for each in PROJECT["dependencies"]} <= used
+
+
+def test_the_licence_is_named_and_is_there() -> None:
+    assert PROJECT["license"] == "Apache-2.0"
+    assert [each for name in PROJECT["license-files"] for each in CHECKOUT.glob(name)]
+
+
+def test_how_to_install_names_packages_that_an_index_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    declared = ["aiohttp>=3", 'uvloop>=0.21; extra == "fast"', "b<2,>=1 ; extra == 'two'", 'a>=3; extra == "two"']
+    monkeypatch.setattr(extras, "requires", lambda _: declared)
+    assert how_to_install("fast") == "pip install 'uvloop>=0.21'"
+    assert how_to_install("two") == "pip install 'a>=3' 'b<2,>=1'"
+    monkeypatch.setattr(extras, "requires", lambda _: None)
+    assert how_to_install("fast") == "pip install '.[fast]', in the checkout"
