@@ -13,6 +13,8 @@ import aiohttp
 from yarl import URL
 
 from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.request_ids import current_id
+from loadmanager.wire.http import REQUEST_ID_HEADER
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -49,7 +51,7 @@ class HttpClient:
 
     def __init__(self, connections: int = _CONNECTIONS) -> None:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_once_unless_get]
+            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_with_request_id, _once_unless_get]
         )
 
     async def close(self) -> None:
@@ -89,6 +91,14 @@ class HttpClient:
             raise PeerUnavailableError(f"{url} did not answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise PeerUnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+
+
+async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """What is asked because of a request bears its id."""
+    request_id = current_id()
+    if request_id is not None:
+        request.headers[REQUEST_ID_HEADER] = request_id
+    return await send(request)
 
 
 async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

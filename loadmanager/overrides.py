@@ -16,7 +16,7 @@ _APART = {"cluster_name", "bind_address", "web_service_port", "advertised_addres
 OF_THE_NODE = frozenset(
     Settings.key(name)
     for name in Settings.model_fields
-    if name in StoreSettings.model_fields or name in _APART or name.startswith("history_")
+    if name in StoreSettings.model_fields or name in _APART or name.startswith(("history_", "audit_"))
 )
 """The keys that say where a node is, what it speaks to, and what it records: no decision goes by them."""
 

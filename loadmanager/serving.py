@@ -18,6 +18,8 @@ import structlog
 from aiohttp import StreamReader, web
 
 from loadmanager.config import HttpSettings
+from loadmanager.request_ids import id_of
+from loadmanager.wire.http import REQUEST_ID_HEADER
 
 log = structlog.get_logger(__name__)
 
@@ -204,6 +206,7 @@ class _LimitedConnection(web.RequestHandler):
             message = f"{type(exc).__name__}: {exc}"
         reason = " ".join((message or HTTPStatus(status).phrase).split())[:_SHOWN_CHARACTERS]
         response = web.Response(body=orjson.dumps({"reason": reason}), status=status, content_type="application/json")
+        response.headers[REQUEST_ID_HEADER] = id_of(request)
         response.force_close()
         return response
 

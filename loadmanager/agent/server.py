@@ -31,6 +31,7 @@ from loadmanager.core.names import (
 )
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.request_ids import name_answer, noted
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -102,6 +103,7 @@ class AgentServer:
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
+        app.on_response_prepare.append(name_answer)
         app.add_routes([each.definition() for each in self.routes()])
         return app
 
@@ -174,7 +176,8 @@ async def _errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
-        return await handler(request)
+        with noted(request):
+            return await handler(request)
     except InvalidNameError as error:
         return _problem(HTTPStatus.BAD_REQUEST, str(error))
     except (NotRegisteredError, PeerUnavailableError, InvalidRecordError, StoreError) as error:

@@ -41,6 +41,7 @@ from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
+from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves, split_counters, splits_of
@@ -71,6 +72,7 @@ class BesideNode(Candidate):
         self.settings = settings
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
+        self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
         self._told = ClusterView()
         super().__init__(store, self._told, node_id, service_url, live.current.leader_probe_interval_ms / 1000)
         self._pulsar = pulsar
@@ -137,6 +139,7 @@ class BesideNode(Candidate):
         """
         self._follow_session()
         self.recorder.start()
+        self.audit.start()
         await self.executor.start()
         self._spawn(self._told_intake.run(), "what was told")
         self._spawn(self.intake.run(), "intake")
@@ -153,6 +156,7 @@ class BesideNode(Candidate):
         await self._leave()
         await self.executor.close()
         await asyncio.to_thread(self.recorder.close)
+        await asyncio.to_thread(self.audit.close)
 
     def why_not_ready(self) -> str | None:
         """Why this process's answers cannot be relied on at the moment; None when they can."""

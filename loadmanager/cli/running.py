@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import orjson
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
-from loadmanager.config import SessionSettings, load_settings, zookeeper_parts
+from loadmanager.config import AuditSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
+from loadmanager.leader.recording.audit_file import require_writable
 from loadmanager.observability import configure_logging
 from loadmanager.store.foreign import refuse_pulsar
 from loadmanager.store.zookeeper import ZooKeeperStore
@@ -86,6 +87,14 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
         fail(str(error), EXIT_CONFIGURATION)
     install_fast_loop()
     return settings
+
+
+def check_audit_log(settings: AuditSettings) -> None:
+    """End the process when the log of the audit cannot be written."""
+    try:
+        require_writable(settings.audit_log_file)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
 
 
 def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True) -> ZooKeeperStore:

@@ -17,6 +17,7 @@ from loadmanager.cli.running import (
     ANSWER_S,
     BACKLOG,
     GRACE_S,
+    check_audit_log,
     keep_pauses_short,
     listen,
     open_store,
@@ -44,6 +45,7 @@ def serve(
     """Run a load-manager node: answer lookups, take part in elections, and lead when elected."""
     settings = start_up(Settings, config, json_lines=log_json)
     _check_history(settings.history_url)
+    check_audit_log(settings)
     asyncio.run(_serve(settings, ready_file))
 
 

@@ -13,12 +13,13 @@ from loadmanager.config.dynamic import NEEDS_RESTART, dynamic_keys, text_of, val
 from loadmanager.config.loading import load_settings, settings_of
 from loadmanager.config.node import Settings
 from loadmanager.config.rendering import render_fields, render_yaml
-from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
+from loadmanager.config.shared import AuditSettings, HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
 
 __all__ = [
     "ENVIRONMENT_PREFIX",
     "NEEDS_RESTART",
     "AgentSettings",
+    "AuditSettings",
     "BesideSettings",
     "HttpSettings",
     "SessionSettings",

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.base import Port, PositiveMs
 from loadmanager.config.node import known_shedding
-from loadmanager.config.shared import HttpSettings, SessionSettings, zookeeper_parts
+from loadmanager.config.shared import AuditSettings, HttpSettings, SessionSettings, zookeeper_parts
 
 
 def _pattern(text: str) -> str:
@@ -25,7 +25,7 @@ _Url = Annotated[str, Field(pattern=r"^https?://[^/]+/?$")]
 _Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
-class BesideSettings(HttpSettings, SessionSettings):
+class BesideSettings(AuditSettings, HttpSettings, SessionSettings):
     """Settings of a process beside a Pulsar."""
 
     title: ClassVar[str] = "loadmanager beside"

@@ -8,13 +8,14 @@ from pydantic import ValidationError
 
 from loadmanager.config.loading import refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
-from loadmanager.config.shared import HttpSettings, StoreSettings
+from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings
 from loadmanager.errors import ConfigurationError
 
 NEEDS_RESTART = frozenset(
     {
         *StoreSettings.model_fields,  # the session is opened once
         *HttpSettings.model_fields,  # and so is the port
+        *AuditSettings.model_fields,  # and that file
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",

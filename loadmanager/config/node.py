@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.base import Finite, Minutes, Port, PositiveMs, of_core
-from loadmanager.config.shared import HttpSettings, StoreSettings, WeightSettings
+from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings, WeightSettings
 from loadmanager.core.binding import require_bound
 from loadmanager.core.bundles import MAX_BUNDLES
 from loadmanager.core.declaring import declared_in
@@ -56,7 +56,7 @@ def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
-class Settings(HttpSettings, StoreSettings, WeightSettings):
+class Settings(AuditSettings, HttpSettings, StoreSettings, WeightSettings):
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"

@@ -74,6 +74,21 @@ class HttpSettings(KeyedSettings):
     )
 
 
+class AuditSettings(KeyedSettings):
+    """Where it is written down who changed what."""
+
+    audit_log_file: str = Field(
+        "",
+        description="A file to which a line of JSON is written for each operation that changes something: who, from"
+        " where, what, from what to what. Empty: they are in the ordinary log, as the event `operation`.",
+    )
+    audit_log_max_bytes: int = Field(
+        104_857_600,
+        ge=10_240,
+        description="The size that this file and its four predecessors may have together; the oldest is deleted.",
+    )
+
+
 class WeightSettings(KeyedSettings):
     """How much each resource counts in a broker's usage, which is the maximum over its resources."""
 

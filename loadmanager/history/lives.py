@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import orjson
@@ -38,22 +39,41 @@ _PLANNED = "plan_executed"
 Row = dict[str, Any]
 
 
+@dataclass(slots=True)
+class _Entry:
+    """A `LifeEntry` in the making."""
+
+    at: int
+    last_at: int
+    epoch: int
+    sequence: int
+    kind: str
+    bundle: str | None
+    sentence: str
+    reason: str = ""
+    acted: bool = True
+    times: int = 1
+    source: str | None = None
+    destination: str | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+
+
 def tell_life(
-    history: History, name: BundleName, from_ms: int, to_ms: int, most: int = MOST_ENTRIES, on_fault: OnFault | None = None
+    history: History,
+    name: BundleName,
+    from_ms: int,
+    to_ms: int,
+    most: int = MOST_ENTRIES,
+    on_fault: OnFault | None = None,
 ) -> BundleLife:
-    """The life of that range of hashes; `most` are the newest entries. A file that cannot be used goes to `on_fault`."""
-    teller = _Teller(history, name, from_ms, to_ms, on_fault)
-    entries = teller.entries()
-    kept = entries[-most:]
-    return BundleLife(
-        bundle=str(name), since=from_ms, until=to_ms, omitted=len(entries) - len(kept), entries=kept
-    )
+    """The life of that range of hashes, the newest entries of it. A file that cannot be used goes to `on_fault`."""
+    entries = _Teller(history, name, from_ms, to_ms, on_fault).entries()
+    kept = [LifeEntry(**asdict(entry)) for entry in entries[-most:]]
+    return BundleLife(bundle=str(name), since=from_ms, until=to_ms, omitted=len(entries) - len(kept), entries=kept)
 
 
 class _Teller:
-    def __init__(
-        self, history: History, name: BundleName, from_ms: int, to_ms: int, on_fault: OnFault | None
-    ) -> None:
+    def __init__(self, history: History, name: BundleName, from_ms: int, to_ms: int, on_fault: OnFault | None) -> None:
         self._history = history
         self._namespace = str(name.namespace)
         self._prefix = f"{self._namespace}/"
@@ -61,7 +81,7 @@ class _Teller:
         self._bounds = (from_ms, to_ms)
         self._on_fault = on_fault
 
-    def entries(self) -> list[LifeEntry]:
+    def entries(self) -> list[_Entry]:
         entries = [*self._decisions(), *self._moves()]
         brokers = {each for entry in entries for each in (entry.source, entry.destination) if each}
         entries += self._events(brokers)
@@ -82,10 +102,10 @@ class _Teller:
     def _scan(self, table: str) -> Iterator[pa.RecordBatch]:
         return self._history.scan(table, *self._bounds, on_fault=self._on_fault)
 
-    def _decisions(self) -> Iterator[LifeEntry]:
+    def _decisions(self) -> Iterator[_Entry]:
         for batch in self._scan(DECISIONS):
             about = {*self._rows_about(batch, "steps", "bundle"), *self._rows_about(batch, "verdicts", "subject")}
-            for row in batch.take(sorted(about)).to_pylist():
+            for row in batch.take(pa.array(sorted(about), pa.int64())).to_pylist():
                 if row["kind"] not in _NEVER_DONE:
                     yield from self._decision(row)
 
@@ -93,10 +113,10 @@ class _Teller:
         """The rows in whose list a name of this namespace stands."""
         lists = batch.column(column)
         names = pc.list_flatten(lists).field(field)
-        rows = pc.list_parent_indices(lists).filter(pc.fill_null(pc.starts_with(names, self._prefix), False))
-        return rows.unique().to_pylist()
+        rows: list[int] = pc.list_parent_indices(lists).filter(pc.starts_with(names, self._prefix)).unique().to_pylist()
+        return rows
 
-    def _decision(self, row: Row) -> Iterator[LifeEntry]:
+    def _decision(self, row: Row) -> Iterator[_Entry]:
         verdicts: dict[str, list[Verdict]] = {}
         for each in row["verdicts"] or ():
             verdicts.setdefault(each["subject"], []).append(_verdict(each))
@@ -118,12 +138,12 @@ class _Teller:
                         acted=each.acted, detail=dict(each.why),
                     )  # fmt: skip
 
-    def _moves(self) -> Iterator[LifeEntry]:
-        """One entry for each that began within, at its beginning; and those that a leader ended that had not begun them."""
-        begun: dict[tuple[int, int], LifeEntry] = {}
+    def _moves(self) -> Iterator[_Entry]:
+        """One entry for each, at its beginning; at its end for one that another leader had begun."""
+        begun: dict[tuple[int, int], _Entry] = {}
         for batch in self._scan(MOVES):
             mask = pc.starts_with(batch.column("bundle").cast(pa.string()), self._prefix)
-            for row in batch.filter(pc.fill_null(mask, False)).to_pylist():
+            for row in batch.filter(mask).to_pylist():
                 if not self._is_it(row["bundle"]):
                     continue
                 place = (row["epoch"], row["sequence"] if row["kind"] == "began" else row["move"] or -1)
@@ -137,7 +157,7 @@ class _Teller:
             entry.sentence = _told(entry)
             yield entry
 
-    def _events(self, brokers: set[str]) -> Iterator[LifeEntry]:
+    def _events(self, brokers: set[str]) -> Iterator[_Entry]:
         before: list[str] | None = None
         for batch in self._scan(EVENTS):
             wanted = pc.is_in(batch.column("kind").cast(pa.string()), pa.array(_EVENTS))
@@ -164,8 +184,8 @@ class _Teller:
     def _parts(self, ranges: Iterable[str]) -> list[str]:
         return [each for each in ranges if self._is_it(f"{self._prefix}{each}")]
 
-    def _operations(self, brokers: set[str], *, planned: bool) -> Iterator[LifeEntry]:
-        """What was told of the bundle, of its whole namespace, of a broker that it was on, or by a plan that moved it."""
+    def _operations(self, brokers: set[str], *, planned: bool) -> Iterator[_Entry]:
+        """What was told of the bundle, its namespace, or a broker that it was on; and plans that were executed."""
         for row in self._history.rows(OPERATIONS, *self._bounds, on_fault=self._on_fault):
             path = row["path"]
             told = f"{path} {row['before']} {row['after']}"
@@ -181,8 +201,8 @@ class _Teller:
                 yield _entry(row, "operation", None, said, detail=detail)
 
 
-def _entry(row: Row, kind: str, bundle: str | None, sentence: str, reason: str = "", **others: Any) -> LifeEntry:  # noqa: ANN401 - fields
-    return LifeEntry(
+def _entry(row: Row, kind: str, bundle: str | None, sentence: str, reason: str = "", **others: Any) -> _Entry:  # noqa: ANN401 - fields
+    return _Entry(
         at=row["at_ms"],
         last_at=row["at_ms"],
         epoch=row["epoch"],
@@ -200,7 +220,7 @@ def _verdict(recorded: Row) -> Verdict:
     return Verdict(recorded["subject"], reason_of(recorded["reason"]), acted=recorded["acted"], why=why)
 
 
-def _add_to_move(entry: LifeEntry, row: Row) -> None:
+def _add_to_move(entry: _Entry, row: Row) -> None:
     """What this row says of the move."""
     detail = entry.detail
     match row["kind"]:
@@ -218,7 +238,7 @@ def _add_to_move(entry: LifeEntry, row: Row) -> None:
                 detail["error"] = error
 
 
-def _told(move: LifeEntry) -> str:
+def _told(move: _Entry) -> str:
     """How a move went."""
     detail = move.detail
     match detail.get("end"):
@@ -237,9 +257,9 @@ def _words(reason: str | None) -> str:
     return (reason or "").replace("_", " ")
 
 
-def _said_once(entries: Iterable[LifeEntry]) -> Iterator[LifeEntry]:
+def _said_once(entries: Iterable[_Entry]) -> Iterator[_Entry]:
     """What was not done, for the same reason as the last time it was looked at, is counted."""
-    last: dict[tuple[str, str | None], LifeEntry] = {}
+    last: dict[tuple[str, str | None], _Entry] = {}
     for entry in entries:
         key = (entry.kind, entry.bundle)
         former = last.get(key)

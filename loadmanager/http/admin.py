@@ -13,6 +13,7 @@ from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, Na
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
+from loadmanager.http.auditing import note_change
 from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response, problem
@@ -114,6 +115,7 @@ class AdminHandlers:
 
         async def act() -> web.Response:
             await self._bundles.create_namespace(name, bundles)
+            note_change(request, None, _shown(bundles))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
@@ -161,7 +163,9 @@ class AdminHandlers:
         name = _namespace_of(request)
 
         async def act() -> web.Response:
+            before = self._owners(name)
             await self._bundles.unload_namespace(name)
+            note_change(request, before, self._owners(name))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
@@ -181,10 +185,21 @@ class AdminHandlers:
             if wanted and destination is None:
                 known = ", ".join(sorted(self._view.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
+            before = self._owners(name.namespace).get(str(name.range))
             await self._bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
+            note_change(request, before, self._owners(name.namespace).get(str(name.range)))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+
+    def _owners(self, name: NamespaceName) -> dict[str, str]:
+        """The owner of each bundle of a namespace that has one, by its range."""
+        state = self._view.get_namespace(str(name)).state
+        return {
+            str(state.bundles.range_at(index)): each.owner.broker
+            for index, each in enumerate(state.ownerships)
+            if each.owner is not None
+        }
 
     def _destination(self, wanted: str) -> Registration | None:
         broker_id = wanted.removeprefix("http://").removeprefix("https://")
@@ -192,6 +207,10 @@ class AdminHandlers:
             if registered == broker_id:
                 return entry.registration
         return None
+
+
+def _shown(bundles: NamespaceBundles) -> dict[str, object]:
+    return {"bundles": len(bundles), "hashFunction": bundles.hash_function.value}
 
 
 def _namespace_of(request: web.Request) -> NamespaceName:

@@ -11,6 +11,7 @@ from loadmanager.beside.port import BesidePort
 from loadmanager.calling import HttpClient
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
+from loadmanager.http.audit import AuditHandlers
 from loadmanager.http.beside import BesideHandlers
 from loadmanager.http.broker_stats import BrokerStatsHandlers
 from loadmanager.http.brokers import BrokerHandlers
@@ -32,8 +33,9 @@ from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
-from loadmanager.leader.port import LeadershipPort, NodePort
+from loadmanager.leader.port import AuditPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
+from loadmanager.request_ids import name_answer
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -55,7 +57,7 @@ def make_app(node: NodePort) -> web.Application:
         *AntiAffinityHandlers(cluster, node.view, node.operators, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).operations(),
         *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
-        *DrainingHandlers(node.drains, node.bundles, node.desk.churn, forwarder).operations(),
+        *DrainingHandlers(node.view, node.drains, node.bundles, node.desk.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
         *PoisonHandlers(node.desk.poison, forwarder).operations(),
@@ -66,10 +68,11 @@ def make_app(node: NodePort) -> web.Application:
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *OpsHandlers(node, node.view, cluster, registry).operations(),
     ]
-    return _application(operations, http)
+    return _application(operations, node.audit, http)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
@@ -80,17 +83,18 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
         *ControlHandlers(node, node.view, node.operators, forwarder).of_balancing(),
-        *DrainingHandlers(node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
+        *DrainingHandlers(node.view, node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
         *PlanHandlers(node.plans_to_order, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
         *BrokerStatsHandlers(node.view, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, add_process_metrics(CollectorRegistry())).operations(),
     ]
-    return _application(operations, http, _ASK_PULSAR)
+    return _application(operations, node.audit, http, _ASK_PULSAR)
 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
@@ -98,11 +102,14 @@ def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, Http
     return Forwarder(node, http, patience_s), http
 
 
-def _application(operations: list[Operation], http: HttpClient, elsewhere: str = "") -> web.Application:
+def _application(
+    operations: list[Operation], audit: AuditPort, http: HttpClient, elsewhere: str = ""
+) -> web.Application:
     """All of these and the document about them, and nothing else; `http` is closed with it."""
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route() for operation in described])
+    app.add_routes([operation.route(audit) for operation in described])
+    app.on_response_prepare.append(name_answer)
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 
     async def close_http(_: web.Application) -> AsyncIterator[None]:

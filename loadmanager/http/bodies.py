@@ -13,7 +13,7 @@ from loadmanager.wire.validation import describe
 
 M = TypeVar("M", bound=BaseModel)
 V = TypeVar("V")
-_NUMBER = re.compile(r"[0-9]{1,9}")
+_NUMBER = re.compile(r"[0-9]{1,16}")
 _SHOWN_CHARACTERS = 40
 _TRUTHS = {"": False, "false": False, "true": True}
 

@@ -21,7 +21,9 @@ from pydantic import TypeAdapter
 from loadmanager import __version__
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
+from loadmanager.http.auditing import audited
 from loadmanager.http.responses import guarded, json_bytes
+from loadmanager.leader.port import AuditPort
 from loadmanager.wire.http import Problem
 
 PATH = "/loadbalance/v1/openapi.json"
@@ -118,10 +120,12 @@ class Operation:
         of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self) -> web.RouteDef:
+    def route(self, audit: AuditPort) -> web.RouteDef:
+        """The route; what changes something leaves an entry in the `audit`."""
         if self.method == "GET":
             return web.get(self.path, self.handler if self.guards_itself else guarded(self.handler))
-        return web.route(self.method, self.path, guarded(self._change))
+        asked = f"{self.method} {self.key[0]}"
+        return web.route(self.method, self.path, audited(asked, guarded(self._change), audit))
 
     async def _change(self, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]

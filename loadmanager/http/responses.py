@@ -20,6 +20,7 @@ from loadmanager.errors import (
     ConcurrentModificationError,
     ConflictError,
     HeldForOwnerError,
+    HistoryError,
     InvalidRecordError,
     LoadManagerError,
     NamespaceExistsError,
@@ -68,6 +69,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (NotLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (NoLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (InvalidRecordError, HTTPStatus.SERVICE_UNAVAILABLE),
+    (HistoryError, HTTPStatus.SERVICE_UNAVAILABLE),
     (TooManyPreviewsError, HTTPStatus.SERVICE_UNAVAILABLE),
     (StoreError, HTTPStatus.SERVICE_UNAVAILABLE),
 )

@@ -12,6 +12,7 @@
 | `DeskPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
 | `PoisonPort` | bundles that brokers die of | `deciding.poison` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
+| `AuditPort` | who changed what | `recording.audit` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
@@ -35,6 +36,7 @@ from loadmanager.core.ownership import NamespaceState, Ownership, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.wire.audit import AuditEntry
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.http import OpenTopic
@@ -282,6 +284,16 @@ class DecisionPort(Protocol):
         """The newest decisions and non-decisions, newest first; with `subject` only those about it."""
 
 
+class AuditPort(Protocol):
+    @property
+    def node_id(self) -> str: ...
+
+    def note(self, entry: AuditEntry) -> None: ...
+
+    async def recent(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
+        """The newest with `since_ms` <= `at` < `until_ms`, newest first; raises `HistoryError`."""
+
+
 class ExplainPort(Protocol):
     async def bundle(self, name: BundleName) -> BundleExplanation: ...
     async def broker(self, broker: BrokerId) -> BrokerExplanation: ...
@@ -316,6 +328,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def journal(self) -> DecisionPort: ...
     @property
     def explainer(self) -> ExplainPort: ...
+    @property
+    def audit(self) -> AuditPort: ...
 
 
 class NodePort(BalancingPort, Protocol):

@@ -29,6 +29,7 @@ from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.port import Scrape
+from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of
@@ -51,6 +52,7 @@ class Node(Candidate):
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
         self.journal = Journal(settings.decisions_kept)
+        self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
@@ -113,6 +115,7 @@ class Node(Candidate):
         """
         self._follow_session()
         self.recorder.start()
+        self.audit.start()
         await self.executor.start()
         await self.agents.start()
         self._spawn(self.intake.run(), "intake")
@@ -128,6 +131,7 @@ class Node(Candidate):
         await self.executor.close()
         await self.agents.close()
         await asyncio.to_thread(self.recorder.close)
+        await asyncio.to_thread(self.audit.close)
 
     def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
         self.persistence.reshaped(namespace)
@@ -156,6 +160,7 @@ class Node(Candidate):
         self.drains.forget()
         self.plans.forget()
         self.terms.begin(term.epoch)
+        self.audit.begin_term()
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))

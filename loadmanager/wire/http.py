@@ -25,6 +25,12 @@ HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
 
+CLIENT_HEADER = "X-Loadmanager-Client"
+"""The address of whoever sent a request that a node passes on to the leader."""
+
+REQUEST_ID_HEADER = "X-Request-ID"
+"""The id of a request, in the answer and in what is asked of others because of it."""
+
 LISTENER_HEADER = "X-Pulsar-ListenerName"
 """Which of the owner's advertised listeners a lookup wants."""
 

@@ -7,6 +7,7 @@ and a future for whoever wants to know how a move ended.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -152,6 +153,7 @@ class Executor:
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._ends = Waiting[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
+        self._contexts: dict[Move, contextvars.Context] = {}
         self._tasks: dict[Move, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.unloads_completed = 0
@@ -231,6 +233,7 @@ class Executor:
         it off.
         """
         move = Move(str(name), self._view.get_ownership(name).owner, destination, reason.value, check)
+        self._contexts[move] = contextvars.copy_context()
         if batch is not None:
             batch.moves.add(move)
         self._because[move] = because
@@ -300,7 +303,8 @@ class Executor:
                 self._ended(move, outcome)
 
     def _begin(self, move: Move, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks[move] = asyncio.create_task(work, name=f"unload {move.bundle}")
+        context = self._contexts.get(move)  # of whoever asked for it: what is logged of it names their request
+        task = self._tasks[move] = asyncio.create_task(work, name=f"unload {move.bundle}", context=context)
         task.add_done_callback(lambda done: self._work_ended(move, done))
 
     def _work_ended(self, move: Move, task: asyncio.Task[None]) -> None:
@@ -359,6 +363,7 @@ class Executor:
         move = self._moves.find(str(name), released.version)
         if move is None:
             move = Move(str(name), released.owner, released.destination, released.reason, released=released)
+            self._contexts[move] = contextvars.copy_context()
             self._step(Resume(move))
         return move
 
@@ -396,6 +401,7 @@ class Executor:
     def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
         """Tell everybody that it is over."""
         self._because.pop(move, None)
+        self._contexts.pop(move, None)
         if move.released is not None:
             self._followed_by.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.tell(move, outcome)
