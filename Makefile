@@ -101,12 +101,12 @@ $(BIN)/python:
 
 $(VENV)/.for-running: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what running needs (a few minutes the first time)"
-	$(INSTALL) -e '.[embedded,fast]'
+	$(INSTALL) -e '.[embedded,fast,node]'
 	@touch $@
 
 $(VENV)/.for-pipeline: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what the pipeline needs (a few minutes the first time)"
-	$(INSTALL) -e '.[embedded,fast,pipeline]'
+	$(INSTALL) -e '.[embedded,fast,node,pipeline]'
 	@touch $@ $(VENV)/.for-running
 
 # Holds all of the above, so that after this one nothing is left to do for running.

@@ -16,7 +16,8 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, OwnershipState, Registration
 from loadmanager.store.codec import decode
-from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data
 
 BUNDLES = 200
 BUNDLES_OF_MODEL = 100_000

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from loadmanager.agent.host_usage import HostUsage, Resource
-from loadmanager.core.load import percent_usage
 from loadmanager.core.names import BrokerId, broker_host
+from loadmanager.core.resources import percent_of
 from loadmanager.process_metrics import add_process_metrics
 
 _PULSAR_LABELS = ("broker", "metric")
@@ -60,4 +60,4 @@ class AgentMetrics:
 
 
 def _percent(resource: Resource) -> float:
-    return float(percent_usage(resource.usage, resource.limit))
+    return percent_of(resource.usage, resource.limit)

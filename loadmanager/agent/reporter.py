@@ -19,9 +19,9 @@ from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.agent.registration import Registrar
 from loadmanager.config import AgentSettings
 from loadmanager.core.health import has_changed
-from loadmanager.core.load import max_resource_usage, percent_usage
 from loadmanager.core.reasons import ReportReason
 from loadmanager.core.reporting import ReportDue, ReportFigures, report_due
+from loadmanager.core.resources import UsedResources
 from loadmanager.errors import StoreError
 from loadmanager.store import codec
 from loadmanager.wire.broker_data import (
@@ -32,7 +32,7 @@ from loadmanager.wire.broker_data import (
     ResourceUsage,
     encode_local_broker_data,
     health_of,
-    report_of,
+    load_and_usage_of,
 )
 from loadmanager.wire.http import HealthStats
 
@@ -118,8 +118,7 @@ def build_report(
     if now.health is not None and (said := now.health.model_dump(by_alias=True, exclude_none=True)):
         record["health"] = cast("HealthData", said)
     _add_sums(record, now.bundles.values())
-    report = report_of(record, identity.broker_id, now.bundles)
-    record["maxResourceUsage"] = float(max_resource_usage(percent_usage(report.usage[:, 0], report.usage[:, 1])))
+    record["maxResourceUsage"] = UsedResources.of(load_and_usage_of(record).usage).most()
     return record
 
 
@@ -251,8 +250,7 @@ class Reporter:
             health=stats.health if stats else None,
         )
         record = build_report(self._identity, now, written.record if written else None, _now_ms())
-        report = report_of(record, self._identity.broker_id, loads.bundles)
-        return _Report(record, ReportFigures.of(report, self._weights, self._clock()))
+        return _Report(record, ReportFigures.of(load_and_usage_of(record), self._weights, self._clock()))
 
     def _bundle_of(self, topic: str) -> str | None:
         bundle = self._namespaces.find_bundle(topic)

@@ -42,6 +42,7 @@ from loadmanager.store import paths
 from loadmanager.store.codec import decode
 from loadmanager.store.pulsars_paths import DYNAMIC_CONFIGURATION, LOCAL_POLICIES, OWNERSHIP, READ_ONLY
 from loadmanager.wire import policies
+from loadmanager.wire.averages import BundleData, averages_of
 from loadmanager.wire.policies import FAILURE_DOMAIN, FailureDomain, IsolationData
 from loadmanager.wire.pulsar import (
     HASH_FUNCTION,
@@ -53,7 +54,7 @@ from loadmanager.wire.pulsar import (
     owner_in,
     parse_record,
 )
-from loadmanager.wire.records import BundleData, averages_of, parse_boundaries
+from loadmanager.wire.records import parse_boundaries
 from loadmanager.wire.validation import parse_json, parse_model
 
 

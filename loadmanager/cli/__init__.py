@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Annotated
 
 import typer
 
 from loadmanager import __version__
+from loadmanager.cli.lacking import LACKING, find_module, or_how_to_install
 
 COMMANDS = (
     "serve",
@@ -37,6 +39,11 @@ _LINE_OF_BASH, _LINE_OF_OTHERS = "COMP_WORDS", "_TYPER_COMPLETE_ARGS"
 
 def main() -> None:
     """Entry point of `loadmanager`."""
+    with or_how_to_install():
+        _application(_first_word())()
+
+
+def _application(asked: str) -> typer.Typer:
     app = typer.Typer(
         name="loadmanager",
         help="A load manager for fleets of stateful brokers.",
@@ -44,18 +51,24 @@ def main() -> None:
         pretty_exceptions_enable=False,
     )
     app.callback()(_root)
-    asked = _first_word()
     for name in COMMANDS:
         if asked not in (name, "", "--help"):
             app.command(name)(_root)  # its name is all that is needed
-            continue
-        module = import_module(f"loadmanager.cli.{name}")
-        command = getattr(module, name)
-        if isinstance(command, typer.Typer):
-            app.add_typer(command, name=name)
+        elif asked == name:
+            _add(app, name, import_module(f"loadmanager.cli.{name}"))
+        elif module := find_module(name):
+            _add(app, name, module)
         else:
-            app.command(name, cls=getattr(module, "COMMAND_CLASS", None))(command)
-    app()
+            app.command(name, help=LACKING)(_root)
+    return app
+
+
+def _add(app: typer.Typer, name: str, module: ModuleType) -> None:
+    command = getattr(module, name)
+    if isinstance(command, typer.Typer):
+        app.add_typer(command, name=name)
+    else:
+        app.command(name, cls=getattr(module, "COMMAND_CLASS", None))(command)
 
 
 def _first_word() -> str:

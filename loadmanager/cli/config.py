@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from loadmanager.cli.broker_conf import ImportedConf, import_broker_conf
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
-from loadmanager.config import AgentSettings, BesideSettings, Settings, render_fields, render_yaml
+from loadmanager.config import AgentSettings, render_fields, render_yaml
 from loadmanager.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from loadmanager.cli.broker_conf import ImportedConf
 
 _NO_TERMINAL_WIDTH = 500
 """Where output goes into a file or another program no line is broken."""
@@ -32,6 +34,8 @@ def defaults(context: typer.Context) -> None:
 @config.command()
 def serve() -> None:
     """Print the default configuration of a node."""
+    from loadmanager.config import Settings  # noqa: PLC0415 - an agent is installed without what it needs
+
     print(render_yaml(Settings), end="")
 
 
@@ -44,6 +48,8 @@ def agent() -> None:
 @config.command()
 def beside() -> None:
     """Print the default configuration of a process beside a Pulsar."""
+    from loadmanager.config import BesideSettings  # noqa: PLC0415 - as in `serve`
+
     print(render_yaml(BesideSettings), end="")
 
 
@@ -55,6 +61,8 @@ def import_file(
     ] = False,
 ) -> None:
     """Print the configuration of a node that follows from a broker.conf; on standard error, what became of each key."""
+    from loadmanager.cli.broker_conf import import_broker_conf  # noqa: PLC0415 - as in `serve`
+
     try:
         imported = import_broker_conf(file)
     except ConfigurationError as error:

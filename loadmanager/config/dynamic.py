@@ -1,12 +1,13 @@
-"""Settings as texts by key: what may be changed while nodes run, and what an operator has changed."""
+"""Settings of a node by key: what may be changed while nodes run, and what an operator has changed, as texts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from pydantic import ValidationError
 
-from loadmanager.config.loading import refuse_unknown_keys, said_by
+from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings
 from loadmanager.errors import ConfigurationError
@@ -47,6 +48,18 @@ Pulsar's dynamic keys are dynamic here too, and so are our own.
 def dynamic_keys() -> list[str]:
     """The keys that may be changed while nodes run, sorted."""
     return sorted(Settings.key(name) for name in Settings.model_fields.keys() - NEEDS_RESTART)
+
+
+def settings_of(values: Mapping[str, Any], where: str) -> Settings:
+    """Settings from these keys and values alone, whatever the environment says.
+
+    Raises `ConfigurationError` naming `where`, the key and what is allowed.
+    """
+    refuse_unknown_keys(SettingsAlone, values, where)
+    try:
+        return SettingsAlone(**values)
+    except ValidationError as error:
+        raise ConfigurationError(faults_of(SettingsAlone, error, where)) from None
 
 
 def with_overrides(base: Settings, texts: Mapping[str, str], where: str) -> Settings:

@@ -13,7 +13,6 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from loadmanager.config.base import ENVIRONMENT_PREFIX, KeyedSettings, bounds_of
-from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.errors import ConfigurationError
 
 _OTHER_VARIABLES = frozenset({"LOADMANAGER_ADMIN_URL", "LOADMANAGER_JAVA", "LOADMANAGER_SHARED"})
@@ -36,19 +35,7 @@ def load_settings(model: type[S], path: Path | None, overrides: Mapping[str, Any
         variables = " ".join(filter(None, map(_find_variable, keys)))
         raise ConfigurationError(f'environment variable {variables}: expected JSON, such as ["a", "b"]') from None
     except ValidationError as error:
-        raise ConfigurationError(_faults(model, error, str(path or "settings"))) from None
-
-
-def settings_of(values: Mapping[str, Any], where: str) -> Settings:
-    """Settings from these keys and values alone, whatever the environment says.
-
-    Raises `ConfigurationError` naming `where`, the key and what is allowed.
-    """
-    refuse_unknown_keys(SettingsAlone, values, where)
-    try:
-        return SettingsAlone(**values)
-    except ValidationError as error:
-        raise ConfigurationError(_faults(SettingsAlone, error, where)) from None
+        raise ConfigurationError(faults_of(model, error, str(path or "settings"))) from None
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -95,7 +82,7 @@ def _did_you_mean(key: str, known: list[str]) -> str:
     return f"; did you mean {by_lowered[close[0]]!r}?" if close else ""
 
 
-def _faults(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
+def faults_of(model: type[KeyedSettings], error: ValidationError, where: str) -> str:
     """What is wrong, and where it was said: the environment overrides the file, so it is to blame where both speak."""
     by_source: dict[str, list[str]] = {}
     for fault in error.errors(include_url=False):

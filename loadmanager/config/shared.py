@@ -8,7 +8,7 @@ from pydantic import Field
 
 from loadmanager.config.base import Finite, KeyedSettings, Minutes, Percent, PositiveMs, of_core
 from loadmanager.core.declaring import declared_in
-from loadmanager.core.load import ResourceWeights
+from loadmanager.core.resources import ResourceWeights
 
 _DECLARED = declared_in(ResourceWeights)
 

@@ -33,7 +33,6 @@ from loadmanager.core.load import (
     FloatArray,
     IntArray,
     ReportedBundles,
-    ResourceWeights,
     RowArray,
     percent_usage,
     read_only,
@@ -41,6 +40,7 @@ from loadmanager.core.load import (
 )
 from loadmanager.core.names import SYSTEM_NAMESPACE, BrokerId, is_self_test_namespace, namespace_of
 from loadmanager.core.ownership import Registration
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 
 ADVANCE_INTERVAL_MS = 5_000

@@ -21,16 +21,15 @@ brokers have gone and too many are sick for those left, the last to become so ar
 from __future__ import annotations
 
 import enum
+import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from loadmanager.core.load import HealthFigures
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import DoubtReason, FilterReason
+from loadmanager.core.resources import HealthFigures
 
 LEAST = HealthFigures(latency_ms=100.0, error_share=0.05, queue=100.0)
 """A figure below this is that of a broker that is well, however good its peers are."""
@@ -205,11 +204,11 @@ def _bars_of(all_figures: list[HealthFigures]) -> dict[str, tuple[float, float]]
     bars = {}
     for name, least in LEAST.said().items():
         said = [figures.said() for figures in all_figures]
-        values = np.array([each[name] for each in said if name in each])
+        values = [each[name] for each in said if name in each]
         if len(values) >= FEWEST_PEERS:
-            median = float(np.median(values))
-            deviation = _OF_NORMAL * float(np.median(np.abs(values - median)))
-            bars[name] = max(least, _TIMES_MEDIAN * median, median + _DEVIATIONS * deviation), median
+            middle = statistics.median(values)
+            deviation = _OF_NORMAL * statistics.median(abs(each - middle) for each in values)
+            bars[name] = max(least, _TIMES_MEDIAN * middle, middle + _DEVIATIONS * deviation), middle
     return bars
 
 

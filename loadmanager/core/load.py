@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.declaring import weight
+from loadmanager.core.resources import HealthFigures, ResourceWeights
 
 MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT = range(4)
 """Columns of a load: messages/s in and out, bytes/s in and out."""
@@ -55,22 +55,6 @@ def read_only(array: npt.NDArray[_Scalar], *shape: int) -> npt.NDArray[_Scalar]:
     return array
 
 
-@dataclass(frozen=True, slots=True)
-class ResourceWeights:
-    """How much each resource counts when a broker's usage is taken as the maximum over its resources."""
-
-    cpu: float = weight("loadBalancerCPUResourceWeight", 1.0, "Weight of CPU in a broker's usage.")
-    direct_memory: float = weight(
-        "loadBalancerDirectMemoryResourceWeight", 0.0, "Weight of direct memory in a broker's usage."
-    )
-    bandwidth_in: float = weight(
-        "loadBalancerBandwidthInResourceWeight", 1.0, "Weight of incoming bandwidth in a broker's usage."
-    )
-    bandwidth_out: float = weight(
-        "loadBalancerBandwidthOutResourceWeight", 1.0, "Weight of outgoing bandwidth in a broker's usage."
-    )
-
-
 class ReportedBundles(Protocol):
     """What a report says of bundles: their names, and in the same order columns of what they carry, as below."""
 
@@ -85,20 +69,6 @@ class ReportedBundles(Protocol):
 
     @property
     def bundle_sessions(self) -> IntArray: ...
-
-
-class HealthFigures(NamedTuple):
-    """How a broker serves, as it says itself, None for what it does not say: a latency in milliseconds, such as the
-    99th percentile of publishing, the share of requests that failed, and how many wait.
-    """
-
-    latency_ms: float | None = None
-    error_share: float | None = None
-    queue: float | None = None
-
-    def said(self) -> dict[str, float]:
-        """What it says, by name."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -28,12 +28,12 @@ from loadmanager.core.load import (
     THROUGHPUT_IN,
     BrokerReport,
     FloatArray,
-    ResourceWeights,
 )
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import DoubtReason
+from loadmanager.core.resources import ResourceWeights
 
 _MIB = 1024 * 1024
 

@@ -6,19 +6,25 @@ producer counts do not make a report due.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Protocol
 
-from loadmanager.core.load import (
-    MSG_RATE_IN,
-    MSG_RATE_OUT,
-    THROUGHPUT_IN,
-    THROUGHPUT_OUT,
-    BrokerReport,
-    ResourceWeights,
-    percent_usage,
-    weighted_max_usage,
-)
 from loadmanager.core.reasons import Reason, ReportReason
+from loadmanager.core.resources import ResourceWeights, UsedResources
+
+
+class Reported(Protocol):
+    """What a broker reports, as columns or as plain numbers: messages/s in and out, bytes/s in and out; and of each
+    resource how much is used, and the limit.
+    """
+
+    @property
+    def load(self) -> Iterable[float]: ...
+    @property
+    def usage(self) -> Iterable[Iterable[float]]: ...
+    @property
+    def num_bundles(self) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,16 +40,10 @@ class ReportFigures:
     max_usage: float
 
     @classmethod
-    def of(cls, report: BrokerReport, weights: ResourceWeights, at_s: float) -> ReportFigures:
-        load = report.load
-        percent = percent_usage(report.usage[:, 0], report.usage[:, 1])
-        return cls(
-            at_s,
-            float(load[MSG_RATE_IN] + load[MSG_RATE_OUT]),
-            float(load[THROUGHPUT_IN] + load[THROUGHPUT_OUT]),
-            report.num_bundles,
-            float(weighted_max_usage(percent, weights)),
-        )
+    def of(cls, report: Reported, weights: ResourceWeights, at_s: float) -> ReportFigures:
+        rate_in, rate_out, bytes_in, bytes_out = map(float, report.load)
+        used = UsedResources.of(report.usage)
+        return cls(at_s, rate_in + rate_out, bytes_in + bytes_out, report.num_bundles, used.most_weighted(weights))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from loadmanager.core.bundles import MAX_BUNDLES
 from loadmanager.core.declaring import INT_MAX, count, declared_in, minutes, percent, setting, weight
-from loadmanager.core.load import ResourceWeights
+from loadmanager.core.resources import ResourceWeights
 
 SUPPORTED_SPLIT_ALGORITHMS = (
     "range_equally_divide",

@@ -33,7 +33,6 @@ from loadmanager.core.load import (
     Float32Array,
     FloatArray,
     IntArray,
-    ResourceWeights,
     RowArray,
     percent_usage,
     read_only,
@@ -43,6 +42,7 @@ from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import Registration
 from loadmanager.core.policies import NO_POLICIES, Policies
 from loadmanager.core.quality import NO_DOUBTS, Doubts
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.time_means import TimeMeans, as_amounts, seconds_of
 
 SHORT_TERM, LONG_TERM = range(2)

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from loadmanager.core.judging import PULSARS_MOVES, STALLS, WE_ALONE, Entry
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import JudgingReason
 from loadmanager.core.repeats import Trail, is_again, is_back
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 
 _AGREED = (JudgingReason.MOVED_AS_WE_WOULD, JudgingReason.MOVED_ELSEWHERE)

@@ -26,13 +26,14 @@ from loadmanager.decide.collecting import Collected, Reader, walk, without_empty
 from loadmanager.errors import InvalidRecordError
 from loadmanager.overrides import OF_THE_NODE, usable_overrides
 from loadmanager.store import paths
-from loadmanager.wire.broker_data import report_of
+from loadmanager.wire.averages import TimeAverageBrokerData, decode_bundle_data
+from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.controls import data_of, decode_controls
 from loadmanager.wire.dump import StrategyStates
 from loadmanager.wire.learned import decode_learned, what_decides
 from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation
-from loadmanager.wire.records import TimeAverageBrokerData, decode_bundle_data, decode_configuration, decode_namespace
+from loadmanager.wire.records import decode_configuration, decode_namespace
 from loadmanager.wire.strategy_state import StrategyStateRecord
 from loadmanager.wire.validation import parse_model
 

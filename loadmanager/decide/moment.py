@@ -21,7 +21,8 @@ from loadmanager.core.policies import InvalidPolicyError, Policies
 from loadmanager.core.snapshot import NOBODY, Snapshot, snapshot_of_reports
 from loadmanager.decide.resource_quotas import after_sample, ample_history
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats
 from loadmanager.wire.controls import controls_of
 from loadmanager.wire.dump import (
     BrokerAverages,

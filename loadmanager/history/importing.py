@@ -23,7 +23,8 @@ from loadmanager.history.packing import pack_entries
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Entry, Event, Placed, Report
 from loadmanager.history.schemas import TABLES
-from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.load_report import decode_broker_record
 
 Progress = Callable[[int, int], None]

@@ -12,9 +12,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from loadmanager.core.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport, HealthFigures
+from loadmanager.core.load import METRICS, RESOURCES, THROUGHPUT_IN, BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
+from loadmanager.core.resources import HealthFigures
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.rows import rates_of

@@ -23,7 +23,7 @@ from loadmanager.leader.term.ledger import MAX_TRANSACTION_BYTES, MAX_TRANSACTIO
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.codec import decode, pack
-from loadmanager.wire.records import TimeAverageBrokerData, encode_bundle_data
+from loadmanager.wire.averages import TimeAverageBrokerData, encode_bundle_data
 from loadmanager.wire.strategy_state import StrategyStateRecord, parse_strategy_state
 
 log = structlog.get_logger(__name__)

@@ -10,9 +10,10 @@ from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Znode
 from loadmanager.store.codec import decode
-from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, report_of
+from loadmanager.wire.averages import TimeAverageBrokerData
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data
 from loadmanager.wire.load_report import LoadReport, find_load_report, local_broker_data_of
-from loadmanager.wire.records import TimeAverageBrokerData
 from loadmanager.wire.validation import parse_model
 
 _DEBOUNCE_S = 0.05

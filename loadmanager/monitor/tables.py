@@ -25,9 +25,10 @@ from loadmanager.core.load import (
     percent_usage,
 )
 from loadmanager.monitor.readings import Reading
-from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.averages import TimeAverageBrokerData
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.load_report import LoadReport
-from loadmanager.wire.records import TimeAverageBrokerData
 
 Figure = float | int | None
 """A number of a table; None where it is not known."""

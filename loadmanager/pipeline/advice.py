@@ -21,7 +21,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from loadmanager.core.load import METRICS, RESOURCES, BrokerReport, ResourceWeights
+from loadmanager.core.load import METRICS, RESOURCES, BrokerReport
 from loadmanager.core.merging import MergeCandidate, find_merges
 from loadmanager.core.names import (
     HASH_SPACE_END,
@@ -36,6 +36,7 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.quality import Gate
 from loadmanager.core.reasons import Reason, SplitReason
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import KEYS, PlannerSettings, short_class_name
 from loadmanager.core.splitting import SPLIT_ALGORITHMS
 from loadmanager.core.splitting.base import MIB

@@ -14,9 +14,7 @@ from loadmanager.core.load import (
     BoolArray,
     BrokerReport,
     FloatArray,
-    HealthFigures,
     IntArray,
-    ResourceWeights,
     RowArray,
     percent_usage,
     weighted_max_usage,
@@ -24,6 +22,7 @@ from loadmanager.core.load import (
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reporting import ReportFigures, report_due
+from loadmanager.core.resources import HealthFigures, ResourceWeights
 from loadmanager.sim.bundles import BundleTable, Loads
 from loadmanager.sim.cost import CostModel
 from loadmanager.sim.events import BadReports, BrokerFallsSick, Fault

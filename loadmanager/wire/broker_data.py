@@ -1,25 +1,19 @@
 """LocalBrokerData: what a broker says of itself in `/loadbalance/brokers/<host:port>`, in Pulsar's JSON.
 
-Decoding is the hottest path of the intake, so it goes from bytes to columns through one typed dictionary, without an
-object per bundle. Source: Pulsar's LocalBrokerData and NamespaceBundleStats as its brokers write them.
+`wire.broker_columns` makes columns of a record. Source: Pulsar's LocalBrokerData and NamespaceBundleStats as its
+brokers write them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from operator import itemgetter
-from typing import Annotated, Any, NotRequired
+from typing import Annotated, NamedTuple, NotRequired
 
-import numpy as np
-import numpy.typing as npt
 import orjson
 from pydantic import Field, TypeAdapter
 from typing_extensions import TypedDict
 
-from loadmanager.core.load import BrokerReport, HealthFigures
-from loadmanager.core.names import BundleName, InvalidNameError
-from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, MAX_TOPICS, parse_json
+from loadmanager.core.resources import HealthFigures
+from loadmanager.wire.validation import MAX_AMOUNT, MAX_COUNT, parse_json
 
 Finite = Annotated[float, Field(ge=-MAX_AMOUNT, le=MAX_AMOUNT, allow_inf_nan=False)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
@@ -112,21 +106,18 @@ _ADAPTER = TypeAdapter(LocalBrokerData)
 _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 _UNKNOWN_USAGE = ResourceUsage(usage=0.0, limit=0.0)
-_NO_STATS: NamespaceBundleStats = {
-    "msgRateIn": 0.0,
-    "msgRateOut": 0.0,
-    "msgThroughputIn": 0.0,
-    "msgThroughputOut": 0.0,
-    "topics": 0,
-    "consumerCount": 0,
-    "producerCount": 0,
-    "cacheSize": 0,
-}
-_COLUMNS = itemgetter(*_LOAD, "topics", "consumerCount", "producerCount", "cacheSize")
-_LOAD_COLUMNS = len(_LOAD)
 _RECORD_DEPTH = 3
 """The record, its maps, and their entries: no field lies deeper."""
-_ALL_COLUMNS = _LOAD_COLUMNS + 4
+
+
+class LoadAndUsage(NamedTuple):
+    """The sums in a record: messages/s in and out, bytes/s in and out; of each of the five resources how much is used,
+    and the limit; and the number of bundles.
+    """
+
+    load: tuple[float, ...]
+    usage: tuple[tuple[float, float], ...]
+    num_bundles: int
 
 
 def decode_local_broker_data(data: bytes, where: str) -> LocalBrokerData:
@@ -141,42 +132,14 @@ def encode_local_broker_data(record: LocalBrokerData) -> bytes:
     return _ADAPTER.dump_json(record)
 
 
-def report_of(
-    record: LocalBrokerData,
-    where: str,
-    known_bundles: Container[str] = (),
-    read_at_ms: int = 0,
-    parse: Callable[[str], BundleName] = BundleName.parse,
-) -> BrokerReport:
-    """The load in a record as columns, in the order of its `lastStats`; names in `known_bundles` are not checked,
-    others by `parse`.
-
-    A record without `lastUpdate` is from the moment it was read, as in Pulsar.
-
-    A broker has as many bundles as its record names, whatever number stands beside the names, as in Pulsar's decisions.
+def load_and_usage_of(record: LocalBrokerData) -> LoadAndUsage:
+    """A broker has as many bundles as its record names, whatever number stands beside the names, as in Pulsar's
+    decisions.
     """
-    stats = record.get("lastStats") or {}
-    check_bundle_names(stats, known_bundles, where, parse)
-    matrix = _matrix(stats.values())
-    return BrokerReport(
-        usage=np.array([_usage(record, name) for name in _RESOURCES], dtype=np.float64),
-        load=np.array([_number(record, name) for name in _LOAD], dtype=np.float64),
-        num_topics=record.get("numTopics", 0),
-        num_bundles=len(record.get("bundles") or ()) or record.get("numBundles", len(stats)),
-        num_consumers=record.get("numConsumers", 0),
-        num_producers=record.get("numProducers", 0),
-        bundle_names=tuple(stats),
-        bundle_load=np.ascontiguousarray(matrix[:, :_LOAD_COLUMNS]),
-        bundle_topics=np.minimum(matrix[:, _LOAD_COLUMNS], MAX_TOPICS).astype(np.int64),
-        bundle_sessions=matrix[:, _LOAD_COLUMNS + 1 : -1].sum(axis=1).astype(np.int64),
-        bundle_cache_bytes=matrix[:, -1].astype(np.int64),
-        last_update_ms=record.get("lastUpdate", read_at_ms),
-        start_timestamp_ms=record.get("startTimestamp", 0),
-        version=record.get("brokerVersionString", ""),
-        load_manager_class=record.get("loadManagerClassName", ""),
-        persistent_enabled=record.get("persistentTopicsEnabled", True),
-        non_persistent_enabled=record.get("nonPersistentTopicsEnabled", True),
-        health=health_of(record),
+    return LoadAndUsage(
+        load=tuple(_number(record, name) for name in _LOAD),
+        usage=tuple(_usage(record, name) for name in _RESOURCES),
+        num_bundles=len(record.get("bundles") or ()) or record.get("numBundles", len(record.get("lastStats") or ())),
     )
 
 
@@ -184,22 +147,6 @@ def health_of(record: LocalBrokerData) -> HealthFigures | None:
     """How the broker serves; None when it does not say."""
     said = record.get("health")
     return HealthFigures(said.get("latencyMs"), said.get("errorShare"), said.get("queue")) if said else None
-
-
-def check_bundle_names(
-    names: Iterable[str], known: Container[str], where: str, parse: Callable[[str], BundleName]
-) -> None:
-    """Raise `InvalidRecordError` for the first name that is not a bundle's.
-
-    Names in `known` parsed before: a report repeats the same names for hours, and parsing them would cost more than
-    all the rest of it.
-    """
-    for name in names:
-        if name not in known:
-            try:
-                parse(name)
-            except InvalidNameError as error:
-                raise InvalidRecordError(f"{where}: lastStats: {error}") from None
 
 
 def _without_nulls(data: bytes) -> bytes:
@@ -215,16 +162,6 @@ def drop_nulls(value: object, depth: int = _RECORD_DEPTH) -> object:
     if not depth or not isinstance(value, dict):
         return value
     return {key: drop_nulls(entry, depth - 1) for key, entry in value.items() if entry is not None}
-
-
-def _matrix(stats: Iterable[NamespaceBundleStats]) -> npt.NDArray[np.float64]:
-    rows: list[Any] = []
-    for entry in stats:
-        try:
-            rows.append(_COLUMNS(entry))
-        except KeyError:
-            rows.append(_COLUMNS(_NO_STATS | entry))
-    return np.array(rows, dtype=np.float64).reshape(len(rows), _ALL_COLUMNS)
 
 
 def _usage(record: LocalBrokerData, name: str) -> tuple[float, float]:

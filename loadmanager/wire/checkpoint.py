@@ -16,11 +16,12 @@ import numpy as np
 from loadmanager.core.catalogue import reason_of
 from loadmanager.core.extensible import LoadAverage
 from loadmanager.core.image import BrokerImage, ClusterImage
-from loadmanager.core.load import METRICS, BrokerReport, HealthFigures
+from loadmanager.core.load import METRICS, BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import FREE, Ownership, OwnershipState, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import NO_DOUBTS, Doubts
+from loadmanager.core.resources import HealthFigures
 from loadmanager.core.time_means import TimeMeans
 from loadmanager.wire.dump import NON_FINITE
 

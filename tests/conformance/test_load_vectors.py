@@ -6,15 +6,9 @@ import numpy as np
 import pytest
 from support.builders import report
 
-from loadmanager.core.load import (
-    BrokerReport,
-    ResourceWeights,
-    max_resource_usage,
-    next_average,
-    percent_usage,
-    weighted_max_usage,
-)
+from loadmanager.core.load import BrokerReport, max_resource_usage, next_average, percent_usage, weighted_max_usage
 from loadmanager.core.reporting import ReportFigures, report_due
+from loadmanager.core.resources import ResourceWeights
 
 HALF = ResourceWeights(0.5, 0.5, 0.5, 0.5)
 

@@ -8,7 +8,7 @@ from support.builders import averages, broker, bundle, owned, report, snapshot
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import LoadAverage, Published, PublishedLoad, ReportRules
-from loadmanager.core.load import BrokerReport, ResourceWeights
+from loadmanager.core.load import BrokerReport
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, State
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
 from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
@@ -16,6 +16,7 @@ from loadmanager.core.placement.least_resource_usage_extensible import LeastReso
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.planner import PlannerSettings
 from loadmanager.core.reasons import PlacementReason
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 

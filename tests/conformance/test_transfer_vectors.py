@@ -15,10 +15,11 @@ import pytest
 from support.builders import Load, broker, bundle, report, snapshot
 
 from loadmanager.core.extensible import LoadAverage, Published, ReportRules, find_top_bundles, partition_sort
-from loadmanager.core.load import BrokerReport, FloatArray, ResourceWeights, percent_usage, weighted_max_usage
+from loadmanager.core.load import BrokerReport, FloatArray, percent_usage, weighted_max_usage
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Unload
 from loadmanager.core.planner import PlannerSettings, State, plan_shedding
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.shedding.base import Shed
 from loadmanager.core.shedding.transfer import LoadStatistics, TransferShedder
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports

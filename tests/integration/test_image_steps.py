@@ -16,10 +16,9 @@ TOP = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The virtual environment that the image holds, made from the files that `.dockerignore` lets through."""
-    folder = tmp_path_factory.mktemp("image")
-    source, target = folder / "source", folder / "installed"
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files that `.dockerignore` lets through."""
+    source = tmp_path_factory.mktemp("image") / "source"
     for line in (TOP / ".dockerignore").read_text(encoding="utf-8").splitlines():
         if line.startswith("!"):
             wanted = line.removeprefix("!")
@@ -28,13 +27,26 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 shutil.copytree(TOP / wanted, source / wanted, ignore=shutil.ignore_patterns("__pycache__"))
             else:
                 shutil.copy(TOP / wanted, source / wanted)
-    subprocess.run(
-        ["/bin/sh", str(source / "docker" / "install.sh"), str(source), str(target)],
-        check=True,
-        timeout=900,
-        capture_output=True,
-    )
+    return source
+
+
+def install(source: Path, *extras: str) -> Path:
+    target = source.parent / "-".join(("installed", *extras))
+    script = str(source / "docker" / "install.sh")
+    subprocess.run(["/bin/sh", script, str(source), str(target), *extras], check=True, timeout=900, capture_output=True)
     return target
+
+
+@pytest.fixture(scope="module")
+def installed(source: Path) -> Path:
+    """The virtual environment that the image holds."""
+    return install(source, "fast,node")
+
+
+@pytest.fixture(scope="module")
+def installed_for_agents(source: Path) -> Path:
+    """The one of the image for agents."""
+    return install(source)
 
 
 def run(installed: Path, *command: str) -> str:
@@ -58,3 +70,20 @@ def test_the_image_holds_the_versions_that_the_tests_ran_with(installed: Path) -
     frozen = run(installed, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
     others = {line.split("==")[0] for line in frozen if line not in pinned}
     assert others <= {"loadmanager", "pip", "setuptools"}
+
+
+def test_the_image_for_agents_holds_what_they_need_and_nothing_of_what_nodes_need(installed_for_agents: Path) -> None:
+    packages = next(installed_for_agents.glob("lib/python3*/site-packages"))
+    assert not [name for name in ("numpy", "pyarrow") if (packages / name).exists()]
+    assert "Run the agent beside a broker" in run(installed_for_agents, "loadmanager", "agent", "--help")
+    assert "brokers" in run(installed_for_agents, "loadmanager", "admin", "--help")
+    assert "agentPort" in run(installed_for_agents, "loadmanager", "config", "agent")
+    assert "Not in this installation" in run(installed_for_agents, "loadmanager", "--help")
+
+
+@pytest.mark.parametrize("command", [("serve",), ("config", "serve")])
+def test_what_nodes_need_is_named_with_the_fix(installed_for_agents: Path, command: tuple[str, ...]) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(installed_for_agents, "loadmanager", *command)
+    fix = "install what nodes need with: pip install 'numpy>=2' 'pyarrow>=20'"
+    assert refused.value.stderr == f"loadmanager: not installed: numpy; {fix}\n"

@@ -19,7 +19,8 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
 from loadmanager.store.codec import decode
-from loadmanager.wire.records import decode_bundle_data, decode_namespace
+from loadmanager.wire.averages import decode_bundle_data
+from loadmanager.wire.records import decode_namespace
 
 pytestmark = pytest.mark.zookeeper
 

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
-from loadmanager.core.load import ResourceWeights
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.splitting.base import MIB
 from loadmanager.pipeline.advice import (

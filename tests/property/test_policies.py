@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, broker_name, clusters, namespace_name
 
 from loadmanager.core.invariants import plan_violations
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.plan import Plan
 from loadmanager.core.planner import PlannerSettings, State, plan_assignments, plan_shedding
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.snapshot import Snapshot
 

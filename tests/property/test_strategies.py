@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from support.random_clusters import Build, Seeded, SomeCluster, broker_name, drawn, namespace_name, some_cluster
 
 from loadmanager.core.invariants import plan_violations
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.plan import Assign, Plan, Unload
 from loadmanager.core.planner import PlannerSettings, State, plan_assignments, plan_shedding
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.state import as_json

@@ -28,13 +28,14 @@ from loadmanager.core.filters import (
     find_anti_affinity_refusal,
     preferred_brokers,
 )
-from loadmanager.core.load import BoolArray, ResourceWeights
+from loadmanager.core.load import BoolArray
 from loadmanager.core.names import BrokerId
 from loadmanager.core.placement.base import Projection, State
 from loadmanager.core.placement.least_resource_usage import LeastResourceUsageWithWeight
 from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.planner import PlannerSettings
 from loadmanager.core.policies import IsolationPolicy, Policies
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.snapshot import Snapshot
 
 NAMESPACES = ("a/x", "a/y", "b/x", "pulsar/system")

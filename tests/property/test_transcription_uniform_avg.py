@@ -11,7 +11,7 @@ from support.builders import Load, broker, bundle, report
 from support.random_clusters import Build, SomeCluster, clusters
 from support.transcription_uniform_avg import Avg, Uniform, brokers_of
 
-from loadmanager.core.load import ResourceWeights
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.shedding.avg import AvgShedder, Trigger
 from loadmanager.core.shedding.base import State
 from loadmanager.core.shedding.uniform import UniformLoadShedder

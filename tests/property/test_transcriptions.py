@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from support.random_clusters import Build, SomeCluster, clusters
 from support.transcription import Threshold, brokers_of, least_long_term_message_rate, overload
 
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.shedding.base import Shed, State
 from loadmanager.core.shedding.overload import OverloadShedder
 from loadmanager.core.shedding.threshold import ThresholdShedder

@@ -17,10 +17,10 @@ from support.waiting import eventually
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
 from loadmanager.core.leading import moves
 from loadmanager.core.leading.moves import Phase
-from loadmanager.core.load import HealthFigures
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.resources import HealthFigures
 from loadmanager.core.settings import KEYS
 from loadmanager.errors import PlanDriftedError
 from loadmanager.history.reader import History

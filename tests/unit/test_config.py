@@ -21,7 +21,7 @@ from loadmanager.config import (
 from loadmanager.config.base import KeyedSettings
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
-from loadmanager.core.load import ResourceWeights
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import AS_PULSAR, PlannerSettings
 from loadmanager.errors import ConfigurationError
 

@@ -15,17 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from loadmanager.core.level.cost import Price, fit_price
-from loadmanager.core.load import (
-    BANDWIDTH_IN,
-    BANDWIDTH_OUT,
-    CPU,
-    DIRECT_MEMORY,
-    METRICS,
-    RATED,
-    BoolArray,
-    FloatArray,
-    ResourceWeights,
-)
+from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, METRICS, RATED, BoolArray, FloatArray
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot, sum_by_broker
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.reasons import PlacementReason, Reason, entry
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray, ResourceWeights
+from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, FloatArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.reasons import PlacementReason, Reason, entry
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 

@@ -21,10 +21,11 @@ from itertools import compress
 
 import numpy as np
 
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray, ResourceWeights
+from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, BoolArray, FloatArray
 from loadmanager.core.placement.base import Placement, Projection, Rows, State, draw
 from loadmanager.core.plan import Figure
 from loadmanager.core.reasons import PlacementReason, Reason, entry
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.snapshot import Snapshot, usage_per_broker
 

@@ -26,9 +26,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray, ResourceWeights
+from loadmanager.core.load import MSG_RATE_IN, MSG_RATE_OUT, THROUGHPUT_IN, THROUGHPUT_OUT, FloatArray
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import (
     MIB,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import Reason, SheddingReason, entry
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import KEYS, PlannerSettings
 from loadmanager.core.shedding.base import MARGIN, MIB, Hot, Shed, State, relieve, throughput_per_broker
 from loadmanager.core.snapshot import Snapshot, usage_per_broker

@@ -20,7 +20,8 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
 from loadmanager.store.codec import decode, is_packed
-from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.load_report import decode_broker_record
 
 _ADDRESSES = ("pulsarServiceUrl", "pulsarServiceUrlTls", "webServiceUrl", "webServiceUrlTls")

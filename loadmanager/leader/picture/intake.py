@@ -28,16 +28,11 @@ from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.store.codec import decode
+from loadmanager.wire.averages import decode_bundle_data
 from loadmanager.wire.controls import decode_controls
 from loadmanager.wire.learned import decode_learned, learned_of
 from loadmanager.wire.policies import decode_domains, decode_groups, decode_isolation, policies_of
-from loadmanager.wire.records import (
-    LeaderRecord,
-    NodeRecord,
-    decode_bundle_data,
-    decode_configuration,
-    decode_namespace,
-)
+from loadmanager.wire.records import LeaderRecord, NodeRecord, decode_configuration, decode_namespace
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)

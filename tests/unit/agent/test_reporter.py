@@ -5,14 +5,14 @@ from dataclasses import replace
 
 from loadmanager.agent.host_usage import HostUsage, Resource
 from loadmanager.agent.reporter import Identity, ReportSources, build_report
-from loadmanager.core.load import HealthFigures
+from loadmanager.core.resources import HealthFigures
 from loadmanager.store import codec
+from loadmanager.wire.broker_columns import report_of
 from loadmanager.wire.broker_data import (
     AGENT_PROTOCOL,
     NamespaceBundleStats,
     decode_local_broker_data,
     encode_local_broker_data,
-    report_of,
 )
 from loadmanager.wire.http import HealthStats
 

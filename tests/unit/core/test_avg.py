@@ -10,12 +10,12 @@ import pytest
 from support.builders import MIB, Load, broker, bundle, owned, releasing, report, snapshot, throughput
 
 from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.placement.avg import AvgPlacement, AvgPlacementReason
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Plan, Unload, Verdict
 from loadmanager.core.planner import PlannerSettings, State, choose_destination, plan_assignments, plan_shedding
 from loadmanager.core.reasons import PlacementReason, SheddingReason
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.shedding.avg import AvgShedder, AvgSheddingReason
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 

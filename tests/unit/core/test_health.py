@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.builders import broker
 
 from loadmanager.core.health import FEWEST_PEERS, LEAST, WELL_AFTER, Health, Phase, has_changed
-from loadmanager.core.load import HealthFigures
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import DoubtReason, FilterReason
+from loadmanager.core.resources import HealthFigures
 
 PATIENCE_S = 180.0
 BROKERS = [broker(name) for name in "abcdefghi"]

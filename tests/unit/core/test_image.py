@@ -10,11 +10,12 @@ from support.builders import broker, bundle, owned, releasing, report
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.image import ClusterImage
-from loadmanager.core.load import BundleAverages, HealthFigures
+from loadmanager.core.load import BundleAverages
 from loadmanager.core.ownership import FREE
 from loadmanager.core.plan import Verdict
 from loadmanager.core.quality import NO_DOUBTS, Doubts
 from loadmanager.core.reasons import DoubtReason, FilterReason
+from loadmanager.core.resources import HealthFigures
 from loadmanager.history.rows import encode_json
 from loadmanager.sim.comparing import Mismatch, compare_images
 from loadmanager.wire.checkpoint import doubts_as_json, doubts_of, head_of, image_of, parts_of, unquoted

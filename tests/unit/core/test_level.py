@@ -12,13 +12,14 @@ from loadmanager.core.controls import Controls
 from loadmanager.core.level.cost import fit_price
 from loadmanager.core.level.load import LEAST_LEVEL, Loads, level_of
 from loadmanager.core.level.score import badness, part_of, score
-from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport, ResourceWeights
+from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.placement.level import LevelPlacement, LevelPlacementReason
 from loadmanager.core.plan import Unload
 from loadmanager.core.planner import plan_assignments, plan_shedding
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
 from loadmanager.core.reasons import PlacementReason, SheddingReason
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.shedding.base import Shed, State
 from loadmanager.core.shedding.level import Level, LevelReason

@@ -7,7 +7,7 @@ import pytest
 from support.builders import averages, broker, bundle, report, snapshot
 
 from loadmanager.core.extensible import Published, PublishedLoad
-from loadmanager.core.load import BrokerReport, ResourceWeights
+from loadmanager.core.load import BrokerReport
 from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.placement.base import Placement, PlacementStrategy, Projection, State
 from loadmanager.core.placement.least_long_term_message_rate import LeastLongTermMessageRate
@@ -17,6 +17,7 @@ from loadmanager.core.placement.round_robin import RoundRobinBrokerSelector
 from loadmanager.core.plan import Verdict
 from loadmanager.core.planner import PlannerSettings
 from loadmanager.core.reasons import PlacementReason
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.snapshot import Snapshot, snapshot_of_reports
 
 STRATEGY = LeastLongTermMessageRate(85, ResourceWeights())

@@ -10,11 +10,12 @@ from support.builders import Load, broker, bundle, report
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.explain import Situation, explain_bundle
-from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, BrokerReport, ResourceWeights
+from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, BrokerReport
 from loadmanager.core.ownership import Ownership, OwnershipState
 from loadmanager.core.planner import PlannerSettings, plan_shedding
 from loadmanager.core.quality import NO_DOUBTS, Gate, Judged
 from loadmanager.core.reasons import DoubtReason
+from loadmanager.core.resources import ResourceWeights
 
 HOUR_S = 3_600.0
 MOST_AGE_S = 1_800.0

@@ -13,7 +13,6 @@ from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import Controls
 from loadmanager.core.explain import Situation, explain_broker, explain_bundle, why_not
 from loadmanager.core.filters import EXTENSIBLE, LEVEL, MODULAR, SIMPLE, FilterRules, PlacementQuestion, allowed_brokers
-from loadmanager.core.load import HealthFigures, ResourceWeights
 from loadmanager.core.ownership import FREE
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.plan import Figure, Plan, Unload, Verdict
@@ -21,6 +20,7 @@ from loadmanager.core.planner import PlannerSettings
 from loadmanager.core.policies import NO_POLICIES, IsolationPolicy, Policies
 from loadmanager.core.quality import NO_DOUBTS, Doubts, Gate
 from loadmanager.core.reasons import DoubtReason, FilterReason, PoisonReason
+from loadmanager.core.resources import HealthFigures, ResourceWeights
 from loadmanager.core.snapshot import Snapshot
 
 A, B, C = (broker(name).broker for name in "abc")

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from support.builders import report, snapshot
 
 from loadmanager.core.judging import Entry
-from loadmanager.core.load import ResourceWeights
 from loadmanager.core.names import BrokerId
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import JudgingReason
+from loadmanager.core.resources import ResourceWeights
 from loadmanager.core.tally import Level, Tally, level_of
 
 

@@ -30,7 +30,8 @@ from loadmanager.store import paths
 from loadmanager.store.base import Create, Delete, MetadataStore, Put, Znode
 from loadmanager.store.codec import pack
 from loadmanager.store.memory import MemoryCluster, MemoryStore
-from loadmanager.wire.broker_data import encode_local_broker_data, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import encode_local_broker_data
 from loadmanager.wire.controls import encode_controls
 from loadmanager.wire.records import encode_namespace
 

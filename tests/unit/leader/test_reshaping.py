@@ -28,8 +28,8 @@ from loadmanager.errors import (
 )
 from loadmanager.store import paths
 from loadmanager.store.codec import decode
+from loadmanager.wire.averages import decode_bundle_data
 from loadmanager.wire.bundles import HOT, LARGEST
-from loadmanager.wire.records import decode_bundle_data
 
 NS = NamespaceName("t", "ns")
 WHOLE, LOW, HIGH = (

@@ -8,8 +8,8 @@ from rich.console import Console
 from loadmanager.monitor.live import render_live
 from loadmanager.monitor.plain import render_broker, render_cluster, render_json
 from loadmanager.monitor.readings import Reading, Update
+from loadmanager.wire.averages import TimeAverageBrokerData
 from loadmanager.wire.broker_data import LocalBrokerData
-from loadmanager.wire.records import TimeAverageBrokerData
 
 IDLE = LocalBrokerData(
     cpu={"usage": 0.0, "limit": 100.0},

@@ -8,9 +8,10 @@ import orjson
 import pytest
 from support.registrations import a_record, load_of
 
-from loadmanager.core.load import HealthFigures
+from loadmanager.core.resources import HealthFigures
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData, decode_local_broker_data, encode_local_broker_data
 
 BUNDLE = "public/default/0x00000000_0x40000000"
 WRITTEN_BY_A_BROKER: dict[str, Any] = {

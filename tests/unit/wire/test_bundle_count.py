@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from loadmanager.wire.broker_data import LocalBrokerData, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import LocalBrokerData
 
 STATS = {"t/n/0x00000000_0xffffffff": {"msgRateIn": 1.0}}
 

@@ -9,7 +9,8 @@ import orjson
 import pytest
 
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.broker_data import decode_local_broker_data, report_of
+from loadmanager.wire.broker_columns import report_of
+from loadmanager.wire.broker_data import decode_local_broker_data
 from loadmanager.wire.load_report import decode_broker_record, find_load_report
 from loadmanager.wire.validation import MAX_COUNT
 

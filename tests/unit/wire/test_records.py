@@ -17,15 +17,9 @@ from loadmanager.core.load import TimeMean
 from loadmanager.core.names import NamespaceName
 from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
 from loadmanager.errors import InvalidRecordError
+from loadmanager.wire.averages import TimeAverageBrokerData, decode_bundle_data, encode_bundle_data
 from loadmanager.wire.http import LookupData, OwnershipAnswer
-from loadmanager.wire.records import (
-    LeaderRecord,
-    TimeAverageBrokerData,
-    decode_bundle_data,
-    decode_namespace,
-    encode_bundle_data,
-    encode_namespace,
-)
+from loadmanager.wire.records import LeaderRecord, decode_namespace, encode_namespace
 from loadmanager.wire.strategy_state import StrategyStateRecord
 from loadmanager.wire.validation import parse_model
 

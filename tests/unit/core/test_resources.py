@@ -1,0 +1,39 @@
+"""Usage in plain numbers is to the bit what `core.load` makes of arrays."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.load import max_resource_usage, percent_usage, weighted_max_usage
+from loadmanager.core.resources import ResourceWeights, UsedResources, percent_of
+
+AMOUNTS = st.floats() | st.sampled_from([0.0, -1.0, 30.0, 100.0, 1e-46, 1e-300, 1e300])
+USAGES = st.lists(st.tuples(AMOUNTS, AMOUNTS), min_size=5, max_size=5)
+
+
+def same(one: float, other: float) -> bool:
+    return one == other or (math.isnan(one) and math.isnan(other))
+
+
+@given(AMOUNTS, AMOUNTS)
+def test_per_cent_of_a_limit_are_those_of_arrays(usage: float, limit: float) -> None:
+    assert same(percent_of(usage, limit), float(percent_usage(usage, limit)))
+
+
+@given(USAGES, st.tuples(*[st.floats(0, 10)] * 4))
+def test_the_most_used_resource_is_that_of_arrays(
+    usage: list[tuple[float, float]], factors: tuple[float, float, float, float]
+) -> None:
+    percent = percent_usage(np.array(usage)[:, 0], np.array(usage)[:, 1])
+    used, weights = UsedResources.of(usage), ResourceWeights(*factors)
+    assert same(used.most(), float(max_resource_usage(percent)))
+    assert same(used.most_weighted(weights), float(weighted_max_usage(percent, weights)))
+
+
+def test_thirty_of_a_hundred_is_a_bit_more_than_thirty() -> None:
+    assert 30 < percent_of(30, 100) < 30.00001
+    assert percent_of(30, 0) == 0
