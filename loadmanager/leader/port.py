@@ -13,6 +13,7 @@
 | `PoisonPort` | bundles that brokers die of | `deciding.poison` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `AuditPort` | who changed what | `recording.audit` |
+| `LifePort` | what became of a bundle, by the history | `recording.lives` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
@@ -41,6 +42,7 @@ from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.learned import LearnedData
+from loadmanager.wire.lives import BundleLife
 from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
 from loadmanager.wire.policies import FailureDomain, IsolationData
 
@@ -294,6 +296,11 @@ class AuditPort(Protocol):
         """The newest with `since_ms` <= `at` < `until_ms`, newest first; raises `HistoryError`."""
 
 
+class LifePort(Protocol):
+    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+        """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
+
+
 class ExplainPort(Protocol):
     async def bundle(self, name: BundleName) -> BundleExplanation: ...
     async def broker(self, broker: BrokerId) -> BrokerExplanation: ...
@@ -330,6 +337,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def explainer(self) -> ExplainPort: ...
     @property
     def audit(self) -> AuditPort: ...
+    @property
+    def lives(self) -> LifePort: ...
 
 
 class NodePort(BalancingPort, Protocol):

@@ -6,7 +6,18 @@ of `drain --wait` also 4 and 5, see `draining`.
 
 from __future__ import annotations
 
-from loadmanager.cli.admin import balancing, beside, brokers, decisions, namespaces, policies, status, topics
+from loadmanager.cli.admin import (
+    audit,
+    balancing,
+    beside,
+    brokers,
+    decisions,
+    namespaces,
+    policies,
+    status,
+    topics,
+    why,
+)
 from loadmanager.cli.admin.commands import command, group
 
 admin = group("Ask and command a running service, as pulsar-admin does.")
@@ -27,3 +38,5 @@ for _name, _app in {
     admin.add_typer(_app, name=_name)
 command(admin, "status")(status.status)
 command(admin, "decisions", shown=decisions.show_decisions)(decisions.decisions)
+command(admin, "why")(why.why)
+command(admin, "audit", shown=audit.show_audit)(audit.audit)
