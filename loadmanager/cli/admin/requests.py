@@ -101,6 +101,7 @@ class Stream:
                 yield line.decode(errors="replace").rstrip("\r\n")
 
     def close(self) -> None:
+        self.response.close()
         self.connection.close()
 
 
