@@ -38,5 +38,5 @@ for _name, _app in {
     admin.add_typer(_app, name=_name)
 command(admin, "status")(status.status)
 command(admin, "decisions", shown=decisions.show_decisions)(decisions.decisions)
-command(admin, "why")(why.why)
+command(admin, "why", shown=why.show_life)(why.why)
 command(admin, "audit", shown=audit.show_audit)(audit.audit)

@@ -27,7 +27,7 @@ _TROUBLED = ("unreadable", "sick", "doubted")
 _DROPPED = ("load", "bundles", "most")
 """What is left out of a line that is too long, in this order."""
 
-_LEADER, _NO_LEADER, _CANNOT, _POISON, _FAULT = "leader", "leader ", "cannot move", "poison", "fault"
+_NO_LEADER, _CANNOT, _POISON, _FAULT = "no leader", "cannot move", "poison", "fault"
 _URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _POISON: "yellow", _FAULT: "red"}
 
 Json = Mapping[str, Any]
@@ -44,8 +44,10 @@ def _head(seen: Json, width: int) -> list[str]:
     leader, faults = seen["leader"], seen["faults"]
     unowned = f", {seen['unowned']} without an owner" if seen["unowned"] else ""
     brokers = f"{len(seen['brokers']['id'])} brokers, {seen['bundles']} bundles{unowned}"
-    lead = f"{leader['id']}, epoch {leader['epoch']}" if leader else "none: nothing is assigned or moved"
-    rows = [(_LEADER if leader else _NO_LEADER, f"{lead}; nodes {', '.join(seen['nodes']) or 'none'}")]
+    nodes = f"nodes {', '.join(seen['nodes']) or 'none'}"
+    rows = [(_NO_LEADER, f"nothing is assigned or moved; {nodes}")]
+    if leader:
+        rows = [("leader", f"{leader['id']}, epoch {leader['epoch']}; {nodes}")]
     if leader and not seen["isWhole"]:
         rows.append(("", "the leader does not answer: what only it knows is missing"))
     rows += [("balancing", "; ".join(_hindrances(seen["balancing"])) or "on")]

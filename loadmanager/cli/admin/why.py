@@ -13,7 +13,8 @@ from loadmanager.cli.admin.arguments import Bundle
 from loadmanager.cli.admin.commands import Course, show_json
 from loadmanager.cli.admin.figures import clock, relative
 from loadmanager.cli.admin.following import Json
-from loadmanager.cli.admin.requests import get
+from loadmanager.cli.admin.rendering import show
+from loadmanager.cli.admin.requests import AdminRequest, get
 from loadmanager.cli.admin.service import Service
 from loadmanager.cli.admin.tables import styled, width_of_terminal, wrapped
 from loadmanager.cli.exits import EXIT_FAILURE, fail
@@ -23,7 +24,6 @@ from loadmanager.errors import HistoryError, HistoryFileError
 
 _LIFE = "/loadbalance/v1/history/bundle"
 _INDENT = "  "
-_LATER_MS = 1
 _GIVEN = ("move", "place")
 
 
@@ -37,22 +37,29 @@ def why(
     history: Annotated[
         str | None, typer.Option("--history", metavar="URL", help="Read this history, and ask no node.")
     ] = None,
-) -> Course:
+) -> AdminRequest | Course:
     """Tell what happened to a bundle: decisions and non-decisions, moves, orders, cuts and leaders, the newest last."""
     since_ms, until_ms = read_moment("--since", since), read_moment("--until", until)
+    if history is None:
+        return get(_LIFE, bundle, since=since_ms, until=until_ms, limit=limit)
 
     def course(service: Service) -> None:
-        if history is None:
-            life = service.get(get(_LIFE, bundle, since=since_ms, until=until_ms, limit=limit))
-        else:
-            until_now_ms = until_ms if until_ms is not None else round(time.time() * 1000) + _LATER_MS
-            life = _read(history, bundle, since_ms or 0, until_now_ms, limit)
-        if service.as_json or not isinstance(life, Mapping):
+        until_now_ms = until_ms if until_ms is not None else round(time.time() * 1000) + 1
+        life = _read(history, bundle, since_ms or 0, until_now_ms, limit)
+        if service.as_json:
             show_json(life)
         else:
-            print("\n".join(_lines(life, width_of_terminal())))
+            show_life(life)
 
     return course
+
+
+def show_life(content: object) -> None:
+    """Print it, the newest last."""
+    if not isinstance(content, Mapping) or "entries" not in content:
+        show(content)
+        return
+    print("\n".join(_lines(content, width_of_terminal())))
 
 
 def _read(url: str, bundle: BundleName, since_ms: int, until_ms: int, limit: int) -> dict[str, Any]:

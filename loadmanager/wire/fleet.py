@@ -1,0 +1,126 @@
+"""Bodies of `/loadbalance/v1/fleet` and of what streams send of it: the cluster as it is shown, once a second.
+
+A node shows what it sees itself; what only the leader knows it has from the leader's `Briefing`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+from loadmanager.wire.plans import DrainProgress
+from loadmanager.wire.validation import WireModel
+
+BrokerState = Literal["active", "excluded", "draining", "held_off", "sick", "doubted", "unreadable"]
+"""What is to be known of a broker first: what operators told, then what is wrong with it. `doubted`: its reports are
+not believed; `unreadable`: nothing that it reported can be read.
+"""
+
+
+class Mark(NamedTuple):
+    """How far somebody who follows decisions has come: the place in the journal of the leader of that epoch."""
+
+    epoch: int
+    place: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}:{self.place}"
+
+    @classmethod
+    def parse(cls, text: str) -> Mark | None:
+        """None for what is no mark."""
+        epoch, _, place = text.partition(":")
+        if not all(part.isascii() and part.isdigit() and len(part) < 16 for part in (epoch, place)):  # noqa: PLR2004
+            return None
+        return cls(int(epoch), int(place))
+
+
+class FleetLeader(WireModel):
+    id: str
+    url: str
+    epoch: int
+
+
+class FleetBrokers(WireModel):
+    """Columns, sorted by `id`. Usage in per cent of the limit, `highest` the highest of it with the weights that
+    decisions go by, in and out together messages/s and bytes/s; `bundles` are owned by the records. `reported_at` in ms
+    since 1970, null of a broker of which nothing could be read yet.
+    """
+
+    id: list[str]
+    cpu: list[float]
+    memory: list[float]
+    direct_memory: list[float]
+    bandwidth_in: list[float]
+    bandwidth_out: list[float]
+    highest: list[float]
+    msg_rate: list[float]
+    throughput: list[float]
+    bundles: list[int]
+    state: list[BrokerState]
+    reported_at: list[int | None]
+
+
+class Breaker(WireModel):
+    """What the breaker has stopped: all of shedding for so many seconds more, and so many bundles."""
+
+    stopped_s: int
+    bundles: int
+
+
+class Balancing(WireModel):
+    """What keeps the balancer from moving bundles: `frozen` says why, and is empty when it is not."""
+
+    frozen: str
+    dry_run: bool
+    breaker: Breaker | None
+
+
+class MovingBundle(WireModel):
+    """A bundle that its owner is asked to let go of, since so many ms since 1970."""
+
+    bundle: str
+    source: str | None
+    destination: str | None
+    reason: str
+    since: int
+
+
+class Fleet(WireModel):
+    """The cluster as it is shown. `is_whole` is whether the leader could be asked for what only it knows: drains, the
+    breaker, who is sick or doubted, `poison` and the `lower_bound`, the least `highest` that any assignment would have
+    left when the last round was decided; that is null until a round has been, and so is `mean` without any broker. At
+    most some of the bundles that are `moving` are listed. `faults` by znode.
+    """
+
+    at: int
+    node: str
+    leader: FleetLeader | None
+    nodes: list[str]
+    is_whole: bool
+    balancing: Balancing
+    drains: list[DrainProgress]
+    brokers: FleetBrokers
+    mean: float | None
+    lower_bound: float | None
+    capacity: float
+    bundles: int
+    unowned: int
+    poison: int
+    moving: list[MovingBundle]
+    moving_in_all: int
+    faults: dict[str, str]
+
+
+class Briefing(WireModel):
+    """What only the leader knows. `decisions` are those after the mark that was asked with, the last of them if they
+    are many, each with its `place`; `mark` is what to ask with next.
+    """
+
+    mark: str
+    breaker: Breaker | None
+    drains: list[DrainProgress]
+    sick: list[str]
+    doubted: list[str]
+    poison: int
+    lower_bound: float | None
+    decisions: list[dict[str, Any]]
