@@ -86,7 +86,7 @@ def create_plan(
         list[str] | None, typer.Option("--move", help="With moves: t/ns/0x.._0x..=host:port; may be repeated.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Save it, too, for `loadmanager plan verify`.")
+        str | None, typer.Option("--out", metavar="FILE", help="Save it, too, for `loadmanager plan verify FILE`.")
     ] = None,
 ) -> AdminRequest:
     """Compute a plan and what it would change; nothing moves."""
@@ -121,7 +121,7 @@ def show_plan(plan: _Hash) -> AdminRequest:
 def save_plan(
     plan: _Hash, out: Annotated[str, typer.Option("--out", metavar="FILE", help="The file to write.")]
 ) -> AdminRequest:
-    """Save a plan with all that proves what it says of itself, for `loadmanager plan verify`."""
+    """Save a plan with all that proves what it says of itself, for `loadmanager plan verify FILE`."""
     return replace(get(_PLANS, plan, "file"), save_to=out)
 
 
