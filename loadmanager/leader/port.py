@@ -43,7 +43,7 @@ from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNo
 from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.learned import LearnedData
 from loadmanager.wire.lives import BundleLife
-from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 from loadmanager.wire.policies import FailureDomain, IsolationData
 
 Sample = tuple[str, str, dict[str, str], float]
@@ -315,6 +315,7 @@ class DrainPort(Protocol):
 
 class PlanPort(Protocol):
     async def compute(self, request: PlanRequest) -> PlanAnswer: ...
+    def all(self) -> PlansAnswer: ...
     def get(self, plan_hash: str) -> PlanAnswer: ...
     async def file(self, plan_hash: str) -> bytes: ...
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...

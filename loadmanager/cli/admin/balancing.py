@@ -12,6 +12,7 @@ import typer
 from loadmanager.cli.admin.arguments import Broker, Bundle
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.explaining import show_broker, show_bundle, show_why_not
+from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
 BUNDLES = group("An operator's hand on single bundles.")
@@ -109,6 +110,17 @@ def _move(text: str) -> dict[str, str]:
     if not separator:
         raise typer.BadParameter(f"{text!r}: expected t/ns/0x.._0x..=host:port", param_hint="--move")
     return {"bundle": bundle, "destination": destination}
+
+
+def _show_plans(content: object) -> None:
+    """A table of them alone."""
+    show(content["plans"] if isinstance(content, dict) and "plans" in content else content)
+
+
+@command(PLANS, "list", shown=_show_plans)
+def list_plans() -> AdminRequest:
+    """List the plans that the leader keeps, the newest first."""
+    return get(_PLANS)
 
 
 @command(PLANS, "show")

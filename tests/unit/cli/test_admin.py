@@ -174,6 +174,7 @@ REQUESTS = {
         {"kind": "moves", "moves": [{"bundle": BUNDLE, "destination": "b1:8080"}]},
     ),
     "balancer balance": ("GET", "/loadbalance/v1/balance", None),
+    "plans list": ("GET", "/loadbalance/v1/plans", None),
     "plans show abc": ("GET", "/loadbalance/v1/plans/abc", None),
     "plans execute abc": ("POST", "/loadbalance/v1/plans/abc/execute", None),
     "plans execute abc --even-if-frozen": ("POST", "/loadbalance/v1/plans/abc/execute?evenIfFrozen=true", None),
