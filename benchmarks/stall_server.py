@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from aiohttp import web
 
+from loadmanager.calling import NOBODY
 from loadmanager.cli.running import install_fast_loop, keep_pauses_short, write_ready_file
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
@@ -57,7 +58,7 @@ class Cycles:
     def __init__(self, node: Node, store: MemoryStore, records: list[bytes]) -> None:
         limits = ExecutorSettings(60.0, concurrency=16, concurrency_per_broker=8)
         churn, recorder = node.desk.churn, node.recorder
-        owners = AgentOwners(node.view, node.election, lambda: 10.0)
+        owners = AgentOwners(node.view, node.election, NOBODY, lambda: 10.0)
         self._executor = PlansOnly(node.view, node.ledger, owners, node.journal, lambda: limits, churn, recorder)
         self._loop = SheddingLoop(node.desk, self._executor, node.election, node.journal, node.view, node.live)
         self._store = store

@@ -12,9 +12,10 @@ from typing import Any, Self
 import aiohttp
 from yarl import URL
 
+from loadmanager.auth.credentials import Token, own_token
+from loadmanager.config import AuthSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
-from loadmanager.request_ids import current_id
-from loadmanager.wire.http import REQUEST_ID_HEADER
+from loadmanager.request_ids import REQUEST_ID_HEADER, current_id
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -44,12 +45,31 @@ class HttpAnswer:
         return f"{self.url} answered {self.status} {text!r}" if text else f"{self.url} answered {self.status}"
 
 
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a process shows of itself to those whom it asks."""
+
+    token: Token | None = None
+
+    @classmethod
+    def of(cls, settings: AuthSettings) -> Self:
+        """Raises `ConfigurationError` for a token that cannot be used."""
+        return cls(own_token(settings))
+
+    def headers(self) -> dict[str, str]:
+        return {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+
+
+NOBODY = Caller()
+
+
 class HttpClient:
-    """Connections to other processes, `connections` at most at a time. Made in a running event loop; to be closed, or
-    used with `async with`.
+    """Connections to other processes, `connections` at most at a time, on behalf of the caller. Made in a running event
+    loop; to be closed, or used with `async with`.
     """
 
-    def __init__(self, connections: int = _CONNECTIONS) -> None:
+    def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
+        self._caller = caller
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=connections), middlewares=[_with_request_id, _once_unless_get]
         )
@@ -71,6 +91,7 @@ class HttpClient:
         *,
         connect_timeout_s: float | None = None,
         most_bytes: int | None = None,
+        headers: Mapping[str, str] | None = None,
         **options: Any,  # noqa: ANN401 - handed on to aiohttp as they are
     ) -> HttpAnswer:
         """The answer to one request, whatever its status: a redirect is an answer like any other.
@@ -79,9 +100,10 @@ class HttpClient:
         or `LARGEST_ANSWER_BYTES`.
         """
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
+        shown = {**self._caller.headers(), **(headers or {})}
         try:
             async with self._session.request(
-                method, url, timeout=timeout, allow_redirects=False, **options
+                method, url, timeout=timeout, allow_redirects=False, headers=shown, **options
             ) as response:
                 body = await _read(response, str(url), most_bytes or LARGEST_ANSWER_BYTES)
                 return HttpAnswer(str(url), response.status, body, response.headers)

@@ -57,6 +57,14 @@ class BadRequestError(LoadManagerError):
     """A body or parameter of a request cannot be used; the message names it and what is allowed."""
 
 
+class UnauthenticatedError(LoadManagerError):
+    """It is not known who asks; the message says what is wrong with their token, and never the token."""
+
+
+class ForbiddenError(LoadManagerError):
+    """Who asks is known, and may not; the message names the role that it takes and the lists that give it."""
+
+
 class NotFoundError(LoadManagerError):
     """What the path names is not there."""
 
@@ -103,6 +111,10 @@ class HeldForOwnerError(NoBrokerAvailableError):
 
 class NamespaceNotFoundError(LoadManagerError):
     """The namespace has no record."""
+
+
+class NamespaceBeingDeletedError(LoadManagerError):
+    """Nothing of the namespace is given to anybody any more; soon there is none of that name."""
 
 
 class NamespaceExistsError(LoadManagerError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmanager.config import NEEDS_RESTART, Settings, StoreSettings, settings_of, with_overrides
+from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
 
@@ -16,9 +16,12 @@ _APART = {"cluster_name", "bind_address", "web_service_port", "advertised_addres
 OF_THE_NODE = frozenset(
     Settings.key(name)
     for name in Settings.model_fields
-    if name in StoreSettings.model_fields or name in _APART or name.startswith(("history_", "audit_"))
+    if name in StoreSettings.model_fields
+    or name in AuthSettings.model_fields
+    or name in _APART
+    or name.startswith(("history_", "audit_"))
 )
-"""The keys that say where a node is, what it speaks to, and what it records: no decision goes by them."""
+"""The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
 
 BEFORE = {
     **{key: str(value) for key, value in AS_PULSAR.items()},

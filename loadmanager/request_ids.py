@@ -15,8 +15,7 @@ import structlog
 from aiohttp import web
 from multidict import istr
 
-from loadmanager.wire.http import REQUEST_ID_HEADER
-
+REQUEST_ID_HEADER = "X-Request-ID"
 _HEADER = istr(REQUEST_ID_HEADER)
 _SANE = re.compile(r"[-A-Za-z0-9._:]{1,64}", re.ASCII)
 _IN_REQUEST = web.RequestKey("request_id", str)

@@ -18,8 +18,7 @@ import structlog
 from aiohttp import StreamReader, web
 
 from loadmanager.config import HttpSettings
-from loadmanager.request_ids import id_of
-from loadmanager.wire.http import REQUEST_ID_HEADER
+from loadmanager.request_ids import REQUEST_ID_HEADER, id_of
 
 log = structlog.get_logger(__name__)
 

@@ -17,6 +17,7 @@ from loadmanager.agent.grants import Refusal
 from loadmanager.agent.nodes import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import NotRegisteredError
+from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction
@@ -30,7 +31,7 @@ from loadmanager.core.names import (
     parse_broker_id,
 )
 from loadmanager.core.ownership import Registration
-from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.errors import ForbiddenError, InvalidRecordError, StoreError, UnauthenticatedError
 from loadmanager.request_ids import name_answer, noted
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
@@ -73,10 +74,12 @@ class AgentRoute:
     handler: Handler
     role: Role
 
-    def definition(self) -> web.RouteDef:
+    def definition(self, gate: Gate) -> web.RouteDef:
+        """The route, behind the gate but for the broker's own, who is known by where it asks from."""
+        handler = self.handler if self.role is Role.LOOKUP else gate.permitting(self.role, self.handler)
         if self.method == "GET":
-            return web.get(self.path, self.handler)
-        return web.route(self.method, self.path, self.handler)
+            return web.get(self.path, handler)
+        return web.route(self.method, self.path, handler)
 
 
 class AgentServer:
@@ -92,6 +95,7 @@ class AgentServer:
         topics: OpenTopics,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
+        gate: Gate,
     ) -> None:
         self._broker_id = broker_id
         self._grant_lease = grant_lease
@@ -100,11 +104,13 @@ class AgentServer:
         self._topics = topics
         self._health = health
         self._registry = registry
+        self._gate = gate
+        gate.show_in(registry, {"broker": broker_id})
 
     def app(self) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
         app.on_response_prepare.append(name_answer)
-        app.add_routes([each.definition() for each in self.routes()])
+        app.add_routes([each.definition(self._gate) for each in self.routes()])
         return app
 
     def routes(self) -> list[AgentRoute]:
@@ -180,6 +186,10 @@ async def _errors_as_json(
             return await handler(request)
     except InvalidNameError as error:
         return _problem(HTTPStatus.BAD_REQUEST, str(error))
+    except UnauthenticatedError as error:
+        return _problem(HTTPStatus.UNAUTHORIZED, str(error), {"WWW-Authenticate": "Bearer"})
+    except ForbiddenError as error:
+        return _problem(HTTPStatus.FORBIDDEN, str(error))
     except (NotRegisteredError, PeerUnavailableError, InvalidRecordError, StoreError) as error:
         return _problem(HTTPStatus.SERVICE_UNAVAILABLE, str(error))
     except web.HTTPException as error:
@@ -210,8 +220,9 @@ def _hash_function(request: web.Request) -> HashFunction | None:
         raise InvalidNameError(f"header {HASH_FUNCTION_HEADER}: {text!r:.40}: expected one of {known}") from None
 
 
-def _problem(status: int, reason: str) -> web.Response:
-    return _json(orjson.dumps({"reason": reason}), status)
+def _problem(status: int, reason: str, headers: dict[str, str] | None = None) -> web.Response:
+    body = orjson.dumps({"reason": reason})
+    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
 
 
 def _json(body: bytes, status: int = HTTPStatus.OK) -> web.Response:

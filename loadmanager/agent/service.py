@@ -27,7 +27,8 @@ from loadmanager.agent.server import AgentServer
 from loadmanager.agent.set_back import SetBack
 from loadmanager.agent.unloads import Unloads
 from loadmanager.agent.usage_sampler import UsageSampler
-from loadmanager.calling import HttpClient
+from loadmanager.auth.gate import Gate
+from loadmanager.calling import Caller, HttpClient
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
 from loadmanager.store.base import MetadataStore
@@ -71,13 +72,15 @@ class Agent:
         self._life = life or Life()
         self._clock = clock
         self._http = HttpClient()
+        self._http_of_nodes = HttpClient(caller=Caller.of(settings))
+        self._gate = Gate(settings)
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
         self.grants = Grants(broker_id)
         self.leases = Leases(settings.broker_lease_ms)
         timeouts = {} if unload_timeout_s is None else {"unload_timeout_s": unload_timeout_s}
         self._broker = BrokerClient(self._http, settings.broker_url, **timeouts)
-        nodes = LoadManagerNodes(self._http, settings.load_manager_urls, self.metrics)
+        nodes = LoadManagerNodes(self._http_of_nodes, settings.load_manager_urls, self.metrics)
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self.watch = self._make_watch()
         self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots())
@@ -114,6 +117,7 @@ class Agent:
             topics=self._topics,
             health=self.health,
             registry=self.metrics.registry,
+            gate=self._gate,
         )
         return server.app()
 
@@ -134,6 +138,7 @@ class Agent:
     async def close(self) -> None:
         self._life.close()
         await self._http.close()
+        await self._http_of_nodes.close()
 
     def grant_lease(self) -> LeaseAnswer | None:
         incarnation = self.registration.incarnation

@@ -18,8 +18,9 @@ from urllib.parse import quote, urlencode
 import orjson
 from yarl import URL
 
+from loadmanager.auth.credentials import TokenFile
 from loadmanager.beside.calls import PulsarCalls, Request
-from loadmanager.beside.credentials import TlsOptions, TokenFile
+from loadmanager.beside.credentials import TlsOptions
 from loadmanager.beside.refusals import PulsarRefusedError, no_pulsar
 from loadmanager.beside.topics import topic_in
 from loadmanager.calling import HttpAnswer

@@ -26,7 +26,8 @@ from typing import Self
 
 from yarl import URL
 
-from loadmanager.beside.credentials import TlsOptions, TokenFile
+from loadmanager.auth.credentials import TokenFile
+from loadmanager.beside.credentials import TlsOptions
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError, refused, unreachable
 from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.decide.broker_settings import web_service

@@ -26,6 +26,7 @@ from loadmanager.beside.scores import Scores
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.beside.take_over import TakeOver
 from loadmanager.beside.verdict import Where
+from loadmanager.calling import Caller
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
@@ -46,6 +47,7 @@ from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.lives import Lives
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves, split_counters, splits_of
+from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
@@ -71,6 +73,7 @@ class BesideNode(Candidate):
         seed: int,
     ) -> None:
         self.settings = settings
+        self.caller = Caller.of(settings)
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
@@ -80,6 +83,7 @@ class BesideNode(Candidate):
         self._pulsar = pulsar
         self._admin = admin
         self.journal = Journal(live.current.decisions_kept)
+        self.moves.on_measured = self.journal.measured
         self._told_intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
         self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
         self.brokers = AskedBrokers(admin, self.view)
@@ -111,6 +115,7 @@ class BesideNode(Candidate):
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
         self.unloads = Unloads(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
+        self.showing = Showing(self)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()

@@ -20,6 +20,7 @@ from loadmanager.cli.running import (
     open_store,
     start_up,
     stop_signal,
+    warn_if_open,
     write_ready_file,
 )
 from loadmanager.config import AgentSettings
@@ -51,6 +52,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     runner = await serve_within(beside.app(), ServerLimits.of(settings), ANSWER_S)
     await web.SockSite(runner, listener, backlog=BACKLOG).start()
     log.info("agent_started", url=url, broker_id=settings.broker_id, store=settings.metadata_store_url)
+    warn_if_open(settings, settings.bind_address)
     if ready_file is not None:
         write_ready_file(ready_file, url)
     try:

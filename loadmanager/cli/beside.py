@@ -33,6 +33,7 @@ from loadmanager.cli.running import (
     start_up,
     store_of,
     until_told_to_stop,
+    warn_if_open,
     write_ready_file,
 )
 from loadmanager.config import BesideSettings
@@ -166,6 +167,7 @@ async def _serve(
         keep_pauses_short()
         await web.SockSite(runner, listener, backlog=BACKLOG).start()
         log.info("beside", url=url, mode=settings.mode, pulsar=settings.pulsar_metadata_store_url)
+        warn_if_open(settings, settings.bind_address)
         if ready_file is not None:
             write_ready_file(ready_file, url)
         await until_told_to_stop(node.failure)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import ipaddress
 import os
 import signal
 import socket
@@ -13,14 +14,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import orjson
+import structlog
 
+from loadmanager.auth.gate import Gate
+from loadmanager.calling import Caller
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
-from loadmanager.config import AuditSettings, SessionSettings, load_settings, zookeeper_parts
+from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.leader.recording.audit_file import require_writable
 from loadmanager.observability import configure_logging
 from loadmanager.store.foreign import refuse_pulsar
 from loadmanager.store.zookeeper import ZooKeeperStore
+
+log = structlog.get_logger(__name__)
 
 S = TypeVar("S", bound=SessionSettings)
 
@@ -83,6 +89,9 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
     configure_logging(json_lines=json_lines)
     try:
         settings = load_settings(model, config, overrides)
+        if isinstance(settings, AuthSettings):
+            Gate(settings)  # refuses keys that cannot be used, before anything else is begun
+            Caller.of(settings)  # and so does this a token
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
     install_fast_loop()
@@ -95,6 +104,24 @@ def check_audit_log(settings: AuditSettings) -> None:
         require_writable(settings.audit_log_file)
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
+
+
+def warn_if_open(settings: AuthSettings, address: str) -> None:
+    """Say it, once it serves at the address, when whoever reaches that may give commands."""
+    if not settings.authentication_enabled and not _is_loopback(address):
+        log.warning(
+            "open_to_anyone",
+            bindAddress=address,
+            consequence="whoever reaches the port may move bundles and change settings",
+            remedy="authenticationEnabled: true, with tokenSecretKey or tokenPublicKey; see docs/security.md",
+        )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True) -> ZooKeeperStore:

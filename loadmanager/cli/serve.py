@@ -23,6 +23,7 @@ from loadmanager.cli.running import (
     open_store,
     start_up,
     until_told_to_stop,
+    warn_if_open,
     write_ready_file,
 )
 from loadmanager.config import Settings
@@ -63,6 +64,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         keep_pauses_short()
         await web.SockSite(runner, listener, backlog=BACKLOG).start()
         log.info("serving", url=url, store=settings.metadata_store_url)
+        warn_if_open(settings, settings.bind_address)
         if ready_file is not None:
             write_ready_file(ready_file, url)
         await until_told_to_stop(node.failure)

@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from loadmanager.config.agent import AgentSettings
+from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import ENVIRONMENT_PREFIX
 from loadmanager.config.loading import load_settings
 from loadmanager.config.rendering import render_fields, render_yaml
@@ -44,6 +45,7 @@ __all__ = [
     "NEEDS_RESTART",
     "AgentSettings",
     "AuditSettings",
+    "AuthSettings",
     "BesideSettings",
     "HttpSettings",
     "SessionSettings",

@@ -6,12 +6,13 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import AfterValidator, Field
 
+from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Minutes, Port
 from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings
 from loadmanager.core.names import parse_broker_id
 
 
-class AgentSettings(HttpSettings, StoreSettings, ReportSettings):
+class AgentSettings(HttpSettings, AuthSettings, StoreSettings, ReportSettings):
     """Settings of the agent beside a broker."""
 
     title: ClassVar[str] = "loadmanager agent"

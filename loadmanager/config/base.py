@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import Field, SecretStr
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -37,6 +37,16 @@ def bounds_of(field: FieldInfo) -> str:
         if getattr(constraint, name, None) is not None
     ]
     return ", ".join(shown)
+
+
+def is_secret(field: FieldInfo) -> bool:
+    """Whether the field's value is shown nowhere: not in an error, a log, an answer or a history."""
+    return field.annotation is SecretStr
+
+
+def hidden(secret: SecretStr) -> str:
+    """What is shown in place of a secret."""
+    return "***" if secret.get_secret_value() else ""
 
 
 class KeyedSettings(BaseSettings):

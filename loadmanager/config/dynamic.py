@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import SecretStr, ValidationError
 
+from loadmanager.config.auth import AuthSettings
+from loadmanager.config.base import hidden
 from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings
@@ -17,6 +19,7 @@ NEEDS_RESTART = frozenset(
         *StoreSettings.model_fields,  # the session is opened once
         *HttpSettings.model_fields,  # and so is the port
         *AuditSettings.model_fields,  # and that file
+        *AuthSettings.model_fields,  # who may change settings is not changed by one
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",
@@ -82,7 +85,9 @@ def values_as_text(settings: Settings) -> dict[str, str]:
 
 
 def text_of(value: object) -> str:
-    """A setting as a `broker.conf` has it."""
+    """A setting as a `broker.conf` has it; a secret is `***`."""
+    if isinstance(value, SecretStr):
+        return hidden(value)
     if isinstance(value, frozenset | list | tuple):
         return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

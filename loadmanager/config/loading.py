@@ -12,10 +12,18 @@ import yaml
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from loadmanager.config.base import ENVIRONMENT_PREFIX, KeyedSettings, bounds_of
+from loadmanager.config.base import ENVIRONMENT_PREFIX, KeyedSettings, bounds_of, is_secret
 from loadmanager.errors import ConfigurationError
 
-_OTHER_VARIABLES = frozenset({"LOADMANAGER_ADMIN_URL", "LOADMANAGER_JAVA", "LOADMANAGER_SHARED"})
+_OTHER_VARIABLES = frozenset(
+    {
+        "LOADMANAGER_ADMIN_URL",
+        "LOADMANAGER_JAVA",
+        "LOADMANAGER_SHARED",
+        "LOADMANAGER_TOKEN",
+        "LOADMANAGER_TOKEN_FILE",
+    }
+)
 
 S = TypeVar("S", bound=KeyedSettings)
 
@@ -114,5 +122,7 @@ def _fault(model: type[KeyedSettings], fault: dict[str, Any]) -> str:
     message = str(fault["msg"]).removeprefix("Value error, ").replace("Tuple", "A list").replace("tuple", "list")
     if not location:
         return message
+    if field is not None and is_secret(field):
+        return f"{key}: {message}"
     allowed = bounds_of(field) if field else ""
     return f"{key}: {message} (got {fault['input']!r}{f'; allowed: {allowed}' if allowed else ''})"

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
+from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Finite, Minutes, Port, PositiveMs, of_core
 from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings, WeightSettings
 from loadmanager.core.binding import require_bound
@@ -56,7 +57,7 @@ def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
-class Settings(AuditSettings, HttpSettings, StoreSettings, WeightSettings):
+class Settings(AuditSettings, HttpSettings, AuthSettings, StoreSettings, WeightSettings):
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"
@@ -220,6 +221,9 @@ class Settings(AuditSettings, HttpSettings, StoreSettings, WeightSettings):
         ge=1,
         le=1_000_000,
         description="Decisions and non-decisions kept in memory for /loadbalance/v1/decisions.",
+    )
+    max_live_streams: int = Field(
+        100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
     )
     history_url: str = Field(
         "",

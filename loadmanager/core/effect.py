@@ -44,6 +44,22 @@ class Effect:
     clients_disturbed: int
 
 
+@dataclass(slots=True, eq=False)
+class MoveEffect:
+    """What one move was predicted to bring, and what it has brought: imbalances before and after it.
+
+    `load` is what the bundle carried, in bytes/s; `source` and `destination` are what these brokers reported before it
+    and afterwards, in bytes/s, None while that is not known. What is `measured` has in it whatever else happened.
+    """
+
+    predicted: tuple[float, float]
+    load: float
+    measured: tuple[float, float] | None = None
+    measured_at_ms: int | None = None
+    source: tuple[float, float] | None = None
+    destination: tuple[float, float] | None = None
+
+
 def carried_load(snapshot: Snapshot) -> FloatArray:
     """The load (N,) of each bundle that a registered broker has or is about to have, 0 for the others."""
     bundles = snapshot.bundles

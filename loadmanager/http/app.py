@@ -7,8 +7,10 @@ from collections.abc import AsyncIterator
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from loadmanager.auth.gate import Gate
 from loadmanager.beside.port import BesidePort
 from loadmanager.calling import HttpClient
+from loadmanager.config import AuthSettings
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
 from loadmanager.http.audit import AuditHandlers
@@ -24,6 +26,7 @@ from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.health import HealthHandlers
 from loadmanager.http.learned import LearnedHandlers
 from loadmanager.http.lives import LifeHandlers
+from loadmanager.http.live import LiveHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
@@ -49,10 +52,11 @@ def make_app(node: NodePort) -> web.Application:
     """The HTTP application of a node that has been, or is being, started."""
     forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
-    metrics = LookupMetrics(registry, cluster)
+    gate = _gate(node.settings, registry, cluster)
+    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
-        *AdminHandlers(node, node.bundles, node.view, node.live, forwarder).operations(),
+        *AdminHandlers(node, node.bundles, node.deletion, node.view, node.live, forwarder).operations(),
         *BundleHandlers(node.bundles, node.live, forwarder).operations(),
         *PolicyHandlers(cluster, node.view, node.operators, node.bundles, node.live, forwarder).operations(),
         *AntiAffinityHandlers(cluster, node.view, node.operators, forwarder).operations(),
@@ -72,15 +76,18 @@ def make_app(node: NodePort) -> web.Application:
         *LifeHandlers(node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
-        *OpsHandlers(node, node.view, cluster, registry).operations(),
+        *live.operations(),
+        *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(operations, node.audit, http)
+    return _application(operations, node.audit, http, gate, live)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
     """The HTTP application of a process beside a Pulsar: what a node's operators have, but for owners and lookups."""
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
-    settings = node.live.current
+    settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
+    gate = _gate(node.settings, registry, settings.cluster_name)
+    live = LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
@@ -95,9 +102,17 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *LifeHandlers(node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
-        *OpsHandlers(node, node.view, settings.cluster_name, add_process_metrics(CollectorRegistry())).operations(),
+        *live.operations(),
+        *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
-    return _application(operations, node.audit, http, _ASK_PULSAR)
+    return _application(operations, node.audit, http, gate, live, _ASK_PULSAR)
+
+
+def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
+    """Raises `ConfigurationError` for keys that cannot be used."""
+    gate = Gate(settings)
+    gate.show_in(registry, {"cluster": cluster})
+    return gate
 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
@@ -106,12 +121,19 @@ def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, Http
 
 
 def _application(
-    operations: list[Operation], audit: AuditPort, http: HttpClient, elsewhere: str = ""
+    operations: list[Operation],
+    audit: AuditPort,
+    http: HttpClient,
+    gate: Gate,
+    live: LiveHandlers,
+    elsewhere: str = "",
 ) -> web.Application:
-    """All of these and the document about them, and nothing else; `http` is closed with it."""
+    """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it, and
+    streams end.
+    """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route(audit) for operation in described])
+    app.add_routes([operation.route(gate, audit) for operation in described])
     app.on_response_prepare.append(name_answer)
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 
@@ -119,5 +141,9 @@ def _application(
         yield
         await http.close()
 
+    async def end_streams(_: web.Application) -> None:
+        live.close()
+
+    app.on_shutdown.append(end_streams)
     app.cleanup_ctx.append(close_http)
     return app

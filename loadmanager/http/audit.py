@@ -7,7 +7,7 @@ import time
 from aiohttp import web
 
 from loadmanager.auth.roles import Role
-from loadmanager.http.bodies import number_of
+from loadmanager.http.bodies import number_of, time_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_bytes
@@ -16,7 +16,7 @@ from loadmanager.wire.audit import AuditAnswer
 
 _LIMIT = 100
 _MOST = 2_000
-_LATEST_MS = 2**53
+_LATEST_MS = 10**15 - 1
 _DAY_MS = 86_400_000
 
 
@@ -50,8 +50,9 @@ class AuditHandlers:
 
     async def show(self, request: web.Request) -> web.Response:
         now_ms = time.time_ns() // 1_000_000
-        until_ms = number_of(request, "until", now_ms + 1, 0, _LATEST_MS)
-        since_ms = number_of(request, "since", max(0, min(until_ms, now_ms) - _DAY_MS), 0, _LATEST_MS)
+        given_since_ms, given_until_ms = time_of(request, "since"), time_of(request, "until")
+        until_ms = now_ms + 1 if given_until_ms is None else given_until_ms
+        since_ms = min(until_ms, now_ms) - _DAY_MS if given_since_ms is None else given_since_ms
         limit = number_of(request, "limit", _LIMIT, 1, _MOST)
 
         async def act() -> web.Response:

@@ -16,14 +16,12 @@ import orjson
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from loadmanager.auth.gate import PRINCIPAL
 from loadmanager.http.forwarding import PASSED_ON
 from loadmanager.leader.port import AuditPort
 from loadmanager.request_ids import id_of, noted
 from loadmanager.wire.audit import ANONYMOUS, AuditEntry
 from loadmanager.wire.http import CLIENT_HEADER, FORWARDED_HEADER
-
-PRINCIPAL = web.RequestKey("principal", str)
-"""Under this a request has who it is from, once that is known."""
 
 _CHANGE = web.RequestKey("change", tuple)
 _MOST_BYTES = 4_096

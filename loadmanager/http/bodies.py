@@ -13,7 +13,8 @@ from loadmanager.wire.validation import describe
 
 M = TypeVar("M", bound=BaseModel)
 V = TypeVar("V")
-_NUMBER = re.compile(r"[0-9]{1,16}")
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_TIME = re.compile(r"[0-9]{1,15}")
 _SHOWN_CHARACTERS = 40
 _TRUTHS = {"": False, "false": False, "true": True}
 
@@ -40,6 +41,16 @@ def number_of(request: web.Request, name: str, default: int, lowest: int, highes
     text = request.query.get(name, str(default))
     if not _NUMBER.fullmatch(text) or not lowest <= int(text) <= highest:
         raise BadRequestError(f"{name} {text[:_SHOWN_CHARACTERS]!r}: expected a number from {lowest} to {highest}")
+    return int(text)
+
+
+def time_of(request: web.Request, name: str) -> int | None:
+    """Milliseconds since 1970 from the query; None when it is not there."""
+    text = request.query.get(name)
+    if text is None:
+        return None
+    if not _TIME.fullmatch(text):
+        raise BadRequestError(f"{name} {text[:_SHOWN_CHARACTERS]!r}: expected milliseconds since 1970")
     return int(text)
 
 

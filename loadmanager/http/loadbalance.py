@@ -5,10 +5,10 @@ from __future__ import annotations
 from aiohttp import web
 
 from loadmanager.auth.roles import Role
-from loadmanager.http.bodies import number_of
+from loadmanager.http.bodies import number_of, time_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.lookup import topic_of
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import TIME, Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response
 from loadmanager.leader.port import DecisionPort, DeskPort, LeadershipPort, PicturePort
 from loadmanager.wire.http import ClusterAnswer, DecisionsAnswer, OwnershipAnswer
@@ -54,7 +54,13 @@ class LoadBalanceHandlers:
                 "/loadbalance/v1/decisions",
                 "the leader's recent decisions and non-decisions, newest first",
                 self.decisions,
-                (Parameter("limit", "how many at most", limit), Parameter("subject", "only of this bundle or broker")),
+                (
+                    Parameter("limit", "how many at most", limit),
+                    Parameter("subject", "only of this bundle or broker"),
+                    Parameter("kind", "only of this kind, or of these, separated by commas"),
+                    Parameter("since", "only what was said at that time or later, ms since 1970", TIME),
+                    Parameter("until", "only what was said before that time, ms since 1970", TIME),
+                ),
                 role=Role.READ,
                 response_model=DecisionsAnswer,
                 statuses=(200, 400),
@@ -93,12 +99,15 @@ class LoadBalanceHandlers:
         return json_bytes(answer.to_json())
 
     async def decisions(self, request: web.Request) -> web.Response:
-        """`?limit=&subject=`: the leader's recent decisions and non-decisions, newest first."""
+        """The leader's recent decisions and non-decisions, newest first."""
         limit = number_of(request, "limit", _DEFAULT_LIMIT, 1, self._most_decisions)
+        subject = request.query.get("subject")
+        kinds = [kind for kind in request.query.get("kind", "").split(",") if kind]
+        since_ms, until_ms = time_of(request, "since"), time_of(request, "until")
 
         async def act() -> web.Response:
             term = self._leadership.get_term()
-            recent = self._decisions.recent(limit, request.query.get("subject"))
+            recent = self._decisions.recent(limit, subject, kinds=kinds, since_ms=since_ms, until_ms=until_ms)
             return json_response({"epoch": term.epoch, "decisions": recent})
 
         return await self._forwarder.on_leader(request, act)

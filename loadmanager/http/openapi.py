@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 from pydantic import TypeAdapter
 
 from loadmanager import __version__
+from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
 from loadmanager.http.auditing import audited
@@ -38,6 +39,7 @@ _WITHOUT_BODY = (HTTPStatus.NO_CONTENT, HTTPStatus.NOT_MODIFIED)
 _REFS = "#/components/schemas/{model}"
 _STRING: _JsonSchema = {"type": "string"}
 BOOLEAN: _JsonSchema = {"type": "boolean", "default": False}
+TIME: _JsonSchema = {"type": "integer", "minimum": 0, "maximum": 999_999_999_999_999}
 _PROBLEM = ("", "")
 """Stands for the error body among the keys of operations."""
 
@@ -120,12 +122,13 @@ class Operation:
         of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, audit: AuditPort) -> web.RouteDef:
-        """The route; what changes something leaves an entry in the `audit`."""
+    def route(self, gate: Gate, audit: AuditPort) -> web.RouteDef:
+        """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused."""
         if self.method == "GET":
-            return web.get(self.path, self.handler if self.guards_itself else guarded(self.handler))
-        asked = f"{self.method} {self.key[0]}"
-        return web.route(self.method, self.path, audited(asked, guarded(self._change), audit))
+            handler = gate.permitting(self.role, self.handler)
+            return web.get(self.path, handler if self.guards_itself and gate.is_open else guarded(handler))
+        handler = guarded(gate.permitting(self.role, self._change))
+        return web.route(self.method, self.path, audited(f"{self.method} {self.key[0]}", handler, audit))
 
     async def _change(self, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]

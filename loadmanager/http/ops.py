@@ -9,6 +9,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.http.metrics import render
 from loadmanager.http.openapi import TEXT, Operation
@@ -20,11 +21,14 @@ from loadmanager.wire.http import Health, Readiness
 class OpsHandlers:
     """`/healthz`, `/readyz`, `/metrics`."""
 
-    def __init__(self, node: HealthPort, view: PicturePort, cluster: str, lookups: CollectorRegistry) -> None:
+    def __init__(
+        self, node: HealthPort, view: PicturePort, cluster: str, lookups: CollectorRegistry, gate: Gate
+    ) -> None:
         self._node = node
         self._view = view
         self._cluster = cluster
         self._lookups = lookups
+        self._gate = gate
 
     def operations(self) -> list[Operation]:
         return [
@@ -61,7 +65,8 @@ class OpsHandlers:
         reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        return json_bytes(Readiness(epoch=self._view.epoch, faults=self._view.faults).to_json())
+        faults, is_open = self._view.faults, self._gate.is_open
+        return json_bytes(Readiness(epoch=self._view.epoch, faults=faults, open_to_anyone=is_open).to_json())
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request

@@ -19,10 +19,12 @@ from loadmanager.errors import (
     BundleNotFoundError,
     ConcurrentModificationError,
     ConflictError,
+    ForbiddenError,
     HeldForOwnerError,
     HistoryError,
     InvalidRecordError,
     LoadManagerError,
+    NamespaceBeingDeletedError,
     NamespaceExistsError,
     NamespaceNotFoundError,
     NoBrokerAvailableError,
@@ -34,6 +36,7 @@ from loadmanager.errors import (
     SplitRefusedError,
     StoreError,
     TooManyPreviewsError,
+    UnauthenticatedError,
     UnloadCancelledError,
     UnloadFailedError,
     ZnodeTooLargeError,
@@ -46,8 +49,14 @@ log = structlog.get_logger(__name__)
 RETRY_AFTER_S = 1
 MAX_BODY_BYTES = 8 * 1024 * 1024
 _SHOWN_CHARACTERS = 200
+_HEADERS: dict[int, dict[str, str]] = {
+    HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": str(RETRY_AFTER_S)},
+    HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": "Bearer"},
+}
 
 _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
+    (UnauthenticatedError, HTTPStatus.UNAUTHORIZED),
+    (ForbiddenError, HTTPStatus.FORBIDDEN),
     (BadRequestError, HTTPStatus.BAD_REQUEST),
     (BoundariesError, HTTPStatus.BAD_REQUEST),
     (InvalidNameError, HTTPStatus.PRECONDITION_FAILED),
@@ -65,6 +74,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (UnloadCancelledError, HTTPStatus.CONFLICT),
     (UnloadFailedError, HTTPStatus.GATEWAY_TIMEOUT),
     (ZnodeTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
+    (NamespaceBeingDeletedError, HTTPStatus.SERVICE_UNAVAILABLE),
     (NoBrokerAvailableError, HTTPStatus.SERVICE_UNAVAILABLE),
     (NotLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
     (NoLeaderError, HTTPStatus.SERVICE_UNAVAILABLE),
@@ -85,8 +95,8 @@ def json_bytes(body: bytes) -> web.Response:
 
 
 def problem(status: int, reason: str) -> web.Response:
-    """Pulsar's error body; what will pass by itself comes with `Retry-After`."""
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status == HTTPStatus.SERVICE_UNAVAILABLE else None
+    """Pulsar's error body; what will pass by itself comes with `Retry-After`, what wants a token says which kind."""
+    headers = _HEADERS.get(status)
     return web.Response(
         body=orjson.dumps({"reason": reason}), status=status, headers=headers, content_type="application/json"
     )

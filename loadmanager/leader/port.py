@@ -6,6 +6,7 @@
 | `HealthPort` | is it alive, can it be relied on, what does it count | `service.Node` |
 | `LookupPort` | which broker owns a topic | `lookups.OwnerLookups` |
 | `BundlePort`, `UnloadPort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
+| `DeletionPort` | that a namespace shall be no more | `deleting.NamespaceDeletion` |
 | `PicturePort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
 | `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
@@ -15,6 +16,7 @@
 | `AuditPort` | who changed what | `recording.audit` |
 | `LifePort` | what became of a bundle, by the history | `recording.lives` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
+| `ShowingPort` | the cluster as it is shown, again and again | `showing` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
 """
@@ -22,10 +24,11 @@ Nothing here is a part of the leader: only the forms of what it hands out, so th
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from loadmanager.calling import Caller
 from loadmanager.config import Settings
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.certificate.rounds import DecidedRound
@@ -40,6 +43,7 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.wire.audit import AuditEntry
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
+from loadmanager.wire.fleet import Briefing, Mark
 from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.learned import LearnedData
 from loadmanager.wire.lives import BundleLife
@@ -95,6 +99,9 @@ class LeadershipPort(Protocol):
     def leader_url(self) -> str | None: ...
     @property
     def leader_changed(self) -> asyncio.Future[None]: ...
+    @property
+    def caller(self) -> Caller:
+        """What this node shows of itself to others."""
 
     def get_term(self) -> Term:
         """The term that this node has won; `NotLeaderError` when it has not."""
@@ -166,6 +173,11 @@ class BundlePort(UnloadPort, Protocol):
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
         """The topics of a bundle that its owner may have open; None when nobody owns it."""
+
+
+class DeletionPort(Protocol):
+    async def delete(self, name: NamespaceName, *, force: bool) -> None:
+        """Delete a namespace; only the leader may. What it raises is said in `deleting`."""
 
 
 class RecordPort(Protocol):
@@ -282,8 +294,16 @@ class DeskPort(Protocol):
 
 
 class DecisionPort(Protocol):
-    def recent(self, limit: int, subject: str | None) -> list[dict[str, Any]]:
-        """The newest decisions and non-decisions, newest first; with `subject` only those about it."""
+    def recent(
+        self,
+        limit: int,
+        subject: str | None = None,
+        *,
+        kinds: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The newest decisions and non-decisions, newest first; with `subject` only those about it, and so on."""
 
 
 class AuditPort(Protocol):
@@ -321,6 +341,14 @@ class PlanPort(Protocol):
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
 
 
+class ShowingPort(Protocol):
+    def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
+        """A `wire.fleet.Fleet` of this moment, but for `at`, as this node sees it, with what the leader said."""
+
+    def briefing(self, after: Mark | None) -> Briefing:
+        """What only the leader knows, with what was decided after that mark; raises as `LeadershipPort.must_lead`."""
+
+
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
     """Whatever plans, as the one who puts an application together sees it."""
 
@@ -340,6 +368,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def audit(self) -> AuditPort: ...
     @property
     def lives(self) -> LifePort: ...
+    @property
+    def showing(self) -> ShowingPort: ...
 
 
 class NodePort(BalancingPort, Protocol):
@@ -351,6 +381,8 @@ class NodePort(BalancingPort, Protocol):
     def lookups(self) -> LookupPort: ...
     @property
     def bundles(self) -> BundlePort: ...
+    @property
+    def deletion(self) -> DeletionPort: ...
     @property
     def drains(self) -> DrainPort: ...
     @property

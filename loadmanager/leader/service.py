@@ -6,6 +6,7 @@ import asyncio
 
 import structlog
 
+from loadmanager.calling import Caller
 from loadmanager.config import Settings
 from loadmanager.core.leadership import Term
 from loadmanager.core.ownership import Registration
@@ -24,6 +25,7 @@ from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.deciding.terms import Terms
+from loadmanager.leader.deleting import NamespaceDeletion
 from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
@@ -34,6 +36,7 @@ from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.lives import Lives
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of
+from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore
@@ -44,17 +47,19 @@ log = structlog.get_logger(__name__)
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
 
-    To HTTP it is a `port.NodePort`.
+    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for a token of its own that cannot be used.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
         self.settings = settings
+        self.caller = Caller.of(settings)
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
         self.journal = Journal(settings.decisions_kept)
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
         self.lives = Lives(settings.history_url, self.recorder)
+        self.moves.on_measured = self.journal.measured
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
@@ -70,11 +75,15 @@ class Node(Candidate):
         )
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
+        self.showing = Showing(self)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
-        self.agents = Agents(self.view)
+        self.agents = Agents(self.view, self.caller)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
+        )
+        self.deletion = NamespaceDeletion(
+            self.view, self.ledger, self.operators, self.bundles, self.persistence, self.desk.poison
         )
         self.lookups = OwnerLookups(
             self.view,
@@ -90,7 +99,9 @@ class Node(Candidate):
         return Executor(
             self.view,
             self.ledger,
-            AgentOwners(self.view, self.election, lambda: self.live.current.unload_attempt_timeout_ms / 1000),
+            AgentOwners(
+                self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+            ),
             self.journal,
             lambda: ExecutorSettings.of(self.live.current),
             self.desk.churn,

@@ -28,8 +28,8 @@ FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 CLIENT_HEADER = "X-Loadmanager-Client"
 """The address of whoever sent a request that a node passes on to the leader."""
 
-REQUEST_ID_HEADER = "X-Request-ID"
-"""The id of a request, in the answer and in what is asked of others because of it."""
+ORIGINAL_PRINCIPAL_HEADER = "X-Original-Principal"
+"""For whom a proxy asks, as in Pulsar; a node passes it on with who asked it."""
 
 LISTENER_HEADER = "X-Pulsar-ListenerName"
 """Which of the owner's advertised listeners a lookup wants."""
@@ -119,14 +119,40 @@ class Health(WireModel):
 
 
 class Readiness(WireModel):
-    """`GET /readyz`; `faults` says what is wrong with a znode, by its path."""
+    """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that nobody is asked for a
+    token.
+    """
 
     epoch: int
     faults: dict[str, str]
+    open_to_anyone: bool
+
+
+class Imbalances(WireModel):
+    """The load of the busiest broker by the mean, before and after a move."""
+
+    imbalance_before: float
+    imbalance_after: float
+
+
+class EffectEntry(WireModel):
+    """What a move was predicted to bring and, once both brokers have reported after it, what it was measured to have
+    brought, with whatever else happened meanwhile. `load` is what the bundle carried, in bytes/s; `source` and
+    `destination` are what these brokers reported before and afterwards.
+    """
+
+    predicted: Imbalances
+    measured: Imbalances | None
+    measured_at: int | None
+    load: float
+    source: tuple[float, float] | None
+    destination: tuple[float, float] | None
 
 
 class DecisionEntry(WireModel):
-    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row."""
+    """One decision, or one non-decision; times in epoch milliseconds, `times` how often it was said in a row. `effect`
+    is there of moves that this leader has begun.
+    """
 
     sequence: int
     at: int
@@ -139,6 +165,7 @@ class DecisionEntry(WireModel):
     why: dict[str, Any]
     source: str | None
     destination: str | None
+    effect: EffectEntry | None
     times: int
     last_at: int
 

@@ -33,6 +33,8 @@ class FakeBroker(LoopbackServer):
     unload_status: int = 204
     redirect: str = ""
     """Where an answer with another status than these says to go."""
+    authorizations: set[str] = field(default_factory=set)
+    """What it was asked for statistics with to prove who asks."""
     asked_for_stats: int = 0
     may_answer_stats: asyncio.Event = field(default_factory=asyncio.Event)
     may_answer_unloads: asyncio.Event = field(default_factory=asyncio.Event)
@@ -48,7 +50,8 @@ class FakeBroker(LoopbackServer):
     def open(self, topic: str, **counters: int) -> None:
         self.topics[topic] = TopicStats(topic=topic, **counters)
 
-    async def _stats(self, _request: web.Request) -> web.Response:
+    async def _stats(self, request: web.Request) -> web.Response:
+        self.authorizations.add(request.headers.get("Authorization", ""))
         self.asked_for_stats += 1
         await self.may_answer_stats.wait()
         if self.spoiled_stats is not None:

@@ -11,6 +11,7 @@ what a broker reported last                       reported.py      reports; give
 means over reports and by time, latest topics     averages.py      reports; a record's new bundles inherit them
 when what was unloaded                            unloads.py       whoever unloads
 a snapshot of all that, to decide on              snapshotting.py
+what is shown of it again and again               glance.py
 an image of all that, to be written down          imaging.py
 """
 

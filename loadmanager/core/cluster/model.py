@@ -15,6 +15,7 @@ from collections.abc import Container, Mapping, Sequence
 import numpy as np
 
 from loadmanager.core.cluster.averages import AverageColumns
+from loadmanager.core.cluster.glance import Glance, glance_at
 from loadmanager.core.cluster.imaging import image_of, restore
 from loadmanager.core.cluster.latest import LatestReport
 from loadmanager.core.cluster.owners import RecordedOwners
@@ -24,7 +25,7 @@ from loadmanager.core.cluster.rows import NamedRows
 from loadmanager.core.cluster.snapshotting import sorted_bundles, top_bundles
 from loadmanager.core.cluster.unloads import UnloadTimes
 from loadmanager.core.controls import NO_CONTROLS, Controls
-from loadmanager.core.extensible import BrokerLoad, ReportRules
+from loadmanager.core.extensible import BrokerLoad, ReportRules, throughput_of
 from loadmanager.core.image import ClusterImage
 from loadmanager.core.inheritance import PartLoad
 from loadmanager.core.learned import Learned
@@ -210,6 +211,15 @@ class ClusterModel:
         """The cluster as it is now. A bundle unloaded less than the grace period ago counts as recently unloaded."""
         found = self._snapshot(taken_at_s, grace_period_s)
         return found.averaged_by_time() if self._reporters.rules.averages_by_time else found
+
+    def glance(self) -> Glance:
+        """What is shown of it again and again; nothing is averaged or sorted for it."""
+        return glance_at(self._rows, self._owners, self._reporters.in_order())
+
+    def throughput(self) -> tuple[tuple[str, ...], FloatArray]:
+        """All bundles by name, the same tuple while none comes or goes, and their bytes/s by short-term averages."""
+        order = self._rows.order()
+        return order.names, throughput_of(self._rows.columns.short.take(order.rows, axis=0))
 
     def image(self) -> ClusterImage:
         """Everything that is known now, to be written down; what is done here later does not change it."""

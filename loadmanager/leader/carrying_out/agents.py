@@ -6,7 +6,7 @@ from http import HTTPStatus
 
 import structlog
 
-from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.calling import Caller, HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import NamespaceState, Registration
 from loadmanager.errors import InvalidRecordError, OwnerSilentError
@@ -21,15 +21,16 @@ TIMEOUT_S = 3.0
 
 
 class Agents:
-    """The agents of the brokers that the view knows; to be closed."""
+    """The agents of the brokers that the view knows, asked on behalf of the caller; to be closed."""
 
-    def __init__(self, view: ClusterView, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, view: ClusterView, caller: Caller, timeout_s: float = TIMEOUT_S) -> None:
         self._view = view
+        self._caller = caller
         self._timeout_s = timeout_s
         self._http: HttpClient | None = None
 
     async def start(self) -> None:
-        self._http = HttpClient()
+        self._http = HttpClient(caller=self._caller)
 
     async def close(self) -> None:
         if self._http is not None:

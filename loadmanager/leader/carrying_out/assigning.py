@@ -26,7 +26,7 @@ from loadmanager.core.leading.assignments import (
     PlaceSoon,
 )
 from loadmanager.core.leading.writing import Write
-from loadmanager.core.names import BundleName
+from loadmanager.core.names import BundleName, namespace_of
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.plan import Verdict
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
@@ -59,8 +59,10 @@ class Assigner:
         """A future of the committed ownership of a bundle that is free now; shared by all who ask meanwhile.
 
         `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
-        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`.
+        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises
+        `NamespaceBeingDeletedError`.
         """
+        self._ledger.must_be_open(namespace_of(bundle))
         future = self._waiting.future(bundle)
         self._driver.step(Ask(bundle, non_persistent))
         return future

@@ -17,6 +17,7 @@ import structlog
 
 from loadmanager.config import Settings
 from loadmanager.core.catalogue import reason_of
+from loadmanager.core.effect import MoveEffect
 from loadmanager.core.leading.moves import (
     AskOwner,
     CalledOff,
@@ -111,14 +112,14 @@ class Writes(Protocol):
 
 class Followed(Protocol):
     """Who is told of each unload: of the bundle and its ownership while it was released. `ended` comes last, and always
-    unless the process ends; the others say what became of it, if anything did.
+    unless the process ends; the others say what became of it, if anything did. What they give is what it is to bring.
     """
 
-    def began(self, name: BundleName, released: Ownership) -> None: ...
+    def began(self, name: BundleName, released: Ownership) -> MoveEffect | None: ...
 
     def kept(self, name: BundleName, released: Ownership, reason: Reason, error: str) -> None: ...
 
-    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> None: ...
+    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> MoveEffect | None: ...
 
     def ended(self, name: BundleName, released: Ownership) -> None: ...
 
@@ -372,7 +373,7 @@ class Executor:
         return asyncio.shield(self._ends.future(move))
 
     def _began(self, name: BundleName, move: Move, released: Ownership) -> None:
-        self._followed_by.began(name, released)
+        effect = self._followed_by.began(name, released)
         self._journal.moved(
             "unload",
             move.bundle,
@@ -381,6 +382,7 @@ class Executor:
             source=released.owner,
             destination=move.destination,
             because=self._because.get(move, ()),
+            effect=effect,
         )
 
     def _ended(self, move: Move, outcome: Outcome) -> None:
@@ -410,7 +412,7 @@ class Executor:
         source = released.owner.broker if released.owner else None
         self._view.model.mark_unloaded(str(name), time.time(), source)
         self.unloads_completed += 1
-        self._followed_by.moved(name, released, done)
+        effect = self._followed_by.moved(name, released, done)
         self._journal.moved(
             "unloaded",
             str(name),
@@ -418,6 +420,7 @@ class Executor:
             epoch=done.epoch,
             source=released.owner,
             destination=done.owner,
+            effect=effect,
         )
         log.info("unloaded", bundle=str(name), source=str(released.owner), destination=str(done.owner))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
 
-from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.calling import Caller, HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
 from loadmanager.errors import InvalidRecordError, NotLeaderError
@@ -47,18 +47,19 @@ class Owners(Protocol):
 
 
 class AgentOwners:
-    """The agents of the brokers that the view knows. `longest_s` is how long one of them may take, asked anew for each
-    call.
+    """The agents of the brokers that the view knows, asked on behalf of the caller. `longest_s` is how long one of them
+    may take, asked anew for each call.
     """
 
-    def __init__(self, view: ClusterView, election: Election, longest_s: Callable[[], float]) -> None:
+    def __init__(self, view: ClusterView, election: Election, caller: Caller, longest_s: Callable[[], float]) -> None:
         self._view = view
         self._election = election
+        self._caller = caller
         self._longest_s = longest_s
         self._http: HttpClient | None = None
 
     async def start(self) -> None:
-        self._http = HttpClient()
+        self._http = HttpClient(caller=self._caller)
 
     async def close(self) -> None:
         if self._http is not None:

@@ -11,7 +11,7 @@ import structlog
 
 from loadmanager.core import churn
 from loadmanager.core.churn import AT_AN_OPERATORS_WORD, Memory, State
-from loadmanager.core.effect import share_of, total_load
+from loadmanager.core.effect import MoveEffect, share_of, total_load
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.plan import Verdict
@@ -56,12 +56,13 @@ class Churn:
         self.load_moved = 0.0
         self.trips = 0
 
-    def began(self, name: BundleName, released: Ownership) -> None:
-        """Note an unload that has begun."""
+    def began(self, name: BundleName, released: Ownership) -> MoveEffect:
+        """Note an unload that has begun; what it is predicted to bring."""
         snapshot = self._snapshot()
-        self._moves.began(str(name), released, snapshot)
+        effect = self._moves.began(str(name), released, snapshot)
         if released.reason not in AT_AN_OPERATORS_WORD:
             self._under_way[str(name), released.version] = share_of(snapshot, str(name))
+        return effect
 
     def ended(self, name: BundleName, released: Ownership) -> None:
         """Nobody follows the unload any more, whatever came of it."""
@@ -76,10 +77,10 @@ class Churn:
         """Note an unload that was given up: the owner keeps the bundle."""
         self._moves.kept(str(name), released, reason.value, error)
 
-    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> None:
-        """Note a completed unload."""
+    def moved(self, name: BundleName, released: Ownership, done: Ownership) -> MoveEffect | None:
+        """Note a completed unload; its effect, if this leader has seen it begin."""
         if released.owner is None:
-            return
+            return None
         snapshot, at_s, settings = self._snapshot(), time.time(), self._live.planner
         share = share_of(snapshot, str(name))
         is_own = released.reason not in AT_AN_OPERATORS_WORD
@@ -98,9 +99,10 @@ class Churn:
         noted: dict[str, Any] = {"atS": at_s, "isOwn": is_own, "share": share, "snapshot": self._recorder.last_snapshot}
         tripped = [[verdict.subject, verdict.verdict.value] for verdict in verdicts]
         noted |= {"settingsId": self._recorder.settings_id, "tripped": tripped}
-        self._moves.done(str(name), released, done, noted)
+        effect = self._moves.done(str(name), released, done, noted)
         for verdict in verdicts:
             self._tripped(verdict)
+        return effect
 
     def _tripped(self, verdict: Verdict) -> None:
         self.trips += 1

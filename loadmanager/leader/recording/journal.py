@@ -2,16 +2,21 @@
 
 Decisions are kept in order. A non-decision that only repeats the last one about the same subject is counted, not
 kept again: "broker b1 is below the threshold", every minute for a week, is one entry.
+
+Each entry has a place, by which somebody who follows asks for what came later. An entry whose move was measured since
+takes a new one; its sequence stays.
 """
 
 from __future__ import annotations
 
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
+from loadmanager.core.effect import MoveEffect
 from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
@@ -21,6 +26,7 @@ from loadmanager.core.reasons import Reason
 class Entry:
     """One line of the journal; times in epoch milliseconds, `times`: how often it was said in a row until `last_ms`."""
 
+    place: int
     sequence: int
     at_ms: int
     epoch: int
@@ -31,6 +37,7 @@ class Entry:
     because: Sequence[Verdict] = ()
     source: str | None = None
     destination: str | None = None
+    effect: MoveEffect | None = None
     times: int = 1
     last_ms: int = 0
 
@@ -47,6 +54,7 @@ class Entry:
             "why": {name: figure for verdict in self.because for name, figure in verdict.why.items()},
             "source": self.source,
             "destination": self.destination,
+            "effect": None if self.effect is None else _effect_as_json(self.effect),
             "times": self.times,
             "lastAt": self.last_ms,
         }
@@ -60,6 +68,7 @@ class Journal:
         self._decisions: deque[Entry] = deque(maxlen=kept)
         self._refrained: OrderedDict[tuple[str, str], Entry] = OrderedDict()
         self._sequence = 0
+        self._place = 0
         self.counts: Counter[tuple[str, str, bool]] = Counter()
 
     def moved(
@@ -72,13 +81,20 @@ class Journal:
         source: Registration | None = None,
         destination: Registration | None = None,
         because: Sequence[Verdict] = (),
+        effect: MoveEffect | None = None,
     ) -> None:
         """A bundle was assigned, or its release began, ended or failed; `because` are the verdicts that led to it."""
         entry = self._entry(kind, bundle, reason, epoch=epoch, acted=True)
         entry.source = source.broker if source else None
         entry.destination = destination.broker if destination else None
-        entry.because = because
+        entry.because, entry.effect = because, effect
         self._decisions.append(entry)
+
+    def measured(self, effect: MoveEffect) -> None:
+        """What a move has brought is known now: what was said of it is said again, with that."""
+        for entry in self._decisions:
+            if entry.effect is effect:
+                entry.place = self._next_place()
 
     def would_move(
         self,
@@ -125,19 +141,67 @@ class Journal:
         while len(self._refrained) > self._kept:
             self._refrained.popitem(last=False)
 
-    def recent(self, limit: int, subject: str | None = None) -> list[dict[str, Any]]:
-        """The newest `limit` entries, newest first; with `subject` only those about that bundle or broker."""
-        entries = [*self._decisions, *self._refrained.values()]
-        if subject is not None:
-            entries = [e for e in entries if subject in (e.subject, e.source, e.destination)]
+    def recent(
+        self,
+        limit: int,
+        subject: str | None = None,
+        *,
+        kinds: Collection[str] = (),
+        since_ms: int | None = None,
+        until_ms: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """The newest `limit` entries, newest first; with `subject` only those about that bundle or broker.
+
+        `kinds`, unless empty, are those wanted; a non-decision that was repeated lasts from its first time to its last.
+        """
+        entries = [
+            entry
+            for entry in chain(self._decisions, self._refrained.values())
+            if (subject is None or subject in (entry.subject, entry.source, entry.destination))
+            and (not kinds or entry.kind in kinds)
+            and (since_ms is None or entry.last_ms >= since_ms)
+            and (until_ms is None or entry.at_ms < until_ms)
+        ]
         entries.sort(key=lambda entry: (entry.last_ms, entry.sequence), reverse=True)
         return [entry.to_json() for entry in entries[:limit]]
+
+    @property
+    def place(self) -> int:
+        """That of what was noted last."""
+        return self._place
+
+    def later_than(self, place: int, limit: int) -> list[tuple[int, dict[str, Any]]]:
+        """The entries of later places, with these: the last `limit` of them, oldest first."""
+        if place >= self._place:
+            return []
+        later = [entry for entry in chain(self._decisions, self._refrained.values()) if entry.place > place]
+        later.sort(key=lambda entry: entry.place)
+        return [(entry.place, entry.to_json()) for entry in later[-limit:]]
 
     def _entry(self, kind: str, subject: str, reason: Reason, *, epoch: int, acted: bool) -> Entry:
         self._sequence += 1
         self.counts[kind, reason.value, acted] += 1
         now_ms = _now_ms()
-        return Entry(self._sequence, now_ms, epoch, kind, subject, reason, acted, last_ms=now_ms)
+        return Entry(self._next_place(), self._sequence, now_ms, epoch, kind, subject, reason, acted, last_ms=now_ms)
+
+    def _next_place(self) -> int:
+        self._place += 1
+        return self._place
+
+
+def _effect_as_json(effect: MoveEffect) -> dict[str, Any]:
+    return {
+        "predicted": _imbalances(effect.predicted),
+        "measured": None if effect.measured is None else _imbalances(effect.measured),
+        "measuredAt": effect.measured_at_ms,
+        "load": effect.load,
+        "source": effect.source,
+        "destination": effect.destination,
+    }
+
+
+def _imbalances(before_after: tuple[float, float]) -> dict[str, float]:
+    return dict(zip(("imbalanceBefore", "imbalanceAfter"), before_after, strict=True))
 
 
 def _now_ms() -> int:

@@ -1,4 +1,5 @@
-"""What becomes of moves, for the history: what each was predicted to bring, how it ended, and what it has brought.
+"""What becomes of moves, for the journal and the history: what each was predicted to bring, how it ended, and what it
+has brought.
 
     began ──▶ done ──▶ measured, once both brokers have reported again
           └─▶ kept: the owner did not let go, or somebody cancelled it
@@ -9,10 +10,11 @@ report, when the move began and afterwards; whatever else happened meanwhile is 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from loadmanager.core.effect import imbalance_of_move
+from loadmanager.core.effect import MoveEffect, carried_load, imbalance_of_move
 from loadmanager.core.load import THROUGHPUT_IN, THROUGHPUT_OUT, BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import Ownership, Registration
@@ -30,6 +32,7 @@ class _Begun:
     started_ms: int
     imbalance: float
     throughput: dict[BrokerId, float]
+    effect: MoveEffect
 
 
 @dataclass(slots=True)
@@ -44,10 +47,13 @@ class _Awaited:
 
 
 class MoveRecorder:
-    """Puts moves into the history of the node that leads. It knows what each broker has reported last."""
+    """Measures what moves bring, and puts them into the history of the node that leads, if there is one. It knows what
+    each broker has reported last; `on_measured` is told of each effect once it is measured.
+    """
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
+        self.on_measured: Callable[[MoveEffect], None] = lambda _: None
         self._throughput: dict[BrokerId, float] = {}
         self._begun: dict[str, _Begun] = {}
         self._awaited: list[_Awaited] = []
@@ -57,10 +63,8 @@ class MoveRecorder:
         self._begun.clear()
         self._awaited.clear()
 
-    def began(self, bundle: str, released: Ownership, snapshot: Snapshot) -> None:
-        """The release is written."""
-        if not self._recorder.is_recording:
-            return
+    def began(self, bundle: str, released: Ownership, snapshot: Snapshot) -> MoveEffect:
+        """The release is written: what the move is predicted to bring; what it has brought is filled in later."""
         source, destination = (each.broker if each else None for each in (released.owner, released.destination))
         before, after = imbalance_of_move(snapshot, bundle, source, destination)
         row = snapshot.bundles.find_row(bundle)
@@ -80,10 +84,15 @@ class MoveRecorder:
         )
         concerned = [each.broker for each in (released.owner, released.destination) if each is not None]
         throughput = {broker: self._throughput.get(broker, 0.0) for broker in concerned}
-        self._begun[bundle] = _Begun(sequence, released.version, started_ms, self._imbalance(), throughput)
+        effect = MoveEffect((before, after), 0.0 if row is None else float(carried_load(snapshot)[row]))
+        self._begun[bundle] = _Begun(sequence, released.version, started_ms, self._imbalance(), throughput, effect)
+        return effect
 
-    def done(self, bundle: str, released: Ownership, done: Ownership, noted: dict[str, Any]) -> None:
-        """The owner has let go; `noted` is what the memory of moves was told, and what it said."""
+    def done(self, bundle: str, released: Ownership, done: Ownership, noted: dict[str, Any]) -> MoveEffect | None:
+        """The owner has let go; `noted` is what the memory of moves was told, and what it said.
+
+        Its effect, as far as it is known; None of a move that another leader began.
+        """
         begun = self._find(bundle, released)
         ended_ms = now_ms()
         source, destination = released.owner, done.owner
@@ -106,6 +115,7 @@ class MoveRecorder:
             self._awaited.append(
                 _Awaited(begun, bundle, source.broker, destination.broker, released.reason, ended_ms, brokers)
             )
+        return None if begun is None else begun.effect
 
     def kept(self, bundle: str, released: Ownership, outcome: str, error: str) -> None:
         """The owner keeps the bundle."""
@@ -147,8 +157,12 @@ class MoveRecorder:
     def _measured(self, awaited: _Awaited, imbalance: float) -> None:
         begun = awaited.begun
         throughput = {
-            broker: [before, self._throughput.get(broker, 0.0)] for broker, before in begun.throughput.items()
+            broker: (before, self._throughput.get(broker, 0.0)) for broker, before in begun.throughput.items()
         }
+        begun.effect.measured, begun.effect.measured_at_ms = (begun.imbalance, imbalance), now_ms()
+        begun.effect.source = throughput.get(awaited.source)
+        begun.effect.destination = throughput.get(awaited.destination)
+        self.on_measured(begun.effect)
         self._recorder.put(
             MoveRow(
                 kind="measured",

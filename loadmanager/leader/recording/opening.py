@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.extensible import ReportRules
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
@@ -10,18 +9,19 @@ from loadmanager.history.writer import HistoryWriter, WriterLimits
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView, LaidDown
 from loadmanager.leader.recording.moving import MoveRecorder
-from loadmanager.leader.recording.recorded_model import RecordedModel
+from loadmanager.leader.recording.recorded_model import MeasuredModel, RecordedModel
 from loadmanager.leader.recording.recorder import Recorder
 
 _HOUR_S = 3_600.0
 
 
 def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, MoveRecorder]:
-    """An empty view, with what records into the history that the settings name: nothing does without one."""
+    """An empty view, with what records into the history that the settings name, if they do, and what measures moves."""
     settings, rules, laid_down = live.base, ReportRules.of(live.planner), LaidDown()
     if not settings.history_url:
         recorder = Recorder()
-        return ClusterView(ClusterModel(rules), laid_down=laid_down), recorder, MoveRecorder(recorder)
+        moves = MoveRecorder(recorder)
+        return ClusterView(MeasuredModel(rules, moves), laid_down=laid_down), recorder, moves
     limits = WriterLimits(
         queue_rows=settings.history_queue_rows,
         rows_per_file=settings.history_rows_per_file,

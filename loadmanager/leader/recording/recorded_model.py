@@ -1,4 +1,6 @@
-"""The model of a node that records: every input that changes it goes into the history, after it was applied."""
+"""The models of a node: whoever measures moves hears of each report, and in that of a node that records every input
+goes into the history, after it was applied.
+"""
 
 from __future__ import annotations
 
@@ -47,6 +49,22 @@ class _RecordChange:
                 if before is not after and before != after
             }
         }
+
+
+class MeasuredModel(ClusterModel):
+    """As any other, with `moves` told of reports and of brokers that have gone."""
+
+    def __init__(self, rules: ReportRules, moves: MoveRecorder) -> None:
+        super().__init__(rules)
+        self._moves = moves
+
+    def apply_report(self, registration: Registration, report: BrokerReport) -> None:
+        super().apply_report(registration, report)
+        self._moves.reported(registration, report)
+
+    def remove_broker(self, broker_id: BrokerId) -> None:
+        super().remove_broker(broker_id)
+        self._moves.broker_gone(broker_id)
 
 
 class RecordedModel(ClusterModel):

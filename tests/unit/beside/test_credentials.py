@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from loadmanager.beside.credentials import TlsOptions, TokenFile
+from loadmanager.auth.credentials import TokenFile
+from loadmanager.beside.credentials import TlsOptions
 from loadmanager.errors import ConfigurationError
 
 

@@ -16,11 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.beside import beside_pulsar
 from support.nodes import Cluster, RunningNode, topics_by_bundle
+from support.tokens import CLOSED, bearer, token_of
 from support.waiting import eventually
 
 from loadmanager.http.auditing import differing
 from loadmanager.http.openapi import PATH
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, REQUEST_ID_HEADER
+from loadmanager.request_ids import REQUEST_ID_HEADER
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER
 
 AUDIT = "/loadbalance/v1/audit"
 CONTROLS_OF = "/loadbalance/v1/bundles/t/ns/0x00000000_0x80000000"
@@ -177,6 +179,26 @@ async def test_an_operation_that_nobody_could_do_leaves_an_entry_where_it_was_as
     reply = await other.put("/loadbalance/v1/freeze", json={"reason": "x"})
     noted = list(other.node.audit.newest(10))
     assert [(each.operation, each.status) for each in noted] == [("PUT /loadbalance/v1/freeze", reply.status)]
+
+
+async def test_who_asked_is_said_also_of_what_was_refused_and_passed_on() -> None:
+    async with Cluster() as cluster:
+        leader, other = await cluster.start_nodes(2, **CLOSED)
+
+        async def noted(node: RunningNode, *headers: dict[str, str]) -> list[tuple[str, int]]:
+            for each in headers:
+                await node.put("/loadbalance/v1/dry-run", headers=each)
+            return [(each.who, each.status) for each in node.node.audit.newest(10)]
+
+        assert await noted(leader, bearer(token_of("operator")), bearer(token_of("reader")), {}) == [
+            ("anonymous", 401),
+            ("reader", 403),
+            ("operator", 204),
+        ]
+        assert await noted(other, bearer(token_of("reader")), {}) == [("anonymous", 401), ("reader", 403)]
+        await noted(other, bearer(token_of("operator")))
+        newest = leader.node.audit.newest(1)[0]
+        assert (newest.who, newest.from_, newest.status) == ("operator", "127.0.0.1 via 127.0.0.1", 204)
 
 
 async def test_refusals_are_let_in_at_a_bounded_rate_and_drive_nothing_out(cluster: Cluster) -> None:

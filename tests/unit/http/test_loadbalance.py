@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from support.nodes import Cluster, RunningNode
@@ -126,3 +127,50 @@ async def test_how_even_the_load_lies_is_shown_beside_what_no_assignment_can_bea
     assert shown["worstDomainLoss"] is None
     await node.node.shedding.cycle()
     assert (await node.get("/loadbalance/v1/balance")).json()["lastRound"]["bundlesMoved"] == 0
+
+
+async def test_decisions_can_be_asked_for_by_kind_and_by_time(node: RunningNode) -> None:
+    await node.lookup(TOPIC)
+    await node.put(f"/admin/v2/namespaces/{node.bundle_of(TOPIC)}/unload")
+
+    async def kinds(query: str) -> list[str]:
+        return [entry["kind"] for entry in (await node.get(f"{DECISIONS}?{query}")).json()["decisions"]]
+
+    assert await kinds("kind=assign") == ["assign"]
+    assert await kinds("kind=unload,unloaded") == ["unloaded", "unload"]
+    assert await kinds("since=9000000000000") == await kinds("until=1") == []
+    assert len(await kinds("since=1&until=9000000000000")) == 3
+    reply = await node.get(f"{DECISIONS}?since=yesterday")
+    assert (reply.status, reply.reason) == (400, "since 'yesterday': expected milliseconds since 1970")
+
+
+async def test_a_move_says_what_it_was_predicted_to_bring_and_then_what_it_was_measured_to_have_brought(
+    cluster: Cluster, node: RunningNode
+) -> None:
+    await node.lookup(TOPIC)
+    await cluster.a_broker("b2:8080")
+    bundle, source, destination = node.bundle_of(TOPIC), cluster.brokers["b1:8080"], cluster.brokers["b2:8080"]
+
+    async def report(first: float, second: float) -> None:
+        before = node.node.intake.reports_applied
+        for broker, carried in ((source, first), (destination, second)):
+            load = {bundle: load_of(carried)} if carried else {}
+            await broker.report(a_record(broker.registration.broker, load, agent_url=broker.url))
+        await eventually(lambda: node.node.intake.reports_applied == before + 2)
+
+    async def effect() -> Any:  # noqa: ANN401 - JSON
+        (entry,) = (await node.get(f"{DECISIONS}?kind=unloaded")).json()["decisions"]
+        return entry["effect"]
+
+    await report(1.0, 0.0)
+    node.node.desk.snapshot()  # predictions are made on the last one
+    await node.put(f"/admin/v2/namespaces/{bundle}/unload?destinationBroker=b2:8080")
+    predicted = await effect()
+    assert predicted["predicted"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 2.0}
+    assert (predicted["measured"], predicted["source"]) == (None, None)
+    await report(0.0, 1.0)
+    measured = await effect()
+    assert measured["measured"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 2.0}
+    load = predicted["load"]
+    assert load > 0
+    assert (measured["source"], measured["destination"]) == ([load, 0.0], [0.0, load])

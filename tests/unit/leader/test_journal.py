@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+from typing import Any
+
 from support.builders import broker, bundle
 
+from loadmanager.core.effect import MoveEffect
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason, RailReason, SheddingReason
 from loadmanager.core.shedding.overload import OverloadReason
@@ -86,3 +89,46 @@ def test_what_a_dry_run_would_move_to_nobody_has_no_destination() -> None:
     newest, oldest = journal.recent(10)
     assert (oldest["source"], oldest["destination"]) == (broker("b1").broker, None)
     assert newest["destination"] == broker("b2").broker
+
+
+def test_who_follows_is_told_what_came_later_and_a_move_once_more_when_it_is_measured() -> None:
+    journal = Journal(10)
+    effect = MoveEffect(predicted=(2.0, 1.5), load=1e6)
+    journal.moved("unload", bundle(1), SheddingReason.BELOW_THRESHOLD, epoch=1, effect=effect)
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    seen = journal.place
+    assert [entry["kind"] for _, entry in journal.later_than(0, 10)] == ["unload", "shed"]
+    assert [entry["kind"] for _, entry in journal.later_than(0, 1)] == ["shed"]
+    assert journal.later_than(seen, 10) == []
+
+    effect.measured, effect.measured_at_ms = (2.0, 1.6), 7
+    journal.measured(effect)
+    ((place, again),) = journal.later_than(seen, 10)
+    assert place == journal.place > seen
+    assert again["sequence"] == 1
+    assert again["effect"]["predicted"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 1.5}
+    assert again["effect"]["measured"] == {"imbalanceBefore": 2.0, "imbalanceAfter": 1.6}
+    journal.measured(MoveEffect(predicted=(1.0, 1.0), load=0.0))
+    assert journal.later_than(place, 10) == []
+
+
+def test_entries_are_chosen_by_kind_and_by_when_they_were_said() -> None:
+    journal = Journal(10)
+    for number in range(3):
+        journal.moved("assign", bundle(number), OwnershipReason.LOOKUP, epoch=1)
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    journal.judged("shed", below("b1:8080"), epoch=1)
+    times = {"assign 0": 100, "assign 1": 200, "assign 2": 300}
+    for entry, at_ms in zip(journal._decisions, times.values(), strict=True):
+        entry.at_ms = entry.last_ms = at_ms
+    (repeated,) = journal._refrained.values()
+    repeated.at_ms, repeated.last_ms = 50, 250
+
+    def subjects(**wanted: Any) -> list[str]:  # noqa: ANN401 - whatever is wanted
+        return [entry["subject"] for entry in journal.recent(10, **wanted)]
+
+    assert subjects(kinds=["assign"]) == [bundle(2), bundle(1), bundle(0)]
+    assert subjects(kinds=["shed", "other"]) == ["b1:8080"]
+    assert subjects(since_ms=250) == [bundle(2), "b1:8080"]
+    assert subjects(until_ms=200) == ["b1:8080", bundle(0)]
+    assert subjects(since_ms=150, until_ms=300) == ["b1:8080", bundle(1)]

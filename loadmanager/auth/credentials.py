@@ -1,0 +1,88 @@
+"""The token that a process of ours shows to others. It is said nowhere, in no error either."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from loadmanager.config import AuthSettings
+from loadmanager.errors import ConfigurationError
+
+_TOKEN = "token:"  # noqa: S105 - how a setting begins
+_FILE = "file:"
+
+
+class Token(Protocol):
+    """What is shown at the moment."""
+
+    def read(self) -> str: ...
+
+
+class TokenAlone:
+    """A token that was given as it is."""
+
+    def __init__(self, text: str, where: str) -> None:
+        """Raises `ConfigurationError`, which names `where` it was given, for what is no token."""
+        self._token = _one_word(text, where)
+
+    def read(self) -> str:
+        return self._token
+
+
+class TokenFile:
+    """The token in a file, read again when the file has changed."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises `ConfigurationError` if there is no token."""
+        self.path = path
+        self._seen: object = None
+        self._token = ""
+        self.read_again()
+
+    def read(self) -> str:
+        """The token as it is in the file now; the last one while the file cannot be read."""
+        try:
+            if self._stamp() != self._seen:
+                self.read_again()
+        except (ConfigurationError, OSError):
+            pass  # It is being replaced; if the last one has ended, whoever is asked says so.
+        return self._token
+
+    def read_again(self) -> str:
+        """The token in the file, whether that has changed or not; `ConfigurationError` if there is none."""
+        try:
+            seen = self._stamp()
+            text = self.path.read_text("ascii")
+        except OSError as error:
+            raise ConfigurationError(f"token file {self.path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            text = ""
+        token = _one_word(text, f"token file {self.path}")
+        self._seen, self._token = seen, token
+        return token
+
+    def _stamp(self) -> object:
+        stat = self.path.stat()
+        return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def own_token(settings: AuthSettings) -> Token | None:
+    """What `brokerClientAuthenticationParameters` says, None without it; `ConfigurationError` for what is no token."""
+    text = settings.broker_client_authentication_parameters.get_secret_value()
+    key = settings.key("broker_client_authentication_parameters")
+    if not text:
+        return None
+    if text.startswith(_FILE):
+        try:
+            return TokenFile(Path(unquote(urlsplit(text).path)))
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{key}: {error}") from None
+    return TokenAlone(text.removeprefix(_TOKEN), key)
+
+
+def _one_word(text: str, where: str) -> str:
+    token = text.strip()
+    if not token.isprintable() or not token.isascii() or len(token.split()) != 1:
+        raise ConfigurationError(f"{where}: expected a token, which is one word, and nothing else")
+    return token

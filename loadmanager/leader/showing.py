@@ -1,0 +1,189 @@
+"""The cluster as it is shown, again and again: on every node what it sees itself, and of the leader what only it
+knows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import structlog
+
+from loadmanager.core.certificate.rounds import DecidedRound
+from loadmanager.core.cluster.glance import Glance
+from loadmanager.core.controls import Controls
+from loadmanager.core.leadership import Term
+from loadmanager.core.load import RESOURCES, weighted_max_usage
+from loadmanager.core.names import BrokerId
+from loadmanager.errors import TooManyPreviewsError
+from loadmanager.leader.balancing.draining import Drainer
+from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.wire.fleet import Briefing, BrokerState, Mark
+
+log = structlog.get_logger(__name__)
+
+_CAPACITY = 100.0
+_DECIMALS = 2
+_MOST_MOVING = 100
+_MOST_DECISIONS = 500
+_RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
+
+
+class Shown(Protocol):
+    """The parts that are shown of whatever plans and moves bundles."""
+
+    node_id: str
+    view: ClusterView
+    desk: Desk
+    drains: Drainer
+    journal: Journal
+
+    @property
+    def live(self) -> LiveSettings: ...
+
+    def get_term(self) -> Term: ...
+    def must_lead(self) -> None: ...
+
+
+class Showing:
+    """To HTTP it is a `port.ShowingPort`."""
+
+    def __init__(self, node: Shown) -> None:
+        self._node = node
+        self._bounded: DecidedRound | None = None
+        self._bound: float | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def fleet(self, briefing: Briefing | None) -> dict[str, Any]:
+        """A `wire.fleet.Fleet` of this moment, but for `at`."""
+        node, view = self._node, self._node.view
+        glance, controls, leader = view.model.glance(), view.laid_down.controls, view.leader
+        highest = 100 * weighted_max_usage(glance.usage_percent, node.live.current.resource_weights)
+        return {
+            "node": node.node_id,
+            "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
+            "nodes": sorted(view.nodes),
+            "isWhole": briefing is not None,
+            "balancing": {
+                "frozen": controls.frozen,
+                "dryRun": controls.dry_run,
+                "breaker": briefing and briefing.breaker and briefing.breaker.model_dump(by_alias=True),
+            },
+            "drains": [each.model_dump(by_alias=True) for each in (briefing.drains if briefing else ())],
+            "brokers": self._columns(glance, np.round(highest, _DECIMALS).tolist(), controls, briefing),
+            "mean": round(float(highest.mean()), _DECIMALS) if len(highest) else None,
+            "lowerBound": briefing and briefing.lower_bound,
+            "capacity": _CAPACITY,
+            "bundles": glance.bundles,
+            "unowned": glance.unowned,
+            "poison": briefing.poison if briefing else 0,
+            "moving": [self._moving(bundle) for bundle in glance.releasing[:_MOST_MOVING]],
+            "movingInAll": len(glance.releasing),
+            "faults": view.faults,
+        }
+
+    def briefing(self, after: Mark | None) -> Briefing:
+        """What only the leader knows, with the decisions after that mark; `NotLeaderError` or `NoLeaderError` of
+        others.
+        """
+        node = self._node
+        node.must_lead()
+        epoch, figures, doubts = node.get_term().epoch, node.desk.churn.figures(), node.view.model.doubts()
+        stopped_s, frozen = figures.shedding_stopped_for_s, figures.frozen_for_s
+        draining = [broker for broker in node.view.laid_down.controls.draining if broker in node.view.registrations]
+        return Briefing.model_validate(
+            {
+                "mark": str(Mark(epoch, node.journal.place)),
+                "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
+                "drains": [node.drains.progress(broker) for broker in sorted(draining)],
+                "sick": sorted(doubts.sick),
+                "doubted": sorted(doubts.quarantined),
+                "poison": len(doubts.poison),
+                "lowerBound": self._lower_bound(),
+                "decisions": [] if after is None else self._decisions(epoch, after),
+            }
+        )
+
+    def _decisions(self, epoch: int, after: Mark) -> list[dict[str, Any]]:
+        """Of this term; a place in another leader's journal says nothing of this one."""
+        place = after.place if after.epoch == epoch else 0
+        later = self._node.journal.later_than(place, _MOST_DECISIONS)
+        return [{**entry, "place": place} for place, entry in later if entry["epoch"] == epoch]
+
+    def _columns(
+        self, glance: Glance, highest: list[float], controls: Controls, briefing: Briefing | None
+    ) -> dict[str, list[Any]]:
+        usage = np.round(glance.usage_percent.astype(np.float64), _DECIMALS).T.tolist()
+        rates = np.round(glance.load, _DECIMALS)
+        states = _States(controls, briefing)
+        silent = sorted(self._node.view.registrations.keys() - set(glance.brokers))
+        nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
+        columns: dict[str, list[Any]] = {"id": [*glance.brokers, *silent]}
+        columns |= {name: usage[at] + nothing for at, name in enumerate(_RESOURCES)}
+        return columns | {
+            "highest": highest + nothing,
+            "msgRate": (rates[:, 0] + rates[:, 1]).tolist() + nothing,
+            "throughput": (rates[:, 2] + rates[:, 3]).tolist() + nothing,
+            "bundles": glance.owned.tolist() + no_bundles,
+            "state": [states.of(broker) for broker in glance.brokers] + ["unreadable"] * len(silent),
+            "reportedAt": glance.reported_ms.tolist() + [None] * len(silent),
+        }
+
+    def _moving(self, bundle: str) -> dict[str, Any]:
+        current = self._node.view.find_ownership(bundle)
+        source, destination = (current.owner, current.destination) if current else (None, None)
+        return {
+            "bundle": bundle,
+            "source": source and source.broker,
+            "destination": destination and destination.broker,
+            "reason": current.reason if current else "",
+            "since": current.since_ms if current else 0,
+        }
+
+    def _lower_bound(self) -> float | None:
+        """Of the last round whose bound is known, in per cent; that of a newer one is worked out meanwhile."""
+        last = self._node.desk.last_round
+        if last is None:
+            self._bounded = self._bound = None
+        elif last is not self._bounded and (self._task is None or self._task.done()):
+            self._task = asyncio.create_task(self._work_out(last), name="bound of the last round")
+        return self._bound
+
+    async def _work_out(self, last: DecidedRound) -> None:
+        self._bounded = last
+        try:
+            async with self._node.desk.previews.turn() as worker:
+                figures = (await worker.run(last.certified)).figures
+        except TooManyPreviewsError:
+            self._bounded = None  # again the next time that somebody asks
+        except Exception:
+            log.exception("bound_not_found")
+        else:
+            self._bound = round(_CAPACITY * figures.level * figures.bound, _DECIMALS)
+
+
+class _States:
+    """What is to be known of a broker first."""
+
+    def __init__(self, controls: Controls, briefing: Briefing | None) -> None:
+        held_off = controls.holds(time.time())
+        by_state: Sequence[tuple[BrokerState, Any]] = (
+            ("doubted", briefing.doubted if briefing else ()),
+            ("sick", briefing.sick if briefing else ()),
+            ("excluded", controls.excluded),
+            ("held_off", held_off),
+            ("draining", controls.draining),
+        )
+        self._states: dict[str, BrokerState] = {broker: state for state, brokers in by_state for broker in brokers}
+
+    def of(self, broker: BrokerId) -> BrokerState:
+        return self._states.get(broker, "active")
+
+
+assert len(_RESOURCES) == RESOURCES

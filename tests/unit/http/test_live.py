@@ -1,0 +1,191 @@
+"""The cluster as it is shown, and its stream."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from support.nodes import Cluster, RunningNode
+from support.registrations import a_record, load_of
+from support.waiting import eventually
+
+FLEET = "/loadbalance/v1/fleet"
+LIVE = "/loadbalance/v1/live"
+BRIEFING = "/loadbalance/v1/briefing"
+TOPIC = "persistent://t/ns/x"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as cluster:
+        await cluster.start_leader()
+        await cluster.a_broker("b1:8080", a_record("b1:8080", {"t/ns/0x00000000_0x40000000": load_of(1.0)}, cpu=40))
+        await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=10))
+        await cluster.a_namespace()
+        yield cluster
+
+
+class Events:
+    """The events of a stream, as they come."""
+
+    def __init__(self, answer: aiohttp.ClientResponse) -> None:
+        self.answer = answer
+
+    async def next(self, wanted: str = "") -> dict[str, str]:
+        """The next event, or the next of that kind."""
+        while True:
+            async with asyncio.timeout(30):
+                frame = await self.answer.content.readuntil(b"\n\n")
+            fields = dict(line.split(": ", 1) for line in frame.decode().strip().split("\n"))
+            if fields.get("event") and (not wanted or fields["event"] == wanted):
+                return fields
+
+    async def data(self, wanted: str) -> Any:  # noqa: ANN401 - JSON
+        return orjson.loads((await self.next(wanted))["data"])
+
+
+@asynccontextmanager
+async def a_stream(node: RunningNode, headers: Mapping[str, str] | None = None) -> AsyncIterator[Events]:
+    async with node.http.get(f"{node.node.service_url}{LIVE}", headers=headers) as answer:
+        assert answer.status == 200
+        assert answer.headers["Content-Type"] == "text/event-stream"
+        yield Events(answer)
+
+
+async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster: Cluster) -> None:
+    (node,) = cluster.nodes
+    await node.lookup(TOPIC)
+    await node.put("/loadbalance/v1/controls/freeze?reason=night")
+    fleet = (await node.get(FLEET)).json()
+    brokers = fleet["brokers"]
+    assert brokers["id"] == ["b1:8080", "b2:8080"]
+    assert (brokers["cpu"], brokers["highest"], fleet["mean"]) == ([40, 10], [40, 10], 25)
+    assert sum(brokers["bundles"]) == 1
+    assert (fleet["bundles"], fleet["unowned"]) == (4, 3)
+    assert brokers["state"] == ["active", "active"]
+    assert brokers["throughput"][0] > 0
+    assert fleet["leader"] == {"id": node.node.node_id, "url": node.node.service_url, "epoch": 1}
+    assert fleet["isWhole"]
+    assert fleet["lowerBound"] is None
+
+
+async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: Cluster) -> None:
+    (node,) = cluster.nodes
+    await node.put("/loadbalance/v1/brokers/b2:8080/drain")
+    fleet = (await node.get(FLEET)).json()
+    assert dict(zip(fleet["brokers"]["id"], fleet["brokers"]["state"], strict=True)) == {
+        "b1:8080": "active",
+        "b2:8080": "draining",
+    }
+    assert [drain["broker"] for drain in fleet["drains"]] == ["b2:8080"]
+
+
+async def test_the_bound_of_the_last_round_is_worked_out_when_somebody_looks(cluster: Cluster) -> None:
+    (node,) = cluster.nodes
+    await node.lookup(TOPIC)
+    await node.node.shedding.cycle()
+
+    async def bound() -> float | None:
+        found: float | None = (await node.get(FLEET)).json()["lowerBound"]
+        return found
+
+    assert await bound() is None
+
+    async def is_known() -> bool:
+        return await bound() is not None
+
+    await eventually(is_known)
+    assert 0 <= (await bound() or 0.0) <= 40
+
+
+async def test_a_standby_shows_what_it_sees_with_what_the_leader_says_and_without_a_leader_the_rest(
+    cluster: Cluster,
+) -> None:
+    leader = cluster.nodes[0]
+    standby = await cluster.start_node()
+    await cluster.known_everywhere(lambda node: len(node.node.view.model.glance().brokers) == 2)
+    await leader.put("/loadbalance/v1/brokers/b2:8080/drain")
+    await cluster.known_everywhere(lambda node: node.node.view.laid_down.controls.draining)
+    fleet = (await standby.get(FLEET)).json()
+    assert fleet["isWhole"]
+    assert [drain["broker"] for drain in fleet["drains"]] == ["b2:8080"]
+    assert fleet["node"] == standby.node.node_id
+
+    standby.node.view.leader = None
+    fleet = (await standby.get(FLEET)).json()
+    assert (fleet["isWhole"], fleet["leader"], fleet["drains"]) == (False, None, [])
+    assert fleet["brokers"]["state"] == ["active", "draining"]
+
+
+@pytest.mark.parametrize("through", ["leader", "standby"])
+async def test_a_stream_begins_with_the_fleet_and_goes_on_with_what_changes_and_is_decided(
+    cluster: Cluster, through: str
+) -> None:
+    leader = cluster.nodes[0]
+    node = leader if through == "leader" else await cluster.start_node()
+    await cluster.known_everywhere(lambda each: len(each.node.view.model.glance().brokers) == 2)
+    await cluster.known_everywhere(lambda each: each.node.view.leader is not None)
+    async with a_stream(node) as events:
+        assert (await events.data("fleet"))["unowned"] == 4
+        await leader.lookup(TOPIC)
+        told = await events.next("decision")
+        assert orjson.loads(told["data"])["kind"] == "assign"
+    async with a_stream(node) as events:
+        while (await events.data("fleet"))["unowned"] != 3:
+            pass
+    await leader.node.shedding.cycle()
+    async with a_stream(node, {"Last-Event-ID": told["id"]}) as events:
+        again = await events.data("decision")
+        assert again["sequence"] == orjson.loads(told["data"])["sequence"] + 1
+
+
+async def test_a_stream_goes_on_under_another_leader(cluster: Cluster) -> None:
+    standby = await cluster.start_node()
+    await cluster.known_everywhere(lambda node: len(node.node.view.model.glance().brokers) == 2)
+    async with a_stream(standby) as events:
+        assert (await events.data("fleet"))["leader"]["epoch"] == 1
+        await cluster.nodes[0].stop()
+        await eventually(lambda: standby.leads)
+        while ((await events.data("fleet"))["leader"] or {}).get("id") != standby.node.node_id:
+            pass
+        await standby.lookup(TOPIC)
+        assert (await events.data("decision"))["epoch"] == 2
+
+
+async def test_streams_are_bounded_and_end_with_the_node(cluster: Cluster) -> None:
+    (node,) = cluster.nodes
+    node.node.live.apply({"maxLiveStreams": "2"})
+    async with a_stream(node) as first, a_stream(node) as second:
+        reply = await node.get(LIVE)
+        assert (reply.status, reply.reason) == (503, "2 streams are open, as maxLiveStreams allows")
+        await first.next("fleet")
+        await node._runner.shutdown()
+        rest = await asyncio.wait_for(second.answer.content.read(), 30)
+        assert rest.endswith(b"\n\n")
+        assert (await first.answer.content.read()) is not None
+
+
+async def test_a_reader_that_is_gone_leaves_room_and_who_only_asks_for_the_head_takes_none(cluster: Cluster) -> None:
+    (node,) = cluster.nodes
+    node.node.live.apply({"maxLiveStreams": "2"})
+    for _ in range(2):
+        async with a_stream(node) as first, a_stream(node) as second:
+            await first.next("fleet")
+            await second.next("fleet")
+
+        async def has_room() -> bool:
+            return (await node.ask("HEAD", LIVE)).status == 200
+
+        await eventually(has_room)
+
+
+@pytest.mark.parametrize("after", ["", "x", "1", "-1:2"])
+async def test_a_mark_that_is_none_is_refused(cluster: Cluster, after: str) -> None:
+    reply = await cluster.nodes[0].get(f"{BRIEFING}?after={after}")
+    assert reply.status == 400
+    assert "expected the mark of an answer" in reply.reason
