@@ -25,8 +25,8 @@ from loadmanager.http.explain import ExplainHandlers
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.health import HealthHandlers
 from loadmanager.http.learned import LearnedHandlers
-from loadmanager.http.lives import LifeHandlers
 from loadmanager.http.live import LiveHandlers
+from loadmanager.http.lives import LifeHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics

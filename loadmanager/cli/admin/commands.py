@@ -18,6 +18,7 @@ import typer
 from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest
 from loadmanager.cli.admin.service import ASKING_ERRORS, URL_VARIABLE, Service, end
+from loadmanager.cli.credentials import GivenToken, GivenTokenFile, given_token
 from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
 
 Course = Callable[[Service], None]
@@ -53,8 +54,16 @@ def command(
 
     def register(make: Callable[..., Made]) -> Callable[..., Made]:
         @wraps(make)
-        def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
-            service = Service(_urls(url), timeout, as_json)
+        def run(
+            *,
+            url: str,
+            token: str,
+            token_file: Path | None,
+            as_json: bool,
+            timeout: float,
+            **given: Any,  # noqa: ANN401 - its arguments
+        ) -> None:
+            service = Service(_urls(url), timeout, as_json, given_token(token, token_file))
             try:
                 _run(make(**given), service, shown)
                 sys.stdout.flush()
@@ -91,6 +100,8 @@ def _run(made: AdminRequest | Course, service: Service, shown: Callable[[object]
 def _shared(
     *,
     url: _Urls = _NODE,
+    token: GivenToken = "",
+    token_file: GivenTokenFile = None,
     as_json: _Json = False,
     timeout: _Timeout = 90.0,
 ) -> None:

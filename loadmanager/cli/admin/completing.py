@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable
+from contextlib import redirect_stderr
 from itertools import pairwise
 
 import typer
 
-from loadmanager.cli.admin.requests import AdminRequest, AnswerLostError, NoNodeReachableError, ask, get
+from loadmanager.cli.admin.requests import AdminRequest, get
+from loadmanager.cli.admin.service import ASKING_ERRORS, Service
+from loadmanager.cli.credentials import given_token
 
 _PATIENCE_S = 0.5
 _PARTS = 2
@@ -39,13 +43,15 @@ def bundles(ctx: typer.Context, incomplete: str) -> list[str]:
 
 
 def _ask(ctx: typer.Context, request: AdminRequest) -> object:
-    """The answer; None when nobody says anything at once."""
-    urls = [url.strip().rstrip("/") for url in str(ctx.params.get("url", "")).split(",")]
+    """The answer; None when nobody gives one at once."""
+    given = ctx.params
+    urls = [url.strip().rstrip("/") for url in str(given.get("url", "")).split(",")]
     try:
-        answer = ask(urls, request, _PATIENCE_S)
-    except (NoNodeReachableError, AnswerLostError, ValueError):
+        with redirect_stderr(io.StringIO()):
+            token = given_token(given.get("token") or "", given.get("token_file"))
+        return Service(urls, _PATIENCE_S, token=token).get(request)
+    except (*ASKING_ERRORS, ValueError, SystemExit):
         return None
-    return answer.content
 
 
 def _beginning(incomplete: str, names: Iterable[str]) -> list[str]:

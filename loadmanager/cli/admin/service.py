@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
 from typing import NoReturn
 
+from loadmanager.auth.credentials import Token
 from loadmanager.cli.admin.requests import (
     AdminAnswer,
     AdminRequest,
@@ -21,8 +22,8 @@ from loadmanager.cli.exits import EXIT_FAILURE, fail
 EXIT_UNREACHABLE = 3
 URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
 _FIXES: dict[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "who asks has to say who it is: see `loadmanager token create --help`",
-    HTTPStatus.FORBIDDEN: "ask as one who may: docs/admin-cli.md has what each command takes",
+    HTTPStatus.UNAUTHORIZED: "--token-file or LOADMANAGER_TOKEN_FILE names the file with yours",
+    HTTPStatus.FORBIDDEN: "docs/security.md says who may do what",
 }
 
 
@@ -42,14 +43,15 @@ ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, RefusedError)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where nodes answer, how long they are waited for, and whether the answers are for programs."""
+    """Where nodes answer, how long they are waited for, whether the answers are for programs, and the token to show."""
 
     urls: Sequence[str]
     timeout_s: float
-    as_json: bool
+    as_json: bool = False
+    token: Token | None = None
 
     def ask(self, request: AdminRequest) -> AdminAnswer:
-        answer = ask(self.urls, request, self.timeout_s)
+        answer = ask(self.urls, self._with_token(request), self.timeout_s)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise RefusedError(answer)
         return answer
@@ -60,10 +62,15 @@ class Service:
 
     def stream(self, request: AdminRequest, silence_s: float) -> Stream:
         """An answer that goes on, and is never silent for longer than that."""
-        answer = open_stream(self.urls, request, silence_s)
+        answer = open_stream(self.urls, self._with_token(request), silence_s)
         if isinstance(answer, AdminAnswer):
             raise RefusedError(answer)
         return answer
+
+    def _with_token(self, request: AdminRequest) -> AdminRequest:
+        if self.token is None:
+            return request
+        return replace(request, headers={**request.headers, "Authorization": f"Bearer {self.token.read()}"})
 
 
 def end(error: Exception) -> NoReturn:

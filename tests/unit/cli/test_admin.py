@@ -275,6 +275,26 @@ def test_a_refusal_ends_with_1_and_the_nodes_reason_on_standard_error(node: Reco
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "loadmanager: 409 Conflict: it is there\n")
 
 
+@pytest.mark.parametrize("option", ["--token secret", "--token-file {file}"])
+def test_a_token_is_shown(node: RecordingNode, tmp_path: Path, option: str) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    assert run(f"brokers list {option.format(file=tmp_path / 'token')}", node.url).exit_code == 0
+    assert node.headers[0]["Authorization"] == "Bearer secret"
+
+
+def test_without_a_token_none_is_shown(node: RecordingNode) -> None:
+    run("brokers list", node.url)
+    assert "Authorization" not in node.headers[0]
+
+
+@pytest.mark.parametrize(("status", "fix"), [(401, "--token-file"), (403, "docs/security.md")])
+def test_who_may_not_is_told_what_to_do(node: RecordingNode, status: int, fix: str) -> None:
+    node.status, node.body = status, b'{"reason":"no"}'
+    done = run("brokers list", node.url)
+    assert done.exit_code == 1
+    assert fix in done.stderr
+
+
 def test_a_refusal_without_a_body_of_ours_is_shown_as_it_is(node: RecordingNode) -> None:
     node.status, node.body, node.content_type = 502, b"bad gateway", "text/html"
     done = run("brokers list", node.url)

@@ -148,7 +148,7 @@ def test_what_passes_by_is_waited_for_and_said_once(node: RecordingNode) -> None
     assert done.stderr.splitlines() == [
         "loadmanager: 503 Service Unavailable: no node leads at the moment; asking again",
         "loadmanager: following again",
-        "loadmanager: 403 Forbidden: no more; ask as one who may: docs/admin-cli.md has what each command takes",
+        "loadmanager: 403 Forbidden: no more; docs/security.md says who may do what",
     ]
     assert [line.split()[0] for line in done.stdout.splitlines()[::2]] == ["00:00:11Z", "00:00:21Z"]
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from support.servers import closed_port
 
 from loadmanager import __version__
 from loadmanager.cli import COMMANDS
@@ -58,8 +59,20 @@ def test_shells_complete(line: str, word: int, completions: list[str]) -> None:
     assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == completions
 
 
+SLOW = ("aiohttp", "asyncio", "numpy", "pyarrow", "pydantic_settings", "yaml")
+"""What takes its time to load, and is not needed to ask a question."""
+
+
+def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
+    line = ["loadmanager", "admin", "status", "--url", f"http://127.0.0.1:{closed_port()}"]
+    looking = f"print([name for name in {SLOW} if name in sys.modules])"
+    code = f"import atexit, sys\nfrom loadmanager.cli import main\natexit.register(lambda: {looking})\nsys.argv={line}\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, done.stdout) == (3, "[]\n")
+
+
 def test_completion_imports_the_command_that_is_typed_alone() -> None:
-    looking = "print([name for name in ('aiohttp', 'numpy', 'pyarrow') if name in sys.modules])"
+    looking = f"print([name for name in {SLOW} if name in sys.modules])"
     code = f"import atexit\n{NAMED.replace('main()', '')}\natexit.register(lambda: {looking})\nmain()"
     line = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager a", "COMP_CWORD": "1"}
     done = subprocess.run(
