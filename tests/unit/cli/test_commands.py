@@ -66,7 +66,10 @@ SLOW = ("aiohttp", "asyncio", "numpy", "pyarrow", "pydantic_settings", "yaml")
 def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
     line = ["loadmanager", "admin", "status", "--url", f"http://127.0.0.1:{closed_port()}"]
     looking = f"print([name for name in {SLOW} if name in sys.modules])"
-    code = f"import atexit, sys\nfrom loadmanager.cli import main\natexit.register(lambda: {looking})\nsys.argv={line}\nmain()"
+    code = (
+        f"import atexit, sys\nfrom loadmanager.cli import main\natexit.register(lambda: {looking})\nsys.argv = {line}"
+    )
+    code += "\nmain()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
     assert (done.returncode, done.stdout) == (3, "[]\n")
 
