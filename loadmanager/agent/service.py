@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 import structlog
-from aiohttp import web
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.broker_watch import BrokerWatch
@@ -17,6 +16,7 @@ from loadmanager.agent.lease import Leases
 from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.neighbours import Neighbours
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import OwnershipQuestions
@@ -40,14 +40,14 @@ _PROBES_PER_LEASE = 3
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
-def url_of(settings: AgentSettings, port: int) -> str:
+def url_of(settings: AgentSettings, scheme: str, port: int) -> str:
     """Where load-manager nodes reach the agent: as configured, else the bind address, else the broker's own host."""
     if settings.agent_url:
         return settings.agent_url.rstrip("/")
     host = settings.bind_address
     if host in _WILDCARDS:
         host = broker_host(BrokerId(settings.broker_id)).strip("[]")
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Agent:
@@ -71,8 +71,9 @@ class Agent:
         self._store = store
         self._life = life or Life()
         self._clock = clock
-        self._http = HttpClient()
-        self._http_of_nodes = HttpClient(caller=Caller.of(settings))
+        self.caller = Caller.of(settings)
+        self._http = HttpClient(caller=Caller(tls=self.caller.tls))
+        self._http_of_nodes = HttpClient(caller=self.caller)
         self._gate = Gate(settings)
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
@@ -83,7 +84,8 @@ class Agent:
         nodes = LoadManagerNodes(self._http_of_nodes, settings.load_manager_urls, self.metrics)
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self.watch = self._make_watch()
-        self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots())
+        self._neighbours = Neighbours(store, broker_id)
+        self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots(), self._neighbours.look)
         self.reporter = self._make_reporter(agent_url)
         self.registration = Registrar(
             store, broker_id, self._life, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
@@ -105,21 +107,8 @@ class Agent:
         self._topics = OpenTopics(
             self.namespaces, self.unloads.topics_of, lambda: self.watch.loads, self.reporter.bundles_changed
         )
+        self.server = self._make_server()
         self._show_state()
-
-    def app(self) -> web.Application:
-        """The HTTP interface; it may be served from the start, and says so while the broker is not registered."""
-        server = AgentServer(
-            BrokerId(self._settings.broker_id),
-            grant_lease=self.grant_lease,
-            ask_owner=self._questions.ask,
-            unload=self.unloads.unload,
-            topics=self._topics,
-            health=self.health,
-            registry=self.metrics.registry,
-            gate=self._gate,
-        )
-        return server.app()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop`; then have the broker close its topics, and take its registration back.
@@ -162,7 +151,22 @@ class Agent:
             "grantedTopics": len(self.grants),
             "highestEpoch": self.grants.highest_epoch,
             "unknownLimits": list(self.sampler.usage.unknown_limits()),
+            "measured": self.sampler.scope,
+            "brokersOnHost": self._neighbours.count,
         }
+
+    def _make_server(self) -> AgentServer:
+        """The HTTP interfaces; they may be served from the start, and say so while the broker is not registered."""
+        return AgentServer(
+            BrokerId(self._settings.broker_id),
+            grant_lease=self.grant_lease,
+            ask_owner=self._questions.ask,
+            unload=self.unloads.unload,
+            topics=self._topics,
+            health=self.health,
+            registry=self.metrics.registry,
+            gate=self._gate,
+        )
 
     def _make_watch(self) -> BrokerWatch:
         return BrokerWatch(

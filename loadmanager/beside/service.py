@@ -34,8 +34,10 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
@@ -91,6 +93,7 @@ class BesideNode(Candidate):
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.standstill = StandstillWatch(self.desk, live)
         self.diary = Diary(settings.folder)
         self.scores = self._make_scores()
         self.judge = self._make_judge(seed)
@@ -116,6 +119,7 @@ class BesideNode(Candidate):
         self.unloads = Unloads(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
         self.showing = Showing(self)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
@@ -155,6 +159,7 @@ class BesideNode(Candidate):
         await self.intake.settled()
         self._spawn(self.brokers.run(), "brokers")
         self._spawn(self.judge.run(), "judge")
+        self._spawn(self.chronicle.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:
@@ -260,6 +265,7 @@ class BesideNode(Candidate):
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
         group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.standstill.run())
         group.create_task(self.take_over.run(self.brokers.switched_on))
         group.create_task(self._balance(group))
 

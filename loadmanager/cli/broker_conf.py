@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from loadmanager.config import AgentSettings, Settings, settings_of, with_overrides
+from loadmanager.config import AgentSettings, Settings, TlsSettings, settings_of, with_overrides
 from loadmanager.config.base import is_secret
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.decide.settings import LEGACY_WEIGHTS
@@ -26,7 +26,11 @@ _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
 _AGENT_KEYS = frozenset(map(AgentSettings.key, AgentSettings.model_fields)) - _FIELDS.keys()
 _BY_HAND = {
     **dict.fromkeys(
-        ("advertisedAddress", "bindAddress", "webServicePort"), "says where the broker is; set it for the node"
+        (
+            *("advertisedAddress", "bindAddress", "webServicePort", "webServicePortTls"),
+            *(TlsSettings.key(name) for name in TlsSettings.model_fields),
+        ),
+        "says where the broker is and what it shows; set it for the node",
     ),
     **{
         Settings.key(name): "a secret, which is printed nowhere: write it into the file yourself"

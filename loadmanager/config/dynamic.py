@@ -12,6 +12,7 @@ from loadmanager.config.base import hidden
 from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings
+from loadmanager.config.tls import TlsSettings
 from loadmanager.errors import ConfigurationError
 
 NEEDS_RESTART = frozenset(
@@ -23,6 +24,8 @@ NEEDS_RESTART = frozenset(
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",
+        "web_service_port_tls",
+        *TlsSettings.model_fields,  # their files are read again when they change
         "advertised_address",  # the node is registered under it
         "load_balancer_enabled",  # as in Pulsar
         "load_balancer_load_placement_strategy",  # as in Pulsar
@@ -33,6 +36,8 @@ NEEDS_RESTART = frozenset(
         "lookup_timeout_ms",  # how long nodes wait for each other goes by it
         "leader_probe_interval_ms",  # standbys go by their own, whoever leads
         "decisions_kept",  # the size of a buffer
+        "timeline_hours",  # and so are these
+        "timeline_max_bytes",
         "history_url",  # the history is opened once, and so for all about it
         "history_flush_interval_s",
         "history_rows_per_file",
@@ -90,6 +95,8 @@ def text_of(value: object) -> str:
         return hidden(value)
     if isinstance(value, frozenset | list | tuple):
         return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -17,6 +17,7 @@
 | `LifePort` | what became of a bundle, by the history | `recording.lives` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 | `ShowingPort` | the cluster as it is shown, again and again | `showing` |
+| `ChroniclePort` | the last hours, as a heat map shows them | `chronicle` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
 """
@@ -26,7 +27,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from loadmanager.calling import Caller
 from loadmanager.config import Settings
@@ -40,6 +41,7 @@ from loadmanager.core.ownership import NamespaceState, Ownership, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.standstill import Standstill
 from loadmanager.wire.audit import AuditEntry
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
@@ -110,6 +112,12 @@ class LeadershipPort(Protocol):
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
 
 
+class StandstillPort(Protocol):
+    @property
+    def found(self) -> Sequence[Standstill]:
+        """Why nothing can be moved, as the leader saw it last; nothing on a node that does not lead."""
+
+
 class HealthPort(Protocol):
     """`failure` is done when a task of the node has ended that must not."""
 
@@ -117,6 +125,8 @@ class HealthPort(Protocol):
     def node_id(self) -> str: ...
     @property
     def failure(self) -> asyncio.Future[None]: ...
+    @property
+    def standstill(self) -> StandstillPort: ...
     @property
     def is_leading(self) -> bool: ...
 
@@ -349,6 +359,26 @@ class ShowingPort(Protocol):
         """What only the leader knows, with what was decided after that mark; raises as `LeadershipPort.must_lead`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From when until when, in ms since 1970, and in how many columns and rows at the most."""
+
+    from_ms: int
+    until_ms: int
+    columns: int
+    rows: int
+
+
+class ChroniclePort(Protocol):
+    """`span_ms` is how far back the node remembers."""
+
+    @property
+    def span_ms(self) -> int: ...
+
+    async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
+        """A `wire.timeline.Timeline`."""
+
+
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
     """Whatever plans, as the one who puts an application together sees it."""
 
@@ -370,6 +400,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def lives(self) -> LifePort: ...
     @property
     def showing(self) -> ShowingPort: ...
+    @property
+    def chronicle(self) -> ChroniclePort: ...
 
 
 class NodePort(BalancingPort, Protocol):
@@ -377,6 +409,8 @@ class NodePort(BalancingPort, Protocol):
 
     @property
     def settings(self) -> Settings: ...
+    @property
+    def caller(self) -> Caller: ...
     @property
     def lookups(self) -> LookupPort: ...
     @property

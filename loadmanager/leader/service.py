@@ -21,9 +21,11 @@ from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
+from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.deleting import NamespaceDeletion
 from loadmanager.leader.lookups import OwnerLookups
@@ -47,7 +49,7 @@ log = structlog.get_logger(__name__)
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
 
-    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for a token of its own that cannot be used.
+    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for what it is to show of itself and cannot be used.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
@@ -67,6 +69,7 @@ class Node(Candidate):
         self.view.on_end = self._broker_ended
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.standstill = StandstillWatch(self.desk, self.live)
         self.executor = self._make_executor()
         self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
         self.shedding = SheddingLoop(self.desk, self.executor, self.election, self.journal, self.view, self.live)
@@ -76,6 +79,7 @@ class Node(Candidate):
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.showing = Showing(self)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view, self.caller)
         self.reshaper = self._make_reshaper()
@@ -136,6 +140,7 @@ class Node(Candidate):
         await self.intake.settled()
         await self._patiently(self.intake.load_history)
         self._spawn(self.ledger.run(), "ledger")
+        self._spawn(self.chronicle.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:
@@ -181,6 +186,7 @@ class Node(Candidate):
         group.create_task(self.reconciler.run())
         group.create_task(self.drains.run())
         group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.standstill.run())
         if self.settings.load_balancer_enabled:
             group.create_task(self._balance(group))
 

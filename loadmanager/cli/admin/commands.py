@@ -20,6 +20,7 @@ from loadmanager.cli.admin.requests import AdminRequest
 from loadmanager.cli.admin.service import ASKING_ERRORS, URL_VARIABLE, Service, end
 from loadmanager.cli.credentials import GivenToken, GivenTokenFile, given_token
 from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
+from loadmanager.cli.tls import Certificate, Key, TrustCerts, given_tls
 
 Course = Callable[[Service], None]
 """What a command does that asks more than once."""
@@ -61,9 +62,13 @@ def command(
             token_file: Path | None,
             as_json: bool,
             timeout: float,
+            tls_trust_certs: Path | None,
+            tls_certificate: Path | None,
+            tls_key: Path | None,
             **given: Any,  # noqa: ANN401 - its arguments
         ) -> None:
-            service = Service(_urls(url), timeout, as_json, given_token(token, token_file))
+            tls = given_tls(tls_trust_certs, tls_certificate, tls_key)
+            service = Service(_urls(url), timeout, as_json, given_token(token, token_file), tls)
             try:
                 _run(make(**given), service, shown)
                 sys.stdout.flush()
@@ -104,6 +109,9 @@ def _shared(
     token_file: GivenTokenFile = None,
     as_json: _Json = False,
     timeout: _Timeout = 90.0,
+    tls_trust_certs: TrustCerts = None,
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
 ) -> None:
     """The options of every command."""
 

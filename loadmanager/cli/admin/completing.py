@@ -12,6 +12,7 @@ import typer
 from loadmanager.cli.admin.requests import AdminRequest, get
 from loadmanager.cli.admin.service import ASKING_ERRORS, Service
 from loadmanager.cli.credentials import given_token
+from loadmanager.cli.tls import given_tls
 
 _PATIENCE_S = 0.5
 _PARTS = 2
@@ -49,7 +50,8 @@ def _ask(ctx: typer.Context, request: AdminRequest) -> object:
     try:
         with redirect_stderr(io.StringIO()):
             token = given_token(given.get("token") or "", given.get("token_file"))
-        return Service(urls, _PATIENCE_S, token=token).get(request)
+            tls = given_tls(*(given.get(name) for name in ("tls_trust_certs", "tls_certificate", "tls_key")))
+        return Service(urls, _PATIENCE_S, token=token, tls=tls).get(request)
     except (*ASKING_ERRORS, ValueError, SystemExit):
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from loadmanager.auth.credentials import Token
 from loadmanager.cli.admin.requests import (
@@ -18,6 +18,9 @@ from loadmanager.cli.admin.requests import (
     open_stream,
 )
 from loadmanager.cli.exits import EXIT_FAILURE, fail
+
+if TYPE_CHECKING:  # takes its time to load
+    from loadmanager.tls import RenewedTls
 
 EXIT_UNREACHABLE = 3
 URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
@@ -43,15 +46,18 @@ ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, RefusedError)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where nodes answer, how long they are waited for, whether the answers are for programs, and the token to show."""
+    """Where nodes answer, how long they are waited for, whether the answers are for programs; what is shown to nodes,
+    and who is believed to be one.
+    """
 
     urls: Sequence[str]
     timeout_s: float
     as_json: bool = False
     token: Token | None = None
+    tls: RenewedTls | None = None
 
     def ask(self, request: AdminRequest) -> AdminAnswer:
-        answer = ask(self.urls, self._with_token(request), self.timeout_s)
+        answer = ask(self.urls, self._with_token(request), self.timeout_s, self.tls)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise RefusedError(answer)
         return answer
@@ -62,7 +68,7 @@ class Service:
 
     def stream(self, request: AdminRequest, silence_s: float) -> Stream:
         """An answer that goes on, and is never silent for longer than that."""
-        answer = open_stream(self.urls, self._with_token(request), silence_s)
+        answer = open_stream(self.urls, self._with_token(request), silence_s, self.tls)
         if isinstance(answer, AdminAnswer):
             raise RefusedError(answer)
         return answer

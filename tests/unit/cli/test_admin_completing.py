@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
+import typer
 from support.recording_node import RecordingNode, a_recording_node
 from support.servers import closed_port
+from typer._completion_classes import BashComplete
 
-COMMAND = "import sys; from loadmanager.cli import main; sys.argv[0] = 'loadmanager'; main()"
+from loadmanager.cli.admin import admin
 
 
 @pytest.fixture
-def node() -> Iterator[RecordingNode]:
+def node(monkeypatch: pytest.MonkeyPatch) -> Iterator[RecordingNode]:
     with a_recording_node() as node:
+        monkeypatch.setenv("LOADMANAGER_ADMIN_URL", f"{node.url}/")
         node.script = {
             "/admin/v2/brokers": [(200, b'["a1:8080","b1:8080","b2:8080"]')],
             "/admin/v2/tenants": [(200, b'["public","tenant"]')],
@@ -26,30 +26,38 @@ def node() -> Iterator[RecordingNode]:
         yield node
 
 
-def completions(line: str, url: str) -> list[str]:
-    asked = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line, "LOADMANAGER_ADMIN_URL": url}
-    asked["_TYPER_COMPLETE_FISH_ACTION"] = "get-args"
-    done = subprocess.run(
-        [sys.executable, "-c", COMMAND], capture_output=True, text=True, timeout=180, env=os.environ | asked, check=True
-    )
-    assert done.stderr == ""
-    return done.stdout.split()
+def completions(line: str, incomplete: str) -> list[str]:
+    shell = BashComplete(typer.main.get_command(admin), {}, "admin", "_ADMIN_COMPLETE")
+    return [each.value for each in shell.get_completions(line.split(), incomplete)]
 
 
 @pytest.mark.parametrize(
-    ("line", "names"),
+    ("line", "incomplete", "names"),
     [
-        ("brokers drain b", ["b1:8080", "b2:8080"]),
-        ("namespaces policies ", ["public/", "tenant/"]),
-        ("namespaces policies public/", ["public/default", "public/other"]),
-        ("why pub", ["public/"]),
-        ("why public/d", ["public/default/"]),
-        ("why public/default/", ["public/default/0x0_0x8", "public/default/0x8_0xf"]),
+        ("brokers drain", "b", ["b1:8080", "b2:8080"]),
+        ("namespaces policies", "", ["public/", "tenant/"]),
+        ("namespaces policies", "public/", ["public/default", "public/other"]),
+        ("why", "pub", ["public/"]),
+        ("why", "public/d", ["public/default/"]),
+        ("why", "public/default/", ["public/default/0x0_0x8", "public/default/0x8_0xf"]),
     ],
 )
-def test_names_are_completed(node: RecordingNode, line: str, names: list[str]) -> None:
-    assert completions(f"loadmanager admin {line}", node.url) == names
+@pytest.mark.usefixtures("node")
+def test_names_are_completed(line: str, incomplete: str, names: list[str]) -> None:
+    assert completions(line, incomplete) == names
 
 
-def test_without_a_node_there_is_nothing_to_complete() -> None:
-    assert completions("loadmanager admin brokers drain ", f"http://127.0.0.1:{closed_port()}") == []
+@pytest.mark.parametrize("token_file", [None, "no/such/file"])
+def test_what_cannot_be_asked_is_not_completed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], token_file: str | None
+) -> None:
+    monkeypatch.setenv("LOADMANAGER_ADMIN_URL", f"http://127.0.0.1:{closed_port()}")
+    if token_file is not None:
+        monkeypatch.setenv("LOADMANAGER_TOKEN_FILE", token_file)
+    assert completions("brokers drain", "") == []
+    assert capsys.readouterr() == ("", "")
+
+
+def test_an_answer_of_another_kind_is_not_completed(node: RecordingNode) -> None:
+    node.script = {"/admin/v2/brokers": [(200, b'{"reason":"no"}')], "/admin/v2/tenants": [(403, b"")]}
+    assert completions("brokers drain", "") == completions("why", "") == []

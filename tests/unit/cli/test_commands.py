@@ -42,21 +42,12 @@ def test_the_version_is_shown() -> None:
     assert run("--version").stdout == f"loadmanager {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "word", "completions"),
-    [
-        ("loadmanager ", 1, [*COMMANDS]),
-        ("loadmanager de", 1, ["demo", "decide"]),
-        ("loadmanager admin explain ", 3, ["bundle", "broker", "why-not"]),
-        ("loadmanager admin brokers list --j", 4, ["--json"]),
-    ],
-)
-def test_shells_complete(line: str, word: int, completions: list[str]) -> None:
-    for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(word)}
-    assert run(**for_bash).stdout.split() == completions
-    for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
-    done = run(**for_fish, _TYPER_COMPLETE_FISH_ACTION="get-args")
-    assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == completions
+def test_shells_complete() -> None:
+    for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager de", "COMP_CWORD": "1"}
+    assert run(**for_bash).stdout.split() == ["demo", "decide"]
+    for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = run(**for_fish, _TYPER_COMPLETE_ARGS="loadmanager admin explain ")
+    assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == ["bundle", "broker", "why-not"]
 
 
 SLOW = ("aiohttp", "asyncio", "numpy", "pyarrow", "pydantic_settings", "yaml")
