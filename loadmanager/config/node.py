@@ -58,7 +58,7 @@ def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
-class Settings(TlsSettings, AuditSettings, HttpSettings, AuthSettings, StoreSettings, WeightSettings):
+class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, StoreSettings, WeightSettings):
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"

@@ -41,7 +41,7 @@ from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.leader.port import AuditPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
-from loadmanager.tls import RenewedTls, ServerTls, TlsMetrics
+from loadmanager.tls import ServerTls, TlsMetrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -52,7 +52,7 @@ _ASK_PULSAR = (
 
 def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     """The HTTP application of a node that has been, or is being, started; `tls` is what it shows on its TLS port."""
-    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000, node.caller.tls)
+    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = _gate(node.settings, registry, cluster)
@@ -120,8 +120,9 @@ def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> 
     return gate
 
 
-def _forwarder(node: LeadershipPort, patience_s: float, tls: RenewedTls | None = None) -> tuple[Forwarder, HttpClient]:
-    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=tls))
+def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
+    """What is passed on shows the token of whoever asked, in place of the node's own."""
+    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls))
     return Forwarder(node, http, patience_s), http
 
 
