@@ -58,7 +58,7 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
-    title = f"{brokers}, at {clock(seen['at'])} as {seen['node']} sees it"
+    title = f"{brokers}; {clock(seen['at'])}, by {seen['node']}"
     return [*wrapped(title, width), *pairs(rows, width, _URGENT)]
 
 
@@ -157,8 +157,8 @@ def _last_moves(seen: Json, width: int) -> list[str]:
         return []
     lines = ["", "last moves:"]
     for entry in moves:
-        failed = ", which failed" if entry["kind"] != "unload" else ""
-        way = f"{entry['subject']} from {entry['source']} to {entry['destination'] or 'nobody yet'}"
-        told = f"{relative(entry['at'], seen['at'])}: {way}{failed} ({entry['reason'].replace('_', ' ')})"
+        failed = ", failed" if entry["kind"] != "unload" else ""
+        way = f"{entry['subject']}  {entry['source']} -> {entry['destination'] or 'nobody'}"
+        told = f"{relative(entry['at'], seen['at'])}  {way}  {entry['reason'].replace('_', ' ')}{failed}"
         lines += wrapped(told, width, "  ")
     return lines

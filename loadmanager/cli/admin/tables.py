@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from rich.cells import cell_len
 
-_GAP = 3
+_GAP = 2
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 

@@ -87,7 +87,7 @@ MOVE = {
 
 def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
     assert draw(seen(lastMoves=[MOVE]), 80, 24) == [
-        "2 brokers, 32 bundles, at 12:00:00Z as n2:8080 sees it",
+        "2 brokers, 32 bundles; 12:00:00Z, by n2:8080",
         "leader     n1:8080, epoch 7; nodes n1:8080, n2:8080",
         "balancing  on",
         "",
@@ -96,7 +96,7 @@ def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
         "mean 55 % (│); no assignment is below 52 %",
         "",
         "last moves:",
-        f"  3 min ago: {BUNDLE} from b2:8080 to b1:8080 (hot broker)",
+        f"  3 min ago  {BUNDLE}  b2:8080 -> b1:8080  hot broker",
     ]
 
 
@@ -137,7 +137,7 @@ def test_all_that_is_wrong_is_said() -> None:
         "and 2 more faults",
         "16 bundles  sick",
         "16 bundles  draining: 9 left, 3 s",
-        "b1:8080, which failed (hot broker)",
+        "b1:8080  hot broker, failed",
     ):
         assert said in text
 
