@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,6 +28,7 @@ from loadmanager.store.zookeeper import ZooKeeperStore
 log = structlog.get_logger(__name__)
 
 S = TypeVar("S", bound=SessionSettings)
+_Answer = TypeVar("_Answer")
 
 ANSWER_S = 0.5
 """How long requests under way may take once the process is told to stop."""
@@ -141,17 +142,21 @@ async def open_store(key: str, url: str, settings: SessionSettings, listener: so
 
 
 async def _refuse_pulsar(store: ZooKeeperStore) -> None:
-    """Look who lives there before anything is written, however long the store takes to say so."""
+    """Look who lives there before anything is written."""
+    try:
+        await patiently(lambda: refuse_pulsar(store))
+    except LoadManagerError:
+        await store.close()
+        raise
+
+
+async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """What the store says, however long it takes to say it."""
     while True:
         try:
-            await refuse_pulsar(store)
+            return await ask()
         except StoreUnavailableError:
             await asyncio.sleep(_TRY_AGAIN_S)
-        except LoadManagerError:
-            await store.close()
-            raise
-        else:
-            return
 
 
 def stop_signal() -> asyncio.Event:
