@@ -13,8 +13,9 @@ import aiohttp
 from yarl import URL
 
 from loadmanager.auth.credentials import Token, own_token
-from loadmanager.config import AuthSettings
+from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.tls import RenewedTls, client_tls_of
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -46,14 +47,19 @@ class HttpAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """What a process shows of itself to those whom it asks."""
+    """What a process shows of itself to those whom it asks, and whom it believes to be those.
+
+    Without `tls` whoever the system trusts is believed.
+    """
 
     token: Token | None = None
+    tls: RenewedTls | None = None
 
     @classmethod
     def of(cls, settings: AuthSettings) -> Self:
-        """Raises `ConfigurationError` for a token that cannot be used."""
-        return cls(own_token(settings))
+        """Raises `ConfigurationError` for a token or files that cannot be used."""
+        tls = client_tls_of(settings) if isinstance(settings, TlsSettings) else None
+        return cls(own_token(settings), tls)
 
     def headers(self) -> dict[str, str]:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
@@ -99,6 +105,8 @@ class HttpClient:
         or `LARGEST_ANSWER_BYTES`.
         """
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=connect_timeout_s)
+        if self._caller.tls is not None:
+            options.setdefault("ssl", self._caller.tls.context())
         shown = {**self._caller.headers(), **(headers or {})}
         try:
             async with self._session.request(

@@ -5,21 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
+from loadmanager.config.tls import TlsSettings
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
 
 _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
 _WHERE = "dynamic configuration"
 _RECORDED = "the recorded settings"
-_APART = {"cluster_name", "bind_address", "web_service_port", "advertised_address"}
+_APART = {
+    "cluster_name",
+    "bind_address",
+    "web_service_port",
+    "web_service_port_tls",
+    "advertised_address",
+    *StoreSettings.model_fields,
+    *AuthSettings.model_fields,
+    *TlsSettings.model_fields,
+}
 
 OF_THE_NODE = frozenset(
-    Settings.key(name)
-    for name in Settings.model_fields
-    if name in StoreSettings.model_fields
-    or name in AuthSettings.model_fields
-    or name in _APART
-    or name.startswith("history_")
+    Settings.key(name) for name in Settings.model_fields if name in _APART or name.startswith("history_")
 )
 """The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
 

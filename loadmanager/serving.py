@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
-from collections import OrderedDict
+import socket
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -18,6 +18,9 @@ import structlog
 from aiohttp import StreamReader, web
 
 from loadmanager.config import HttpSettings
+from loadmanager.connections import Connections
+from loadmanager.entrance import Handshake, TlsEntrance
+from loadmanager.tls import ServerTls
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +32,8 @@ _SHOWN_CHARACTERS = 200
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
-    """Times in seconds: for the head of a request from its first byte on, for its body, and between two requests.
+    """Times in seconds: for the head of a request from its first byte on, for its body, and between two requests. A TLS
+    handshake has as long as a head.
 
     `connections` is how many may be open at a time.
     """
@@ -40,13 +44,14 @@ class ServerLimits:
     connections: int
 
     @classmethod
-    def of(cls, settings: HttpSettings) -> ServerLimits:
-        """As configured, but no more connections than this process can have without running out of files.
+    def of(cls, settings: HttpSettings, servers: int = 1) -> ServerLimits:
+        """As configured for each of so many `servers` of this process, but no more connections than it can have without
+        running out of files.
 
         Raises the process's own limit on open files as far as it may.
         """
-        wanted = settings.max_http_server_connections
-        connections = min(wanted, _raise_open_files(wanted * _FILES_PER_CONNECTION) // _FILES_PER_CONNECTION)
+        wanted, files = settings.max_http_server_connections, servers * _FILES_PER_CONNECTION
+        connections = min(wanted, _raise_open_files(wanted * files) // files)
         if connections < wanted:
             log.warning("connections_limited", wanted=wanted, connections=connections)
         return cls(
@@ -62,6 +67,40 @@ async def serve_within(app: web.Application, limits: ServerLimits, shutdown_time
     runner = _Runner(app, limits, access_log=None, shutdown_timeout=shutdown_timeout_s, keepalive_timeout=limits.idle_s)
     await runner.setup()
     return runner
+
+
+BACKLOG = 1024
+"""Connections that may wait to be accepted: after a mass failure all clients come at once."""
+
+
+async def listen_on(runner: web.AppRunner, listener: socket.socket, tls: ServerTls | None = None) -> None:
+    """Serve on one more socket: TCP by TLS or plain, or a unix socket."""
+    await _Site(runner, listener, tls).start()
+
+
+class _Site(web.SockSite):
+    __slots__ = ("_entrance", "_tls")
+
+    def __init__(self, runner: web.AppRunner, listener: socket.socket, tls: ServerTls | None) -> None:
+        super().__init__(runner, listener, backlog=BACKLOG)
+        self._tls = tls
+        self._entrance: TlsEntrance | None = None
+
+    async def start(self) -> None:
+        server, listener = self._runner.server, self._sock
+        assert isinstance(server, _Server), "it was made by serve_within"
+        await web.BaseSite.start(self)
+        if self._tls is not None:
+            self._entrance = server.entrance(listener, self._tls)
+            return
+        loop = asyncio.get_running_loop()
+        create = loop.create_unix_server if listener.family == socket.AF_UNIX else loop.create_server
+        self._server = await create(server, sock=listener, backlog=self._backlog)
+
+    async def stop(self) -> None:
+        if self._entrance is not None:
+            self._entrance.close()
+        await super().stop()
 
 
 def _raise_open_files(wanted: int) -> int:
@@ -90,55 +129,32 @@ class _Server(web.Server):
     def __init__(self, server: web.Server, limits: ServerLimits) -> None:
         options = server._kwargs  # noqa: SLF001 - as aiohttp made them of the runner's
         super().__init__(server.request_handler, request_factory=server.request_factory, **options)
-        self._connections_open = _Connections(limits)
+        self._limits = limits
+        self._open = Connections(limits.connections)
 
-    def __call__(self) -> _LimitedConnection:
-        return _LimitedConnection(self, self._connections_open, self._loop, self._kwargs)
+    def __call__(self, handshake: Handshake | None = None) -> _LimitedConnection:
+        return _LimitedConnection(self, self._open, self._limits, self._loop, self._kwargs, handshake)
 
-
-class _Connections:
-    """Those that are open, the one that has been silent for longest first."""
-
-    def __init__(self, limits: ServerLimits) -> None:
-        self.limits = limits
-        self._open: OrderedDict[_LimitedConnection, None] = OrderedDict()
-        self._is_full = False
-
-    def admit(self, connection: _LimitedConnection) -> bool:
-        """Whether there is room for one more: else the one that has been silent for longest is closed, if any is."""
-        if len(self._open) >= self.limits.connections and not self._close_a_silent_one():
-            return False
-        self._open[connection] = None
-        return True
-
-    def asked(self, connection: _LimitedConnection) -> None:
-        if connection in self._open:
-            self._open.move_to_end(connection)
-
-    def gone(self, connection: _LimitedConnection) -> None:
-        self._open.pop(connection, None)
-        self._is_full = self._is_full and len(self._open) > self.limits.connections // 2
-
-    def _close_a_silent_one(self) -> bool:
-        if not self._is_full:
-            self._is_full = True
-            log.warning("connections_exhausted", connections=self.limits.connections)
-        silent = next((each for each in self._open if each.is_silent), None)
-        if silent is None:
-            return False
-        del self._open[silent]
-        silent.force_close()
-        return True
+    def entrance(self, listener: socket.socket, tls: ServerTls) -> TlsEntrance:
+        return TlsEntrance(listener, tls, self._open, self, self._limits.head_s)
 
 
 class _LimitedConnection(web.RequestHandler):
-    __slots__ = ("_all", "_head_timer")
+    __slots__ = ("_all", "_handshake", "_head_timer", "_limits")
 
     def __init__(
-        self, server: web.Server, connections: _Connections, loop: asyncio.AbstractEventLoop, options: dict[str, Any]
+        self,
+        server: web.Server,
+        connections: Connections,
+        limits: ServerLimits,
+        loop: asyncio.AbstractEventLoop,
+        options: dict[str, Any],
+        handshake: Handshake | None,
     ) -> None:
         super().__init__(server, loop=loop, **options)
         self._all = connections
+        self._limits = limits
+        self._handshake = handshake
         self._head_timer: asyncio.TimerHandle | None = None
 
     @property
@@ -148,8 +164,16 @@ class _LimitedConnection(web.RequestHandler):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
+        if self._handshake is not None:
+            self._all.gone(self._handshake)
         if not self._all.admit(self):
             self.force_close()
+
+    def abort(self) -> None:
+        transport = self.transport
+        self.force_close()
+        if transport is not None:
+            transport.abort()
 
     def connection_lost(self, exc: BaseException | None) -> None:
         super().connection_lost(exc)
@@ -162,14 +186,14 @@ class _LimitedConnection(web.RequestHandler):
         if self._request_count != requests:
             self._asked()
         elif self._head_timer is None and (self.is_silent or not requests):  # uvloop reads before anybody waits
-            self._head_timer = self._loop.call_later(self._all.limits.head_s, self.force_close)
+            self._head_timer = self._loop.call_later(self._limits.head_s, self.force_close)
 
     def _asked(self) -> None:
         self._head_is_whole()
         self._all.asked(self)
         body = self._messages[-1][1]
         if not body.is_eof():
-            self._loop.call_later(self._all.limits.body_s, self._end_slow_body, body)
+            self._loop.call_later(self._limits.body_s, self._end_slow_body, body)
 
     def _head_is_whole(self) -> None:
         if self._head_timer is not None:
@@ -180,7 +204,7 @@ class _LimitedConnection(web.RequestHandler):
         """Have whoever reads the body answer 408, unless it has arrived, and wait for no more of it."""
         if not body.is_eof() and body.exception() is None:
             self._lingering_time = 0.0
-            reason = f"the body took longer than {self._all.limits.body_s:g} s"
+            reason = f"the body took longer than {self._limits.body_s:g} s"
             body.set_exception(web.HTTPRequestTimeout(reason=reason))
 
     def log_exception(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 - as aiohttp calls it

@@ -1,11 +1,17 @@
-"""The agent's HTTP interface: for its broker (lease, owner), the leader (unload, topics, bundles) and operators."""
+"""The agent's two HTTP interfaces: one for its broker (lease, owner), one for the leader (unload, topics, bundles) and
+operators (health, metrics). Each route belongs to one of them.
+
+Where both are served on one port, the broker's routes answer callers of this host alone: whoever else asks for leases
+could keep a dead broker registered.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
+from ipaddress import ip_address
 
 import orjson
 import structlog
@@ -107,22 +113,39 @@ class AgentServer:
         gate.show_in(registry, {"broker": broker_id})
 
     def app(self) -> web.Application:
+        """For the leader and operators."""
+        return self._application(self.routes())
+
+    def broker_app(self) -> web.Application:
+        """For the broker."""
+        return self._application(self.broker_routes())
+
+    def shared_app(self) -> web.Application:
+        """For all of them, on one port."""
+        guarded = [replace(each, handler=_of_this_host(each.handler)) for each in self.broker_routes()]
+        return self._application([*self.routes(), *guarded])
+
+    def _application(self, routes: list[AgentRoute]) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
-        app.add_routes([each.definition(self._gate) for each in self.routes()])
+        app.add_routes([each.definition(self._gate) for each in routes])
         return app
 
     def routes(self) -> list[AgentRoute]:
-        """What the broker asks, then what the leader does, then operators."""
+        """What the leader asks, then operators."""
         bundles = "/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles"
         unload = "/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload"
         return [
-            AgentRoute("GET", "/loadmanager/v1/lease", self._lease, Role.LOOKUP),
-            AgentRoute("GET", "/loadmanager/v1/owner", self._owner, Role.LOOKUP),
             AgentRoute("GET", "/loadmanager/v1/topics", self._get_topics, Role.PEER),
             AgentRoute("PUT", bundles, self._put_bundles, Role.PEER),
             AgentRoute("PUT", unload, self._put_unload, Role.PEER),
             AgentRoute("GET", "/healthz", self._healthz, Role.ANYONE),
             AgentRoute("GET", "/metrics", self._metrics, Role.READ),
+        ]
+
+    def broker_routes(self) -> list[AgentRoute]:
+        return [
+            AgentRoute("GET", "/loadmanager/v1/lease", self._lease, Role.LOOKUP),
+            AgentRoute("GET", "/loadmanager/v1/owner", self._owner, Role.LOOKUP),
         ]
 
     async def _lease(self, _request: web.Request) -> web.Response:
@@ -173,6 +196,25 @@ class AgentServer:
 
     async def _metrics(self, _request: web.Request) -> web.Response:
         return web.Response(body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _of_this_host(handler: Handler) -> Handler:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        if _is_of_this_host(request):
+            return await handler(request)
+        reason = f"{request.path}: only the broker beside this agent may ask, from this host"
+        return _problem(HTTPStatus.FORBIDDEN, reason)
+
+    return answer
+
+
+def _is_of_this_host(request: web.Request) -> bool:
+    """Whether the connection was made over loopback, or by this host to an address of its own."""
+    if request.transport is None:
+        return False
+    caller, own = (ip_address(request.transport.get_extra_info(name)[0]) for name in ("peername", "sockname"))
+    mapped = getattr(caller, "ipv4_mapped", None)
+    return caller == own or (mapped or caller).is_loopback
 
 
 @web.middleware

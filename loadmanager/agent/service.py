@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 
 import structlog
-from aiohttp import web
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.broker_watch import BrokerWatch
@@ -41,14 +40,14 @@ _PROBES_PER_LEASE = 3
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
 
 
-def url_of(settings: AgentSettings, port: int) -> str:
+def url_of(settings: AgentSettings, scheme: str, port: int) -> str:
     """Where load-manager nodes reach the agent: as configured, else the bind address, else the broker's own host."""
     if settings.agent_url:
         return settings.agent_url.rstrip("/")
     host = settings.bind_address
     if host in _WILDCARDS:
         host = broker_host(BrokerId(settings.broker_id)).strip("[]")
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 class Agent:
@@ -72,8 +71,9 @@ class Agent:
         self._store = store
         self._life = life or Life()
         self._clock = clock
-        self._http = HttpClient()
-        self._http_of_nodes = HttpClient(caller=Caller.of(settings))
+        self.caller = Caller.of(settings)
+        self._http = HttpClient(caller=Caller(tls=self.caller.tls))
+        self._http_of_nodes = HttpClient(caller=self.caller)
         self._gate = Gate(settings)
         broker_id = BrokerId(settings.broker_id)
         self.metrics = AgentMetrics(broker_id)
@@ -107,21 +107,8 @@ class Agent:
         self._topics = OpenTopics(
             self.namespaces, self.unloads.topics_of, lambda: self.watch.loads, self.reporter.bundles_changed
         )
+        self.server = self._make_server()
         self._show_state()
-
-    def app(self) -> web.Application:
-        """The HTTP interface; it may be served from the start, and says so while the broker is not registered."""
-        server = AgentServer(
-            BrokerId(self._settings.broker_id),
-            grant_lease=self.grant_lease,
-            ask_owner=self._questions.ask,
-            unload=self.unloads.unload,
-            topics=self._topics,
-            health=self.health,
-            registry=self.metrics.registry,
-            gate=self._gate,
-        )
-        return server.app()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Do everything until `stop`; then have the broker close its topics, and take its registration back.
@@ -167,6 +154,19 @@ class Agent:
             "measured": self.sampler.scope,
             "brokersOnHost": self._neighbours.count,
         }
+
+    def _make_server(self) -> AgentServer:
+        """The HTTP interfaces; they may be served from the start, and say so while the broker is not registered."""
+        return AgentServer(
+            BrokerId(self._settings.broker_id),
+            grant_lease=self.grant_lease,
+            ask_owner=self._questions.ask,
+            unload=self.unloads.unload,
+            topics=self._topics,
+            health=self.health,
+            registry=self.metrics.registry,
+            gate=self._gate,
+        )
 
     def _make_watch(self) -> BrokerWatch:
         return BrokerWatch(

@@ -20,13 +20,13 @@ from yarl import URL
 
 from loadmanager.auth.credentials import TokenFile
 from loadmanager.beside.calls import PulsarCalls, Request
-from loadmanager.beside.credentials import TlsOptions
 from loadmanager.beside.refusals import PulsarRefusedError, no_pulsar
 from loadmanager.beside.topics import topic_in
 from loadmanager.calling import HttpAnswer
 from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.decide.broker_settings import RUNTIME_CONFIGURATION, BrokerSettings, settings_in, web_service
 from loadmanager.errors import ConfigurationError
+from loadmanager.tls import TlsOptions
 from loadmanager.wire.broker_data import LocalBrokerData
 
 _ADMIN = "/admin/v2"

@@ -27,11 +27,11 @@ from typing import Self
 from yarl import URL
 
 from loadmanager.auth.credentials import TokenFile
-from loadmanager.beside.credentials import TlsOptions
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError, refused, unreachable
-from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.calling import Caller, HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.decide.broker_settings import web_service
 from loadmanager.errors import ConfigurationError, InvalidRecordError
+from loadmanager.tls import RenewedTls, TlsOptions
 
 _MOST_HOPS = 3
 _CONNECT_TIMEOUT_S = 5.0
@@ -66,9 +66,8 @@ class PulsarCalls:
         self.is_encrypted = self._admins[0].scheme == "https"
         self._registered: frozenset[tuple[str, int]] = frozenset()
         self._token = token
-        self._ssl = tls.context()
         self._timeout_s = timeout_s
-        self._http = HttpClient()
+        self._http = HttpClient(caller=Caller(tls=RenewedTls(tls)))
 
     async def close(self) -> None:
         await self._http.close()
@@ -171,7 +170,6 @@ class PulsarCalls:
                 connect_timeout_s=min(_CONNECT_TIMEOUT_S, timeout_s),
                 headers=headers,
                 data=request.body,
-                ssl=self._ssl,
             )
         except PeerUnavailableError as error:
             raise unreachable(error) from error

@@ -26,6 +26,7 @@ from loadmanager.beside.scores import Scores
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.beside.take_over import TakeOver
 from loadmanager.beside.verdict import Where
+from loadmanager.calling import Caller
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
@@ -33,6 +34,7 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.deciding.standstill import StandstillWatch
@@ -71,6 +73,7 @@ class BesideNode(Candidate):
         seed: int,
     ) -> None:
         self.settings = settings
+        self.caller = Caller.of(settings)
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self._told = ClusterView()
@@ -112,6 +115,7 @@ class BesideNode(Candidate):
         self.unloads = Unloads(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
         self.showing = Showing(self)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
@@ -150,6 +154,7 @@ class BesideNode(Candidate):
         await self.intake.settled()
         self._spawn(self.brokers.run(), "brokers")
         self._spawn(self.judge.run(), "judge")
+        self._spawn(self.chronicle.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from pathlib import Path
 from typing import Annotated
 
 import structlog
 import typer
-from aiohttp import web
 
 from loadmanager.agent.service import Agent, url_of
+from loadmanager.cli.doors import Doors, listen, listen_at, tls_of
 from loadmanager.cli.exits import EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
-    BACKLOG,
     GRACE_S,
-    listen,
     open_store,
     start_up,
     stop_signal,
@@ -25,9 +24,12 @@ from loadmanager.cli.running import (
 )
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
-from loadmanager.serving import ServerLimits, serve_within
+from loadmanager.serving import ServerLimits, listen_on, serve_within
+from loadmanager.tls import TlsMetrics
 
 log = structlog.get_logger(__name__)
+
+_LOOPBACK = "127.0.0.1"
 
 
 def agent(
@@ -44,17 +46,27 @@ def agent(
 
 
 async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
-    # The port first: while it is ours, no former life of this agent can be handing out leases behind it.
-    listener = listen(settings.key("agent_port"), settings.bind_address, settings.agent_port)
-    url = url_of(settings, listener.getsockname()[1])
-    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener)
+    # The ports first: while they are ours, no former life of this agent can be handing out leases behind them.
+    tls = tls_of(settings, settings.agent_port_tls)
+    doors = Doors(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
+    of_broker = _listen_for_broker(settings)
+    url = url_of(settings, doors.first.scheme, doors.first.port)
+    local_url = _local_url(of_broker) if of_broker else f"http://127.0.0.1:{doors.plain.port}"
+    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors)
     beside = Agent(settings, store, url)
-    runner = await serve_within(beside.app(), ServerLimits.of(settings), ANSWER_S)
-    await web.SockSite(runner, listener, backlog=BACKLOG).start()
-    log.info("agent_started", url=url, broker_id=settings.broker_id, store=settings.metadata_store_url)
+    beside.metrics.registry.register(TlsMetrics(beside.caller.tls, tls))
+    limits = ServerLimits.of(settings, servers=2)
+    runner = await serve_within(beside.server.app() if of_broker else beside.server.shared_app(), limits, ANSWER_S)
+    broker_runner = await serve_within(beside.server.broker_app(), limits, ANSWER_S)
+    await doors.open(runner)
+    if of_broker:
+        await listen_on(broker_runner, of_broker)
+    log.info(
+        "agent_started", url=url, local_url=local_url, broker_id=settings.broker_id, store=settings.metadata_store_url
+    )
     warn_if_open(settings, settings.bind_address)
     if ready_file is not None:
-        write_ready_file(ready_file, url)
+        write_ready_file(ready_file, url, localUrl=local_url)
     try:
         await beside.run(stop_signal())
     except (ExceptionGroup, StoreError) as failure:  # the top of the process: whatever it was, say it and end
@@ -63,5 +75,19 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
         fail(f"the agent cannot go on: {said}", EXIT_FAILURE)
     finally:
         await beside.close()
-        await asyncio.wait_for(runner.cleanup(), GRACE_S)
+        await asyncio.wait_for(asyncio.gather(runner.cleanup(), broker_runner.cleanup()), GRACE_S)
         await store.close()
+
+
+def _listen_for_broker(settings: AgentSettings) -> socket.socket | None:
+    """Where the broker alone asks; None where it shares a port with nodes and operators."""
+    if settings.broker_socket_path is not None:
+        return listen_at(settings.key("broker_socket_path"), settings.broker_socket_path)
+    if settings.agent_local_port is not None:
+        return listen(settings.key("agent_local_port"), _LOOPBACK, settings.agent_local_port)
+    return None
+
+
+def _local_url(listener: socket.socket) -> str:
+    name = listener.getsockname()
+    return f"unix:{name}" if listener.family == socket.AF_UNIX else f"http://{name[0]}:{name[1]}"

@@ -11,23 +11,20 @@ from typing import Annotated, Any
 
 import structlog
 import typer
-from aiohttp import web
 
 from loadmanager.beside.admin import PulsarAdmin
 from loadmanager.beside.checking import find_warnings, refuse_unfit
-from loadmanager.beside.credentials import TlsOptions
 from loadmanager.beside.earlier import memory_after, put_history_of_another_store_aside
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.beside.service import BesideNode
 from loadmanager.beside.settings import PulsarSettings
+from loadmanager.cli.doors import listen
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
-    BACKLOG,
     GRACE_S,
     keep_pauses_short,
-    listen,
     open_store,
     start_up,
     store_of,
@@ -38,10 +35,11 @@ from loadmanager.cli.running import (
 from loadmanager.config import BesideSettings
 from loadmanager.errors import ConfigurationError, HistoryError, StoreError
 from loadmanager.http.app import make_beside_app
-from loadmanager.serving import ServerLimits, serve_within
+from loadmanager.serving import ServerLimits, listen_on, serve_within
 from loadmanager.store.base import MetadataStore
 from loadmanager.store.memory import MemoryStore
 from loadmanager.store.zookeeper import ZooKeeperStore
+from loadmanager.tls import TlsOptions
 
 log = structlog.get_logger(__name__)
 
@@ -163,7 +161,7 @@ async def _serve(
     try:
         await node.start()
         keep_pauses_short()
-        await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        await listen_on(runner, listener)
         log.info("beside", url=url, mode=settings.mode, pulsar=settings.pulsar_metadata_store_url)
         warn_if_open(settings, settings.bind_address)
         if ready_file is not None:

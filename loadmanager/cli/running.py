@@ -7,11 +7,10 @@ import gc
 import ipaddress
 import os
 import signal
-import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import orjson
 import structlog
@@ -35,9 +34,6 @@ ANSWER_S = 0.5
 
 GRACE_S = 5.0
 """How long everything else may take then."""
-
-BACKLOG = 1024
-"""Connections that may wait to be accepted: after a mass failure all clients come at once."""
 
 _TRY_AGAIN_S = 0.5
 _SWITCH_INTERVAL_S = 0.0005
@@ -71,17 +67,10 @@ def write_lines(lines: Iterable[str]) -> None:
         fail(f"standard output: {error.strerror}", EXIT_FAILURE)
 
 
-def listen(key: str, address: str, port: int) -> socket.socket:
-    """A listening socket; the process ends, naming the configuration `key` of the port, when it cannot be had."""
-    listener = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((address, port))
-        listener.listen(BACKLOG)
-    except OSError as error:
-        listener.close()
-        fail(f"{key} {port} on {address}: {error.strerror or error}", EXIT_FAILURE)
-    return listener
+class Closed(Protocol):
+    """What can be given back."""
+
+    def close(self) -> None: ...
 
 
 def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] | None = None, *, json_lines: bool) -> S:
@@ -128,7 +117,7 @@ def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True)
     )
 
 
-async def open_store(key: str, url: str, settings: SessionSettings, listener: socket.socket) -> ZooKeeperStore:
+async def open_store(key: str, url: str, settings: SessionSettings, listener: Closed) -> ZooKeeperStore:
     """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
     try:
         store = store_of(url, settings)
@@ -198,8 +187,8 @@ def keep_pauses_short() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
 
 
-def write_ready_file(path: Path, url: str) -> None:
+def write_ready_file(path: Path, url: str, **more: str) -> None:
     """Tell whoever started this process where it answers; the file appears whole or not at all."""
     partial = path.with_name(f"{path.name}.partial")
-    partial.write_bytes(orjson.dumps({"url": url, "pid": os.getpid()}))
+    partial.write_bytes(orjson.dumps({"url": url, "pid": os.getpid(), **more}))
     partial.replace(path)

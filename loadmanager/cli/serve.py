@@ -11,15 +11,13 @@ from typing import Annotated
 
 import structlog
 import typer
-from aiohttp import web
 
+from loadmanager.cli.doors import Doors, tls_of
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
-    BACKLOG,
     GRACE_S,
     keep_pauses_short,
-    listen,
     open_store,
     patiently,
     start_up,
@@ -53,19 +51,19 @@ def serve(
 
 
 async def _serve(settings: Settings, ready_file: Path | None) -> None:
-    listener = listen(settings.key("web_service_port"), settings.bind_address, settings.web_service_port)
-    port = listener.getsockname()[1]
-    host = settings.advertised_address or socket.getfqdn()
+    tls = tls_of(settings, settings.web_service_port_tls)
+    doors = Doors(settings, settings.bind_address, "web_service_port", "web_service_port_tls", tls)
+    host, port = settings.advertised_address or socket.getfqdn(), doors.first.port
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    url = f"http://{address}"
-    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, listener)
+    url = f"{doors.first.scheme}://{address}"
+    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors)
     settings = await _with_history(settings, store)
     node = Node(settings, store, address, url, secrets.randbits(63))
-    runner = await serve_within(make_app(node), ServerLimits.of(settings), ANSWER_S)
+    runner = await serve_within(make_app(node, tls), ServerLimits.of(settings), ANSWER_S)
     try:
         await node.start()
         keep_pauses_short()
-        await web.SockSite(runner, listener, backlog=BACKLOG).start()
+        await doors.open(runner)
         log.info("serving", url=url, store=settings.metadata_store_url)
         warn_if_open(settings, settings.bind_address)
         if ready_file is not None:

@@ -15,6 +15,7 @@ from loadmanager.config.base import ENVIRONMENT_PREFIX
 from loadmanager.config.loading import load_settings
 from loadmanager.config.rendering import render_fields, render_yaml
 from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
+from loadmanager.config.tls import TlsSettings
 
 if TYPE_CHECKING:
     from loadmanager.config.beside import BesideSettings
@@ -50,6 +51,7 @@ __all__ = [
     "SessionSettings",
     "Settings",
     "StoreSettings",
+    "TlsSettings",
     "dynamic_keys",
     "load_settings",
     "render_fields",

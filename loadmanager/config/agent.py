@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth import AuthSettings
-from loadmanager.config.base import Minutes, Port
+from loadmanager.config.base import Minutes, OptionalPath, OptionalPort
 from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings
+from loadmanager.config.tls import TlsSettings
 from loadmanager.core.names import parse_broker_id
 
 
-class AgentSettings(HttpSettings, AuthSettings, StoreSettings, ReportSettings):
+class AgentSettings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, ReportSettings):
     """Settings of the agent beside a broker."""
 
     title: ClassVar[str] = "loadmanager agent"
@@ -32,9 +33,20 @@ class AgentSettings(HttpSettings, AuthSettings, StoreSettings, ReportSettings):
     )
     bind_address: str = Field(
         "0.0.0.0",  # noqa: S104 - load-manager nodes call it from other hosts
-        description="Address the agent's HTTP server listens on; load-manager nodes have to reach it.",
+        description="Address on which nodes and operators reach the agent: unloads, bundles, health and metrics.",
     )
-    agent_port: Port = Field(9090, description="The agent's HTTP port; 0 lets the kernel choose a free one.")
+    agent_port: OptionalPort = Field(
+        9090, description="The agent's HTTP port on it; 0 lets the kernel choose a free one; empty: TLS alone."
+    )
+    agent_port_tls: OptionalPort = Field(None, description="The agent's HTTPS port on it; empty: none.")
+    agent_local_port: OptionalPort = Field(
+        None,
+        description="Port on 127.0.0.1 where the broker asks for its lease and for owners; 0: any free one. Empty,"
+        " without a brokerSocketPath: agentPort, which answers these questions to this host only.",
+    )
+    broker_socket_path: OptionalPath = Field(
+        None, description="A unix socket (mode 660) for the broker in place of agentLocalPort."
+    )
     agent_url: str = Field(
         "", description="URL under which load-manager nodes reach this agent; empty: from the above."
     )
@@ -58,3 +70,17 @@ class AgentSettings(HttpSettings, AuthSettings, StoreSettings, ReportSettings):
     load_balancer_override_broker_nic_speed_gbps: float | None = Field(
         None, gt=0, le=100_000, allow_inf_nan=False, description="NIC speed in Gbit/s where it cannot be detected."
     )
+
+    @property
+    def shares_a_port(self) -> bool:
+        """Whether the broker asks where nodes and operators do."""
+        return self.agent_local_port is None and self.broker_socket_path is None
+
+    @model_validator(mode="after")
+    def _listeners_are_set(self) -> Self:
+        self.check_ports("agent_port", "agent_port_tls")
+        if self.agent_port is None and self.shares_a_port:
+            raise ValueError("agentLocalPort: where the broker is to ask is required, as there is no plain agentPort")
+        if self.agent_local_port is not None and self.broker_socket_path is not None:
+            raise ValueError("agentLocalPort, brokerSocketPath: the broker asks at one of them; leave the other out")
+        return self

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, SecretStr
+from pydantic import BeforeValidator, Field, SecretStr
 from pydantic.alias_generators import to_camel
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -17,6 +18,9 @@ Percent = Annotated[int, Field(ge=0, le=100)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 PositiveMs = Annotated[int, Field(ge=1, le=86_400_000)]
 Port = Annotated[int, Field(ge=0, le=65_535)]
+_EMPTY_IS_NONE = BeforeValidator(lambda value: None if value == "" else value)
+OptionalPort = Annotated[int | None, Field(ge=0, le=65_535), _EMPTY_IS_NONE]
+OptionalPath = Annotated[Path | None, _EMPTY_IS_NONE]
 Minutes = Annotated[float, Field(gt=0, le=100_000, allow_inf_nan=False)]
 
 _SIGNS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
@@ -42,6 +46,11 @@ def bounds_of(field: FieldInfo) -> str:
 def is_secret(field: FieldInfo) -> bool:
     """Whether the field's value is shown nowhere: not in an error, a log, an answer or a history."""
     return field.annotation is SecretStr
+
+
+def hidden(secret: SecretStr) -> str:
+    """What is shown in place of a secret."""
+    return "***" if secret.get_secret_value() else ""
 
 
 class KeyedSettings(BaseSettings):

@@ -8,9 +8,11 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 
 from loadmanager.config.auth import AuthSettings
+from loadmanager.config.base import hidden
 from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import HttpSettings, StoreSettings
+from loadmanager.config.tls import TlsSettings
 from loadmanager.errors import ConfigurationError
 
 NEEDS_RESTART = frozenset(
@@ -21,6 +23,8 @@ NEEDS_RESTART = frozenset(
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",
         "web_service_port",
+        "web_service_port_tls",
+        *TlsSettings.model_fields,  # their files are read again when they change
         "advertised_address",  # the node is registered under it
         "load_balancer_enabled",  # as in Pulsar
         "load_balancer_load_placement_strategy",  # as in Pulsar
@@ -31,6 +35,8 @@ NEEDS_RESTART = frozenset(
         "lookup_timeout_ms",  # how long nodes wait for each other goes by it
         "leader_probe_interval_ms",  # standbys go by their own, whoever leads
         "decisions_kept",  # the size of a buffer
+        "timeline_hours",  # and so are these
+        "timeline_max_bytes",
         "history_url",  # the history is opened once, and so for all about it
         "history_flush_interval_s",
         "history_rows_per_file",
@@ -85,9 +91,11 @@ def values_as_text(settings: Settings) -> dict[str, str]:
 def text_of(value: object) -> str:
     """A setting as a `broker.conf` has it; a secret is `***`."""
     if isinstance(value, SecretStr):
-        return "***" if value.get_secret_value() else ""
+        return hidden(value)
     if isinstance(value, frozenset | list | tuple):
         return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -8,8 +8,9 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth import AuthSettings
-from loadmanager.config.base import Finite, Minutes, Port, PositiveMs, of_core
+from loadmanager.config.base import Finite, Minutes, OptionalPort, PositiveMs, of_core
 from loadmanager.config.shared import HttpSettings, StoreSettings, WeightSettings
+from loadmanager.config.tls import TlsSettings
 from loadmanager.core.binding import require_bound
 from loadmanager.core.bundles import MAX_BUNDLES
 from loadmanager.core.declaring import declared_in
@@ -60,14 +61,17 @@ def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
-class Settings(HttpSettings, AuthSettings, StoreSettings, WeightSettings):
+class Settings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, WeightSettings):
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"
 
     cluster_name: str = Field("standalone", min_length=1, description="Value of the `cluster` label of every metric.")
     bind_address: str = Field("0.0.0.0", description="Address the HTTP server listens on.")  # noqa: S104 - a service
-    web_service_port: Port = Field(8080, description="HTTP port; 0 lets the kernel choose a free one.")
+    web_service_port: OptionalPort = Field(
+        8080, description="HTTP port; 0 lets the kernel choose a free one; empty: TLS alone."
+    )
+    web_service_port_tls: OptionalPort = Field(None, description="HTTPS port; empty: none.")
     advertised_address: str = Field(
         "", description="Host under which others reach this node; empty: the host's own name."
     )
@@ -229,6 +233,16 @@ class Settings(HttpSettings, AuthSettings, StoreSettings, WeightSettings):
     max_live_streams: int = Field(
         100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
     )
+    timeline_hours: float = Field(
+        24, gt=0, le=168, description="How far back a node remembers what a heat map shows, in its memory."
+    )
+    timeline_max_bytes: int = Field(
+        33_554_432,
+        ge=65_536,
+        le=4_294_967_296,
+        description="Memory for the load of bundles over that time, and as much for the usage of brokers; the more"
+        " bundles, the longer the steps.",
+    )
     history_url: str = Field(
         AUTO_HISTORY,
         description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"
@@ -260,6 +274,11 @@ class Settings(HttpSettings, AuthSettings, StoreSettings, WeightSettings):
         ge=0,
         description="The oldest recorded hours are deleted while the history is larger; 0: however large it is.",
     )
+
+    @model_validator(mode="after")
+    def _has_a_port(self) -> Self:
+        self.check_ports("web_service_port", "web_service_port_tls")
+        return self
 
     @model_validator(mode="after")
     def _strategies_are_bound(self) -> Self:

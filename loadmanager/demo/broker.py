@@ -69,7 +69,8 @@ class AgentClient:
     async def _get(self, path: str, query: dict[str, str]) -> tuple[int | None, bytes]:
         """Status and the body of a 200; no body for anything else, and no status when there was no answer."""
         try:
-            url = json.loads(self._agent_file.read_bytes())["url"]
+            agent = json.loads(self._agent_file.read_bytes())
+            url = agent.get("localUrl") or agent["url"]
             answer = await self._http.call("GET", f"{url}{path}", _AGENT_TIMEOUT_S, params=query)
         except (PeerUnavailableError, InvalidRecordError, OSError):
             return None, b""

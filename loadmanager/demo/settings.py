@@ -70,6 +70,7 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
         "loadManagerUrls": list(node_urls),
         "bindAddress": "127.0.0.1",
         "agentPort": 0,
+        "agentLocalPort": 0,
         "brokerLeaseMs": 2_000,
         "hostUsageScope": "process",
         "cpuLimitCores": 1.0,

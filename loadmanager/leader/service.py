@@ -21,6 +21,7 @@ from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
+from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
@@ -45,12 +46,12 @@ log = structlog.get_logger(__name__)
 class Node(Candidate):
     """A node of the load-manager service. `start` returns once the view is fresh; `stop` hands leadership over.
 
-    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for a token of its own that cannot be used.
+    To HTTP it is a `port.NodePort`. Raises `ConfigurationError` for what it is to show of itself and cannot be used.
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
         self.settings = settings
-        self._caller = Caller.of(settings)
+        self.caller = Caller.of(settings)
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
@@ -73,8 +74,9 @@ class Node(Candidate):
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.showing = Showing(self)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
-        self.agents = Agents(self.view, self._caller)
+        self.agents = Agents(self.view, self.caller)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
@@ -94,7 +96,7 @@ class Node(Candidate):
             self.view,
             self.ledger,
             AgentOwners(
-                self.view, self.election, self._caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
+                self.view, self.election, self.caller, lambda: self.live.current.unload_attempt_timeout_ms / 1000
             ),
             self.journal,
             lambda: ExecutorSettings.of(self.live.current),
@@ -129,6 +131,7 @@ class Node(Candidate):
         await self.intake.settled()
         await self._patiently(self.intake.load_history)
         self._spawn(self.ledger.run(), "ledger")
+        self._spawn(self.chronicle.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:

@@ -147,7 +147,8 @@ async def test_a_malformed_topic_is_refused_and_named(beside: RunningAgent, topi
 
 
 async def test_a_missing_topic_is_refused(beside: RunningAgent) -> None:
-    status, answer = await beside.get("/loadmanager/v1/owner")
+    async with beside.http.get(f"{beside.local_url}/loadmanager/v1/owner") as refusal:
+        status, answer = refusal.status, await refusal.json()
     assert status == 400
     assert "query parameter topic: missing" in answer["reason"]
 
@@ -319,7 +320,7 @@ async def test_a_malformed_unload_is_refused_and_what_is_wrong_is_named(
 async def test_a_path_or_method_that_is_not_there_is_answered_in_json(beside: RunningAgent) -> None:
     status, answer = await beside.get("/nowhere")
     assert (status, answer) == (404, {"reason": "GET /nowhere: Not Found"})
-    async with beside.http.post(f"{beside.url}/loadmanager/v1/lease") as refusal:
+    async with beside.http.post(f"{beside.local_url}/loadmanager/v1/lease") as refusal:
         assert refusal.status == 405
         assert "reason" in await refusal.json()
     bundles = f"{beside.url}/loadmanager/v1/namespaces/t/ns/bundles"

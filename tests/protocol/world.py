@@ -40,7 +40,7 @@ from loadmanager.leader.service import Node
 
 NAMESPACE = "t/ns"
 SESSION_S = 6.0
-NODE_PORT, AGENT_PORT, BROKER_PORT = 8080, 9090, 6650
+NODE_PORT, AGENT_PORT, LOCAL_PORT, BROKER_PORT = 8080, 9090, 9091, 6650
 _OK, _NO_CONTENT = 200, 204
 _ANSWERS = {_OK, 202, _NO_CONTENT, 400, 404, 409, 412, 503, 504}
 """Whatever is asked for is answered so."""
@@ -188,7 +188,8 @@ class World:
         settings = _settings_of_agent(host, self.shape.nodes)
         async with self._a_store() as store:
             agent = Agent(settings, store, url, clock=self.loop.time, life=_VirtualLife(party, self.lives))
-            self.network.serve(f"{host}:{AGENT_PORT}", party, agent.app())
+            self.network.serve(f"{host}:{AGENT_PORT}", party, agent.server.app())
+            self.network.serve(f"{host}:{LOCAL_PORT}", party, agent.server.broker_app())
             assert process.stop is not None
             try:
                 await agent.run(process.stop)
@@ -196,7 +197,7 @@ class World:
                 await agent.close()
 
     async def _run_broker(self, process: Process, party: Party) -> None:
-        broker = Broker(party, f"http://{process.host}:{AGENT_PORT}", self.served)
+        broker = Broker(party, f"http://{process.host}:{LOCAL_PORT}", self.served)
         self.network.serve(f"{process.host}:{BROKER_PORT}", party, broker.app())
         await _first(_event(process.stop), asyncio.ensure_future(broker.run()))
         await broker.host.shut_down()

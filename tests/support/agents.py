@@ -32,10 +32,11 @@ Reply = tuple[int, Any]
 
 @dataclass
 class RunningAgent:
-    """The agent, and the ways its neighbours talk to it."""
+    """The agent, and the ways its neighbours talk to it: the broker comes to `local_url`, all others to `url`."""
 
     agent: Agent
     url: str
+    local_url: str
     store: MetadataStore
     http: aiohttp.ClientSession
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -43,15 +44,18 @@ class RunningAgent:
     """Ends with the agent, with the error that ended it."""
 
     async def get(self, path: str, **query: str) -> Reply:
-        async with self.http.get(self.url + path, params=query) as answer:
-            is_json = answer.content_type == "application/json"
-            return answer.status, await answer.json() if is_json else await answer.text()
+        return await self._get(self.url + path, query)
 
     async def owner(self, topic: str) -> Reply:
-        return await self.get("/loadmanager/v1/owner", topic=topic)
+        return await self._get(f"{self.local_url}/loadmanager/v1/owner", {"topic": topic})
 
     async def lease(self) -> Reply:
-        return await self.get("/loadmanager/v1/lease")
+        return await self._get(f"{self.local_url}/loadmanager/v1/lease", {})
+
+    async def _get(self, url: str, query: dict[str, str]) -> Reply:
+        async with self.http.get(url, params=query) as answer:
+            is_json = answer.content_type == "application/json"
+            return answer.status, await answer.json() if is_json else await answer.text()
 
     async def unload(self, bundle: str, version: int, epoch: int = 1) -> Reply:
         """As the leader asks for a bundle of this very broker."""
@@ -117,12 +121,12 @@ async def running_agent(
     An error that ended the agent is raised after the test, unless that has failed.
     """
     await elect(store, highest_epoch)
-    listener = listen()
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    listener, of_broker = listen(), listen()
+    url, local_url = (f"http://127.0.0.1:{each.getsockname()[1]}" for each in (listener, of_broker))
     agent = Agent(settings, store, url, life=life, clock=clock, unload_timeout_s=unload_timeout_s)
-    server = await serve_app(agent.app(), listener)
+    servers = [await serve_app(agent.server.app(), listener), await serve_app(agent.server.broker_app(), of_broker)]
     async with aiohttp.ClientSession() as http:
-        running = RunningAgent(agent, url, store, http)
+        running = RunningAgent(agent, url, local_url, store, http)
         running.task = asyncio.create_task(agent.run(running.stop))
         try:
             yield running
@@ -130,7 +134,8 @@ async def running_agent(
             running.stop.set()
             await asyncio.wait([running.task])
             await agent.close()
-            await end_app(server)
+            for server in servers:
+                await end_app(server)
         await running.task
 
 

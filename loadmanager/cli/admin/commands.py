@@ -19,6 +19,7 @@ from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest
 from loadmanager.cli.admin.service import ASKING_ERRORS, URL_VARIABLE, Service, end
 from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
+from loadmanager.cli.tls import Certificate, Key, TrustCerts, given_tls
 
 Course = Callable[[Service], None]
 """What a command does that asks more than once."""
@@ -53,8 +54,18 @@ def command(
 
     def register(make: Callable[..., Made]) -> Callable[..., Made]:
         @wraps(make)
-        def run(*, url: str, as_json: bool, timeout: float, **given: Any) -> None:  # noqa: ANN401 - its arguments
-            service = Service(_urls(url), timeout, as_json)
+        def run(
+            *,
+            url: str,
+            as_json: bool,
+            timeout: float,
+            tls_trust_certs: Path | None,
+            tls_certificate: Path | None,
+            tls_key: Path | None,
+            **given: Any,  # noqa: ANN401 - its arguments
+        ) -> None:
+            tls = given_tls(tls_trust_certs, tls_certificate, tls_key)
+            service = Service(_urls(url), timeout, as_json, tls)
             try:
                 _run(make(**given), service, shown)
                 sys.stdout.flush()
@@ -93,6 +104,9 @@ def _shared(
     url: _Urls = _NODE,
     as_json: _Json = False,
     timeout: _Timeout = 90.0,
+    tls_trust_certs: TrustCerts = None,
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
 ) -> None:
     """The options of every command."""
 

@@ -8,12 +8,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from ssl import SSLCertVerificationError
 from typing import TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
+from loadmanager.tls import RenewedTls
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECT_TIMEOUT_S = 3.0
@@ -139,7 +141,7 @@ def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float) -> AdminAnswer:
+def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float, tls: RenewedTls | None = None) -> AdminAnswer:
     """The answer of the first node that can be reached.
 
     A question is put to the next node when a node breaks off; a change is not, since it may have been made. Raises
@@ -152,10 +154,12 @@ def ask(urls: Sequence[str], request: AdminRequest, timeout_s: float) -> AdminAn
         finally:
             connection.close()
 
-    return _first(urls, request, timeout_s, exchange)
+    return _first(urls, request, timeout_s, tls, exchange)
 
 
-def open_stream(urls: Sequence[str], request: AdminRequest, silence_s: float) -> Stream | AdminAnswer:
+def open_stream(
+    urls: Sequence[str], request: AdminRequest, silence_s: float, tls: RenewedTls | None = None
+) -> Stream | AdminAnswer:
     """The endless answer of the first node that can be reached, or its refusal; `silence_s` is the longest it may be
     silent. Raises `NoNodeReachableError`.
     """
@@ -172,17 +176,23 @@ def open_stream(urls: Sequence[str], request: AdminRequest, silence_s: float) ->
         connection.close()
         return answer
 
-    return _first(urls, request, silence_s, begin)
+    return _first(urls, request, silence_s, tls, begin)
 
 
-def _first(urls: Sequence[str], request: AdminRequest, timeout_s: float, talk: Callable[[HTTPConnection], T]) -> T:
+def _first(
+    urls: Sequence[str],
+    request: AdminRequest,
+    timeout_s: float,
+    tls: RenewedTls | None,
+    talk: Callable[[HTTPConnection], T],
+) -> T:
     faults = []
     for url in urls:
-        connection = _connection(url)
+        connection = _connection(url, tls)
         try:
             connection.connect()
         except OSError as error:
-            faults.append(f"{url}: {error.strerror or error}")
+            faults.append(f"{url}: {_why_not_reached(error)}")
             continue
         try:
             return talk(connection)
@@ -194,16 +204,24 @@ def _first(urls: Sequence[str], request: AdminRequest, timeout_s: float, talk: C
     raise NoNodeReachableError("no node can be reached: " + "; ".join(faults))
 
 
+def _why_not_reached(error: OSError) -> str:
+    if isinstance(error, SSLCertVerificationError):
+        return f"{error.verify_message} (--tls-trust-cert-path names who signs the nodes' certificates)"
+    return error.strerror or str(error)
+
+
 def _said(error: OSError | HTTPException, timeout_s: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} s (--timeout waits longer)"
     return f"no answer ({type(error).__name__}: {error})"
 
 
-def _connection(url: str) -> HTTPConnection:
+def _connection(url: str, tls: RenewedTls | None) -> HTTPConnection:
     parts = urlsplit(url)
-    kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    return kind(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
+    if parts.scheme != "https":
+        return HTTPConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S)
+    context = None if tls is None else tls.context()
+    return HTTPSConnection(parts.hostname or "", parts.port, timeout=_CONNECT_TIMEOUT_S, context=context)
 
 
 def _send(connection: HTTPConnection, request: AdminRequest, timeout_s: float) -> HTTPResponse:

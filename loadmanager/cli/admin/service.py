@@ -17,6 +17,7 @@ from loadmanager.cli.admin.requests import (
     open_stream,
 )
 from loadmanager.cli.exits import EXIT_FAILURE, fail
+from loadmanager.tls import RenewedTls
 
 EXIT_UNREACHABLE = 3
 URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
@@ -42,14 +43,15 @@ ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, RefusedError)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where nodes answer, how long they are waited for, and whether the answers are for programs."""
+    """Where nodes answer, how long they are waited for, whether the answers are for programs, and who is believed."""
 
     urls: Sequence[str]
     timeout_s: float
     as_json: bool
+    tls: RenewedTls | None = None
 
     def ask(self, request: AdminRequest) -> AdminAnswer:
-        answer = ask(self.urls, request, self.timeout_s)
+        answer = ask(self.urls, request, self.timeout_s, self.tls)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise RefusedError(answer)
         return answer
@@ -60,7 +62,7 @@ class Service:
 
     def stream(self, request: AdminRequest, silence_s: float) -> Stream:
         """An answer that goes on, and is never silent for longer than that."""
-        answer = open_stream(self.urls, request, silence_s)
+        answer = open_stream(self.urls, request, silence_s, self.tls)
         if isinstance(answer, AdminAnswer):
             raise RefusedError(answer)
         return answer

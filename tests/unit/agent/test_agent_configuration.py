@@ -8,6 +8,7 @@ import yaml
 
 from loadmanager.agent.service import url_of
 from loadmanager.config import AgentSettings, load_settings, render_yaml
+from loadmanager.errors import ConfigurationError
 
 FILE = Path(__file__).parents[3] / "config" / "agent.yaml"
 REQUIRED = {"brokerId": "a.example:8080", "brokerUrl": "http://127.0.0.1:7070", "loadManagerUrls": ["http://lm:8080"]}
@@ -34,4 +35,32 @@ def test_the_configuration_file_works_once_the_required_keys_are_filled_in() -> 
     ],
 )
 def test_the_agents_url_is_as_configured_or_where_the_broker_is(settings: dict[str, Any], url: str) -> None:
-    assert url_of(load_settings(AgentSettings, None, {**REQUIRED, **settings}), 9999) == url
+    assert url_of(load_settings(AgentSettings, None, {**REQUIRED, **settings}), "http", 9999) == url
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"agentLocalPort": 1, "brokerSocketPath": "/run/agent"},
+            "agentLocalPort, brokerSocketPath: the broker asks at",
+        ),
+        ({"agentPort": None}, "agentPort, agentPortTls: both are empty"),
+        ({"agentPort": None, "agentPortTls": 1}, "agentPortTls: needs a tlsCertificateFilePath and a tlsKeyFilePath"),
+        (
+            {"agentPort": None, "agentPortTls": 1, "tlsCertificateFilePath": "c", "tlsKeyFilePath": "k"},
+            "agentLocalPort: where the broker is to ask is required",
+        ),
+        ({"brokerClientTlsEnabled": True}, "brokerClientTlsEnabled: others cannot come by TLS: give agentPortTls"),
+        ({"tlsRequireTrustedClientCertOnConnect": True}, "nobody's would be trusted: give tlsTrustCertsFilePath"),
+    ],
+)
+def test_listeners_that_cannot_work_are_refused_by_key(settings: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        load_settings(AgentSettings, None, {**REQUIRED, **settings})
+
+
+def test_what_is_empty_is_not_set() -> None:
+    settings = load_settings(AgentSettings, None, {**REQUIRED, "agentLocalPort": "", "brokerSocketPath": ""})
+    assert settings.shares_a_port
+    assert settings == load_settings(AgentSettings, None, REQUIRED)

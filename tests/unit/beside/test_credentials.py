@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from loadmanager.auth.credentials import TokenFile
-from loadmanager.beside.credentials import TlsOptions
 from loadmanager.errors import ConfigurationError
+from loadmanager.tls import TlsOptions
 
 
 @pytest.fixture

@@ -1,58 +1,42 @@
-"""Pulsar behind TLS, with the keys of a Pulsar client: real certificates, made by `openssl` for the test."""
+"""Pulsar behind TLS, with the keys of a Pulsar client: real certificates, made for the test."""
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 from aiohttp import web
+from support.certificates import ELSEWHERE, Authority, Signed
 from support.servers import listen
 
 from loadmanager.beside.admin import PulsarAdmin
-from loadmanager.beside.credentials import TlsOptions
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
-
-pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl")
-
-EC = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-
-
-@dataclass(frozen=True)
-class Signed:
-    """A certificate, signed by itself, and its key."""
-
-    certificate: Path
-    key: Path
-
-    @classmethod
-    def make(cls, folder: Path, name: str, host: str) -> Signed:
-        made = cls(folder / f"{name}.pem", folder / f"{name}.key")
-        said = ("-subj", f"/CN={name}", "-addext", f"subjectAltName=IP:{host}", "-days", "2")
-        to = ("-keyout", made.key, "-out", made.certificate)
-        subprocess.run(["openssl", "req", "-x509", *EC, *said, *to], check=True, capture_output=True)
-        return made
+from loadmanager.tls import TlsOptions
 
 
 @dataclass(frozen=True)
 class Certificates:
+    authority: Path
     broker: Signed
     elsewhere: Signed
     """For another host than the broker's."""
+    clients: Path
     client: Signed
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     folder = tmp_path_factory.mktemp("tls")
+    brokers, clients = Authority(folder, "brokers"), Authority(folder, "clients")
     return Certificates(
-        Signed.make(folder, "broker", "127.0.0.1"),
-        Signed.make(folder, "elsewhere", "192.0.2.1"),
-        Signed.make(folder, "client", "127.0.0.1"),
+        brokers.certificate,
+        brokers.sign("broker"),
+        brokers.sign("elsewhere", ELSEWHERE),
+        clients.certificate,
+        clients.sign("client"),
     )
 
 
@@ -64,12 +48,12 @@ class Broker:
     location: str = ""
     _runners: list[web.AppRunner] = field(default_factory=list)
 
-    async def serve(self, own: Signed, client: Signed | None = None) -> None:
+    async def serve(self, own: Signed, clients: Path | None = None) -> None:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.load_cert_chain(own.certificate, own.key)
-        if client is not None:
+        if clients is not None:
             context.verify_mode = ssl.CERT_REQUIRED
-            context.load_verify_locations(client.certificate)
+            context.load_verify_locations(clients)
         app = web.Application()
         app.add_routes([web.get("/{path:.*}", self._answer)])
         self._runners.append(web.AppRunner(app, access_log=None, shutdown_timeout=0.01))
@@ -102,7 +86,7 @@ async def ask(broker: Broker, tls: TlsOptions) -> list[str]:
 
 async def test_a_broker_is_believed_whose_certificate_is_trusted(broker: Broker, certificates: Certificates) -> None:
     await broker.serve(certificates.broker)
-    assert await ask(broker, TlsOptions(trust_certs=certificates.broker.certificate)) == ["b1:8443"]
+    assert await ask(broker, TlsOptions(trust_certs=certificates.authority)) == ["b1:8443"]
     with pytest.raises(PulsarUnreachableError, match=r"certificate verify failed.*tlsTrustCertsFilePath"):
         await ask(broker, TlsOptions())
     assert await ask(broker, TlsOptions(allow_insecure=True)) == ["b1:8443"]
@@ -112,20 +96,20 @@ async def test_a_certificate_names_the_host_unless_that_is_not_asked_for(
     broker: Broker, certificates: Certificates
 ) -> None:
     await broker.serve(certificates.elsewhere)
-    trusted = certificates.elsewhere.certificate
+    trusted = certificates.authority
     with pytest.raises(PulsarUnreachableError, match="IP address mismatch"):
         await ask(broker, TlsOptions(trust_certs=trusted))
     assert await ask(broker, TlsOptions(trust_certs=trusted, hostname_verification=False)) == ["b1:8443"]
     with pytest.raises(PulsarUnreachableError, match="certificate verify failed"):
-        await ask(broker, TlsOptions(trust_certs=certificates.broker.certificate, hostname_verification=False))
+        await ask(broker, TlsOptions(trust_certs=certificates.clients, hostname_verification=False))
 
 
 async def test_a_broker_that_asks_who_we_are_is_shown_our_certificate(
     broker: Broker, certificates: Certificates
 ) -> None:
     own = certificates.client
-    await broker.serve(certificates.broker, own)
-    trusted = certificates.broker.certificate
+    await broker.serve(certificates.broker, certificates.clients)
+    trusted = certificates.authority
     assert await ask(broker, TlsOptions(trusted, own.certificate, own.key)) == ["b1:8443"]
     with pytest.raises(PulsarUnreachableError):
         await ask(broker, TlsOptions(trusted))
@@ -135,4 +119,4 @@ async def test_nobody_is_followed_from_https_to_http(broker: Broker, certificate
     await broker.serve(certificates.broker)
     broker.location = broker.url.replace("https", "http")
     with pytest.raises(PulsarRefusedError, match="http after https"):
-        await ask(broker, TlsOptions(trust_certs=certificates.broker.certificate))
+        await ask(broker, TlsOptions(trust_certs=certificates.authority))

@@ -1,0 +1,295 @@
+"""TLS contexts made of files, and made anew when these change: whom we believe, and what we show of ourselves.
+
+Files that cannot be used are refused at the start, by key and file. Later the last good ones stay in use, with an alarm
+in the log and in the metrics, until the files change again. What is asked at each new connection costs three `stat`s.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+from aiohttp import web
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from loadmanager.config import TlsSettings
+from loadmanager.errors import ConfigurationError
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TlsKeys:
+    """What the keys, or options, are called that name the files: for those who have to mend them."""
+
+    trust_certs: str = "tlsTrustCertsFilePath"
+    certificate: str = "tlsCertificateFilePath"
+    key: str = "tlsKeyFilePath"
+
+
+_PULSARS = TlsKeys()
+_OF_PEERS = TlsKeys("brokerClientTrustCertsFilePath", "brokerClientCertificateFilePath", "brokerClientKeyFilePath")
+
+
+class TlsFiles(Protocol):
+    """The files of one side of a connection."""
+
+    @property
+    def keys(self) -> TlsKeys: ...
+
+    @property
+    def trust_certs(self) -> Path | None: ...
+
+    @property
+    def certificate(self) -> Path | None: ...
+
+    @property
+    def key(self) -> Path | None: ...
+
+    def context(self) -> ssl.SSLContext:
+        """Raises `ConfigurationError`, which names the key and the file, for what cannot be used."""
+
+
+@dataclass(frozen=True, slots=True)
+class TlsOptions:
+    """A client's side; without `trust_certs` those are believed whom the system trusts."""
+
+    trust_certs: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    allow_insecure: bool = False
+    """Believe anybody."""
+    hostname_verification: bool = True
+    """The certificate has to name the host that was asked."""
+    keys: TlsKeys = _PULSARS
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.trust_certs)
+        except OSError as error:  # of which those of TLS are some
+            raise _untrusted(self, error) from None
+        if self.allow_insecure or not self.hostname_verification:
+            context.check_hostname = False
+        if self.allow_insecure:
+            context.verify_mode = ssl.CERT_NONE
+        _present(context, self)
+        return context
+
+
+@dataclass(frozen=True, slots=True)
+class TlsServerOptions:
+    """A server's side. With `trust_certs` clients are asked for a certificate, and one that is shown has to be signed
+    by one of those; `require_client` refuses who shows none. `protocols` are of `TLSv1.2`, `TLSv1.3`; none: both.
+    """
+
+    certificate: Path | None = None
+    key: Path | None = None
+    trust_certs: Path | None = None
+    require_client: bool = False
+    protocols: tuple[str, ...] = ()
+    ciphers: tuple[str, ...] = ()
+    keys: TlsKeys = _PULSARS
+
+    def context(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.options |= ssl.OP_NO_RENEGOTIATION
+        if self.trust_certs is not None:
+            try:
+                context.load_verify_locations(self.trust_certs)
+            except OSError as error:
+                raise _untrusted(self, error) from None
+            context.verify_mode = ssl.CERT_REQUIRED if self.require_client else ssl.CERT_OPTIONAL
+        if self.protocols:
+            versions = sorted(_VERSIONS[each] for each in self.protocols)
+            context.minimum_version, context.maximum_version = versions[0], versions[-1]
+        if self.ciphers:
+            try:
+                context.set_ciphers(":".join(self.ciphers))
+            except ssl.SSLError:
+                raise ConfigurationError(
+                    f"tlsCiphers {','.join(self.ciphers)}: expected names of OpenSSL's for TLS 1.2, such as"
+                    " ECDHE-ECDSA-AES256-GCM-SHA384"
+                ) from None
+        _present(context, self)
+        return context
+
+
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+
+
+class RenewedTls:
+    """The context that goes with the files as they are, or as they were when they could last be used."""
+
+    def __init__(self, files: TlsFiles, wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        """Raises `ConfigurationError` if they cannot be used."""
+        self.files = files
+        self.fault = ""
+        """Why the files as they are cannot be used; empty while they can."""
+        self.expires_at: datetime | None = None
+        """When the certificate in use ends; None without one."""
+        self._wall_clock = wall_clock
+        self._seen = self._stamps()
+        self._context = self._make()
+
+    def context(self) -> ssl.SSLContext:
+        """For one more connection."""
+        stamps = self._stamps()
+        if stamps != self._seen:
+            self._seen = stamps
+            self._renew()
+        return self._context
+
+    def _renew(self) -> None:
+        try:
+            self._context = self._make()
+        except ConfigurationError as error:
+            self.fault = str(error)
+            log.error("tls_files_unusable", error=self.fault, until_then="the last good ones stay in use")  # noqa: TRY400
+        else:
+            self.fault = ""
+            log.info("tls_files_renewed", certificate=str(self.files.certificate), expires_at=str(self.expires_at))
+
+    def _make(self) -> ssl.SSLContext:
+        context = self.files.context()
+        self.expires_at = _end_of(self.files, self._wall_clock())
+        return context
+
+    def _stamps(self) -> object:
+        return tuple(map(_stamp, (self.files.trust_certs, self.files.certificate, self.files.key)))
+
+
+class ServerTls(RenewedTls):
+    """What a server shows, and what became of the handshakes that it did not finish."""
+
+    def __init__(self, files: TlsFiles) -> None:
+        super().__init__(files)
+        self.handshakes: Counter[str] = Counter(refused=0, broken_off=0)
+
+    @classmethod
+    def of(cls, settings: TlsSettings) -> ServerTls:
+        """As configured; `ConfigurationError`."""
+        return cls(
+            TlsServerOptions(
+                certificate=settings.tls_certificate_file_path,
+                key=settings.tls_key_file_path,
+                trust_certs=settings.tls_trust_certs_file_path,
+                require_client=settings.tls_require_trusted_client_cert_on_connect,
+                protocols=settings.tls_protocols,
+                ciphers=settings.tls_ciphers,
+            )
+        )
+
+
+def client_tls_of(settings: TlsSettings) -> RenewedTls | None:
+    """What this process shows to the nodes and agents that it asks, None where nothing is configured: whom the system
+    trusts is believed then. `ConfigurationError`.
+    """
+    options = TlsOptions(
+        trust_certs=settings.broker_client_trust_certs_file_path,
+        certificate=settings.broker_client_certificate_file_path,
+        key=settings.broker_client_key_file_path,
+        hostname_verification=settings.tls_hostname_verification_enabled,
+        keys=_OF_PEERS,
+    )
+    return None if options == TlsOptions(keys=_OF_PEERS) else RenewedTls(options)
+
+
+def principal_of(request: web.BaseRequest) -> str | None:
+    """The common name (CN) in the certificate that the caller has shown, which was verified; None without one."""
+    certificate = request.get_extra_info("peercert") or {}
+    names = (value for part in certificate.get("subject", ()) for name, value in part if name == "commonName")
+    return next(names, None)
+
+
+class TlsMetrics(Collector):
+    """What `client` and `server` have to say in /metrics, with these `labels`; a server without TLS is None."""
+
+    def __init__(
+        self, client: RenewedTls | None, server: ServerTls | None, labels: Mapping[str, str] | None = None
+    ) -> None:
+        self._labels = labels or {}
+        self._sides = {side: tls for side, tls in (("client", client), ("server", server)) if tls is not None}
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        unusable = GaugeMetricFamily(
+            "loadmanager_tls_files_unusable",
+            "1 while the files as they are cannot be used, and the last good ones are.",
+            labels=[*self._labels, "side"],
+        )
+        expires = GaugeMetricFamily(
+            "loadmanager_tls_certificate_expires_seconds",
+            "When the certificate in use ends, in seconds since 1970.",
+            labels=[*self._labels, "side"],
+        )
+        for side, tls in self._sides.items():
+            tls.context()  # whoever asks nobody for a while is to see changes, too
+            unusable.add_metric([*self._labels.values(), side], bool(tls.fault))
+            if tls.expires_at is not None:
+                expires.add_metric([*self._labels.values(), side], tls.expires_at.timestamp())
+        yield unusable
+        yield expires
+        if self._server is not None:
+            failed = CounterMetricFamily(
+                "loadmanager_tls_handshakes_failed",
+                "TLS handshakes that came to nothing.",
+                labels=[*self._labels, "why"],
+            )
+            for why, number in self._server.handshakes.items():
+                failed.add_metric([*self._labels.values(), why], number)
+            yield failed
+
+
+def _stamp(path: Path | None) -> object:
+    if path is None:
+        return None
+    try:
+        stat = path.stat()
+    except OSError:
+        return None
+    return stat.st_mtime_ns, stat.st_size, stat.st_ino
+
+
+def _present(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Load the certificate and its key, if there are any."""
+    if files.certificate is None:
+        if files.key is not None:
+            raise ConfigurationError(f"{files.keys.key}: without a {files.keys.certificate} nobody asks for it")
+        return
+    try:
+        # Without a password to give, a key that has one would be asked for on the terminal.
+        context.load_cert_chain(files.certificate, files.key, password="")
+    except OSError as error:
+        names = f"{files.keys.certificate} {files.certificate}, {files.keys.key} {files.key}"
+        raise ConfigurationError(
+            f"{names}: {error.strerror or error}: expected a certificate and its key in PEM form, without a password"
+        ) from None
+
+
+def _untrusted(files: TlsFiles, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{files.keys.trust_certs} {files.trust_certs}: {error.strerror or error}: expected certificates in PEM form"
+    )
+
+
+def _end_of(files: TlsFiles, now: datetime) -> datetime | None:
+    """When the certificate ends, None without one; one that nobody would take now is refused."""
+    if files.certificate is None:
+        return None
+    from cryptography import x509  # noqa: PLC0415 - takes 0.1 s, and most commands have no certificate
+
+    certificate = x509.load_pem_x509_certificates(files.certificate.read_bytes())[0]
+    begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if not begins <= now <= ends:
+        raise ConfigurationError(
+            f"{files.keys.certificate} {files.certificate}: holds from {begins:%Y-%m-%d %H:%M} to"
+            f" {ends:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}: expected one that holds now"
+        )
+    return ends

@@ -1,0 +1,81 @@
+"""Who may ask an agent what: each route belongs to one of its listeners."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
+from prometheus_client import CollectorRegistry
+
+from loadmanager.agent.grants import Refusal
+from loadmanager.agent.open_topics import OpenTopics
+from loadmanager.agent.server import AgentServer
+from loadmanager.auth.gate import Gate
+from loadmanager.config import AuthSettings
+from loadmanager.core.names import BrokerId
+from loadmanager.wire.http import LeaseAnswer, OwnerAnswer
+
+LEASE = "/loadmanager/v1/lease"
+
+
+async def _owner(_topic: object) -> OwnerAnswer:
+    raise AssertionError("nobody asks")
+
+
+async def _unload(*_: object) -> Refusal | None:
+    raise AssertionError("nobody asks")
+
+
+def server() -> AgentServer:
+    return AgentServer(
+        BrokerId("b1:8080"),
+        grant_lease=lambda: LeaseAnswer(broker_id="b1:8080", incarnation=1, valid_for_ms=1),
+        ask_owner=_owner,
+        unload=_unload,
+        topics=OpenTopics.__new__(OpenTopics),
+        health=lambda: {"registered": True},
+        registry=CollectorRegistry(),
+        gate=Gate(AuthSettings()),
+    )
+
+
+def routes(app: web.Application) -> set[tuple[str, str]]:
+    return {(each.method, each.resource.canonical) for each in app.router.routes() if each.resource is not None}
+
+
+def test_each_route_belongs_to_exactly_one_listener() -> None:
+    of_broker, of_others = routes(server().broker_app()), routes(server().app())
+    assert {path for _, path in of_broker} == {LEASE, "/loadmanager/v1/owner"}
+    assert not of_broker & of_others
+    assert routes(server().shared_app()) == of_broker | of_others
+
+
+async def asked(path: str, caller: str, own: str) -> int:
+    """The status of what an agent with one port answers to a caller."""
+    app = server().shared_app()
+    app.freeze()
+    names: Mapping[str, Any] = {"peername": (caller, 40_000), "sockname": (own, 9090)}
+    request = make_mocked_request("GET", path, app=app)
+    assert request.transport is not None
+    request.transport.get_extra_info.side_effect = names.get  # type: ignore[attr-defined]  # a mock
+    return (await app._handle(request)).status
+
+
+@pytest.mark.parametrize(
+    ("caller", "own", "status"),
+    [
+        ("127.0.0.1", "127.0.0.1", 200),
+        ("::1", "::1", 200),
+        ("::ffff:127.0.0.1", "::ffff:127.0.0.1", 200),
+        ("10.0.0.5", "10.0.0.5", 200),
+        ("10.0.0.6", "10.0.0.5", 403),
+        ("fd00::6", "fd00::5", 403),
+        ("::ffff:10.0.0.6", "::ffff:10.0.0.5", 403),
+    ],
+)
+async def test_on_one_port_the_brokers_questions_are_for_this_host_alone(caller: str, own: str, status: int) -> None:
+    assert await asked(LEASE, caller, own) == status
+    assert await asked("/healthz", caller, own) == 200
