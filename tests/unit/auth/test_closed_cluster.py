@@ -1,4 +1,4 @@
-"""A node and an agent that both ask for tokens, and each other: a topic is looked up, owned, and moved by those who may."""
+"""A node and an agent that both ask for tokens: a topic is looked up, owned, and moved by those who may."""
 
 from __future__ import annotations
 
