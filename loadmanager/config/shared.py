@@ -74,6 +74,23 @@ class HttpSettings(KeyedSettings):
     )
 
 
+class TracingSettings(KeyedSettings):
+    """Whether a collector of OpenTelemetry is told what is done."""
+
+    otlp_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://[^/\s]+/?)?$",
+        description="Collector that is told of lookups, decisions and moves as traces, over OTLP with HTTP, such as"
+        " http://collector:4318; empty: none. Takes the extra `otel`.",
+    )
+    otlp_lookup_sample_ratio: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Part of the requests that begin a trace where the client began none; rounds and moves always do.",
+    )
+
+
 class AuditSettings(KeyedSettings):
     """Where it is written down who changed what."""
 
