@@ -34,6 +34,16 @@ class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings,
     pulsar_metadata_store_url: str = Field(
         min_length=1, description="The ZooKeeper of the brokers, which is only read: zk:host:port,host:port/chroot."
     )
+    pulsar_metadata_store_credentials: str = Field(
+        "",
+        description="Who we are to the brokers' ZooKeeper; metadataStoreCredentials are for stateStoreUrl alone.",
+    )
+    pulsar_metadata_store_auth_scheme: Literal["digest", "sasl"] = Field(
+        "digest", description="As metadataStoreAuthScheme, for the brokers' ZooKeeper."
+    )
+    pulsar_metadata_store_tls_enabled: bool = Field(
+        False, description="Speak TLS to the brokers' ZooKeeper, with the files of metadataStoreTls*."
+    )
     admin_urls: tuple[_Url, ...] = Field(
         min_length=1,
         description="A list of URLs of brokers' web services, such as [http://broker-1:8080, http://broker-2:8080];"

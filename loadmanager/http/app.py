@@ -24,6 +24,7 @@ from loadmanager.http.draining import DrainingHandlers
 from loadmanager.http.explain import ExplainHandlers
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.health import HealthHandlers
+from loadmanager.http.laid_down import LaidDownHandlers
 from loadmanager.http.learned import LearnedHandlers
 from loadmanager.http.live import LiveHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
@@ -66,6 +67,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
         *DrainingHandlers(node.view, node.drains, node.bundles, node.desk.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
+        *LaidDownHandlers(node.view, node.live, node.bundles, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
         *PoisonHandlers(node.desk.poison, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
