@@ -117,6 +117,10 @@ class NamespaceNotFoundError(LoadManagerError):
     """The namespace has no record."""
 
 
+class NamespaceBeingDeletedError(LoadManagerError):
+    """Nothing of the namespace is given to anybody any more; soon there is none of that name."""
+
+
 class NamespaceExistsError(LoadManagerError):
     """The namespace has a record already."""
 

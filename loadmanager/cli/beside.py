@@ -25,6 +25,7 @@ from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
     GRACE_S,
+    check_audit_log,
     keep_pauses_short,
     open_store,
     start_up,
@@ -70,6 +71,7 @@ def beside(
     given |= {} if pulsar is None else {"pulsarMetadataStoreUrl": pulsar}
     given |= {} if not admin else {"adminUrls": admin}
     settings = start_up(BesideSettings, config, given, json_lines=log_json)
+    check_audit_log(settings)
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

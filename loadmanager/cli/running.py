@@ -20,8 +20,9 @@ from loadmanager.auth.gate import Gate
 from loadmanager.calling import Caller
 from loadmanager.cli.access import access_of
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
-from loadmanager.config import AuthSettings, SessionSettings, load_settings, zookeeper_parts
+from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
+from loadmanager.leader.recording.audit_file import require_writable
 from loadmanager.observability import configure_logging
 from loadmanager.store.access import Access
 from loadmanager.store.foreign import refuse_pulsar
@@ -88,6 +89,14 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
         fail(str(error), EXIT_CONFIGURATION)
     install_fast_loop()
     return settings
+
+
+def check_audit_log(settings: AuditSettings) -> None:
+    """End the process when the log of the audit cannot be written."""
+    try:
+        require_writable(settings.audit_log_file)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
 
 
 def warn_if_open(settings: AuthSettings, address: str) -> None:

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Port, PositiveMs
 from loadmanager.config.node import known_shedding
-from loadmanager.config.shared import HttpSettings, SessionSettings, zookeeper_parts
+from loadmanager.config.shared import AuditSettings, HttpSettings, SessionSettings, TracingSettings, zookeeper_parts
 
 
 def _pattern(text: str) -> str:
@@ -26,7 +26,7 @@ _Url = Annotated[str, Field(pattern=r"^https?://[^/]+/?$")]
 _Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
-class BesideSettings(HttpSettings, AuthSettings, SessionSettings):
+class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings, SessionSettings):
     """Settings of a process beside a Pulsar."""
 
     title: ClassVar[str] = "loadmanager beside"

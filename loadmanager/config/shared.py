@@ -116,6 +116,38 @@ class HttpSettings(KeyedSettings):
     )
 
 
+class TracingSettings(KeyedSettings):
+    """Whether a collector of OpenTelemetry is told what is done."""
+
+    otlp_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://[^/\s]+/?)?$",
+        description="Collector that is told of lookups, decisions and moves as traces, over OTLP with HTTP, such as"
+        " http://collector:4318; empty: none. Takes the extra `otel`.",
+    )
+    otlp_lookup_sample_ratio: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Part of the requests that begin a trace where the client began none; rounds and moves always do.",
+    )
+
+
+class AuditSettings(KeyedSettings):
+    """Where it is written down who changed what."""
+
+    audit_log_file: str = Field(
+        "",
+        description="A file to which a line of JSON is written for each operation that changes something: who, from"
+        " where, what, from what to what. Empty: they are in the ordinary log, as the event `operation`.",
+    )
+    audit_log_max_bytes: int = Field(
+        104_857_600,
+        ge=10_240,
+        description="The size that this file and its four predecessors may have together; the oldest is deleted.",
+    )
+
+
 class WeightSettings(KeyedSettings):
     """How much each resource counts in a broker's usage, which is the maximum over its resources."""
 

@@ -184,6 +184,13 @@ async def test_a_history_that_nobody_could_write_is_named(tmp_path: Path) -> Non
     assert "Traceback" not in said
 
 
+async def test_an_audit_log_that_nobody_could_write_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "no such folder" / "audit.jsonl"
+    async with serving(tmp_path, {"auditLogFile": str(path)}) as serve:
+        code, said = await serve.end()
+    assert (code, said) == (2, f"loadmanager: auditLogFile {path}: No such file or directory\n")
+
+
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with listen() as taken:
         port = taken.getsockname()[1]
