@@ -1,89 +1,90 @@
-"""What the page costs a node over 1,000 brokers and 100,000 bundles: a look for its streams, the heat map of a day."""
+"""The page before 1,000 brokers with 100,000 bundles, in a headless Chromium: how many frames a second it shows while a
+picture comes each second, how long tasks hold it up, and how long a day of heat map takes from its choice to its last
+pixel. The frames of an empty page in the same browser stand beside it.
+"""
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
-from typing import Any, cast
+import asyncio
+import sys
+from pathlib import Path
 
-import numpy as np
-import orjson
-from bench_core import BROKERS, a_cluster, best_s
 from measure import Measured, show
+from playwright.async_api import Page, async_playwright
 
-from loadmanager.config import Settings
-from loadmanager.core.cluster import ClusterModel
-from loadmanager.core.timeline.drawing import draw_brokers, draw_bundles, throughput_as_figures, usage_as_figures
-from loadmanager.core.timeline.grid import Grid
-from loadmanager.http.feed import Frames
-from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.view import ClusterView
-from loadmanager.leader.showing import Showing
+sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
-STREAMS = 100
-DAY_MS = 86_400_000
-STEP_MS = 10_000
-COLUMNS, ROWS = 240, 200
+from support.browser import find_browser
+from support.large_fleet import a_large_fleet
 
-
-def looks(model: ClusterModel) -> list[Measured]:
-    """Each look: the picture and its bytes, and what each stream finds of it."""
-    node = SimpleNamespace(node_id="node:8080", view=ClusterView(model), live=LiveSettings(Settings()))
-    showing, frames = Showing(cast("Any", node)), Frames()
-    cells = orjson.dumps(np.zeros((BROKERS, 10)).tolist())
-
-    def look() -> None:
-        frames.forget_picture()
-        frames.show(showing.fleet(None), 0)
-
-    look_s = best_s(look, 20)
-    streams_s = best_s(lambda: [frames.after(frames.beginning) for _ in range(STREAMS)], 20)
-    bare_s = best_s(lambda: orjson.loads(cells), 20)
-    return [
-        Measured("one look, for all streams", look_s * 1e3, "ms", 20.0),
-        Measured("beside reading as many figures as JSON", look_s / bare_s, "x"),
-        Measured(f"what {STREAMS} streams find of it", streams_s * 1e3, "ms"),
-        Measured("bytes sent to each", len(frames.after(frames.beginning)[0]) / 1024, "KiB"),
-    ]
+SECONDS = 15
+_FRAMES = """async (ms) => {
+  const tasks = [];
+  const observer = new PerformanceObserver((list) => tasks.push(...list.getEntries().map((each) => each.duration)));
+  observer.observe({ type: "longtask" });
+  let frames = 0, stop = performance.now() + ms;
+  while (performance.now() < stop) { await new Promise(requestAnimationFrame); frames += 1; }
+  observer.disconnect();
+  return [frames / (ms / 1000), tasks.length, Math.max(0, ...tasks)];
+}"""
+_SCROLLED = """() => {
+  const body = document.querySelector(".rows .body.long");
+  let down = 0;
+  const scroll = () => { body.scrollTop = (down += 40) % body.scrollHeight; requestAnimationFrame(scroll); };
+  scroll();
+}"""
+_A_DAY = """async () => {
+  const canvas = document.querySelector(".map canvas");
+  const pixels = () => canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.join("");
+  const before = pixels(), began = performance.now();
+  [...document.querySelectorAll("button")].find((each) => each.textContent === "24 h").click();
+  do await new Promise(requestAnimationFrame); while (pixels() === before);
+  return performance.now() - began;
+}"""
 
 
-def heat_map(model: ClusterModel, rng: np.random.Generator) -> list[Measured]:
-    """A day is put down, as finely as there is room by default, and drawn."""
-    names, throughput = model.throughput()
-    room = Settings().timeline_max_bytes
-    bundles, brokers = Grid(DAY_MS, STEP_MS, room), Grid(DAY_MS, STEP_MS, room)
-    start_s = time.perf_counter()
-    bundles.put(names, throughput_as_figures(throughput), 0)
-    first_s = time.perf_counter() - start_s
-    start_s = time.perf_counter()
-    for at_ms in range(0, DAY_MS, bundles.step_ms):
-        bundles.put(names, throughput_as_figures(throughput * rng.uniform(0.5, 2.0, len(names))), at_ms)
-    put_s = (time.perf_counter() - start_s) / (DAY_MS // bundles.step_ms)
-    ids = model.glance().brokers
-    for at_ms in range(0, DAY_MS, STEP_MS):
-        brokers.put(ids, usage_as_figures(rng.uniform(0, 100, len(ids))), at_ms)
-    bundles_s = best_s(lambda: draw_bundles(bundles, 0, DAY_MS, COLUMNS, ROWS), 5)
-    brokers_s = best_s(lambda: draw_brokers(brokers, 0, DAY_MS, COLUMNS, BROKERS), 5)
-    figures = np.ones((DAY_MS // bundles.step_ms, len(names)), dtype=np.uint8)
-    bare_s = best_s(lambda: figures.max(axis=0), 5)
-    return [
-        Measured(f"a day of bundles, {COLUMNS} columns and {ROWS} rows", bundles_s, "s", 1.0),
-        Measured("beside one maximum over all of its figures", bundles_s / bare_s, "x"),
-        Measured(f"a day of brokers, {COLUMNS} columns and {BROKERS} rows", brokers_s, "s", 1.0),
-        Measured("a step of bundles put down", put_s * 1e3, "ms"),
-        Measured("the first, when all names are new", first_s * 1e3, "ms"),
-        Measured("memory, bundles", bundles.cells / 2**20, "MiB", room / 2**20),
-        Measured("memory, brokers", brokers.cells / 2**20, "MiB", room / 2**20),
-        Measured("a step of bundles is", bundles.step_ms / 1000, "s"),
-    ]
+async def _frames(page: Page) -> list[float]:
+    figures: list[float] = await page.evaluate(_FRAMES, 1000 * SECONDS)
+    return figures
 
 
-def main() -> None:
-    rng = np.random.default_rng(1)
-    model = a_cluster(rng)
-    show("The page's streams: 1,000 brokers, 100,000 bundles", looks(model))
-    show("The heat map of 24 hours: 1,000 brokers, 100,000 bundles", heat_map(model, rng))
+async def measure(executable: str) -> None:
+    async with async_playwright() as driver, a_large_fleet() as fleet:
+        browser = await driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        page = await browser.new_page(viewport={"width": 1440, "height": 900})
+        empty, _, _ = await _frames(page)
+        await page.goto(f"{fleet.url}/#/fleet")
+        await page.locator(".rows .body.long").wait_for()
+        still = await _frames(page)
+        await page.evaluate(_SCROLLED)
+        scrolled = await _frames(page)
+        await page.goto(f"{fleet.url}/#/heat?range=900")
+        await page.locator(".map canvas").wait_for()
+        await page.wait_for_timeout(1000)
+        day_ms: float = await page.evaluate(_A_DAY)
+        await browser.close()
+    show(
+        f"The page before {fleet.brokers:,} brokers with {fleet.bundles:,} bundles",
+        [
+            Measured("an empty page", empty, "frames/s"),
+            Measured("a picture each second", still[0], "frames/s", 0.9 * empty, at_least=True),
+            Measured("the longest task meanwhile", still[2], "ms", 100),
+            Measured("scrolled all the time", scrolled[0], "frames/s", 0.8 * empty, at_least=True),
+            Measured("the longest task meanwhile", scrolled[2], "ms", 100),
+            Measured("tasks above 50 ms", still[1] + scrolled[1], f"in {2 * SECONDS} s"),
+            Measured("24 h of heat map", day_ms, "ms", 1000),
+        ],
+    )
+
+
+def main() -> int:
+    executable = find_browser()
+    if executable is None:
+        print("no Chromium was found: apt-get install chromium", file=sys.stderr)
+        return 1
+    asyncio.run(measure(executable))
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -14,12 +14,10 @@ from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
 from loadmanager.http.feed import Feed
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.port import SettingsPort, ShowingPort
 from loadmanager.wire.fleet import Briefing, Fleet, Mark
-
-STREAM = "text/event-stream"
 
 _BRIEFING = "/loadbalance/v1/briefing"
 _LAST_SEEN = "Last-Event-ID"
@@ -61,7 +59,7 @@ class LiveHandlers:
                 "the same as a stream: fleet when it has changed, each decision, each operation, from Last-Event-ID on",
                 self.stream,
                 role=Role.READ,
-                media_type=STREAM,
+                media_type=EVENTS,
             ),
             Operation(
                 "GET",
@@ -101,7 +99,7 @@ class LiveHandlers:
         if self._feed.readers >= most:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} streams are open, as maxLiveStreams allows")
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        response.content_type = STREAM
+        response.content_type = EVENTS
         with self._feed.reading():
             await response.prepare(request)
             try:
