@@ -46,17 +46,20 @@ _READY_S = 60.0
 
 @dataclass(slots=True)
 class Server:
-    """A running server, and per round the requests/s and the processor time per request, in seconds."""
+    """A running server, and per round the requests/s and the processor time per request, in seconds. `more` are further
+    lines of each request's head.
+    """
 
     url: str
     process: psutil.Process
+    more: str = ""
     requests_per_s: list[float] = field(default_factory=list)
     cpu_s: list[float] = field(default_factory=list)
 
     async def measure(self, topic_paths: list[str]) -> list[float]:
         """One round; the latencies in it, in seconds."""
         before_s = sum(self.process.cpu_times()[:2])
-        rate, latencies_s = await load(self.url, topic_paths, CONNECTIONS, ROUND_S)
+        rate, latencies_s = await load(self.url, topic_paths, CONNECTIONS, ROUND_S, self.more)
         self.requests_per_s.append(rate)
         self.cpu_s.append((sum(self.process.cpu_times()[:2]) - before_s) / len(latencies_s))
         return latencies_s

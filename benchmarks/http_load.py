@@ -15,9 +15,10 @@ _OK = b"HTTP/1.1 200 "
 _END_OF_HEAD = b"\r\n\r\n"
 
 
-def request_bytes(url: str, paths: Iterable[str]) -> list[bytes]:
-    host = urlsplit(url).netloc
-    return [f"GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept: application/json\r\n\r\n".encode() for path in paths]
+def request_bytes(url: str, paths: Iterable[str], more: str = "") -> list[bytes]:
+    """`more` are further lines of the head, each with its end."""
+    head = f"Host: {urlsplit(url).netloc}\r\nAccept: application/json\r\n{more}\r\n"
+    return [f"GET {path} HTTP/1.1\r\n{head}".encode() for path in paths]
 
 
 def _address(url: str) -> tuple[str, int]:
@@ -25,10 +26,10 @@ def _address(url: str) -> tuple[str, int]:
     return parts.hostname or "", parts.port or 80
 
 
-async def fetch(url: str, path: str) -> tuple[bytes, int]:
+async def fetch(url: str, path: str, more: str = "") -> tuple[bytes, int]:
     """The body of an answer with status 200, and the length of that answer in bytes, its head included."""
     reader, writer = await asyncio.open_connection(*_address(url))
-    writer.write(request_bytes(url, [path])[0])
+    writer.write(request_bytes(url, [path], more)[0])
     head = await reader.readuntil(_END_OF_HEAD)
     if not head.startswith(_OK):
         raise RuntimeError(f"{url}{path}: {head.splitlines()[0].decode()}")
@@ -88,14 +89,16 @@ class Connection(asyncio.Protocol):
         self._transport.write(next(self._requests))
 
 
-async def load(url: str, paths: Sequence[str], connections: int, duration_s: float) -> tuple[float, list[float]]:
+async def load(
+    url: str, paths: Sequence[str], connections: int, duration_s: float, more: str = ""
+) -> tuple[float, list[float]]:
     """Requests per second over `duration_s`, and the latency of each in seconds, ascending.
 
     Each connection asks for all of `paths` in turn, from a place of its own on; all answers must have the same length.
     """
-    _, answer_bytes = await fetch(url, paths[0])
+    _, answer_bytes = await fetch(url, paths[0], more)
     loop = asyncio.get_running_loop()
-    requests = request_bytes(url, paths)
+    requests = request_bytes(url, paths, more)
     started_s = time.perf_counter()
     opened: list[Connection] = []
     for number in range(connections):

@@ -29,6 +29,7 @@ TOGETHER = {
     "tests/integration/test_demo.py::": "many processes",
     "tests/integration/test_image_steps.py::": "image",
     "tests/integration/test_pipeline_end_to_end.py::": "spark",
+    "tests/page/": "page",
     "tests/pipeline/": "spark",
     "tests/real_pulsar/": "pulsar",
 }

@@ -118,6 +118,12 @@ def usage_between(
     )
 
 
+def why_bandwidth_is_unknown(nics: tuple[Nic, ...]) -> str:
+    """What keeps `bandwidth_limit` from being known, for people."""
+    silent = ", ".join(nic.name for nic in nics if nic.speed_mbit_per_s is None)
+    return f"no speed is to be read of {silent}" if silent else "there is no physical network card, as in a container"
+
+
 def bandwidth_limit(nics: tuple[Nic, ...], nic_speed_gbps: float | None) -> float | None:
     """What all NICs together carry in one direction, in kbit/s; None when that is not known."""
     if not nics:

@@ -16,6 +16,7 @@ from loadmanager.agent.lease import Leases
 from loadmanager.agent.life import Life
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
+from loadmanager.agent.neighbours import Neighbours
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import OwnershipQuestions
@@ -83,7 +84,8 @@ class Agent:
         nodes = LoadManagerNodes(self._http_of_nodes, settings.load_manager_urls, self.metrics)
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self.watch = self._make_watch()
-        self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots())
+        self._neighbours = Neighbours(store, broker_id)
+        self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots(), self._neighbours.look)
         self.reporter = self._make_reporter(agent_url)
         self.registration = Registrar(
             store, broker_id, self._life, self.grants, self.leases, self.metrics, clock, self.reporter.first_record
@@ -149,6 +151,8 @@ class Agent:
             "grantedTopics": len(self.grants),
             "highestEpoch": self.grants.highest_epoch,
             "unknownLimits": list(self.sampler.usage.unknown_limits()),
+            "measured": self.sampler.scope,
+            "brokersOnHost": self._neighbours.count,
         }
 
     def _make_server(self) -> AgentServer:

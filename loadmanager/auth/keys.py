@@ -27,6 +27,7 @@ from jwt import InvalidKeyError
 from jwt.algorithms import HMACAlgorithm
 
 from loadmanager.config import AuthSettings
+from loadmanager.config.auth import PublicAlgorithm
 from loadmanager.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
@@ -48,52 +49,20 @@ class ValidationKey:
     algorithms: tuple[str, ...]
 
 
-class KeySource:
-    """The key of these settings; `current` changes with its file."""
+class KeyPlace:
+    """Where a setting, or an option, says that a key is."""
 
-    def __init__(self, settings: AuthSettings) -> None:
-        """Raises `ConfigurationError`, which names the key of the configuration and the file."""
-        secret, public = settings.token_secret_key.get_secret_value(), settings.token_public_key
-        names = [settings.key("token_secret_key"), settings.key("token_public_key")]
-        if bool(secret) == bool(public):
-            said = "both are set" if secret else "neither is set"
-            raise ConfigurationError(f"{' and '.join(names)}: {said}: authenticationEnabled takes one of them")
-        self._is_public = not secret
-        self._algorithm = settings.token_public_alg
-        self._name, self._text = (names[1], public) if public else (names[0], secret)
-        self.path = _path_in(self._text)
-        self._is_file = self.path is not None and (self._text.startswith(_FILE) or self.path.is_file())
-        self.fault = ""
-        """What is wrong with the file now, while the last good key stays."""
-        self._seen = self._stamp()
-        self.current = self._load()
+    def __init__(self, name: str, text: str) -> None:
+        self._name, self._text = name, text
+        self.path = _path_in(text)
+        self._is_file = self.path is not None and (text.startswith(_FILE) or self.path.is_file())
 
-    @property
-    def where(self) -> str:
-        """The setting, and the file if it is certain that there is one: the key itself is said nowhere."""
+    def __str__(self) -> str:
+        """Its name, and the file if it is certain that there is one: the key itself is said nowhere."""
         return f"{self._name} {self.path}" if self._is_file else self._name
 
-    def look_again(self) -> bool:
-        """Read the file if it has changed; whether there is another key now."""
-        stamp = self._stamp()
-        if self.path is None or (stamp == self._seen and not self.fault):
-            return False
-        try:
-            found = self._load()
-        except ConfigurationError as error:
-            self._say(str(error))
-            return False
-        log.info("token_key_read_again", key=self.where)
-        before, self.current = self.current, found
-        self._seen, self.fault = stamp, ""
-        return found.key != before.key
-
-    def _say(self, fault: str) -> None:
-        if fault != self.fault:
-            log.error("token_key_unusable", fault=fault, consequence="the last good key stays in force")
-        self.fault = fault
-
-    def _stamp(self) -> object:
+    def stamp(self) -> object:
+        """Another one once the file has changed."""
         if self.path is None:
             return None
         try:
@@ -102,11 +71,8 @@ class KeySource:
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
-    def _load(self) -> ValidationKey:
-        content = self._read()
-        return self._public(content) if self._is_public else self._secret(content)
-
-    def _read(self) -> bytes:
+    def read(self) -> bytes:
+        """The key's bytes; `ConfigurationError` when there are none."""
         if self.path is None:
             return _decoded(self._text, self._name)
         try:
@@ -114,36 +80,85 @@ class KeySource:
                 content = file.read(_LONGEST_KEY_BYTES + 1)
         except OSError as error:
             hint = "" if self._is_file else "; base64 that begins with / is to be given as data:;base64,..."
-            raise ConfigurationError(f"{self.where}: {error.strerror}{hint}") from None
+            raise ConfigurationError(f"{self}: {error.strerror}{hint}") from None
         if not 0 < len(content) <= _LONGEST_KEY_BYTES:
-            raise ConfigurationError(f"{self.where}: expected a key, found {len(content) or 'no'} bytes")
+            raise ConfigurationError(f"{self}: expected a key, found {len(content) or 'no'} bytes")
         return content
 
-    def _secret(self, content: bytes) -> ValidationKey:
-        try:
-            HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(content)
-        except InvalidKeyError:
-            raise ConfigurationError(
-                f"{self.where}: half of a key pair is no secret; tokenPublicKey is for the public one"
-            ) from None
-        algorithms = tuple(name for name, least in SECRET_BYTES.items() if len(content) >= least)
-        if not algorithms:
-            least = SECRET_BYTES["HS256"]
-            raise ConfigurationError(f"{self.where}: a secret of {len(content)} bytes; expected {least} or more")
-        return ValidationKey(content, algorithms)
 
-    def _public(self, content: bytes) -> ValidationKey:
-        wanted: type[RSAPublicKey | EllipticCurvePublicKey]
-        wanted, kind = (EllipticCurvePublicKey, "EC") if self._algorithm.startswith("E") else (RSAPublicKey, "RSA")
-        try:
-            key = load_pem_public_key(content) if content.startswith(PEM) else load_der_public_key(content)
-        except (ValueError, UnsupportedAlgorithm):
-            key = None
-        if not isinstance(key, wanted):
+def secret_key(place: KeyPlace) -> ValidationKey:
+    """The secret there; `ConfigurationError` for what is none."""
+    content = place.read()
+    try:
+        HMACAlgorithm(HMACAlgorithm.SHA256).prepare_key(content)
+    except InvalidKeyError:
+        raise ConfigurationError(
+            f"{place}: half of a key pair is no secret; tokenPublicKey is for the public one"
+        ) from None
+    algorithms = tuple(name for name, least in SECRET_BYTES.items() if len(content) >= least)
+    if not algorithms:
+        raise ConfigurationError(
+            f"{place}: a secret of {len(content)} bytes; expected {min(SECRET_BYTES.values())} or more"
+        )
+    return ValidationKey(content, algorithms)
+
+
+def public_key(place: KeyPlace, algorithm: PublicAlgorithm) -> ValidationKey:
+    """The public key there; `ConfigurationError` for what is none that goes with the algorithm."""
+    content = place.read()
+    wanted: type[RSAPublicKey | EllipticCurvePublicKey]
+    wanted, kind = (EllipticCurvePublicKey, "EC") if algorithm.startswith("E") else (RSAPublicKey, "RSA")
+    try:
+        key = load_pem_public_key(content) if content.startswith(PEM) else load_der_public_key(content)
+    except (ValueError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, wanted):
+        raise ConfigurationError(
+            f"{place}: expected a public {kind} key in DER or PEM form, as tokens are signed by {algorithm}"
+        )
+    return ValidationKey(key, (algorithm,))
+
+
+class KeySource:
+    """The key of these settings; `current` changes with its file."""
+
+    def __init__(self, settings: AuthSettings) -> None:
+        """Raises `ConfigurationError`, which names the key of the configuration and the file."""
+        secret, public = settings.token_secret_key.get_secret_value(), settings.token_public_key
+        if bool(secret) == bool(public):
+            said = "both are set" if secret else "neither is set"
             raise ConfigurationError(
-                f"{self.where}: expected a public {kind} key in DER or PEM form, as tokenPublicAlg is {self._algorithm}"
+                f"tokenSecretKey and tokenPublicKey: {said}: authenticationEnabled takes one of them"
             )
-        return ValidationKey(key, (self._algorithm,))
+        self._algorithm = settings.token_public_alg if public else None
+        self._place = KeyPlace("tokenPublicKey", public) if public else KeyPlace("tokenSecretKey", secret)
+        self.fault = ""
+        """What is wrong with the file now, while the last good key stays."""
+        self._seen = self._place.stamp()
+        self.current = self._load()
+
+    def look_again(self) -> bool:
+        """Read the file if it has changed; whether there is another key now."""
+        stamp = self._place.stamp()
+        if self._place.path is None or (stamp == self._seen and not self.fault):
+            return False
+        try:
+            found = self._load()
+        except ConfigurationError as error:
+            self._say(str(error))
+            return False
+        log.info("token_key_read_again", key=str(self._place))
+        before, self.current = self.current, found
+        self._seen, self.fault = stamp, ""
+        return found.key != before.key
+
+    def _load(self) -> ValidationKey:
+        return secret_key(self._place) if self._algorithm is None else public_key(self._place, self._algorithm)
+
+    def _say(self, fault: str) -> None:
+        if fault != self.fault:
+            log.error("token_key_unusable", fault=fault, consequence="the last good key stays in force")
+        self.fault = fault
 
 
 def _path_in(text: str) -> Path | None:

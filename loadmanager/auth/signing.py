@@ -44,8 +44,8 @@ def create_token(key: bytes, algorithm: str, claims: dict[str, object]) -> str:
     """A token with these claims, signed with a secret or a private key; `ConfigurationError` for another key."""
     try:
         return jwt.encode(claims, _signing_key(key, algorithm), algorithm=algorithm)
-    except (ValueError, TypeError, jwt.PyJWTError) as error:
-        raise ConfigurationError(f"the key cannot sign by {algorithm}: {error}") from None
+    except (ValueError, TypeError, jwt.PyJWTError):
+        raise ConfigurationError(f"expected a private key in DER or PEM form that signs by {algorithm}") from None
 
 
 def algorithm_of_secret(secret: bytes) -> SecretAlgorithm:

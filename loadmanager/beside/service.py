@@ -26,6 +26,7 @@ from loadmanager.beside.scores import Scores
 from loadmanager.beside.settings import PulsarSettings
 from loadmanager.beside.take_over import TakeOver
 from loadmanager.beside.verdict import Where
+from loadmanager.calling import Caller
 from loadmanager.config import BesideSettings, settings_of
 from loadmanager.core.judging import Sighted
 from loadmanager.core.leadership import Term
@@ -35,6 +36,7 @@ from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
@@ -70,6 +72,7 @@ class BesideNode(Candidate):
         seed: int,
     ) -> None:
         self.settings = settings
+        self.caller = Caller.of(settings)
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self._told = ClusterView()
@@ -85,6 +88,7 @@ class BesideNode(Candidate):
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)
         self.terms = Terms(node_id, self.view, self.desk, self.moves, live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.standstill = StandstillWatch(self.desk, live)
         self.diary = Diary(settings.folder)
         self.scores = self._make_scores()
         self.judge = self._make_judge(seed)
@@ -252,6 +256,7 @@ class BesideNode(Candidate):
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))
         group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.standstill.run())
         group.create_task(self.take_over.run(self.brokers.switched_on))
         group.create_task(self._balance(group))
 

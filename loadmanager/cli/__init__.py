@@ -22,6 +22,7 @@ COMMANDS = (
     "monitor",
     "demo",
     "zookeeper",
+    "token",
     "dump",
     "decide",
     "history",

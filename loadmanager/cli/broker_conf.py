@@ -12,6 +12,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from loadmanager.config import AgentSettings, Settings, TlsSettings, settings_of, with_overrides
+from loadmanager.config.base import is_secret
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.decide.settings import LEGACY_WEIGHTS
 from loadmanager.errors import ConfigurationError
@@ -23,10 +24,22 @@ _OTHER_STORE = re.compile(r"(?!zk:)[a-z][a-z0-9+-]*:(?!\d)")
 
 _FIELDS = {Settings.key(name): name for name in Settings.model_fields}
 _AGENT_KEYS = frozenset(map(AgentSettings.key, AgentSettings.model_fields)) - _FIELDS.keys()
-_PLACE_KEYS = frozenset(
-    {"advertisedAddress", "bindAddress", "webServicePort", "webServicePortTls"}
-    | {TlsSettings.key(name) for name in TlsSettings.model_fields}
-)
+_BY_HAND = {
+    **dict.fromkeys(
+        (
+            *("advertisedAddress", "bindAddress", "webServicePort", "webServicePortTls"),
+            *(TlsSettings.key(name) for name in TlsSettings.model_fields),
+        ),
+        "says where the broker is and what it shows; set it for the node",
+    ),
+    **{
+        Settings.key(name): "a secret, which is printed nowhere: write it into the file yourself"
+        for name, field in Settings.model_fields.items()
+        if is_secret(field)
+    },
+}
+"""Keys that a node has too, but not from here."""
+
 _STORE = "metadataStoreUrl"
 _HASH_STRATEGY = "topicBundleAssignmentStrategy"
 _CONSISTENT_HASHING = "ConsistentHashingTopicBundleAssigner"
@@ -161,8 +174,8 @@ def _take(entry: ConfEntry, older: Mapping[str, str]) -> Taken:
     key = entry.key
     if not entry.value:
         return Taken(entry, Fate.IGNORED, "empty: the default holds", about_balancing=_is_about_balancing(key))
-    if key in _PLACE_KEYS:
-        return Taken(entry, Fate.IGNORED, "says where the broker is and what it shows; set it for the node")
+    if key in _BY_HAND:
+        return Taken(entry, Fate.IGNORED, _BY_HAND[key])
     if key in _RENAMED:
         return _take_renamed(entry, older)
     if key in older:

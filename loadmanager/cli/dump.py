@@ -12,6 +12,8 @@ from typing import Annotated
 
 import typer
 
+from loadmanager.calling import Caller
+from loadmanager.cli.credentials import GivenToken, GivenTokenFile, given_token
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import store_of, write_lines
 from loadmanager.config import Settings, load_settings
@@ -41,6 +43,8 @@ def dump(
             metavar="URL", help="With --pulsar: the broker whose settings are taken along, http://broker:8080."
         ),
     ] = None,
+    token: GivenToken = "",
+    token_file: GivenTokenFile = None,
     output: Annotated[Path | None, typer.Option(help="Add the line to this file instead of printing it.")] = None,
 ) -> None:
     """Read the state of a cluster from its metadata store, changing nothing, as a line of JSON.
@@ -54,7 +58,8 @@ def dump(
         settings = load_settings(Settings, config)
         if metadata_store_url is not None:
             settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
-        collected = asyncio.run(_collect_pulsar(settings, cluster, admin_url) if pulsar else _collect(settings))
+        caller = Caller(given_token(token, token_file))
+        collected = asyncio.run(_collect_pulsar(settings, cluster, admin_url, caller) if pulsar else _collect(settings))
         line = encode(collected.finish())
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)
@@ -67,8 +72,8 @@ def dump(
     _write(line, output)
 
 
-async def _collect_pulsar(settings: Settings, cluster: str | None, admin_url: str | None) -> Collected:
-    told = None if admin_url is None else await fetch_settings(admin_url)
+async def _collect_pulsar(settings: Settings, cluster: str | None, admin_url: str | None, caller: Caller) -> Collected:
+    told = None if admin_url is None else await fetch_settings(admin_url, caller=caller)
     async with _reading(settings) as store:
         return await collect_pulsar(store, _now_ms(), cluster, told)
 

@@ -63,8 +63,10 @@ class AgentSettings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, Repo
     stats_update_frequency_in_secs: float = Field(
         60, gt=0, le=86_400, description="How often topic statistics are taken from the broker."
     )
-    host_usage_scope: Literal["host", "process"] = Field(
-        "host", description="Measure the whole host (or container), or only the broker's process: several on one host."
+    host_usage_scope: Literal["auto", "host", "process"] = Field(
+        "auto",
+        description="What is measured: the whole host (or container), or only the broker's process. auto: the process"
+        " while other brokers are registered on the same host, else the host.",
     )
     cpu_limit_cores: float | None = Field(
         None, gt=0, le=100_000, description="Cores the broker may use; empty: the container's limit, else the host's."

@@ -48,6 +48,11 @@ def is_secret(field: FieldInfo) -> bool:
     return field.annotation is SecretStr
 
 
+def hidden(secret: SecretStr) -> str:
+    """What is shown in place of a secret."""
+    return "***" if secret.get_secret_value() else ""
+
+
 class KeyedSettings(BaseSettings):
     """Frozen, with a key for each field: by default its name in camel case."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 
 from loadmanager.config.auth import AuthSettings
+from loadmanager.config.base import hidden
 from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import HttpSettings, StoreSettings
@@ -88,7 +89,7 @@ def values_as_text(settings: Settings) -> dict[str, str]:
 def text_of(value: object) -> str:
     """A setting as a `broker.conf` has it; a secret is `***`."""
     if isinstance(value, SecretStr):
-        return "***" if value.get_secret_value() else ""
+        return hidden(value)
     if isinstance(value, frozenset | list | tuple):
         return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
     if value is None:

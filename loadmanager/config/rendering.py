@@ -9,8 +9,7 @@ from typing import Any
 import yaml
 from pydantic import SecretStr
 
-from loadmanager.config.base import KeyedSettings, bounds_of
-from loadmanager.config.dynamic import text_of
+from loadmanager.config.base import KeyedSettings, bounds_of, hidden
 from loadmanager.core.hashing import HashFunction
 
 _NO_WIDTH = 10_000
@@ -39,7 +38,7 @@ def render_fields(settings: KeyedSettings, names: Iterable[str]) -> str:
 
 def _yaml_value(value: Any) -> str:  # noqa: ANN401 - whatever a field's default is
     if isinstance(value, SecretStr):
-        value = text_of(value)
+        value = hidden(value)
     if value is None or value == "":
         return '""' if value == "" else ""
     plain = sorted(value) if isinstance(value, frozenset) else list(value) if isinstance(value, tuple) else value

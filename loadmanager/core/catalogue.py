@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import loadmanager.core.placement
-import loadmanager.core.shedding  # noqa: F401 - each strategy declares its own
+import loadmanager.core.shedding
+import loadmanager.core.standstill  # noqa: F401 - each strategy declares its own, and this its
 from loadmanager.core.reasons import Reason
 
 REASONS = {reason.value: reason for subject in Reason.__subclasses__() for reason in subject}

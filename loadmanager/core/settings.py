@@ -383,6 +383,16 @@ class PlannerSettings:
         15,
         "Level: a broker that has less of a resource left than this, and more load than others, is relieved at once.",
     )
+    level_least_usage_percentage: float = setting(
+        "loadBalancerLevelLeastUsagePercentage",
+        2,
+        (
+            "Level: what is uneven is not worth a move while all load, lying evenly, would use less than this of every"
+            " resource of every broker."
+        ),
+        gt=0,
+        le=100,
+    )
     level_forecast_hours: float = setting(
         "loadBalancerLevelForecastHours",
         2,

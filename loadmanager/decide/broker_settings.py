@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 from yarl import URL
 
-from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
+from loadmanager.calling import NOBODY, Caller, HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.decide.settings import LISTS, known_settings
 from loadmanager.errors import ConfigurationError, InvalidRecordError, LoadManagerError
 
@@ -27,8 +27,8 @@ _CONFIGURATION_STORE = ("configurationMetadataStoreUrl", "configurationStoreServ
 _UNSET = ("", "Optional.empty")
 _EXPECTED = "give the web service of a Pulsar broker, such as http://broker:8080"
 _REFUSED = (
-    "the broker wants credentials, and `dump` has none to send: leave --admin-url out, and give `decide` with --set"
-    " what differs from the defaults"
+    "the broker wants credentials: give a token that may read its configuration with --token-file; or leave --admin-url"
+    " out, and give `decide` with --set what differs from the defaults"
 )
 
 
@@ -51,14 +51,14 @@ class BrokerSettings:
     configuration_store: str = ""
 
 
-async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S) -> BrokerSettings:
-    """Ask the broker whose web service is at `url`.
+async def fetch_settings(url: str, timeout_s: float = _TIMEOUT_S, caller: Caller = NOBODY) -> BrokerSettings:
+    """Ask the broker whose web service is at `url`, on behalf of the caller.
 
     Raises `ConfigurationError` for what is no such URL, and `BrokerSettingsError`.
     """
     asked = web_service(url, "--admin-url").with_path(RUNTIME_CONFIGURATION)
     try:
-        async with HttpClient(1) as http:
+        async with HttpClient(1, caller) as http:
             answer = await http.call("GET", asked, timeout_s)
     except PeerUnavailableError as error:
         raise BrokerSettingsError(f"--admin-url: {error}: {_EXPECTED}, that is running") from None

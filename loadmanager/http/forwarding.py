@@ -8,14 +8,17 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any
 
+import structlog
 from aiohttp import web
 from yarl import URL
 
-from loadmanager.calling import HttpClient, PeerNotReachedError, PeerUnavailableError
+from loadmanager.calling import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
 from loadmanager.config import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.port import LeadershipPort
 from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER, ORIGINAL_PRINCIPAL_HEADER
+
+log = structlog.get_logger(__name__)
 
 _ASK_AGAIN_S = 0.25
 """After so long a leader that could not be reached, or said that it is none, is asked once more."""
@@ -26,6 +29,7 @@ _HANDED_ON = ("Content-Type", LISTENER_HEADER, "Authorization", ORIGINAL_PRINCIP
 """Of who asks too: the leader decides by it as if it had been asked itself."""
 
 _PASSED_ON = ("Content-Type", "Retry-After", "WWW-Authenticate")
+_REFUSALS = (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN)
 _REDIRECTS = range(300, 400)
 
 
@@ -45,6 +49,7 @@ class Forwarder:
         self._leadership = leadership
         self._http = http
         self._patience_s = patience_s
+        self._is_refused = False
 
     async def on_leader(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
@@ -86,13 +91,23 @@ class Forwarder:
         url = self._leadership.leader_url
         if url is None or url == self._leadership.service_url:
             return None
-        headers = {FORWARDED_HEADER: self._leadership.node_id}
+        headers = {FORWARDED_HEADER: self._leadership.node_id, **self._leadership.caller.headers()}
         try:
             whole = URL(f"{url}{path}", encoded=True)
             answer = await self._http.call("GET", whole, timeout_s, connect_timeout_s=timeout_s, headers=headers)
         except (PeerUnavailableError, InvalidRecordError, ValueError):  # nobody there, or what it published is no URL
             return None
+        self._note_refusal(answer)
         return answer.body if answer.status == HTTPStatus.OK else None
+
+    def _note_refusal(self, answer: HttpAnswer) -> None:
+        """Say once that the leader does not take this node for one of its own."""
+        is_refused = answer.status in _REFUSALS
+        if is_refused and not self._is_refused:
+            log.warning(
+                "refused_by_leader", answer=answer.shown(), see="brokerClientAuthenticationParameters, peerRoles"
+            )
+        self._is_refused = is_refused
 
     async def _pass_on_while_it_leads(self, request: web.Request, body: bytes, timeout_s: float) -> web.Response | str:
         """`_pass_on`, but a question to a leader that is stopped does not wait for it once there is a successor."""

@@ -15,7 +15,7 @@ from loadmanager.http.metrics import render
 from loadmanager.http.openapi import TEXT, Operation
 from loadmanager.http.responses import json_bytes, problem
 from loadmanager.leader.port import HealthPort, PicturePort
-from loadmanager.wire.http import Health, Readiness
+from loadmanager.wire.http import CannotMove, Health, Readiness
 
 
 class OpsHandlers:
@@ -65,8 +65,14 @@ class OpsHandlers:
         reason = self._node.why_not_ready()
         if reason is not None:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        faults, is_open = self._view.faults, self._gate.is_open
-        return json_bytes(Readiness(epoch=self._view.epoch, faults=faults, open_to_anyone=is_open).to_json())
+        cannot_move = [CannotMove(key=each.key, sentence=each.sentence) for each in self._node.standstill.found]
+        ready = Readiness(
+            epoch=self._view.epoch,
+            faults=self._view.faults,
+            cannot_move=cannot_move,
+            open_to_anyone=self._gate.is_open,
+        )
+        return json_bytes(ready.to_json())
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request

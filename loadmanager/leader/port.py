@@ -37,6 +37,7 @@ from loadmanager.core.ownership import NamespaceState, Ownership, Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
+from loadmanager.core.standstill import Standstill
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.fleet import Briefing, Mark
@@ -94,12 +95,21 @@ class LeadershipPort(Protocol):
     def leader_url(self) -> str | None: ...
     @property
     def leader_changed(self) -> asyncio.Future[None]: ...
+    @property
+    def caller(self) -> Caller:
+        """What this node shows of itself to others."""
 
     def get_term(self) -> Term:
         """The term that this node has won; `NotLeaderError` when it has not."""
 
     def must_lead(self) -> None:
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
+
+
+class StandstillPort(Protocol):
+    @property
+    def found(self) -> Sequence[Standstill]:
+        """Why nothing can be moved, as the leader saw it last; nothing on a node that does not lead."""
 
 
 class HealthPort(Protocol):
@@ -109,6 +119,8 @@ class HealthPort(Protocol):
     def node_id(self) -> str: ...
     @property
     def failure(self) -> asyncio.Future[None]: ...
+    @property
+    def standstill(self) -> StandstillPort: ...
     @property
     def is_leading(self) -> bool: ...
 

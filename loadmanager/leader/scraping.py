@@ -21,6 +21,7 @@ from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import Sample, Scrape
@@ -55,6 +56,7 @@ class Counting(Protocol):
     plans: PlanKeeper
     recorder: Recorder
     shedding: SheddingLoop
+    standstill: StandstillWatch
     store: MetadataStore
     view: ClusterView
 
@@ -186,6 +188,12 @@ def _gauges(node: Counting) -> list[Sample]:
             "Bundles that are given to nobody because their last owners died soon after they got them.",
             none,
             len(node.desk.poison.verdicts()),
+        ),
+        (
+            "loadmanager_cannot_move",
+            "Reasons for which nothing can be moved; the leader's /readyz names them.",
+            none,
+            len(node.standstill.found),
         ),
         ("loadmanager_namespaces", "Namespaces.", none, len(node.view.namespaces)),
         ("loadmanager_shedding_cycle_seconds", "Time the last round took to plan.", none, node.shedding.last_cycle_s),

@@ -24,6 +24,7 @@ from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
@@ -62,6 +63,7 @@ class Node(Candidate):
         self.view.on_end = self._broker_ended
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
+        self.standstill = StandstillWatch(self.desk, self.live)
         self.executor = self._make_executor()
         self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
         self.shedding = SheddingLoop(self.desk, self.executor, self.election, self.journal, self.view, self.live)
@@ -170,6 +172,7 @@ class Node(Candidate):
         group.create_task(self.reconciler.run())
         group.create_task(self.drains.run())
         group.create_task(self.terms.keep_checkpoints())
+        group.create_task(self.standstill.run())
         if self.settings.load_balancer_enabled:
             group.create_task(self._balance(group))
 

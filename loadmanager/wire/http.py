@@ -115,13 +115,21 @@ class Health(WireModel):
     leading: bool
 
 
+class CannotMove(WireModel):
+    """Why nothing can be moved, and the key of the setting that would have to be another one."""
+
+    key: str
+    sentence: str
+
+
 class Readiness(WireModel):
     """`GET /readyz`; `faults` says what is wrong with a znode, by its path; `openToAnyone` that nobody is asked for a
-    token.
+    token. `cannotMove` is the leader's alone.
     """
 
     epoch: int
     faults: dict[str, str]
+    cannot_move: list[CannotMove]
     open_to_anyone: bool
 
 

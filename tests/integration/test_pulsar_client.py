@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from support.nodes import Cluster, FakeAgent, on_zookeeper
+from support.tokens import CLOSED, bearer, token_of
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 
@@ -17,7 +18,8 @@ pytestmark = pytest.mark.zookeeper
 
 PRODUCER = """
 import sys, pulsar
-client = pulsar.Client(sys.argv[1], operation_timeout_seconds=15, connection_timeout_ms=5000)
+token = pulsar.AuthenticationToken(sys.argv[3]) if len(sys.argv) > 3 else None
+client = pulsar.Client(sys.argv[1], token, operation_timeout_seconds=15, connection_timeout_ms=5000)
 client.create_producer(sys.argv[2])
 """
 CONNECT = b"\x08\x02"
@@ -44,7 +46,7 @@ class BrokerPort:
         writer.close()
 
 
-async def _dials(broker: BrokerPort, service_url: str, topic: str) -> bytes:
+async def _dials(broker: BrokerPort, service_url: str, topic: str, *token: str) -> bytes:
     """Run a Pulsar client against `service_url` and return how it first spoke to the broker."""
     client = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -52,6 +54,7 @@ async def _dials(broker: BrokerPort, service_url: str, topic: str) -> bytes:
         PRODUCER,
         service_url,
         topic,
+        *token,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.STDOUT,
     )
@@ -82,6 +85,24 @@ async def test_a_topic_is_resolved_through_any_of_three_nodes_and_its_owner_is_d
                 frame = await _dials(broker, node.node.service_url, topic)
             assert frame[8:] == CONNECT
             assert nodes[0].ownership(nodes[0].bundle_of(topic)).owner == agent.registration
+
+
+async def test_a_client_with_a_token_resolves_where_nodes_ask_for_one(
+    zookeeper: EmbeddedZooKeeper, chroot: str
+) -> None:
+    async with Cluster(on_zookeeper(zookeeper, chroot)) as cluster:
+        _, follower = await cluster.start_nodes(2, **CLOSED)
+        agent = await cluster.a_broker("b1:8080")
+        topic = "persistent://public/default/x"
+        assert (
+            await follower.put("/admin/v2/namespaces/public/default", headers=bearer(token_of("root")))
+        ).status == 204
+        await cluster.known_everywhere(lambda node: "public/default" in node.node.view.namespaces)
+        assert (await follower.lookup(topic)).status == 401
+        async with BrokerPort().listening() as broker:
+            await _listens_at(cluster, agent, f"pulsar://127.0.0.1:{broker.port}")
+            frame = await _dials(broker, follower.node.service_url, topic, token_of("client"))
+        assert frame[8:] == CONNECT
 
 
 async def _listens_at(cluster: Cluster, agent: FakeAgent, url: str) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
+NAMED_BY = "LOADMANAGER_CHROMIUM"
 _NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _SHOWN_WITHIN_S = 60
 
 
 def find_browser() -> str | None:
-    """Chromium, by whatever name it goes here."""
-    return next(filter(None, map(shutil.which, _NAMES)), None)
+    """The Chromium that the environment names, or one by whatever name it goes here."""
+    return next(filter(None, map(shutil.which, (os.environ.get(NAMED_BY, ""), *_NAMES))), None)
 
 
 def shown(browser: str, page: Path) -> str:

@@ -19,6 +19,7 @@ from loadmanager.config import (
     zookeeper_parts,
 )
 from loadmanager.config.base import KeyedSettings
+from loadmanager.config.presets import render_small_fleet
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.resources import ResourceWeights
@@ -216,3 +217,13 @@ def test_the_rendered_file_of_an_agent_loads_once_the_required_keys_are_given(tm
     required = "brokerId: b1:8080\nbrokerUrl: http://b1:8081\nloadManagerUrls: [http://n1:8080]\n"
     plain = load_settings(AgentSettings, written(tmp_path, required))
     assert load_settings(AgentSettings, written(tmp_path, render_yaml(AgentSettings) + "\n" + required)) == plain
+
+
+def test_the_file_for_small_fleets_is_what_the_command_prints_and_loads(tmp_path: Path) -> None:
+    text = render_small_fleet()
+    assert (Path(__file__).parents[2] / "config" / "small-fleet.yaml").read_text(encoding="utf-8") == text
+    settings = load_settings(Settings, written(tmp_path, text)).planner_settings()
+    assert settings.shedding_strategy == settings.placement_strategy == "Level"
+    others = {name: getattr(settings, name) for name in ("level_least_usage_percentage", "min_unload_message")}
+    defaults = PlannerSettings()
+    assert all(value < getattr(defaults, name) for name, value in others.items())

@@ -19,7 +19,7 @@ from loadmanager.core.certificate.instance import Instance, Rows
 from loadmanager.core.certificate.relief import Relief, Reliefs, find_least_peak
 from loadmanager.core.certificate.taking import instance_of, owners_after
 from loadmanager.core.level.load import Loads
-from loadmanager.core.load import RATED, FloatArray
+from loadmanager.core.load import FloatArray
 from loadmanager.core.plan import Assign, Unload
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.core.snapshot import Snapshot
@@ -109,7 +109,7 @@ def certify(
     instance = instance_of(snapshot, settings, loads, after, emptied)
     sigma = snapshot.bundles.sigma.astype(np.float64)[: len(after)]
     proof = find_proof(instance, after)
-    names = [RATED[resource] for resource in loads.resources]
+    names = loads.names()
     figures = figures_of(instance, after, sigma, proof)
     return Certified(
         instance, after, sigma, proof, figures, snapshot.brokers.ids, snapshot.bundles.names[: len(after)], names

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from loadmanager.core.level.load import LEAST_LEVEL
 from loadmanager.core.load import BoolArray, FloatArray
 
 Rows = npt.NDArray[np.integer]
+
+LEAST_LEVEL = 0.02
+"""A level below this counts as this, whatever Level is told to mind: heat is a figure of the plan's file."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

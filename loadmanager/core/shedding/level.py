@@ -131,7 +131,7 @@ class Level:
             usage = loads.usage.copy()
             usage[broker, hottest] += points / 100
             needs = np.divide(usage, loads.per_need, out=np.zeros_like(usage), where=loads.per_need > 0)
-            heat = heat_of(usage, level_of(needs.sum(axis=0), loads.per_need))
+            heat = heat_of(usage, level_of(needs.sum(axis=0), loads.per_need, loads.least))
             return bool(heat[broker] > trigger)
 
         return least_points(is_reached)

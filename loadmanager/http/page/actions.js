@@ -35,7 +35,7 @@ export const liftBreaker = () =>
 export const drain = (broker, then) =>
   ask({
     ...put, title: `Drain ${broker}`, verb: "Drain", isGrave: true, path: `${brokerPath(broker)}/drain`, then, done: "The drain has begun",
-    sentences: [`Every bundle of ${broker} is given to another broker, within the limits on unloads; their clients connect again.`, "It is given no bundle until the drain is stopped, also after a change of leader.", "Pinned bundles and those without another broker stay, and the drain says why."],
+    sentences: [`Every bundle of ${broker} is given to another broker, within the limits on unloads; their clients connect again.`, "It is given no bundle until the drain is stopped, also after a change of leader.", "Frozen bundles leave, too; pinned ones come back when the drain is stopped. What no other broker may own stays, and the drain says why."],
   });
 
 export const stopDrain = (broker, then) =>
@@ -78,7 +78,7 @@ export const pin = (bundle, owner, then) =>
   ask({
     ...put, title: "Pin the bundle", verb: "Pin", path: `${bundlePath(bundle)}/pin`, then,
     fields: [{ name: "broker", label: "To", type: "broker", value: owner ?? "" }], body: ({ broker }) => ({ broker }),
-    sentences: ({ broker }) => [broker && broker !== owner ? `It is brought to ${broker}: its topics are closed and their clients connect again.` : "It stays where it is.", "Nothing moves it from there by itself until the pin is taken back, and a drain leaves it."],
+    sentences: ({ broker }) => [broker && broker !== owner ? `It is brought to ${broker}: its topics are closed and their clients connect again.` : "It stays where it is.", "Nothing moves it from there by itself until the pin is taken back; a drain does, and it comes back afterwards."],
   });
 
 export const unpin = (bundle, then) => ask({ ...del, title: "Take back the pin", verb: "Take back", path: `${bundlePath(bundle)}/pin`, then, sentences: "The bundle may be on any broker again; nothing moves at once." });

@@ -1,11 +1,12 @@
 // Who did what: what operators and programs have changed, from what to what.
 
+import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { Problem } from "./dialogs.js";
 import { moment, said, whole } from "./format.js";
 import { operations } from "./live.js";
 import { adjust, route } from "./route.js";
-import { html, useAnswer, useCell, useMemo } from "./ui.js";
+import { html, useCell, useMemo } from "./ui.js";
 
 const LIMIT = 500;
 

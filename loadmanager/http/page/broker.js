@@ -1,6 +1,7 @@
 // A broker's card: how it stands, what a round would take from it, what keeps bundles from it, and what it owns.
 
 import { drain, exclude, holdOff, include, letGo, stopDrain } from "./actions.js";
+import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { DecisionList } from "./decisions.js";
 import { Problem } from "./dialogs.js";
@@ -11,7 +12,7 @@ import { bytesPerS, duration, percent, perS, said, whole } from "./format.js";
 import { fleet, operations } from "./live.js";
 import { linkTo } from "./route.js";
 import { Rows } from "./rows.js";
-import { html, useAnswer, useCell, useMemo } from "./ui.js";
+import { html, useCell, useMemo } from "./ui.js";
 
 export function BrokerView({ broker }) {
   const now = useCell(fleet);

@@ -1,6 +1,7 @@
 // A bundle's card: why it is where it is, the runner-up, what would have to change, and why it is not elsewhere.
 
 import { cancelUnload, freezeBundle, pin, split, thawBundle, transfer, unload, unpin } from "./actions.js";
+import { useAnswer } from "./answers.js";
 import { OURS, get, segments } from "./api.js";
 import { brokersByUsage } from "./asking.js";
 import { DecisionList } from "./decisions.js";
@@ -9,7 +10,7 @@ import { Explained, Fact, Standings, Verdicts } from "./explained.js";
 import { bytesPerS, duration, percent, perS, whole, words } from "./format.js";
 import { decisions, operations } from "./live.js";
 import { adjust, linkTo, route } from "./route.js";
-import { html, useAnswer, useCell } from "./ui.js";
+import { html, useCell } from "./ui.js";
 
 export function BundleView({ bundle }) {
   const changes = useCell(decisions).find((each) => each.subject === bundle)?.lastAt; // something has happened to it

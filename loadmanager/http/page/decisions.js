@@ -1,11 +1,12 @@
 // Decisions and non-decisions: the sentence, the numbers behind it, and what came of it beside what was predicted.
 
+import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { Problem } from "./dialogs.js";
 import { factor, moment, said, whole, words } from "./format.js";
 import { decisions as live } from "./live.js";
 import { adjust, linkToSubject, route } from "./route.js";
-import { html, useAnswer, useCell, useMemo, useState } from "./ui.js";
+import { html, useCell, useMemo, useState } from "./ui.js";
 
 const LIMIT = 500;
 const PAGE = 100;
@@ -57,7 +58,7 @@ function fits(entry, kind, acted, text) {
   return (
     (!kind || entry.kind === kind) &&
     (!acted || entry.acted === (acted === "yes")) &&
-    (!wanted || `${entry.subject} ${entry.sentence} ${entry.destination ?? ""}`.toLowerCase().includes(wanted))
+    (!wanted || `${entry.subject} ${sentenceOf(entry)}`.toLowerCase().includes(wanted))
   );
 }
 
@@ -69,7 +70,7 @@ export function Decision({ entry }) {
       <time datetime=${new Date(entry.lastAt).toISOString()}>${moment(entry.lastAt)}</time>
       <span class="chip" data-acted=${entry.acted}>${entry.acted ? "✓ " : "– "}${words(entry.kind)}</span>
       <span class="subject">${entry.subject}</span>
-      <span class="sentence">${entry.sentence}${entry.times > 1 ? html` <span class="quiet">(${whole(entry.times)} times)</span>` : ""}</span>
+      <span class="sentence">${sentenceOf(entry)}${entry.times > 1 ? html` <span class="quiet">(${whole(entry.times)} times)</span>` : ""}</span>
       <${Effect} effect=${entry.effect} />
     </summary>
     <dl class="numbers">
@@ -80,6 +81,9 @@ export function Decision({ entry }) {
     </dl>
   </details></li>`;
 }
+
+// Steps of a move have no sentence of their own: who gave it to whom says it.
+const sentenceOf = ({ sentence, source, destination, reason }) => sentence || `${source ?? "nobody"} → ${destination ?? "nobody yet"}: ${words(reason)}`;
 
 export function Subject({ name }) {
   if (!name) return "nobody";

@@ -2,7 +2,7 @@
 
 import { headingOf, hintOf } from "./api.js";
 import { asked, keepToken } from "./token.js";
-import { Cell, html, useCell, useEffect, useRef, useState } from "./ui.js";
+import { Cell, html, useCell, useLayoutEffect, useRef, useState } from "./ui.js";
 
 // The dialog that is open: a component with `close`, or null.
 const open = new Cell(null);
@@ -11,7 +11,7 @@ export const close = () => (open.value = null);
 
 export function Modal({ title, onClose, children, wide = false }) {
   const ref = useRef();
-  useEffect(() => {
+  useLayoutEffect(() => {
     const before = document.activeElement;
     ref.current.showModal();
     return () => before?.isConnected && before.focus();

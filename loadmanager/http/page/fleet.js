@@ -9,7 +9,7 @@ import { Rows, useSettled } from "./rows.js";
 import { html, useCell, useMemo, useRef, useState } from "./ui.js";
 
 export const RESOURCES = [["cpu", "CPU"], ["memory", "memory"], ["directMemory", "direct memory"], ["bandwidthIn", "network in"], ["bandwidthOut", "network out"]];
-const STATES = { active: "", draining: "draining", held_off: "held off", sick: "sick", doubted: "report doubted", excluded: "excluded", gone: "gone" };
+const STATES = { active: "", held_off: "held off", doubted: "reports doubted", unreadable: "nothing readable" };
 const SETTLE_MS = 5000;
 const CAPACITY = 100;
 const FEW = 24; // whoever has no more sees all of them in the list
@@ -45,7 +45,10 @@ function Notices({ now }) {
   return html`<div class="notices">
     ${!now.leader && html`<${Notice} kind="bad" title="Nobody leads">No bundle gets an owner, and nothing is balanced, until a node is elected.<//>`}
     ${frozen && html`<${Notice} kind="warn" title="Frozen" button=${["Lift…", thawAll]}>${frozen === true ? "" : `“${frozen}”: `}nothing is shed, split or merged by itself.<//>`}
-    ${breaker && html`<${Notice} kind="warn" title="The breaker has stopped shedding" button=${["Lift…", liftBreaker]}>Bundles kept returning${breaker.stoppedS ? `; it goes on by itself in ${duration(breaker.stoppedS)}` : ""}.<//>`}
+    ${now.leader && now.isWhole === false && html`<${Notice} kind="warn" title="The leader does not answer this node">Drains, the breaker, and who is sick are not known here at the moment.<//>`}
+    ${breaker && html`<${Notice} kind="warn" title=${breaker.stoppedS ? "The breaker has stopped shedding" : "The breaker has stopped bundles"} button=${["Lift…", liftBreaker]}>
+      ${breaker.stoppedS ? `Bundles kept returning; shedding goes on by itself in ${duration(breaker.stoppedS)}.` : `${whole(breaker.bundles)} kept returning, and are not shed for a time.`}<//>`}
+    ${now.poison > 0 && html`<${Notice} kind="warn" title="Poison">${whole(now.poison)} bundle${now.poison > 1 ? "s are" : " is"} given to nobody, since their last owners died soon after they got them: <code>loadmanager admin balancer poison</code><//>`}
     ${dryRun && html`<${Notice} kind="info" title="Dry run" button=${["End…", endDryRun]}>Shedding decides and moves nothing.<//>`}
     ${cannotMove.length > 0 && html`<${Notice} kind="warn" title="Nothing can move">
       <ul>${cannotMove.map(({ key, sentence }) => html`<li>${sentence} <code>${key}</code></li>`)}</ul><//>`}
@@ -64,12 +67,12 @@ function Summary({ now }) {
   const { brokers, mean, lowerBound, leader, balancing } = now;
   const resting = brokers.state.filter((state) => state && state !== "active").length;
   const hottest = brokers.highest.reduce((most, value) => Math.max(most, value ?? 0), 0);
-  const isOn = !balancing.frozen && !balancing.dryRun && !balancing.breaker;
+  const isOn = !balancing.frozen && !balancing.dryRun && !balancing.breaker?.stoppedS;
   return html`<section class="figures" aria-label="At a glance">
     <${Figure} name="Hottest" value=${percent(hottest)} kind=${hottest > CAPACITY ? "bad" : hottest > 85 ? "warn" : ""}>mean ${percent(mean)}, no plan below ${percent(lowerBound)}<//>
     <${Figure} name="Brokers" value=${whole(brokers.id.length)}>${resting ? `${resting} not taking part` : "all take part"}<//>
-    <${Figure} name="Bundles" value=${whole(now.bundles)} kind=${now.unowned && !leader ? "warn" : ""}>${now.unowned ? `${whole(now.unowned)} without an owner` : "all have an owner"}<//>
-    <${Figure} name="Balancing" value=${isOn ? "on" : balancing.frozen ? "frozen" : balancing.breaker ? "stopped" : "dry run"} kind=${isOn ? "" : "warn"}>
+    <${Figure} name="Bundles" value=${whole(now.bundles)} kind=${now.unowned && !leader ? "warn" : ""}>${now.unowned ? `${whole(now.unowned)} without an owner` : "all have an owner"}${now.movingInAll ? `, ${whole(now.movingInAll)} moving` : ""}<//>
+    <${Figure} name="Balancing" value=${isOn ? "on" : balancing.frozen ? "frozen" : balancing.breaker?.stoppedS ? "stopped" : "dry run"} kind=${isOn ? "" : "warn"}>
       ${!balancing.frozen && html`<button class="plain" onClick=${freezeAll}>Freeze…</button>`}${" "}
       ${!balancing.dryRun && html`<button class="plain" onClick=${startDryRun}>Dry run…</button>`}<//>
     <${Figure} name="Drains" value=${whole(now.drains.length)}><a href=${linkTo("drains")}>${now.drains.length ? now.drains.map((each) => each.broker).slice(0, 2).join(", ") : "none under way"}</a><//>

@@ -1,5 +1,6 @@
 // The heat map: brokers, or bundles by hash, over time; what was moved, split and led; a brush that selects decisions.
 
+import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { Problem } from "./dialogs.js";
 import { clock, duration, moment, percent, whole } from "./format.js";
@@ -8,7 +9,7 @@ import { DecisionList } from "./decisions.js";
 import { fleet } from "./live.js";
 import { adjust, linkTo, route } from "./route.js";
 import { palette } from "./theme.js";
-import { html, useAnswer, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
+import { html, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
 
 const RANGES = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400]];
 const COLUMNS = 240;
@@ -16,6 +17,7 @@ const ROWS = 200;
 const ROW_HEIGHT = [3, 22]; // at the least and at the most
 const LABEL_HEIGHT = 14;
 const HEIGHTS = [180, 480];
+const NARROW = 560; // on a phone the map is half as high
 
 // `since` and `until` of the address are the selected window; `range` is how many seconds the map goes back from `end`,
 // or from now on.
@@ -68,7 +70,7 @@ function Map({ timeline, selection, select }) {
   const [pointer, setPointer] = useState(null);
   const [draft, setDraft] = useState(null);
   const cells = useMemo(() => cellsOf(timeline), [timeline]);
-  const height = LANE + AXIS + heightOf(timeline.rows.length);
+  const height = LANE + AXIS + heightOf(timeline.rows.length) / (width < NARROW ? 2 : 1);
   const image = useMemo(() => imageOf(document.documentElement, timeline, cells.bytes), [timeline, colourTurn]);
   const shown = draft ?? selection;
   useEffect(() => {

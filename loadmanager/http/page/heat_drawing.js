@@ -34,13 +34,14 @@ function channels(colour) {
   return [...probe.getImageData(0, 0, 1, 1).data].slice(0, 3);
 }
 
-// 256 colours from the cold one over the warm one to the hot one; what is unknown is see-through.
-function rampOf({ cold, warm, scorching }) {
-  const stops = [cold, warm, scorching].map(channels);
+// 256 colours between those of the style sheet; the upper half of the scale has the greater part of them.
+function rampOf({ cold, warm, hotter, scorching }) {
+  const stops = [[0, cold], [50, warm], [75, hotter], [100, scorching]].map(([at, colour]) => [at, channels(colour)]);
   return Array.from({ length: 256 }, (_, value) => {
-    const share = Math.min(value / 100, 1) * 2;
-    const [from, to] = share < 1 ? stops : stops.slice(1);
-    return from.map((each, n) => Math.round(each + (to[n] - each) * (share < 1 ? share : share - 1)));
+    const next = Math.max(1, stops.findIndex(([at]) => at >= Math.min(value, 100)));
+    const [[low, from], [high, to]] = stops.slice(next - 1, next + 1);
+    const share = (Math.min(value, 100) - low) / (high - low);
+    return from.map((each, n) => Math.round(each + (to[n] - each) * share));
   });
 }
 

@@ -14,6 +14,9 @@ export const operations = new Cell([]);
 // state: connecting, live or lost. `heardAt`: when the node was last heard. `nextAt`: when it is tried again.
 export const connection = new Cell({ state: "connecting", heardAt: null, nextAt: null, problem: null });
 
+// How often the node was heard again after it had been lost.
+export const returns = new Cell(0);
+
 let retry = () => {};
 export const retryNow = () => retry();
 
@@ -32,7 +35,10 @@ const TAKE = {
 
 export function startLive() {
   const tell = {
-    open: () => (connection.value = { state: "live", heardAt: Date.now(), nextAt: null, problem: null }),
+    open() {
+      if (connection.value.state === "lost") returns.value += 1;
+      connection.value = { state: "live", heardAt: Date.now(), nextAt: null, problem: null };
+    },
     anything: () => (connection.value = { ...connection.value, heardAt: Date.now() }),
     event: ({ type, data }) => TAKE[type]?.(JSON.parse(data)),
     lost: (problem, nextAt) =>

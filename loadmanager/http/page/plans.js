@@ -1,6 +1,7 @@
 // Plans: computed, looked at, then executed exactly as they were shown.
 
 import { execute, stopPlan } from "./actions.js";
+import { useAnswer } from "./answers.js";
 import { OURS, Refusal, command, get } from "./api.js";
 import { brokersByUsage } from "./asking.js";
 import { Problem } from "./dialogs.js";
@@ -10,7 +11,7 @@ import { decisions, fleet } from "./live.js";
 import { Matrix } from "./matrix.js";
 import { go, linkTo } from "./route.js";
 import { Rows } from "./rows.js";
-import { Cell, html, useAnswer, useCell, useState } from "./ui.js";
+import { Cell, html, useCell, useState } from "./ui.js";
 
 const KINDS = [["shed", "The next round of shedding"], ["drain", "Empty a broker"], ["moves", "Moves of your own"]];
 

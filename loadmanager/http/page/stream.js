@@ -25,7 +25,7 @@ export function eventReader(on) {
     else if (field === "data") event.data.push(value);
   }
   return (chunk) => {
-    const lines = (rest + chunk).split(/\r\n|\n|\r/);
+    const lines = (rest + chunk).split(/\r?\n/);
     rest = lines.pop();
     for (const each of lines) line(each);
   };

@@ -57,20 +57,3 @@ export function useWidth(ref) {
   }, []);
   return width;
 }
-
-// What `load` resolves to, loaded again whenever one of `inputs` changes: {answer, problem, isLoading, again}.
-export function useAnswer(load, inputs) {
-  const [state, setState] = useState({ answer: null, problem: null, isLoading: true });
-  const [turn, setTurn] = useState(0);
-  useEffect(() => {
-    const aborter = new AbortController();
-    setState((before) => ({ ...before, isLoading: true }));
-    load(aborter.signal).then(
-      (answer) => aborter.signal.aborted || setState({ answer, problem: null, isLoading: false }),
-      (problem) => aborter.signal.aborted || setState((before) => ({ ...before, problem, isLoading: false })),
-    );
-    return () => aborter.abort();
-  }, [...inputs, turn]);
-  const again = useCallback(() => setTurn((n) => n + 1), []);
-  return { ...state, again };
-}

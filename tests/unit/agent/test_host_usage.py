@@ -4,7 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from loadmanager.agent.host_usage import HostReading, Nic, Resource, Traffic, bandwidth_limit, usage_between
+from loadmanager.agent.host_usage import (
+    HostReading,
+    Nic,
+    Resource,
+    Traffic,
+    bandwidth_limit,
+    usage_between,
+    why_bandwidth_is_unknown,
+)
 
 MIB = 1024 * 1024
 BROKER = (100, 1.0)
@@ -93,3 +101,9 @@ def test_a_brokers_own_traffic_is_held_against_the_declared_speed() -> None:
     usage = usage_between(a_reading(at_s=0.0), a_reading(at_s=1.0), 1.0, Traffic(125_000.0, 250_000.0))
     assert usage.bandwidth_in == Resource(1_000.0, 1_000_000.0)
     assert usage.bandwidth_out == Resource(2_000.0, 1_000_000.0)
+
+
+def test_what_keeps_the_bandwidth_from_being_known_is_said() -> None:
+    known, silent = Nic("eth0", 10_000, 0, 0), Nic("eth1", None, 0, 0)
+    assert why_bandwidth_is_unknown((known, silent)) == "no speed is to be read of eth1"
+    assert why_bandwidth_is_unknown(()) == "there is no physical network card, as in a container"

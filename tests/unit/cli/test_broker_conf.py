@@ -199,3 +199,17 @@ def test_the_table_has_what_is_about_load_balancing_and_counts_the_rest(tmp_path
     assert any(row[:3] == ["2", "webServicePort", "ignored"] for row in rows)
     assert "managedLedgerMaxSize" not in done.stderr
     assert "nothing to do with load balancing: 2;" in done.stderr
+
+
+def test_who_may_ask_is_taken_over_and_secrets_are_printed_nowhere(tmp_path: Path) -> None:
+    lines = (
+        "authenticationEnabled=true",
+        "superUserRoles=admin, ops",
+        "tokenSecretKey=data:;base64,cGxhbnRlZCBzZWNyZXQ=",
+        "brokerClientAuthenticationParameters=token:planted.token.here",
+    )
+    done = take(tmp_path, *lines)
+    assert "planted" not in done.output
+    assert "cGxhbnRlZCBzZWNyZXQ" not in done.output
+    assert yaml.safe_load(done.stdout)["superUserRoles"] == ["admin", "ops"]
+    assert fates(tmp_path, *lines)["tokenSecretKey"][0] is Fate.IGNORED

@@ -10,9 +10,11 @@ from support.builders import MIB, Load, averages, broker, bundle, report, snapsh
 
 from loadmanager.core.controls import Controls
 from loadmanager.core.level.cost import fit_price
-from loadmanager.core.level.load import LEAST_LEVEL, Loads, level_of
+from loadmanager.core.level.load import Loads, level_of
 from loadmanager.core.level.score import badness, part_of, score
 from loadmanager.core.load import BANDWIDTH_IN, CPU, METRICS, THROUGHPUT_IN, BrokerReport
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
 from loadmanager.core.placement.base import Projection
 from loadmanager.core.placement.level import LevelPlacement, LevelPlacementReason
 from loadmanager.core.plan import Unload
@@ -120,18 +122,44 @@ def test_a_slow_broker_has_less_of_its_cpu_and_one_that_is_saturated_is_not_fast
     assert loads_of(busy, BY_CPU).heat()[3] > 2
 
 
-def test_a_broker_whose_limit_is_unknown_is_as_large_as_the_others_and_none_is_rated_if_all_are() -> None:
+def test_a_broker_whose_limit_is_unknown_is_as_large_as_the_others() -> None:
     given = cluster(a=carrying("a", [30.0]), b=carrying("b", [60.0], bandwidth_in=(0, 0), bandwidth_out=(0, 0)))
     assert loads_of(given).heat()[1] == pytest.approx(2 * loads_of(given).heat()[0])
-    unknown = snapshot({"a": report({bundle(1): throughput(5.0)}), "b": report()})
-    assert loads_of(unknown).heat().tolist() == [0.0, 0.0]
     assert loads_of(given, ResourceWeights(0, 0, 0, 0)).heat().tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("load", [throughput(5.0), (5.0, 5.0, 0.0, 0.0)])
+def test_where_no_limit_is_known_what_bundles_carry_is_what_they_need(load: Load) -> None:
+    loads = {bundle(i): load for i in range(3)}
+    loads_of_all = loads_of(snapshot({"a": report(loads), "b": report({bundle(4): load}), "c": report()}))
+    assert loads_of_all.heat() == pytest.approx([9 / 4, 3 / 4, 0.0])
+    assert loads_of_all.hottest_resources() == ["what it carries, as no limit is known"] * 3
+    assert loads_of(snapshot({"a": report(), "b": report()})).heat().tolist() == [0.0, 0.0]
+
+
+def on_one_host(cpu: list[float], sizes: list[list[float]]) -> Snapshot:
+    """Brokers of one host, each with its bundles, that report this use of two cores."""
+    ids = [BrokerId(f"host:{8080 + i}") for i in range(len(cpu))]
+    reports = {}
+    for i, (used, of) in enumerate(zip(cpu, sizes, strict=True)):
+        loads = {bundle(j, f"tenant/{i}"): throughput(size) for j, size in enumerate(of)}
+        reports[Registration(ids[i], i + 1)] = report(loads, cpu=(used, 200.0))
+    return snapshot_of_reports(NOW_S, reports, {})
+
+
+def test_brokers_that_report_the_whole_of_their_host_use_of_it_what_they_carry() -> None:
+    sizes = [[3.0, 2.0, 1.0], [1.0, 0.5], [0.5]]
+    assert loads_of(on_one_host([190, 190, 188], sizes), BY_CPU).heat() == pytest.approx(
+        [2.25, 0.5625, 0.1875], rel=0.02
+    )
+    own = loads_of(on_one_host([60, 60, 10], sizes), BY_CPU).heat()
+    assert own[1] > 0.9, "what each uses by itself differs"
 
 
 def test_an_idle_cluster_has_the_least_level() -> None:
     given = cluster(a=carrying("a", [1.0]), b=carrying("b", []))
-    assert loads_of(given).level == LEAST_LEVEL
-    assert level_of(np.zeros(0), np.zeros((2, 0))) == LEAST_LEVEL
+    assert loads_of(given).level == 0.02
+    assert level_of(np.zeros(0), np.zeros((2, 0)), 0.02) == 0.02
 
 
 def test_a_bundle_needs_what_it_carries_at_present_and_not_its_average_over_reports() -> None:

@@ -18,6 +18,8 @@ from support.servers import LoopbackServer, closed_port
 from support.stores import MemoryWorld
 from typer.testing import CliRunner, Result
 
+from loadmanager.auth.credentials import TokenAlone
+from loadmanager.calling import Caller
 from loadmanager.cli.dump import dump
 from loadmanager.decide.broker_settings import BrokerSettings, BrokerSettingsError, fetch_settings
 from loadmanager.decide.collecting import Collected
@@ -67,12 +69,14 @@ class Broker(LoopbackServer):
     body: bytes = json.dumps(RUNTIME).encode()
     silent: bool = False
     asked: list[str] = field(default_factory=list)
+    authorizations: list[str | None] = field(default_factory=list)
 
     def routes(self) -> list[web.RouteDef]:
         return [web.route("*", "/{path:.*}", self._answer)]
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked.append(f"{request.method} {request.path_qs}")
+        self.authorizations.append(request.headers.get("Authorization"))
         if self.silent:
             await asyncio.Event().wait()
         where = {"Location": f"http://127.0.0.1:{closed_port()}/"} if self.status == 307 else {}
@@ -207,7 +211,7 @@ OTHERS = {"clusterName": "c1", "loadManagerClassName": "x", "loadBalancerEnabled
 @pytest.mark.parametrize(
     ("status", "body", "said"),
     [
-        (401, b"", " answered 401: the broker wants credentials.* leave --admin-url out.* --set"),
+        (401, b"", " answered 401: the broker wants credentials.* --token-file; or leave --admin-url out.* --set"),
         (403, b"no", " answered 403 'no': the broker wants credentials"),
         (404, b"", " answered 404: give the web service of a Pulsar broker, such as http://broker:8080"),
         (307, b"", " answered 307: it sends elsewhere, to 'http://127.* give the web service"),
@@ -230,6 +234,11 @@ async def test_an_answer_without_settings_is_shown_with_what_to_do(
         await fetch_settings(broker.url)
     assert str(refused.value).isprintable()
     assert broker.asked == [f"GET {PATH}"]
+
+
+async def test_a_broker_is_shown_the_token(broker: Broker) -> None:
+    await fetch_settings(broker.url, caller=Caller(TokenAlone("a.b.c", "")))
+    assert broker.authorizations == ["Bearer a.b.c"]
 
 
 async def test_no_answer_is_said_with_what_to_do(broker: Broker) -> None:

@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 from prometheus_client.parser import text_string_to_metric_families
+from structlog.testing import capture_logs
 from support.delays import a_memory_cluster
-from support.nodes import Cluster, RunningNode, in_memory
+from support.nodes import Cluster, RunningNode, a_leader, in_memory
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
@@ -42,6 +43,33 @@ async def node(cluster: Cluster) -> RunningNode:
 async def test_a_node_that_works_is_healthy_and_says_whether_it_leads(node: RunningNode) -> None:
     reply = await node.get("/healthz")
     assert (reply.status, reply.json()) == (200, {"nodeId": node.node.node_id, "leading": True})
+
+
+async def test_a_leader_says_loudly_that_nothing_can_move_and_once_until_that_changes() -> None:
+    key = "loadBalancerSheddingEnabled"
+    async with a_leader(**{key: False, "loadBalancerSheddingIntervalMinutes": 0.001}) as (cluster, node):
+        with capture_logs() as logs:
+            await eventually(lambda: node.node.standstill.found)
+            for _ in range(3):
+                await node.node.standstill.look()
+            ready = await node.get("/readyz")
+            assert ready.status == 200
+            (said,) = ready.json()["cannotMove"]
+            assert said == {"key": key, "sentence": f"Nothing can move because {key} is false; set {key} to true"}
+            assert 'loadmanager_cannot_move{cluster="standalone"} 1.0' in (await node.get("/metrics")).body.decode()
+            assert (await node.ask("POST", f"/admin/v2/brokers/configuration/{key}/true")).status == 200
+            await eventually(lambda: not node.node.standstill.found)
+            await node.node.standstill.look()
+            await node.node.standstill.look()
+            assert (await node.get("/readyz")).json()["cannotMove"] == []
+        told = [entry for entry in logs if entry["event"] in ("nothing_can_move", "moves_possible_again")]
+        assert [(entry["event"], entry["log_level"]) for entry in told] == [
+            ("nothing_can_move", "warning"),
+            ("moves_possible_again", "info"),
+        ]
+        assert (told[0]["keys"], told[0]["why"]) == ([key], [said["sentence"]])
+        standby = await cluster.start_node()
+        assert (await standby.get("/readyz")).json()["cannotMove"] == []
 
 
 async def test_a_node_of_which_a_task_ended_is_not_healthy(node: RunningNode) -> None:

@@ -1,0 +1,23 @@
+// What a view has asked the node for.
+
+import { returns } from "./live.js";
+import { useCallback, useCell, useEffect, useState } from "./ui.js";
+
+// What `load` resolves to, loaded again whenever one of `inputs` changes, and when the node is heard again after it
+// was lost: {answer, problem, isLoading, again}.
+export function useAnswer(load, inputs) {
+  const [state, setState] = useState({ answer: null, problem: null, isLoading: true });
+  const [turn, setTurn] = useState(0);
+  const returned = useCell(returns);
+  useEffect(() => {
+    const aborter = new AbortController();
+    setState((before) => ({ ...before, isLoading: true }));
+    load(aborter.signal).then(
+      (answer) => aborter.signal.aborted || setState({ answer, problem: null, isLoading: false }),
+      (problem) => aborter.signal.aborted || setState((before) => ({ ...before, problem, isLoading: false })),
+    );
+    return () => aborter.abort();
+  }, [...inputs, turn, returned]);
+  const again = useCallback(() => setTurn((n) => n + 1), []);
+  return { ...state, again };
+}

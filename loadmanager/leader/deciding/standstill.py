@@ -1,0 +1,52 @@
+"""Tells, while this node leads, why nothing can be moved: in the log when it has begun, changed or ended."""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from loadmanager.core.standstill import Standstill, find_standstill
+from loadmanager.leader.deciding.desk import MINUTE_S, Desk
+from loadmanager.leader.picture.live_settings import LiveSettings
+
+log = structlog.get_logger(__name__)
+
+
+class StandstillWatch:
+    """`found` is what was found last, in this term."""
+
+    def __init__(self, desk: Desk, live: LiveSettings) -> None:
+        self._desk = desk
+        self._live = live
+        self.found: tuple[Standstill, ...] = ()
+        self._told: list[str] = []
+
+    async def run(self) -> None:
+        """Look as often as shedding does, until the term ends."""
+        try:
+            while True:
+                await self._live.pause(lambda settings: settings.load_balancer_shedding_interval_minutes * MINUTE_S)
+                await self._try_to_look()
+        finally:
+            self.found, self._told = (), []
+
+    async def _try_to_look(self) -> None:
+        try:
+            await self.look()
+        except Exception:
+            log.exception("standstill_not_looked_for")
+
+    async def look(self) -> None:
+        found = await asyncio.to_thread(find_standstill, self._desk.snapshot(), self._live.planner)
+        keys, before = [each.key for each in found], [each.key for each in self.found]
+        self.found = found
+        if keys == before and keys != self._told:  # what is there for one look only is not worth a word
+            self._told = keys
+            self._tell(keys)
+
+    def _tell(self, keys: list[str]) -> None:
+        if keys:
+            log.warning("nothing_can_move", keys=keys, why=[each.sentence for each in self.found])
+        else:
+            log.info("moves_possible_again")

@@ -1,0 +1,74 @@
+"""One node, its brokers and one browser for all tests of the page, which run one after the other on one event loop.
+
+What a test changes it changes back, or does to a bundle or broker that is its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, async_playwright, expect
+from support.browser import NAMED_BY, find_browser
+from support.nodes import Cluster, RunningNode
+from support.page import BROKERS, BUNDLES, NAMESPACE, PATIENCE_MS, Shown, a_tab
+from support.registrations import a_record, load_of
+
+CPU = {"b1:8080": 92.0, "b2:8080": 61.0, "b3:8080": 40.0, "b4:8080": 31.0}
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser() -> AsyncIterator[Browser]:
+    """Chromium without a window."""
+    executable = find_browser()
+    if executable is None:
+        pytest.skip(f"no Chromium was found: apt-get install chromium, or name one in {NAMED_BY}")
+    async with async_playwright() as driver:
+        expect.set_options(timeout=PATIENCE_MS)
+        browser = await driver.chromium.launch(executable_path=executable, args=["--no-sandbox"])
+        yield browser
+        await browser.close()
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def cluster(browser: Browser) -> AsyncIterator[Cluster]:
+    """A node that leads, four brokers of different usage, and a namespace all of whose bundles have owners."""
+    del browser  # first, so that nothing is started where there is none
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader()
+        for broker in BROKERS:
+            await cluster.a_broker(broker)
+        bundles = await cluster.a_namespace(NAMESPACE, bundles={"numBundles": BUNDLES})
+        await _look_everything_up(leader, bundles)
+        for broker in BROKERS:
+            await _report(leader, cluster, broker)
+        yield cluster
+
+
+async def _look_everything_up(leader: RunningNode, bundles: list[str]) -> None:
+    waiting, number = set(bundles), 0
+    while waiting:
+        topic = f"persistent://{NAMESPACE}/topic-{number}"
+        number += 1
+        if leader.bundle_of(topic) in waiting:
+            waiting.discard(leader.bundle_of(topic))
+            assert (await leader.lookup(topic)).status == 200
+
+
+async def _report(leader: RunningNode, cluster: Cluster, broker: str) -> None:
+    """Have the broker tell a load of each bundle that it has."""
+    agent = cluster.brokers[broker]
+    entry = leader.node.view.namespaces[NAMESPACE]
+    owners = zip(entry.state.bundle_names(), entry.state.ownerships, strict=True)
+    owned = [bundle for bundle, ownership in owners if ownership.owner and ownership.owner.broker == broker]
+    record = a_record(broker, {bundle: load_of(3.0) for bundle in owned}, agent_url=agent.url, cpu=CPU[broker])
+    await agent.report(record)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def shown(browser: Browser, cluster: Cluster) -> AsyncIterator[Shown]:
+    """A tab of its own. At its end nothing may have been complained of."""
+    async with a_tab(browser, cluster) as shown:
+        yield shown
+        assert shown.complaints == []

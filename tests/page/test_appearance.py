@@ -1,0 +1,166 @@
+"""Light and dark, a phone, the keyboard, and who does not see it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from playwright.async_api import Browser, expect
+from support.nodes import Cluster
+from support.page import Shown, a_tab, on_one_loop
+
+pytestmark = on_one_loop
+
+VIEWS = (
+    "fleet",
+    "heat?range=900",
+    "decisions",
+    "plans",
+    "drains",
+    "audit",
+    "broker/b1:8080",
+    "bundle/t/ns/0x00000000_0x10000000",
+)
+
+# Of each text its contrast with what is behind it, by the formula of WCAG 2; those below 4.5.
+_FAINT = """() => {
+  const luminance = (colour) => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const shares = [...canvas.getImageData(0, 0, 1, 1).data].map((c) => c / 255);
+    const [r, g, b] = shares.map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = getComputedStyle(each).backgroundColor;
+      if (!/rgba\\(.*, 0\\)|transparent/.test(colour)) return colour;
+    }
+  };
+  const faint = [];
+  for (const each of document.querySelectorAll("#page *")) {
+    const hasText = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!hasText || !each.checkVisibility() || each.closest(":disabled, option, .hidden")) continue;
+    const [a, b] = [luminance(getComputedStyle(each).color), luminance(ground(each))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) faint.push(`${each.tagName} ${each.textContent.trim().slice(0, 40)}: ${contrast.toFixed(2)}`);
+  }
+  return faint;
+}"""
+
+# What can be operated and has no name; ids that are there twice; headings of the first order but one.
+_NAMELESS = """() => {
+  const isNamed = (each) => each.getAttribute("aria-label") || each.getAttribute("aria-labelledby")
+    || each.labels?.length || each.textContent.trim() || each.title;
+  const operated = document.querySelectorAll("button, a, input, select, textarea, progress, canvas, nav, dialog");
+  const nameless = [...operated].filter((each) => !isNamed(each)).map((each) => each.outerHTML.slice(0, 100));
+  const ids = [...document.querySelectorAll("[id]")].map((each) => each.id);
+  const twice = ids.filter((id, n) => ids.indexOf(id) !== n);
+  const headings = document.querySelectorAll("h1").length === 1 ? [] : ["not one h1"];
+  return [...nameless, ...twice, ...headings];
+}"""
+
+_IS_INSIDE = """() => {
+  const now = document.activeElement;
+  return now === document.body || document.querySelector("dialog").contains(now);
+}"""
+
+
+async def _shown(shown: Shown, view: str) -> None:
+    await shown.open(view)
+    await expect(shown.page.locator("h1")).to_be_attached()
+    await expect(shown.page.get_by_text("Loading…")).to_have_count(0)
+    await expect(shown.page.get_by_text("Asking the leader…")).to_have_count(0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_every_text_stands_out_and_everything_has_a_name(
+    browser: Browser, cluster: Cluster, scheme: Literal["light", "dark"]
+) -> None:
+    async with a_tab(browser, cluster, color_scheme=scheme) as shown:
+        for view in VIEWS:
+            await _shown(shown, view)
+            assert await shown.page.evaluate(_FAINT) == [], view
+            assert await shown.page.evaluate(_NAMELESS) == [], view
+        assert shown.complaints == []
+
+
+async def test_every_view_fits_a_phone(browser: Browser, cluster: Cluster) -> None:
+    async with a_tab(browser, cluster, viewport={"width": 360, "height": 740}) as shown:
+        for view in VIEWS:
+            await _shown(shown, view)
+            wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+            assert await shown.page.evaluate(wide) == 0, view
+        assert shown.complaints == []
+
+
+async def test_the_colours_are_those_of_the_system_until_somebody_chooses(browser: Browser, cluster: Cluster) -> None:
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    async with a_tab(browser, cluster, color_scheme="dark") as shown:
+        await shown.open("fleet")
+        dark = await shown.page.evaluate(ground)
+        await shown.page.keyboard.press("t")
+        light = await shown.page.evaluate(ground)
+        assert light != dark
+        await shown.page.reload()
+        assert await shown.page.evaluate(ground) == light
+        await shown.page.emulate_media(color_scheme="light")
+        await shown.page.get_by_role("button", name="Colours: light").click()
+        assert await shown.page.evaluate(ground) == dark
+        await shown.page.get_by_role("button", name="Colours: dark").click()
+        assert await shown.page.evaluate(ground) == light
+
+
+async def test_the_keyboard_is_enough(shown: Shown) -> None:
+    press = shown.page.keyboard.press
+    await shown.open("fleet")
+    await press("?")
+    await expect(shown.dialog()).to_contain_text("the next and the previous row")
+    await press("2")  # not while a dialog is open
+    await press("Escape")
+    await expect(shown.dialog()).to_have_count(0)
+    await expect(shown.page.get_by_role("link", name="Fleet")).to_have_attribute("aria-current", "page")
+    for _ in "jjk":
+        await press(_)
+    await expect(shown.page.locator("[data-row]").first).to_be_focused()
+    await press("Enter")
+    await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
+    await press("/")
+    await expect(shown.page.get_by_role("combobox", name="Find a broker")).to_be_focused()
+    await press("2")  # is typed
+    await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
+    await shown.page.locator("main").focus()
+    for key, name in zip("123456", ("Fleet", "Heat map", "Decisions", "Plans", "Drains", "Audit"), strict=True):
+        await press(key)
+        await expect(shown.page.get_by_role("link", name=name, exact=True)).to_have_attribute("aria-current", "page")
+    await shown.page.go_back()
+    await expect(shown.page.get_by_role("heading", name="Drains")).to_be_visible()
+
+
+async def test_a_time_is_selected_with_the_keyboard(shown: Shown) -> None:
+    await shown.open("heat?range=900")
+    surface = shown.page.locator(".map canvas")
+    await surface.focus()
+    await shown.page.keyboard.press("ArrowLeft")
+    await expect(shown.page.locator("#map-says")).to_contain_text("s")
+    for _ in range(3):
+        await shown.page.keyboard.press("Shift+ArrowLeft")
+    await expect(shown.page.get_by_role("heading", name="Decisions from")).to_be_visible()
+    await expect(shown.page.locator("#map-says")).to_contain_text("moves")
+    await shown.page.keyboard.press("Escape")
+    await expect(shown.page.get_by_role("heading", name="Decisions from")).to_have_count(0)
+
+
+async def test_the_focus_comes_back_from_a_dialog_and_stays_in_it_meanwhile(shown: Shown) -> None:
+    await shown.open("broker/b3:8080")
+    button = shown.page.get_by_role("button", name="Drain…")
+    await button.focus()
+    await shown.page.keyboard.press("Enter")
+    await expect(
+        shown.dialog().get_by_role("button", name="Cancel")
+    ).to_be_focused()  # what is grave is not one key away
+    for _ in range(4):
+        await shown.page.keyboard.press("Tab")
+        assert await shown.page.evaluate(_IS_INSIDE)
+    await shown.page.keyboard.press("Escape")
+    await expect(button).to_be_focused()

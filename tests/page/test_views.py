@@ -1,0 +1,204 @@
+"""What each view shows of a real node."""
+
+from __future__ import annotations
+
+import re
+import time
+
+import pytest
+from playwright.async_api import Locator, expect
+from support.page import BROKERS, Shown, on_one_loop
+
+pytestmark = on_one_loop
+
+
+async def test_the_fleet_shows_each_broker_with_its_highest_resource_and_who_leads(shown: Shown) -> None:
+    await shown.open("fleet")
+    rows = shown.page.get_by_role("table", name="Brokers").locator("[data-row]")
+    await expect(rows).to_have_count(len(BROKERS))
+    await expect(rows.first).to_contain_text("b1:8080")  # the most used one is first
+    await expect(rows.first).to_contain_text("92 %")
+    await expect(rows.first).to_contain_text("CPU")
+    glance = shown.page.get_by_label("At a glance")
+    await expect(glance).to_contain_text(shown.node.node.node_id)
+    await expect(glance).to_contain_text(f"epoch {shown.node.node.get_term().epoch}")
+    await expect(glance).to_contain_text(f"Bundles{len(shown.bundles)}")
+
+
+async def test_brokers_are_sorted_and_filtered_and_the_address_says_how(shown: Shown) -> None:
+    await shown.open("fleet")
+    rows = shown.page.get_by_role("table", name="Brokers").locator("[data-row]")
+    await shown.page.get_by_role("columnheader", name="Broker").get_by_role("button").click()
+    await expect(rows.first).to_contain_text("b1:8080")
+    await shown.page.get_by_placeholder("name or state").fill("b3")
+    await expect(rows).to_have_count(1)
+    assert "sort=id" in shown.page.url
+    assert "filter=b3" in shown.page.url
+    await shown.page.reload()
+    await expect(rows).to_have_count(1)
+
+
+async def test_a_row_leads_to_the_card_of_its_broker(shown: Shown) -> None:
+    await shown.node.put(f"{_unload(shown.bundles[0])}?destinationBroker=b1:8080")
+    await shown.open("fleet")
+    await shown.page.get_by_role("link", name="b1:8080").click()
+    await expect(shown.page.get_by_role("heading", name="b1:8080")).to_be_visible()
+    await expect(shown.page.get_by_label("What it has to expect")).to_contain_text("bundles")
+    owned = shown.page.get_by_role("table", name="Bundles").locator("[data-row]")
+    await expect(owned.first).to_contain_text("t/ns/0x")
+    await expect(shown.page.get_by_label("Usage", exact=True)).to_contain_text("92 %")
+
+
+async def test_a_card_of_a_bundle_says_why_it_is_there_who_comes_next_and_why_it_is_not_elsewhere(shown: Shown) -> None:
+    bundle = shown.bundles[0]
+    owner = shown.node.ownership(bundle).owner
+    assert owner is not None
+    other = next(broker for broker in BROKERS if broker != owner.broker)
+    await shown.open(f"bundle/{bundle}")
+    why = shown.page.get_by_label("Why it is where it is")
+    await expect(why).to_contain_text(f"{owner.broker} has had it")
+    await expect(why).to_contain_text("A round of shedding now would")
+    await expect(shown.page.get_by_label("Where it would be put")).to_contain_text("runner-up")
+    await shown.page.get_by_label("Why not elsewhere").get_by_label("Broker").select_option(other)
+    answer = shown.page.get_by_label("Why not elsewhere").locator(".lead")
+    explained = (await shown.node.get(f"/loadbalance/v1/explain/why-not?bundle={bundle}&broker={other}")).json()
+    await expect(answer).to_have_text(explained["answer"]["sentence"])
+    await expect(_list(shown)).to_contain_text("Placed because")
+
+
+async def test_decisions_show_sentence_and_numbers_and_are_filtered(shown: Shown) -> None:
+    await shown.open("decisions")
+    entries = _entries(shown)
+    await expect(entries.first).to_be_visible()
+    await shown.page.get_by_label("Kind").select_option("assign")
+    await shown.page.get_by_placeholder("in subject or sentence").fill(shown.bundles[3])
+    await expect(entries).to_have_count(1)
+    await entries.first.locator("summary").click()
+    await expect(entries.first.locator(".numbers")).to_contain_text("candidates")
+    await shown.page.get_by_label("Which").select_option("no")
+    await expect(entries).to_have_count(0)
+    await expect(shown.page.get_by_text("None fits.")).to_be_visible()
+
+
+async def test_a_decision_comes_by_itself(shown: Shown) -> None:
+    await shown.open("decisions")
+    bundle = shown.bundles[1]
+    await shown.page.get_by_placeholder("in subject or sentence").fill(bundle)
+    await shown.node.put(f"{_unload(bundle)}?destinationBroker=b4:8080")
+    await expect(_list(shown)).to_contain_text("unloaded")
+
+
+async def test_the_heat_map_is_drawn_and_a_brush_selects_the_decisions_of_a_window(shown: Shown) -> None:
+    await shown.open("heat?range=900")
+    surface = shown.page.locator(".map canvas")
+    await expect(surface).to_be_visible()
+    box = await surface.bounding_box()
+    assert box is not None
+    middle = box["y"] + box["height"] / 2
+    await shown.page.mouse.move(box["x"] + box["width"] * 0.2, middle)
+    await shown.page.mouse.down()
+    await shown.page.mouse.move(box["x"] + box["width"] * 0.4, middle, steps=4)
+    await shown.page.mouse.up()
+    await expect(shown.page.get_by_role("heading", name="Decisions from")).to_be_visible()
+    assert "since=" in shown.page.url
+    await expect(shown.page.get_by_text("There is none")).to_be_visible()  # the node was not there by then
+    await shown.press("Clear the selection")
+    await expect(_entries(shown).first).to_be_visible()
+    now_ms = int(1000 * time.time())
+    await shown.open(f"heat?range=900&since={now_ms - 900_000}&until={now_ms + 60_000}")
+    await expect(_entries(shown).first).to_be_visible()
+
+
+async def test_the_heat_map_of_bundles_has_slices_of_hashes(shown: Shown) -> None:
+    await shown.open("heat?range=900")
+    await shown.press("Bundles by hash")
+    await expect(shown.page.locator(".map canvas")).to_have_attribute(
+        "aria-label", re.compile("slices of the hash ring")
+    )
+    assert "of=bundles" in shown.page.url
+
+
+async def test_a_plan_is_shown_before_and_after_with_its_moves_as_table_and_matrix(shown: Shown) -> None:
+    moved = next(bundle for bundle in shown.bundles if _owner(shown, bundle) != "b4:8080")
+    await shown.open("plans")
+    await shown.page.get_by_label("Moves of your own").check()
+    await shown.page.get_by_role("textbox", name=re.compile("Moves, one a line")).fill(f"{moved} b4:8080")
+    await shown.press("Compute")
+    await expect(shown.page.get_by_role("heading", name=re.compile("Plan [0-9a-f]{12}"))).to_be_visible()
+    await expect(shown.page.get_by_label("Effect")).to_contain_text("Clients disturbed")
+    await expect(shown.page.get_by_label("Effect")).to_contain_text("no plan below")
+    await expect(shown.page.get_by_role("table", name="Moves").locator("[data-row]")).to_have_count(1)
+    matrix = shown.page.locator("table.matrix")
+    await expect(matrix.locator("td.some")).to_have_text("1")
+    await expect(matrix.locator("thead")).to_contain_text("b4:8080")
+    await shown.open("plans")
+    await shown.page.get_by_label("Empty a broker").check()
+    await shown.page.locator("main").get_by_role("combobox", name="Broker").select_option("b3:8080")
+    await shown.press("Compute")
+    await expect(shown.page.get_by_role("heading", name=re.compile("Plan [0-9a-f]{12}"))).to_be_visible()
+
+
+async def test_a_drain_is_estimated_before_it_begins(shown: Shown) -> None:
+    await shown.open("drains")
+    await shown.page.locator("main").get_by_role("combobox", name="Broker").select_option("b1:8080")
+    await shown.press("Estimate")
+    await expect(shown.page.get_by_text("clients would connect again")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("typed", "heading"),
+    [("b2:8080", "b2:8080"), ("t/ns/0x00000000_0x10000000", "0x00000000_0x10000000"), ("t/ns/any-topic", "0x")],
+)
+async def test_what_is_searched_is_found(shown: Shown, typed: str, heading: str) -> None:
+    await shown.open("fleet")
+    await shown.page.get_by_role("combobox", name="Find a broker").fill(typed)
+    await shown.page.keyboard.press("Enter")
+    await expect(shown.page.get_by_role("heading", name=heading).first).to_be_visible()
+
+
+async def test_what_is_not_found_is_said(shown: Shown) -> None:
+    await shown.open("fleet")
+    find = shown.page.get_by_role("combobox", name="Find a broker")
+    await find.fill("nonsense")
+    await find.press("Enter")
+    await expect(shown.dialog()).to_contain_text("A broker is host:port")
+    await shown.page.keyboard.press("Escape")
+    await expect(shown.dialog()).to_have_count(0)
+    await find.fill("no/such/topic")
+    await find.press("Enter")
+    await expect(shown.dialog()).to_contain_text("namespace no/such not found")
+
+
+async def test_a_view_that_there_is_not_leads_back(shown: Shown) -> None:
+    await shown.open("nonsense/%E0%A4%A")
+    await expect(shown.page.get_by_role("heading", name="There is no such view")).to_be_visible()
+
+
+async def test_what_is_not_frozen_or_moving_is_not_said_and_a_reason_is_never_markup(shown: Shown) -> None:
+    await shown.open("fleet")
+    evil = "<img src=x onerror=\"document.title='caught'\"><b>"
+    assert (await shown.node.put("/loadbalance/v1/freeze", json={"reason": evil})).status == 204
+    try:
+        await expect(shown.page.locator(".notice")).to_contain_text(evil)
+        assert await shown.page.locator(".notice img, .notice b").count() == 0
+        assert await shown.page.title() == "Fleet · loadmanager"
+    finally:
+        await shown.node.ask("DELETE", "/loadbalance/v1/freeze")
+    await expect(shown.page.locator(".notice").filter(has_text="Frozen")).to_have_count(0)
+
+
+def _owner(shown: Shown, bundle: str) -> str | None:
+    owner = shown.node.ownership(bundle).owner
+    return owner.broker if owner else None
+
+
+def _list(shown: Shown) -> Locator:
+    return shown.page.get_by_role("list", name="Decisions, newest first")
+
+
+def _entries(shown: Shown) -> Locator:
+    return _list(shown).get_by_role("listitem")
+
+
+def _unload(bundle: str) -> str:
+    return f"/admin/v2/namespaces/{bundle}/unload"

@@ -1,0 +1,99 @@
+"""The page of a node in a tab of a browser, for tests of the page."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.async_api import Browser, ConsoleMessage, Locator, Page, expect
+from support.nodes import Cluster, RunningNode
+from support.servers import listen, serve_app
+from yarl import URL
+
+from loadmanager.http.app import make_app
+
+BROKERS = ("b1:8080", "b2:8080", "b3:8080", "b4:8080")
+NAMESPACE = "t/ns"
+BUNDLES = 16
+PATIENCE_MS = 20_000
+"""For what a machine that is busy takes its time for."""
+
+on_one_loop = pytest.mark.asyncio(loop_scope="session")
+
+
+@dataclass(slots=True)
+class Shown:
+    """The page of a node in a tab of its own, and the cluster behind it. `complaints` are the browser's: errors of
+    scripts, and what the content security policy has refused.
+    """
+
+    page: Page
+    node: RunningNode
+    cluster: Cluster
+    bundles: list[str]
+    complaints: list[str] = field(default_factory=list)
+
+    async def open(self, view: str) -> None:
+        """A view by its address, such as `fleet` or `bundle/t/ns/0x00000000_0x10000000`."""
+        await self.page.goto(f"{self.node.node.service_url}/#/{view}")
+        await expect(self.page.get_by_text("live", exact=True)).to_be_visible()
+
+    def dialog(self) -> Locator:
+        return self.page.get_by_role("dialog")
+
+    async def press(self, name: str) -> None:
+        """A button of the view."""
+        await self.page.locator("main").get_by_role("button", name=name, exact=True).click()
+
+    async def agree(self, verb: str) -> None:
+        """To what the dialog asks, and wait until the server has said that it is done."""
+        await self.dialog().get_by_role("button", name=verb, exact=True).click()
+        await expect(self.dialog().locator(".done, .problem")).to_be_visible()
+        await expect(self.dialog().locator(".problem")).to_have_count(0)
+        await self.dialog().get_by_role("button", name="Close", exact=True).click()
+        await expect(self.dialog()).to_have_count(0)
+
+    async def answer_with(self, method: str, path: str, **answer: Any) -> None:  # noqa: ANN401 - playwright's options
+        """From now on the browser gets this answer to that request, and the node is not asked."""
+
+        async def answered(route: Any) -> None:  # noqa: ANN401 - playwright's
+            if route.request.method != method:
+                await route.fallback()
+            elif answer.get("abort"):
+                await route.abort("connectionrefused")
+            else:
+                await route.fulfill(**answer)
+
+        await self.page.route(lambda url: URL(url).path == path, answered)
+
+    def note(self, message: ConsoleMessage) -> None:
+        if message.type == "error" and "Failed to load resource" not in message.text:
+            self.complaints.append(message.text)
+
+
+@asynccontextmanager
+async def a_tab(browser: Browser, cluster: Cluster, **options: Any) -> AsyncIterator[Shown]:  # noqa: ANN401 - playwright's
+    async with AsyncExitStack() as stack:
+        context = await browser.new_context(**options)
+        stack.push_async_callback(context.close)
+        context.set_default_timeout(PATIENCE_MS)
+        page = await context.new_page()
+        shown = Shown(
+            page, cluster.nodes[0], cluster, cluster.nodes[0].node.view.namespaces[NAMESPACE].state.bundle_names()
+        )
+        page.on("console", lambda message: shown.note(message))
+        page.on("pageerror", lambda error: shown.complaints.append(str(error)))
+        yield shown
+
+
+@asynccontextmanager
+async def away(node: RunningNode) -> AsyncIterator[None]:
+    """Meanwhile nobody listens on the node's port; then it listens again."""
+    port = URL(str(node.node.service_url)).port
+    assert port is not None
+    await node.vanish()
+    yield
+    node._runner = await serve_app(make_app(node.node), listen(port))

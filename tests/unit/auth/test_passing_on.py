@@ -1,0 +1,64 @@
+"""Whichever node is asked, the leader decides by the token of whoever asked, not by who passed it on."""
+
+from __future__ import annotations
+
+from pydantic import SecretStr
+from structlog.testing import capture_logs
+from support.nodes import Cluster
+from support.tokens import CLOSED, bearer, token_of
+
+from loadmanager.wire.http import FORWARDED_HEADER, ORIGINAL_PRINCIPAL_HEADER
+
+_PROXY = {**CLOSED, "proxy_roles": frozenset({"operator"})}
+
+
+async def test_a_follower_passes_the_callers_token_on_and_asks_agents_with_its_own() -> None:
+    async with Cluster() as cluster:
+        leader, follower = await cluster.start_nodes(2, **CLOSED)
+        agent = await cluster.a_broker("b1:8080")
+        root, client = bearer(token_of("root")), bearer(token_of("client"))
+        assert (await follower.put("/admin/v2/namespaces/t/ns", headers=root)).status == 204
+        await cluster.known_everywhere(lambda node: "t/ns" in node.node.view.namespaces)
+        topic = "persistent://t/ns/x"
+        assert (await follower.lookup(topic, headers=client)).status == 200
+        bundle = leader.bundle_of(topic)
+        assert (await follower.put(f"/admin/v2/namespaces/{bundle}/unload", headers=root)).status == 204
+        assert [headers["Authorization"] for _, headers in agent.unloads] == [f"Bearer {token_of('node')}"]
+        refused = await follower.put(f"/admin/v2/namespaces/{bundle}/unload", headers=client)
+        assert refused.status == 403
+
+
+async def test_a_leader_goes_by_its_own_lists_whatever_a_follower_let_pass() -> None:
+    async with Cluster() as cluster:
+        leader, follower = await cluster.start_nodes(2, **CLOSED)
+        generous = await cluster.start_node(**{**CLOSED, "super_user_roles": frozenset({"root", "client"})})
+        path, client = "/admin/v2/namespaces/t/ns", bearer(token_of("client"))
+        reply = await generous.put(path, headers=client)
+        assert reply.status == 403
+        assert "'client'" in reply.reason
+        for forged in ({FORWARDED_HEADER: follower.node.node_id}, {FORWARDED_HEADER: "x", **client}):
+            assert (await leader.put(path, headers=forged)).status in (401, 403)
+
+
+async def test_for_whom_a_proxy_asks_is_passed_on_too() -> None:
+    async with Cluster() as cluster:
+        _, follower = await cluster.start_nodes(2, **_PROXY)
+        path, by_proxy = "/loadbalance/v1/freeze", bearer(token_of("operator"))
+        for original, status in (("root", 204), ("client", 403), ("operator", 401)):
+            headers = {**by_proxy, ORIGINAL_PRINCIPAL_HEADER: original}
+            reply = await follower.put(path, headers=headers, json={"reason": "x"})
+            assert reply.status == status, reply
+
+
+async def test_a_node_asks_the_leader_with_its_own_token() -> None:
+    async with Cluster() as cluster:
+        _, follower = await cluster.start_nodes(2, **CLOSED)
+        stranger = await cluster.start_node(
+            **{**CLOSED, "broker_client_authentication_parameters": SecretStr(f"token:{token_of('stranger')}")}
+        )
+        reader = bearer(token_of("reader"))
+        assert (await follower.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]
+        with capture_logs() as logs:
+            for _ in range(2):
+                assert not (await stranger.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]
+        assert [entry["event"] for entry in logs] == ["refused_by_leader"]
