@@ -34,6 +34,7 @@ from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Verdict
 from loadmanager.errors import LoadManagerError
 from loadmanager.leader.candidate import Candidate
+from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.deciding.standstill import StandstillWatch
@@ -114,6 +115,7 @@ class BesideNode(Candidate):
         self.unloads = Unloads(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
         self.showing = Showing(self)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0
         self._registered: frozenset[Registration] = frozenset()
@@ -152,6 +154,7 @@ class BesideNode(Candidate):
         await self.intake.settled()
         self._spawn(self.brokers.run(), "brokers")
         self._spawn(self.judge.run(), "judge")
+        self._spawn(self.chronicle.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:

@@ -35,6 +35,8 @@ NEEDS_RESTART = frozenset(
         "lookup_timeout_ms",  # how long nodes wait for each other goes by it
         "leader_probe_interval_ms",  # standbys go by their own, whoever leads
         "decisions_kept",  # the size of a buffer
+        "timeline_hours",  # and so are these
+        "timeline_max_bytes",
         "history_url",  # the history is opened once, and so for all about it
         "history_flush_interval_s",
         "history_rows_per_file",

@@ -230,6 +230,16 @@ class Settings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, WeightSet
     max_live_streams: int = Field(
         100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
     )
+    timeline_hours: float = Field(
+        24, gt=0, le=168, description="How far back a node remembers what a heat map shows, in its memory."
+    )
+    timeline_max_bytes: int = Field(
+        33_554_432,
+        ge=65_536,
+        le=4_294_967_296,
+        description="Memory for the load of bundles over that time, and as much for the usage of brokers; the more"
+        " bundles, the longer the steps.",
+    )
     history_url: str = Field(
         "",
         description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"

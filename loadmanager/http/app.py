@@ -35,9 +35,10 @@ from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
+from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.leader.port import LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
-from loadmanager.tls import RenewedTls, ServerTls, TlsMetrics
+from loadmanager.tls import ServerTls, TlsMetrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -48,7 +49,7 @@ _ASK_PULSAR = (
 
 def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     """The HTTP application of a node that has been, or is being, started; `tls` is what it shows on its TLS port."""
-    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000, node.caller.tls)
+    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = _gate(node.settings, registry, cluster)
@@ -74,6 +75,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
+        *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
     return _application(operations, http, gate, live)
@@ -98,6 +100,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
+        *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
     return _application(operations, http, gate, live, _ASK_PULSAR)
@@ -110,8 +113,9 @@ def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> 
     return gate
 
 
-def _forwarder(node: LeadershipPort, patience_s: float, tls: RenewedTls | None = None) -> tuple[Forwarder, HttpClient]:
-    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=tls))
+def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
+    """What is passed on shows the token of whoever asked, in place of the node's own."""
+    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls))
     return Forwarder(node, http, patience_s), http
 
 

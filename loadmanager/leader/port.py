@@ -14,6 +14,7 @@
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 | `ShowingPort` | the cluster as it is shown, again and again | `showing` |
+| `ChroniclePort` | the last hours, as a heat map shows them | `chronicle` |
 
 Nothing here is a part of the leader: only the forms of what it hands out, so that a part can change behind its port.
 """
@@ -23,7 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from loadmanager.calling import Caller
 from loadmanager.config import Settings
@@ -332,6 +333,26 @@ class ShowingPort(Protocol):
         """What only the leader knows, with what was decided after that mark; raises as `LeadershipPort.must_lead`."""
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """From when until when, in ms since 1970, and in how many columns and rows at the most."""
+
+    from_ms: int
+    until_ms: int
+    columns: int
+    rows: int
+
+
+class ChroniclePort(Protocol):
+    """`span_ms` is how far back the node remembers."""
+
+    @property
+    def span_ms(self) -> int: ...
+
+    async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
+        """A `wire.timeline.Timeline`."""
+
+
 class BalancingPort(LeadershipPort, HealthPort, Protocol):
     """Whatever plans, as the one who puts an application together sees it."""
 
@@ -349,6 +370,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def explainer(self) -> ExplainPort: ...
     @property
     def showing(self) -> ShowingPort: ...
+    @property
+    def chronicle(self) -> ChroniclePort: ...
 
 
 class NodePort(BalancingPort, Protocol):
@@ -356,8 +379,6 @@ class NodePort(BalancingPort, Protocol):
 
     @property
     def settings(self) -> Settings: ...
-    @property
-    def caller(self) -> Caller: ...
     @property
     def lookups(self) -> LookupPort: ...
     @property

@@ -21,6 +21,7 @@ from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
+from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
@@ -73,6 +74,7 @@ class Node(Candidate):
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.showing = Showing(self)
+        self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
         self.agents = Agents(self.view, self.caller)
         self.reshaper = self._make_reshaper()
@@ -129,6 +131,7 @@ class Node(Candidate):
         await self.intake.settled()
         await self._patiently(self.intake.load_history)
         self._spawn(self.ledger.run(), "ledger")
+        self._spawn(self.chronicle.run(), "timeline")
         self._stand()
 
     async def stop(self) -> None:

@@ -84,7 +84,7 @@ async def a_tab(browser: Browser, cluster: Cluster, **options: Any) -> AsyncIter
         shown = Shown(
             page, cluster.nodes[0], cluster, cluster.nodes[0].node.view.namespaces[NAMESPACE].state.bundle_names()
         )
-        page.on("console", lambda message: shown.note(message))
+        page.on("console", shown.note)
         page.on("pageerror", lambda error: shown.complaints.append(str(error)))
         yield shown
 

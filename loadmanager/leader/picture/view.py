@@ -128,6 +128,8 @@ class ClusterView:
     """What is wrong with a znode, by its path, while it is wrong."""
     on_end: Callable[[Registration], None] = lambda _: None
     """Told of each registration that has ended, before anything is done about what it owned."""
+    on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
+    """Told of each record that takes the place of another."""
 
     def get_namespace(self, name: str) -> NamespaceEntry:
         entry = self.namespaces.get(name)
@@ -203,6 +205,9 @@ class ClusterView:
 
     def put_namespace(self, entry: NamespaceEntry) -> None:
         name = str(entry.state.name)
+        before = self.namespaces.get(name)
+        if before is not None:
+            self.on_record(before, entry)
         self.namespaces[name] = entry
         self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -39,9 +40,17 @@ def a_gate(clock: Clock | None = None, **changes: Any) -> Gate:  # noqa: ANN401 
     return Gate(settings(**{**CLOSED, **changes}), clock) if clock else Gate(settings(**{**CLOSED, **changes}))
 
 
-def passes(gate: Gate, role: Role, headers: dict[str, str]) -> str:
+class Connection(asyncio.Transport):
+    """One over which this certificate was shown, and believed."""
+
+    def __init__(self, common_name: str = "") -> None:
+        subject = ((("organizationName", "o"),), (("commonName", common_name),)) if common_name else ()
+        super().__init__({"peercert": {"subject": subject} if common_name else None})
+
+
+def passes(gate: Gate, role: Role, headers: dict[str, str], certificate: str = "") -> str:
     """Who it says that asks."""
-    request: web.Request = make_mocked_request("GET", "/x", headers=headers)
+    request: web.Request = make_mocked_request("GET", "/x", headers=headers, transport=Connection(certificate))
     gate.check(request, role)
     return request[PRINCIPAL]
 
@@ -203,6 +212,31 @@ def test_nobody_else_asks_for_others_and_a_proxy_for_nobody_alone() -> None:
         with pytest.raises(UnauthenticatedError, match=said):
             passes(gate, Role.READ, headers)
     assert passes(gate, Role.READ, by("root", "root")) == "root"
+
+
+def test_who_sends_no_token_is_known_by_a_certificate() -> None:
+    gate = a_gate(proxy_roles=frozenset({"operator"}))
+    assert passes(gate, Role.ADMIN, {}, "root") == "root"
+    assert passes(gate, Role.READ, {"X-Original-Principal": "root"}, "operator") == "root by operator"
+    with pytest.raises(ForbiddenError, match="'client' may not"):
+        passes(gate, Role.ADMIN, {}, "client")
+    with pytest.raises(ForbiddenError, match="'client' may not"):
+        passes(gate, Role.ADMIN, by("client"), "root")
+    with pytest.raises(UnauthenticatedError):
+        passes(gate, Role.ADMIN, bearer("bad"), "root")
+    with pytest.raises(UnauthenticatedError, match="no token"):
+        passes(gate, Role.ADMIN, {})
+
+
+def test_certificates_alone_will_do_where_it_is_said_whose_to_believe(tmp_path: Path) -> None:
+    without: dict[str, Any] = {"token_secret_key": "", "tls_trust_certs_file_path": tmp_path / "ca.pem"}
+    gate = a_gate(**without)
+    assert passes(gate, Role.ADMIN, {}, "root") == "root"
+    for headers in ({}, by("root")):
+        with pytest.raises(UnauthenticatedError, match="tokens are not taken"):
+            passes(gate, Role.READ, headers)
+    with pytest.raises(ConfigurationError, match="neither is set"):
+        a_gate(**{**without, "tls_trust_certs_file_path": None})
 
 
 def test_what_is_said_of_a_bad_token_does_not_hold_it() -> None:

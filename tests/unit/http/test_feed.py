@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import orjson
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +12,7 @@ from loadmanager.http.feed import Frames
 from loadmanager.wire.fleet import Mark
 
 
-def events(frames: bytes) -> list[tuple[str, object]]:
+def events(frames: bytes) -> list[tuple[str, Any]]:
     """The events in these frames, each with its data."""
     found = []
     for frame in frames.decode().split("\n\n")[:-1]:
@@ -73,8 +75,8 @@ def test_readers_of_any_pace_get_each_event_once_and_in_order_unless_they_fall_b
         else:
             sent, places[each] = frames.after(places[each])
             told = events(sent)
-            assert [data["n"] for kind, data in told if kind == "decision"] == missed[each][-kept:]  # type: ignore[index]
-            shown = [data["picture"] for kind, data in told if kind == "fleet"]  # type: ignore[index]
+            assert [data["n"] for kind, data in told if kind == "decision"] == missed[each][-kept:]
+            shown = [data["picture"] for kind, data in told if kind == "fleet"]
             assert shown == ([picture] if picture > pictures[each] else [])
             missed[each], pictures[each] = [], picture
     assert len(frames.after(frames.beginning)[0]) < 200

@@ -1,0 +1,133 @@
+"""The last hours as a heat map shows them: what a node has seen, and what was recorded before it started."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from structlog.testing import capture_logs
+from support.nodes import RunningNode, a_leader, settings
+from support.recorded_cluster import Recorded, a_recorded_leader
+from support.waiting import eventually
+
+from loadmanager.config import Settings
+from loadmanager.leader.chronicle import Chronicle, now_ms
+from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.port import Window
+
+HOUR_MS = 3_600_000
+TIMELINE = "/loadbalance/v1/timeline"
+
+
+async def timeline(node: RunningNode, query: str) -> tuple[dict[str, Any], dict[str, list[int]]]:
+    """The answer, and by row what is known in its cells."""
+    reply = await node.get(f"{TIMELINE}?{query}")
+    assert reply.status == 200, reply.reason
+    answer = reply.json()
+    return answer, known_cells(answer)
+
+
+def known_cells(answer: dict[str, Any]) -> dict[str, list[int]]:
+    cells, columns = base64.b64decode(answer["cells"]), answer["columns"]
+    assert len(cells) == columns * len(answer["rows"])
+    rows = {name: cells[row * columns : (row + 1) * columns] for row, name in enumerate(answer["rows"])}
+    return {name: [cell for cell in row if cell != 255] for name, row in rows.items()}
+
+
+def a_chronicle(given: Settings) -> Chronicle:
+    """Of a node that has just started, and sees nothing yet."""
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    return Chronicle(ClusterView(), LiveSettings(given), lambda: never)
+
+
+async def has_lived(recorded: Recorded) -> None:
+    """Two rounds that moved something, and one split."""
+    assert await recorded.live(2) > 0
+    await recorded.leader.put("/admin/v2/namespaces/t/other/0x00000000_0x15555555/split")
+    chronicle = recorded.leader.node.chronicle
+    for of in ("brokers", "bundles"):
+        await chronicle.look(of, now_ms())
+
+
+async def test_a_node_shows_what_it_has_seen(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        await has_lived(recorded)
+        answer, cells = await timeline(recorded.leader, "of=brokers&columns=10")
+        assert list(cells) == ["b1:8080", "b2:8080", "b3:8080"]
+        assert (cells["b1:8080"], cells["b3:8080"]) == ([92], [12])
+        assert answer["columns"] <= 10
+        assert answer["scale"] is None
+        assert answer["leaders"] == [[answer["leaders"][0][0], recorded.leader.node.node_id, 1]]
+        moves = [move for move in answer["moves"] if move[3] is not None]
+        assert moves
+        assert {move[2] for move in moves} >= {"b1:8080"}
+        assert answer["movesOmitted"] == 0
+        assert "t/other/0x00000000_0x15555555" in [bundle for _, bundle in answer["splits"]]
+
+        answer, cells = await timeline(recorded.leader, "of=bundles&rows=4")
+        assert len(cells) <= 4
+        assert max(max(row) for row in cells.values()) == 100
+        assert sum(answer["sizes"]) >= len(recorded.leader.node.view.model.throughput()[0]) >= 25
+        assert answer["scale"] > 1e6
+
+
+async def test_a_window_has_what_happened_in_it(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        await has_lived(recorded)
+        answer, cells = await timeline(recorded.leader, "since=1000000&until=2000000")
+        assert (cells, answer["moves"], answer["splits"], answer["leaders"]) == ({}, [], [], [])
+        assert answer["from"] <= 1_000_000
+
+
+async def test_a_node_that_starts_has_of_before_what_was_recorded(tmp_path: Path) -> None:
+    async with a_recorded_leader(tmp_path) as recorded:
+        await has_lived(recorded)
+        seen, seen_cells = await timeline(recorded.leader, "of=brokers")
+    started = a_chronicle(recorded.leader.node.settings)
+    running = asyncio.create_task(started.run())
+    window = Window(now_ms() - HOUR_MS, now_ms(), 1, 100)
+
+    async def has_bundles() -> bool:
+        return bool((await started.draw("bundles", window))["rows"])
+
+    await eventually(has_bundles)
+    brokers = orjson.loads(orjson.dumps(await started.draw("brokers", window)))
+    assert {name: max(cells) for name, cells in known_cells(brokers).items()} == {
+        name: max(cells) for name, cells in seen_cells.items()
+    }
+    assert sorted(move[1:4] for move in brokers["moves"]) == sorted(move[1:4] for move in seen["moves"])
+    assert [leader[1:] for leader in brokers["leaders"]] == [leader[1:] for leader in seen["leaders"]]
+    bundles = await started.draw("bundles", window)
+    assert len(bundles["rows"]) >= 24
+    running.cancel()
+
+
+async def test_a_history_that_cannot_be_read_costs_nothing_but_itself() -> None:
+    chronicle = a_chronicle(settings(history_url="nosuch://history"))
+    with capture_logs() as logs:
+        running = asyncio.create_task(chronicle.run())
+        await eventually(lambda: any(entry["event"] == "timeline_not_recalled" for entry in logs))
+    assert (await chronicle.draw("brokers", Window(0, now_ms(), 1, 1)))["rows"] == ()
+    assert not running.done()
+    running.cancel()
+
+
+@pytest.mark.parametrize(
+    ("query", "said"),
+    [
+        ("of=topics", "of 'topics': expected brokers or bundles"),
+        ("since=2&until=1", "since 2: expected a time before until, 1"),
+        ("since=x", "since 'x': expected milliseconds since 1970"),
+        ("rows=0", "rows '0': expected a number from 1 to 2000"),
+        ("columns=2001", "columns '2001': expected a number from 1 to 2000"),
+    ],
+)
+async def test_a_question_that_is_none_is_refused(query: str, said: str) -> None:
+    async with a_leader() as (_, node):
+        reply = await node.get(f"{TIMELINE}?{query}")
+        assert (reply.status, reply.reason) == (400, said)
