@@ -20,6 +20,7 @@ from aiohttp import StreamReader, web
 from loadmanager.config import HttpSettings
 from loadmanager.connections import Connections
 from loadmanager.entrance import Handshake, TlsEntrance
+from loadmanager.request_ids import REQUEST_ID_HEADER, id_of
 from loadmanager.tls import ServerTls
 
 log = structlog.get_logger(__name__)
@@ -228,6 +229,7 @@ class _LimitedConnection(web.RequestHandler):
             message = f"{type(exc).__name__}: {exc}"
         reason = " ".join((message or HTTPStatus(status).phrase).split())[:_SHOWN_CHARACTERS]
         response = web.Response(body=orjson.dumps({"reason": reason}), status=status, content_type="application/json")
+        response.headers[REQUEST_ID_HEADER] = id_of(request)
         response.force_close()
         return response
 

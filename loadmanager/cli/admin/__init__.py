@@ -6,7 +6,7 @@ of `drain --wait` also 4 and 5, see `draining`.
 
 from __future__ import annotations
 
-from loadmanager.cli.admin import balancing, beside, brokers, decisions, namespaces, policies, topics
+from loadmanager.cli.admin import backup, balancing, beside, brokers, decisions, namespaces, policies, topics
 from loadmanager.cli.admin.commands import command, group
 
 admin = group("Ask and command a running service, as pulsar-admin does.")
@@ -26,3 +26,4 @@ for _name, _app in {
 }.items():
     admin.add_typer(_app, name=_name)
 command(admin, "decisions", shown=decisions.show_decisions)(decisions.decisions)
+backup.add_to(admin)
