@@ -23,6 +23,7 @@ from support.waiting import eventually
 
 from loadmanager import entrance
 from loadmanager.calling import Caller, HttpClient, PeerNotReachedError, PeerUnavailableError
+from loadmanager.liveness import is_refused
 from loadmanager.serving import ServerLimits, listen_on, serve_within
 from loadmanager.tls import RenewedTls, ServerTls, TlsOptions, TlsServerOptions, principal_of
 
@@ -256,13 +257,15 @@ async def test_a_probe_of_the_port_is_no_failure_and_whoever_speaks_no_tls_is_re
         with capture_logs() as logs:
             _, writer = await served.connect()
             writer.close()
-            await eventually(lambda: served.tls.handshakes["broken_off"] == 1)
+            assert not await is_refused(served.url)
+            await eventually(lambda: served.tls.handshakes["broken_off"] == 2)
             assert logs == []
             reader, writer = await served.connect()
             writer.write(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n")
             assert await closed(reader)
             writer.close()
             await eventually(lambda: served.tls.handshakes["refused"] == 1)
+    assert await is_refused(served.url)
 
 
 async def test_a_server_that_ends_breaks_off_the_handshakes_under_way(authority: Authority) -> None:
