@@ -46,6 +46,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.lives import Lives
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves, split_counters, splits_of
 from loadmanager.leader.showing import Showing
@@ -82,6 +83,7 @@ class BesideNode(Candidate):
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
         self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
+        self.lives = Lives(live.base.history_url, self.recorder)
         self._told = ClusterView()
         super().__init__(store, self._told, node_id, service_url, live.current.leader_probe_interval_ms / 1000)
         self._pulsar = pulsar

@@ -27,6 +27,7 @@ from loadmanager.http.health import HealthHandlers
 from loadmanager.http.laid_down import LaidDownHandlers
 from loadmanager.http.learned import LearnedHandlers
 from loadmanager.http.live import LiveHandlers
+from loadmanager.http.lives import LifeHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
@@ -77,6 +78,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *LifeHandlers(node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
@@ -103,6 +105,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *LifeHandlers(node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),

@@ -35,6 +35,7 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.lives import Lives
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of
 from loadmanager.leader.showing import Showing
@@ -63,6 +64,7 @@ class Node(Candidate):
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
         self.journal = Journal(settings.decisions_kept)
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
+        self.lives = Lives(settings.history_url, self.recorder)
         self.moves.on_measured = self.journal.measured
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)

@@ -254,6 +254,42 @@ class PlanAnswer(WireModel):
         )
 
 
+class ListedPlan(WireModel):
+    """A plan in a list: how many bundles it moves, how many of its steps were `done`, the predicted imbalance before
+    and after, and why it was stopped, if it was.
+    """
+
+    hash: str
+    kind: str
+    state: str
+    at: int
+    bundles_moved: int
+    done: int
+    imbalance_before: float
+    imbalance_after: float
+    reason: str | None
+
+    @classmethod
+    def of(cls, plan: KeptPlan) -> ListedPlan:
+        return cls(
+            hash=plan.hash,
+            kind=plan.kind,
+            state=plan.state,
+            at=plan.at_ms,
+            bundles_moved=plan.effect.bundles_moved,
+            done=plan.done,
+            imbalance_before=plan.effect.imbalance_before,
+            imbalance_after=plan.effect.imbalance_after,
+            reason=plan.stopped_by,
+        )
+
+
+class PlansAnswer(WireModel):
+    """`GET /loadbalance/v1/plans`: those that the leader keeps, the newest first."""
+
+    plans: list[ListedPlan]
+
+
 class ExecutionAnswer(WireModel):
     """What became of a plan that was executed; `reason` says why it was stopped, if it was."""
 

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 from support.nodes import settings
+from support.servers import closed_port
 
 from loadmanager import __version__
 from loadmanager.cli import COMMANDS
@@ -44,25 +45,31 @@ def test_the_version_is_shown() -> None:
     assert run("--version").stdout == f"loadmanager {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "word", "completions"),
-    [
-        ("loadmanager ", 1, [*COMMANDS]),
-        ("loadmanager de", 1, ["demo", "decide"]),
-        ("loadmanager admin explain ", 3, ["bundle", "broker", "why-not"]),
-        ("loadmanager admin brokers list --j", 4, ["--json"]),
-    ],
-)
-def test_shells_complete(line: str, word: int, completions: list[str]) -> None:
-    for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(word)}
-    assert run(**for_bash).stdout.split() == completions
-    for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
-    done = run(**for_fish, _TYPER_COMPLETE_FISH_ACTION="get-args")
-    assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == completions
+def test_shells_complete() -> None:
+    for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager de", "COMP_CWORD": "1"}
+    assert run(**for_bash).stdout.split() == ["demo", "decide"]
+    for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = run(**for_fish, _TYPER_COMPLETE_ARGS="loadmanager admin explain ")
+    assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == ["bundle", "broker", "why-not"]
+
+
+SLOW = ("aiohttp", "asyncio", "numpy", "pyarrow", "pydantic_settings", "yaml")
+"""What takes its time to load, and is not needed to ask a question."""
+
+
+def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
+    line = ["loadmanager", "admin", "status", "--url", f"http://127.0.0.1:{closed_port()}"]
+    looking = f"print([name for name in {SLOW} if name in sys.modules])"
+    code = (
+        f"import atexit, sys\nfrom loadmanager.cli import main\natexit.register(lambda: {looking})\nsys.argv = {line}"
+    )
+    code += "\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, done.stdout) == (3, "[]\n")
 
 
 def test_completion_imports_the_command_that_is_typed_alone() -> None:
-    looking = "print([name for name in ('aiohttp', 'numpy', 'pyarrow') if name in sys.modules])"
+    looking = f"print([name for name in {SLOW} if name in sys.modules])"
     code = f"import atexit\n{NAMED.replace('main()', '')}\natexit.register(lambda: {looking})\nmain()"
     line = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager a", "COMP_CWORD": "1"}
     done = subprocess.run(

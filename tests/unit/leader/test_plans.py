@@ -94,6 +94,14 @@ async def test_the_moves_an_operator_wants_are_shown_with_their_effect_and_then_
         assert owners(leader, bundles) == ["b2:8080"] * 3 + ["b1:8080"]
         assert leader.ownership(bundles[0]).reason == "plan_executed"
         assert (await leader.get(f"{PLANS}/{plan['hash']}")).json()["state"] == "executed"
+        (listed,) = (await leader.get(PLANS)).json()["plans"]
+        assert (listed["hash"], listed["state"], listed["bundlesMoved"], listed["done"]) == (
+            plan["hash"],
+            "executed",
+            3,
+            3,
+        )
+        assert (listed["imbalanceBefore"], listed["reason"]) == (plan["effect"]["imbalanceBefore"], None)
         assert (leader.node.plans.executed, leader.node.plans.stopped) == (1, 0)
 
 
