@@ -153,7 +153,7 @@ def test_of_a_broker_it_says_what_a_round_would_take_and_whether_it_is_given_any
         "all brokers  Heat 1.07",
         "",
         "would leave                 for",
-        "────────────────────────────────────",
+        "───────────────────────────────────",
         f"{BUNDLE}  b2:8080",
     ]
 
