@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 from loadmanager.errors import ConfigurationError
 
-if TYPE_CHECKING:  # settings take their time to load, and commands do without
+if TYPE_CHECKING:  # takes its time to load, which commands do without
     from loadmanager.config import AuthSettings
 
 _TOKEN = "token:"  # noqa: S105 - how a setting begins

@@ -32,7 +32,7 @@ from loadmanager.wire.http import ORIGINAL_PRINCIPAL_HEADER
 log = structlog.get_logger(__name__)
 
 PRINCIPAL = web.RequestKey("principal", str)
-"""Who asks, and for whom: set on each request that the gate let pass."""
+"""Who asks, and for whom: set on each request of which it is known, whether it may pass or not."""
 
 _AUTHORIZATION = istr("Authorization")
 _ORIGINAL = istr(ORIGINAL_PRINCIPAL_HEADER)
@@ -41,6 +41,8 @@ _LOOK_AGAIN_S = 1.0
 """The file of the key is looked at this often, by whoever asks then."""
 
 _MOST_KNOWN = 10_000
+_LONGEST_KEPT = 4_096
+"""A token of more characters is checked each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +123,10 @@ class Gate:
         except TokenError as error:
             self.failures[error.fault] += 1
             raise UnauthenticatedError(str(error)) from None
-        if len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[header] = visitor
+        if len(header) <= _LONGEST_KEPT:
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[header] = visitor
         return visitor
 
     def _claimed(self, header: str) -> Claimed:
@@ -148,8 +151,8 @@ class Gate:
             if original in ("", visitor.principal):
                 return visitor.principal
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {visitor.principal!r} is not in proxyRoles")
-        if not original:
-            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: missing: {visitor.principal!r} is in proxyRoles")
+        if not original or not original.isprintable():
+            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: no name: {visitor.principal!r} is in proxyRoles")
         if self._permissions.is_proxy(original):
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {original!r} is a proxy itself")
         if role not in self._permissions.of(original):

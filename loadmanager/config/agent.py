@@ -8,12 +8,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Minutes, OptionalPath, OptionalPort
-from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings
+from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings, TracingSettings
 from loadmanager.config.tls import TlsSettings
 from loadmanager.core.names import parse_broker_id
 
 
-class AgentSettings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, ReportSettings):
+class AgentSettings(TlsSettings, HttpSettings, AuthSettings, TracingSettings, StoreSettings, ReportSettings):
     """Settings of the agent beside a broker."""
 
     title: ClassVar[str] = "loadmanager agent"

@@ -24,6 +24,7 @@ from loadmanager.http.draining import DrainingHandlers
 from loadmanager.http.explain import ExplainHandlers
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.health import HealthHandlers
+from loadmanager.http.laid_down import LaidDownHandlers
 from loadmanager.http.learned import LearnedHandlers
 from loadmanager.http.live import LiveHandlers
 from loadmanager.http.lives import LifeHandlers
@@ -38,7 +39,7 @@ from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.timeline import TimelineHandlers
-from loadmanager.leader.port import AuditPort, LeadershipPort, NodePort
+from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
 from loadmanager.tls import ServerTls, TlsMetrics
@@ -67,6 +68,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
         *DrainingHandlers(node.view, node.drains, node.bundles, node.desk.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
+        *LaidDownHandlers(node.view, node.live, node.bundles, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
         *PoisonHandlers(node.desk.poison, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
@@ -83,7 +85,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(operations, node.audit, http, gate, live)
+    return _application(node, operations, http, gate, live)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
@@ -110,7 +112,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
-    return _application(operations, node.audit, http, gate, live, _ASK_PULSAR)
+    return _application(node, operations, http, gate, live, _ASK_PULSAR)
 
 
 def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
@@ -122,13 +124,13 @@ def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> 
 
 def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
     """What is passed on shows the token of whoever asked, in place of the node's own."""
-    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls))
+    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls, tracing=node.caller.tracing))
     return Forwarder(node, http, patience_s), http
 
 
 def _application(
+    node: BalancingPort,
     operations: list[Operation],
-    audit: AuditPort,
     http: HttpClient,
     gate: Gate,
     live: LiveHandlers,
@@ -139,7 +141,7 @@ def _application(
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route(gate, audit) for operation in described])
+    app.add_routes([operation.route(gate, node.audit, node.caller.tracing) for operation in described])
     app.on_response_prepare.append(name_answer)
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 

@@ -13,12 +13,10 @@ from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
 from loadmanager.http.feed import Feed
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.port import SettingsPort, ShowingPort
 from loadmanager.wire.fleet import Briefing, Fleet, Mark
-
-STREAM = "text/event-stream"
 
 _BRIEFING = "/loadbalance/v1/briefing"
 _LAST_SEEN = "Last-Event-ID"
@@ -60,7 +58,7 @@ class LiveHandlers:
                 "the same as a stream: fleet when it has changed, and a decision for each, from Last-Event-ID on",
                 self.stream,
                 role=Role.READ,
-                media_type=STREAM,
+                media_type=EVENTS,
             ),
             Operation(
                 "GET",
@@ -100,7 +98,7 @@ class LiveHandlers:
         if self._feed.readers >= most:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} streams are open, as maxLiveStreams allows")
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        response.content_type = STREAM
+        response.content_type = EVENTS
         with self._feed.reading():
             await response.prepare(request)
             try:

@@ -130,6 +130,10 @@ class HealthPort(Protocol):
     @property
     def is_leading(self) -> bool: ...
 
+    @property
+    def denied(self) -> Mapping[str, str]:
+        """What access lists in the store keep from it, by znode."""
+
     def why_not_ready(self) -> str | None:
         """Why this node's answers cannot be relied on at the moment; None when they can."""
 

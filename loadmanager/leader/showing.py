@@ -21,6 +21,7 @@ from loadmanager.core.names import BrokerId
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
@@ -43,6 +44,7 @@ class Shown(Protocol):
     desk: Desk
     drains: Drainer
     journal: Journal
+    standstill: StandstillWatch
 
     @property
     def live(self) -> LiveSettings: ...
@@ -74,6 +76,7 @@ class Showing:
                 "frozen": controls.frozen,
                 "dryRun": controls.dry_run,
                 "breaker": briefing and briefing.breaker and briefing.breaker.model_dump(by_alias=True),
+                "cannotMove": [each.model_dump(by_alias=True) for each in (briefing.cannot_move if briefing else ())],
             },
             "drains": [each.model_dump(by_alias=True) for each in (briefing.drains if briefing else ())],
             "brokers": self._columns(glance, np.round(highest, _DECIMALS).tolist(), controls, briefing),
@@ -101,6 +104,7 @@ class Showing:
             {
                 "mark": str(Mark(epoch, node.journal.place)),
                 "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
+                "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
                 "drains": [node.drains.progress(broker) for broker in sorted(draining)],
                 "sick": sorted(doubts.sick),
                 "doubted": sorted(doubts.quarantined),

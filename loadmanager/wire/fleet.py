@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+from loadmanager.wire.http import CannotMove
 from loadmanager.wire.plans import DrainProgress
 from loadmanager.wire.validation import WireModel
 
@@ -68,11 +69,14 @@ class Breaker(WireModel):
 
 
 class Balancing(WireModel):
-    """What keeps the balancer from moving bundles: `frozen` says why, and is empty when it is not."""
+    """What keeps the balancer from moving bundles: `frozen` says why, and is empty when it is not; `cannot_move` why
+    nothing can be moved whatever the load.
+    """
 
     frozen: str
     dry_run: bool
     breaker: Breaker | None
+    cannot_move: list[CannotMove]
 
 
 class MovingBundle(WireModel):
@@ -118,6 +122,7 @@ class Briefing(WireModel):
 
     mark: str
     breaker: Breaker | None
+    cannot_move: list[CannotMove]
     drains: list[DrainProgress]
     sick: list[str]
     doubted: list[str]

@@ -226,3 +226,16 @@ def test_the_image_copies_what_its_build_needs_and_nothing_else_reaches_it() -> 
     }
     assert copied == allowed
     assert all((TOP / path).exists() for path in copied)
+
+
+def test_a_broker_is_drained_before_it_stops_and_is_given_the_time_for_it() -> None:
+    (pod,) = (each["spec"]["template"]["spec"] for _, each in documents() if each["metadata"]["name"] == "broker")
+    (broker,) = (each for each in pod["containers"] if each["name"] == "broker")
+    ((shell, option, script),) = [broker["lifecycle"]["preStop"]["exec"]["command"]]
+    assert (shell, option) == ("sh", "-c")
+    minutes = re.fullmatch(r'loadmanager admin brokers drain "\$BROKER_ID" --wait --at-most (\d+)m \|\| true', script)
+    assert minutes
+    assert pod["terminationGracePeriodSeconds"] >= int(minutes[1]) * 60 + 60
+    variables = {each["name"]: each.get("value") for each in broker["env"]}
+    agent = {each["name"]: each.get("value") for each in pod["initContainers"][0]["env"]}
+    assert variables["BROKER_ID"] == agent["LOADMANAGER_BROKERID"]

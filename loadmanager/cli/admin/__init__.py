@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from loadmanager.cli.admin import (
     audit,
+    backup,
     balancing,
     beside,
     brokers,
@@ -38,5 +39,6 @@ for _name, _app in {
     admin.add_typer(_app, name=_name)
 command(admin, "status")(status.status)
 command(admin, "decisions", shown=decisions.show_decisions)(decisions.decisions)
+backup.add_to(admin)
 command(admin, "why", shown=why.show_life)(why.why)
 command(admin, "audit", shown=audit.show_audit)(audit.audit)

@@ -44,6 +44,7 @@ export function DecisionList({ window = null, subject }) {
       ${found.slice(0, shown).map((each) => html`<${Decision} key=${`${each.epoch}:${each.sequence}`} entry=${each} />`)}
     </ol>
     ${found.length === 0 && !asked.isLoading && html`<p class="quiet">${all.length ? "None fits." : "There is none: this leader has decided nothing in that time."}</p>`}
+    ${all.length > 0 && all.length < LIMIT && html`<p class="quiet">These are of the leader of epoch ${asked.answer?.epoch ?? all[0].epoch}. What leaders before it decided is in the history: <code>loadmanager admin why BUNDLE</code></p>`}
     ${found.length > shown && html`<button onClick=${() => setShown(shown + PAGE)}>Show ${whole(Math.min(PAGE, found.length - shown))} more</button>`}`;
 }
 

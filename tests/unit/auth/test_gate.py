@@ -22,7 +22,7 @@ from loadmanager.auth.keys import ValidationKey
 from loadmanager.auth.roles import Role
 from loadmanager.auth.signing import create_pair, create_token
 from loadmanager.auth.tokens import Claimed, Fault, check_token
-from loadmanager.config import AuthSettings
+from loadmanager.config import AuthSettings, Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForbiddenError, UnauthenticatedError
 
 NOW_S = 1_700_000_000.0
@@ -66,6 +66,12 @@ def test_an_open_gate_changes_no_handler() -> None:
     assert Gate(settings()).permitting(Role.ADMIN, handler) is handler
     assert a_gate().permitting(Role.ANYONE, handler) is handler
     assert a_gate().permitting(Role.READ, handler) is not handler
+
+
+@pytest.mark.parametrize("key", ["superUserRoles", "proxyRoles"])
+def test_everybody_is_no_super_user_and_no_proxy(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{key}: \* is not taken here: name the principals"):
+        load_settings(Settings, None, {key: ["*"]})
 
 
 def test_without_authorization_a_token_is_enough() -> None:
@@ -121,7 +127,7 @@ def test_the_principal_is_what_the_claim_says_or_the_first_of_its_list() -> None
     gate = a_gate(token_auth_claim="role")
     assert passes(gate, Role.ADMIN, bearer(token_of("x", role="root"))) == "root"
     assert passes(gate, Role.ADMIN, bearer(token_of("x", role=["root", "y"]))) == "root"
-    nobody: list[object] = [None, [], "", 7, {"a": 1}]
+    nobody: list[object] = [None, [], "", " ", "a\nb", "\ud800", 7, {"a": 1}]
     for said in nobody:
         with pytest.raises(UnauthenticatedError, match="no claim role"):
             passes(gate, Role.READ, bearer(token_of("root", role=said)))
@@ -169,6 +175,7 @@ def test_no_more_than_so_many_tokens_are_kept_and_none_that_is_bad(monkeypatch: 
         passes(gate, Role.READ, bearer(token_of("root", number=number)))
         with pytest.raises(UnauthenticatedError):
             passes(gate, Role.READ, bearer(f"bad {number}"))
+    assert passes(gate, Role.READ, bearer(token_of("root", much="x" * 4_000))) == "root"
     assert len(gate._known) == 3
 
 
@@ -204,8 +211,8 @@ def test_a_proxy_asks_for_somebody_and_both_need_the_role() -> None:
 def test_nobody_else_asks_for_others_and_a_proxy_for_nobody_alone() -> None:
     gate = a_gate(proxy_roles=frozenset({"operator", "reader"}))
     for headers, said in [
-        (by("operator"), "missing"),
-        (by("operator", " "), "missing"),
+        (by("operator"), "no name"),
+        (by("operator", " "), "no name"),
         (by("operator", "reader"), "a proxy itself"),
         (by("root", "client"), "not in proxyRoles"),
     ]:

@@ -6,13 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+from support.nodes import settings
 from support.servers import closed_port
 
 from loadmanager import __version__
 from loadmanager.cli import COMMANDS
-from loadmanager.cli.running import write_ready_file
+from loadmanager.cli.running import warn_if_open, write_ready_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -159,3 +162,30 @@ def test_a_closed_standard_input_is_refused_with_exit_code_2() -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "loadmanager: -: standard input is closed\n"
+
+
+def test_a_key_of_tokens_that_cannot_be_used_ends_serve_with_exit_code_2(tmp_path: Path) -> None:
+    key, path = tmp_path / "secret.key", tmp_path / "loadmanager.yaml"
+    key.write_bytes(b"too short to be a secret")
+    path.write_text(f"authenticationEnabled: true\ntokenSecretKey: file://{key}\n", encoding="utf-8")
+    done = run("serve", "--config", str(path))
+    assert done.returncode == 2, done
+    assert done.stderr == f"loadmanager: tokenSecretKey {key}: a secret of 24 bytes; expected 32 or more\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "address", "warns"),
+    [
+        ({}, "0.0.0.0", True),
+        ({}, "10.0.0.1", True),
+        ({}, "a-host", True),
+        ({}, "127.0.0.1", False),
+        ({}, "::1", False),
+        ({}, "localhost", False),
+        ({"authentication_enabled": True}, "0.0.0.0", False),
+    ],
+)
+def test_who_is_open_to_other_hosts_says_so(keys: dict[str, Any], address: str, warns: bool) -> None:  # noqa: FBT001 - of the table
+    with capture_logs() as logs:
+        warn_if_open(settings(**keys), address)
+    assert [entry["event"] for entry in logs] == ["open_to_anyone"] * warns

@@ -60,7 +60,9 @@ async def a_stream(node: RunningNode, headers: Mapping[str, str] | None = None) 
 async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await node.lookup(TOPIC)
-    await node.put("/loadbalance/v1/controls/freeze?reason=night")
+    assert (await node.put("/loadbalance/v1/freeze", json={"reason": "night"})).status == 204
+    node.node.live.apply({"loadBalancerSheddingEnabled": "false"})
+    await node.node.standstill.look()
     fleet = (await node.get(FLEET)).json()
     brokers = fleet["brokers"]
     assert brokers["id"] == ["b1:8080", "b2:8080"]
@@ -72,6 +74,9 @@ async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster
     assert fleet["leader"] == {"id": node.node.node_id, "url": node.node.service_url, "epoch": 1}
     assert fleet["isWhole"]
     assert fleet["lowerBound"] is None
+    cannot_move = {each["key"]: each["sentence"] for each in fleet["balancing"].pop("cannotMove")}
+    assert cannot_move["loadBalancerSheddingEnabled"].startswith("Nothing can move because")
+    assert fleet["balancing"] == {"frozen": "night", "dryRun": False, "breaker": None}
 
 
 async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: Cluster) -> None:
