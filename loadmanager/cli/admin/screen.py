@@ -147,7 +147,9 @@ def _bar(percent: float, mean: float | None, width: int) -> str:
 def _sum_up(seen: Json, width: int) -> list[str]:
     if seen["mean"] is None:
         return ["no brokers are registered"] if not seen["brokers"]["id"] else []
-    bound = f"; no assignment is below {rounded(seen['lowerBound'])} %" if seen["lowerBound"] is not None else ""
+    lowest, highest = seen["lowerBound"], max(seen["brokers"]["highest"], default=0.0)
+    # One of a round long ago says nothing of a load that has fallen since.
+    bound = f"; no assignment is below {rounded(lowest)} %" if lowest is not None and lowest <= highest else ""
     return wrapped(f"mean {rounded(seen['mean'])} % (│){bound}", width)
 
 

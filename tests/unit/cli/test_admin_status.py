@@ -100,6 +100,10 @@ def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
     ]
 
 
+def test_a_bound_that_the_load_has_fallen_below_is_not_said() -> None:
+    assert draw(seen(lowerBound=90.1), 80, 24)[-1] == "mean 55 % (│)"
+
+
 def test_all_that_is_wrong_is_said() -> None:
     drain = {"broker": "b2:8080", "state": "draining", "since": 1, "bundlesLeft": 9, "moved": 1, "failed": 0}
     lines = draw(
