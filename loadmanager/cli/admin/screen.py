@@ -27,8 +27,8 @@ _TROUBLED = ("unreadable", "sick", "doubted")
 _DROPPED = ("load", "bundles", "most")
 """What is left out of a line that is too long, in this order."""
 
-_NO_LEADER, _CANNOT, _POISON, _FAULT = "no leader", "cannot move", "poison", "fault"
-_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _POISON: "yellow", _FAULT: "red"}
+_NO_LEADER, _CANNOT, _POISON, _FAULT, _OPEN = "no leader", "cannot move", "poison", "fault", "open"
+_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _POISON: "yellow", _FAULT: "red", _OPEN: "yellow"}
 
 Json = Mapping[str, Any]
 
@@ -58,6 +58,7 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
+    rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen["openToAnyone"] else []
     title = f"{brokers}; {clock(seen['at'])}, by {seen['node']}"
     return [*wrapped(title, width), *pairs(rows, width, _URGENT)]
 
