@@ -17,6 +17,7 @@ from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
 from loadmanager.request_ids import REQUEST_ID_HEADER, current_id
 from loadmanager.tls import RenewedTls, client_tls_of
+from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -55,15 +56,17 @@ class Caller:
 
     token: Token | None = None
     tls: RenewedTls | None = None
+    tracing: Tracing = OFF
 
     @classmethod
-    def of(cls, settings: AuthSettings) -> Self:
+    def of(cls, settings: AuthSettings, tracing: Tracing = OFF) -> Self:
         """Raises `ConfigurationError` for a token or files that cannot be used."""
         tls = client_tls_of(settings) if isinstance(settings, TlsSettings) else None
-        return cls(own_token(settings), tls)
+        return cls(own_token(settings), tls, tracing)
 
     def headers(self) -> dict[str, str]:
-        return {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+        who = {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+        return {**who, **self.tracing.headers()}
 
 
 NOBODY = Caller()

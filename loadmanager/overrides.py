@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from loadmanager.config import (
-    NEEDS_RESTART,
-    AuditSettings,
-    AuthSettings,
-    Settings,
-    StoreSettings,
-    settings_of,
-    with_overrides,
-)
+from loadmanager.config import NEEDS_RESTART, AuthSettings, Settings, StoreSettings, settings_of, with_overrides
 from loadmanager.config.tls import TlsSettings
 from loadmanager.core.settings import AS_PULSAR
 from loadmanager.errors import BadRequestError, ConfigurationError, NotDynamicError
@@ -27,13 +19,12 @@ _APART = {
     "web_service_port_tls",
     "advertised_address",
     *StoreSettings.model_fields,
-    *AuditSettings.model_fields,
     *AuthSettings.model_fields,
     *TlsSettings.model_fields,
 }
 
 OF_THE_NODE = frozenset(
-    Settings.key(name) for name in Settings.model_fields if name in _APART or name.startswith("history_")
+    Settings.key(name) for name in Settings.model_fields if name in _APART or name.startswith(("history_", "audit_"))
 )
 """The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
 

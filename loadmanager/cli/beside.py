@@ -19,6 +19,7 @@ from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.beside.service import BesideNode
 from loadmanager.beside.settings import PulsarSettings
+from loadmanager.cli.access import access_to_pulsar
 from loadmanager.cli.doors import listen
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
@@ -95,7 +96,7 @@ async def _run(settings: BesideSettings, ready_file: Path | None) -> None:
 async def _open_pulsar(settings: BesideSettings, listener: socket.socket) -> ZooKeeperStore:
     url = settings.pulsar_metadata_store_url
     try:
-        store = store_of(url, settings, create_chroot=False)
+        store = store_of(url, settings, create_chroot=False, access=access_to_pulsar(settings))
         await store.start()
     except (ConfigurationError, StoreError) as error:
         listener.close()

@@ -8,7 +8,7 @@ import ipaddress
 import os
 import signal
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -17,17 +17,21 @@ import structlog
 
 from loadmanager.auth.gate import Gate
 from loadmanager.calling import Caller
+from loadmanager.cli.access import access_of
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
 from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
 from loadmanager.leader.recording.audit_file import require_writable
 from loadmanager.observability import configure_logging
+from loadmanager.store.access import Access
 from loadmanager.store.foreign import refuse_pulsar
+from loadmanager.store.securing import Process, refuse_strangers
 from loadmanager.store.zookeeper import ZooKeeperStore
 
 log = structlog.get_logger(__name__)
 
 S = TypeVar("S", bound=SessionSettings)
+_Answer = TypeVar("_Answer")
 
 ANSWER_S = 0.5
 """How long requests under way may take once the process is told to stop."""
@@ -113,8 +117,13 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True) -> ZooKeeperStore:
-    """The store at `url`, not started; `ConfigurationError` when that names none."""
+def store_of(
+    url: str, settings: SessionSettings, *, create_chroot: bool = True, access: Access | None = None
+) -> ZooKeeperStore:
+    """The store at `url`, not started, by default with the `access` that the settings say.
+
+    Raises `ConfigurationError` for what cannot be used.
+    """
     hosts, chroot = zookeeper_parts(url)
     return ZooKeeperStore(
         hosts,
@@ -122,15 +131,23 @@ def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True)
         chroot=chroot,
         connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
         create_chroot=create_chroot,
+        access=access or access_of(settings),
     )
 
 
-async def open_store(key: str, url: str, settings: SessionSettings, listener: Closed) -> ZooKeeperStore:
+async def open_store(
+    key: str, url: str, settings: SessionSettings, listener: Closed, process: Process = Process.NODE
+) -> ZooKeeperStore:
     """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
     try:
         store = store_of(url, settings)
         await store.start()
-        await _refuse_pulsar(store)
+        try:
+            await patiently(lambda: refuse_pulsar(store))
+            await patiently(lambda: refuse_strangers(store, process=process))
+        except LoadManagerError:
+            await store.close()
+            raise
     except (ConfigurationError, StoreError) as error:
         listener.close()
         code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
@@ -138,18 +155,13 @@ async def open_store(key: str, url: str, settings: SessionSettings, listener: Cl
     return store
 
 
-async def _refuse_pulsar(store: ZooKeeperStore) -> None:
-    """Look who lives there before anything is written, however long the store takes to say so."""
+async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """What the store says, however long it takes to say it."""
     while True:
         try:
-            await refuse_pulsar(store)
+            return await ask()
         except StoreUnavailableError:
             await asyncio.sleep(_TRY_AGAIN_S)
-        except LoadManagerError:
-            await store.close()
-            raise
-        else:
-            return
 
 
 def stop_signal() -> asyncio.Event:

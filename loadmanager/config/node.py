@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Finite, Minutes, OptionalPort, PositiveMs, of_core
-from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings, WeightSettings
+from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings, TracingSettings, WeightSettings
 from loadmanager.config.tls import TlsSettings
 from loadmanager.core.binding import require_bound
 from loadmanager.core.bundles import MAX_BUNDLES
@@ -20,6 +20,9 @@ from loadmanager.core.placement import PLACEMENT_STRATEGIES
 from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get_by_name
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, split_algorithm
+
+AUTO_HISTORY = "auto"
+"""The history is where `leader.recording.folder` finds a place for it."""
 
 _DECLARED = declared_in(PlannerSettings)
 
@@ -58,7 +61,7 @@ def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
-class Settings(TlsSettings, AuditSettings, HttpSettings, AuthSettings, StoreSettings, WeightSettings):
+class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSettings, StoreSettings, WeightSettings):
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"
@@ -241,9 +244,11 @@ class Settings(TlsSettings, AuditSettings, HttpSettings, AuthSettings, StoreSett
         " bundles, the longer the steps.",
     )
     history_url: str = Field(
-        "",
+        AUTO_HISTORY,
         description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"
-        " knows, such as s3://bucket/prefix; all nodes name the same one. Empty: nothing is recorded.",
+        " knows, such as s3://bucket/prefix; all nodes name the same one. auto: a folder of this machine, of at most"
+        " 1 GiB, in $STATE_DIRECTORY, $XDG_STATE_HOME, /var/lib/loadmanager or ~/.local/state. Empty: nothing is"
+        " recorded.",
     )
     history_flush_interval_s: float = Field(
         60, ge=1, le=3_600, description="How long recorded rows wait in memory; a leader that dies loses these."

@@ -12,6 +12,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
+from loadmanager.auth.gate import PRINCIPAL
 from loadmanager.calling import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
 from loadmanager.config import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
@@ -146,6 +147,9 @@ class Forwarder:
             REQUEST_ID_HEADER: id_of(request),
         }
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
+        if PRINCIPAL in request and "Authorization" not in request.headers:
+            # Known by a certificate, which cannot be handed on: asked for as by a proxy.
+            headers = {ORIGINAL_PRINCIPAL_HEADER: request[PRINCIPAL], **headers, **self._leadership.caller.headers()}
         try:
             answer = await self._http.call(
                 request.method,

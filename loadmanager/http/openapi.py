@@ -26,12 +26,14 @@ from loadmanager.http.auditing import audited
 from loadmanager.http.responses import guarded, json_bytes
 from loadmanager.http.room import SMALL_BYTES, BodyRoom
 from loadmanager.leader.port import AuditPort
+from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import Problem
 
 PATH = "/loadbalance/v1/openapi.json"
 
 JSON = "application/json"
 TEXT = "text/plain"
+EVENTS = "text/event-stream"
 
 _JsonSchema = dict[str, Any]
 _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
@@ -123,13 +125,20 @@ class Operation:
         of_request = set() if self.method == "GET" else of_change
         return {*self.statuses, *of_request, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, gate: Gate, audit: AuditPort, room: BodyRoom) -> web.RouteDef:
-        """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused."""
+    def route(self, gate: Gate, audit: AuditPort, room: BodyRoom, tracing: Tracing = OFF) -> web.RouteDef:
+        """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused.
+
+        It is traced, unless anyone may ask it all the time, or it is a stream.
+        """
+        path = self.key[0]
+        traced = tracing if self.role is not Role.ANYONE and self.media_type != EVENTS else OFF
         if self.method == "GET":
             handler = gate.permitting(self.role, self.handler)
-            return web.get(self.path, handler if self.guards_itself and gate.is_open else guarded(handler))
+            handler = handler if self.guards_itself and gate.is_open else guarded(handler)
+            return web.get(self.path, traced.serving(path, handler))
         handler = guarded(gate.permitting(self.role, partial(self._change, room)))
-        return web.route(self.method, self.path, audited(f"{self.method} {self.key[0]}", handler, audit))
+        handler = audited(f"{self.method} {path}", handler, audit)
+        return web.route(self.method, self.path, traced.serving(path, handler))
 
     async def _change(self, room: BodyRoom, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]

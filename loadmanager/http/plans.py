@@ -14,7 +14,7 @@ from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.port import PlanPort
-from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 
 _PLANS = "/loadbalance/v1/plans"
 _FILE = "application/octet-stream"
@@ -40,6 +40,14 @@ class PlanHandlers:
                 most_body_bytes=MAX_BODY_BYTES,
                 response_model=PlanAnswer,
                 statuses=(200, 404, 409, 412),
+            ),
+            Operation(
+                "GET",
+                _PLANS,
+                "the plans that the leader keeps, the newest first",
+                self.all,
+                role=Role.READ,
+                response_model=PlansAnswer,
             ),
             Operation(
                 "GET",
@@ -81,6 +89,12 @@ class PlanHandlers:
             return json_response(plan.model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
+
+    async def all(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            return json_response(self._plans.all().model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act)
 
     async def get(self, request: web.Request) -> web.Response:
         async def act() -> web.Response:

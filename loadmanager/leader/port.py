@@ -14,6 +14,7 @@
 | `PoisonPort` | bundles that brokers die of | `deciding.poison` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
 | `AuditPort` | who changed what | `recording.audit` |
+| `LifePort` | what became of a bundle, by the history | `recording.lives` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 | `ShowingPort` | the cluster as it is shown, again and again | `showing` |
 | `ChroniclePort` | the last hours, as a heat map shows them | `chronicle` |
@@ -47,7 +48,8 @@ from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNo
 from loadmanager.wire.fleet import Briefing, Mark
 from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.learned import LearnedData
-from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.lives import BundleLife
+from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 from loadmanager.wire.policies import FailureDomain, IsolationData
 
 Sample = tuple[str, str, dict[str, str], float]
@@ -127,6 +129,10 @@ class HealthPort(Protocol):
     def standstill(self) -> StandstillPort: ...
     @property
     def is_leading(self) -> bool: ...
+
+    @property
+    def denied(self) -> Mapping[str, str]:
+        """What access lists in the store keep from it, by znode."""
 
     def why_not_ready(self) -> str | None:
         """Why this node's answers cannot be relied on at the moment; None when they can."""
@@ -324,6 +330,11 @@ class AuditPort(Protocol):
         """The newest with `since_ms` <= `at` < `until_ms`, newest first; raises `HistoryError`."""
 
 
+class LifePort(Protocol):
+    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+        """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
+
+
 class ExplainPort(Protocol):
     async def bundle(self, name: BundleName) -> BundleExplanation: ...
     async def broker(self, broker: BrokerId) -> BrokerExplanation: ...
@@ -338,6 +349,7 @@ class DrainPort(Protocol):
 
 class PlanPort(Protocol):
     async def compute(self, request: PlanRequest) -> PlanAnswer: ...
+    def all(self) -> PlansAnswer: ...
     def get(self, plan_hash: str) -> PlanAnswer: ...
     async def file(self, plan_hash: str) -> bytes: ...
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
@@ -389,6 +401,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     @property
     def audit(self) -> AuditPort: ...
     @property
+    def lives(self) -> LifePort: ...
+    @property
     def showing(self) -> ShowingPort: ...
     @property
     def chronicle(self) -> ChroniclePort: ...
@@ -399,8 +413,6 @@ class NodePort(BalancingPort, Protocol):
 
     @property
     def settings(self) -> Settings: ...
-    @property
-    def caller(self) -> Caller: ...
     @property
     def lookups(self) -> LookupPort: ...
     @property

@@ -41,7 +41,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.wire.leading.plans import PlansForm
 from loadmanager.wire.plan_file import encode
-from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.plans import ExecutionAnswer, ListedPlan, PlanAnswer, PlanRequest, PlansAnswer
 
 log = structlog.get_logger(__name__)
 
@@ -88,6 +88,10 @@ class PlanKeeper:
         for oldest in list(self._proved)[:-_PROVED]:
             del self._proved[oldest]
         return PlanAnswer.of(self._plans.keep(plan))
+
+    def all(self) -> PlansAnswer:
+        """All that are kept, the newest first."""
+        return PlansAnswer(plans=[ListedPlan.of(plan) for plan in self._plans.kept])
 
     def get(self, plan_hash: str) -> PlanAnswer:
         """A plan that is kept; `PlanNotFoundError` otherwise."""
