@@ -17,13 +17,17 @@ PYTHON ?= $(shell for each in python3.14 python3.13 python3.12 python3.11 python
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+# The same with a word on each package as it comes.
+INSTALL_AND_TELL := set -o pipefail; $(subst --quiet,--progress-bar off,$(INSTALL))
+TELL := | awk '/^ *(Collecting|Downloading|Building|Installing) / { print "  " substr($$0, 1, 100); fflush() }'
 CODE := loadmanager tests benchmarks examples
 
 help: ## What can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 15
 
 demo: $(VENV)/.for-running ## A cluster on this machine: ZooKeeper, load managers, brokers, load
-	$(BIN)/loadmanager demo $(ARGS)
+	@echo "starting a cluster on this machine"
+	@$(BIN)/loadmanager demo $(ARGS)
 
 pulsar-demo: $(VENV)/.for-development ## Pulsar's own shedder and loadmanager beside in turn, on a real Pulsar (needs a JDK, Maven)
 	$(BIN)/python -m examples.pulsar.demo $(ARGS)
@@ -97,11 +101,12 @@ clean: ## Remove everything that was made, the environment too
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "No Python of at least 3.11 with the module venv was found:" \
 		"install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; }
-	"$(PYTHON)" -m venv $(VENV)
+	@echo "making a virtual environment in $(VENV)"
+	@"$(PYTHON)" -m venv $(VENV)
 
 $(VENV)/.for-running: pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing into $(VENV) what running needs (a few minutes the first time)"
-	$(INSTALL) -e '.[embedded,fast,node]'
+	@$(INSTALL_AND_TELL) -e '.[embedded,fast,node]' $(TELL)
 	@touch $@
 
 $(VENV)/.for-pipeline: pyproject.toml constraints.txt | $(BIN)/python

@@ -1,8 +1,10 @@
 """Fixtures for every test: see `support/` for the builders and the real servers."""
 
 import logging
+import os
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import structlog
@@ -100,8 +102,18 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return _Together(config, log)
 
 
+_STATE = TemporaryDirectory(prefix="loadmanager-tests-")
+"""Where nodes record of which a test does not say where: nothing is left in anybody's home."""
+
+
 def pytest_configure() -> None:
     _log_plainly()
+    os.environ["XDG_STATE_HOME"] = _STATE.name
+    os.environ.pop("STATE_DIRECTORY", None)
+
+
+def pytest_unconfigure() -> None:
+    _STATE.cleanup()
 
 
 def _log_plainly() -> None:

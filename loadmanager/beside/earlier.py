@@ -15,17 +15,13 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-import structlog
-
 from loadmanager.beside.settings import HISTORY
-from loadmanager.errors import HistoryError
+from loadmanager.history.aside import put_aside_if_ahead
 from loadmanager.history.gaps import last_epoch
 from loadmanager.history.reader import History
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, Znode
 from loadmanager.store.memory import MemoryCluster, SavedTree
-
-log = structlog.get_logger(__name__)
 
 
 def memory_after(folder: Path) -> MemoryCluster:
@@ -42,12 +38,4 @@ def memory_after(folder: Path) -> MemoryCluster:
 async def put_history_of_another_store_aside(folder: Path, store: MetadataStore) -> None:
     """Once the `store` has said how far its epochs are; raises `HistoryError` or a `StoreError`."""
     znode = await store.get(paths.EPOCH)
-    history = folder / HISTORY
-    if last_epoch(History(str(history))) <= (0 if znode is None else znode.version):
-        return
-    aside = history.with_name(f"{HISTORY}-until-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}")
-    try:
-        history.rename(aside)
-    except OSError as error:
-        raise HistoryError(f"{history}: of another stateStoreUrl, and cannot be put aside: {error.strerror}") from None
-    log.warning("history_put_aside", why="its epochs are of another stateStoreUrl", to=str(aside))
+    put_aside_if_ahead(folder / HISTORY, 0 if znode is None else znode.version, "stateStoreUrl")

@@ -55,6 +55,9 @@ def demo(
         print_summary(summary, console)
     console.print("what the leaders saw and did is recorded; take their decisions again with", style="dim")
     console.print(f"  loadmanager replay --history {shlex.quote(str(history))}", soft_wrap=True, highlight=False)
+    if not forever and not as_json:
+        console.print("to look around while it goes on:", style="dim")
+        console.print("  make demo ARGS=--forever", highlight=False)
     if summary.failures:
         sys.exit(EXIT_FAILURE)
 

@@ -9,7 +9,6 @@ import os
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -32,6 +31,7 @@ from loadmanager.store.zookeeper import ZooKeeperStore
 log = structlog.get_logger(__name__)
 
 S = TypeVar("S", bound=SessionSettings)
+_Answer = TypeVar("_Answer")
 
 ANSWER_S = 0.5
 """How long requests under way may take once the process is told to stop."""
@@ -142,8 +142,12 @@ async def open_store(
     try:
         store = store_of(url, settings)
         await store.start()
-        await _patiently(store, refuse_pulsar)
-        await _patiently(store, partial(refuse_strangers, process=process))
+        try:
+            await patiently(lambda: refuse_pulsar(store))
+            await patiently(lambda: refuse_strangers(store, process=process))
+        except LoadManagerError:
+            await store.close()
+            raise
     except (ConfigurationError, StoreError) as error:
         listener.close()
         code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
@@ -151,18 +155,13 @@ async def open_store(
     return store
 
 
-async def _patiently(store: ZooKeeperStore, look: Callable[[ZooKeeperStore], Awaitable[None]]) -> None:
-    """Look who lives there before anything is written, however long the store takes to say so."""
+async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:
+    """What the store says, however long it takes to say it."""
     while True:
         try:
-            await look(store)
+            return await ask()
         except StoreUnavailableError:
             await asyncio.sleep(_TRY_AGAIN_S)
-        except LoadManagerError:
-            await store.close()
-            raise
-        else:
-            return
 
 
 def stop_signal() -> asyncio.Event:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import socket
 from pathlib import Path
@@ -19,6 +20,7 @@ from loadmanager.cli.running import (
     check_audit_log,
     keep_pauses_short,
     open_store,
+    patiently,
     start_up,
     until_told_to_stop,
     warn_if_open,
@@ -28,8 +30,10 @@ from loadmanager.config import Settings
 from loadmanager.errors import HistoryError, StoreError
 from loadmanager.history.files import Directory
 from loadmanager.http.app import make_app
+from loadmanager.leader.recording.folder import with_history
 from loadmanager.leader.service import Node
 from loadmanager.serving import ServerLimits, serve_within
+from loadmanager.store.base import MetadataStore
 
 log = structlog.get_logger(__name__)
 
@@ -55,6 +59,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     url = f"{doors.first.scheme}://{address}"
     store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors)
+    settings = await _with_history(settings, store)
     node = Node(settings, store, address, url, secrets.randbits(63))
     runner = await serve_within(make_app(node, tls), ServerLimits.of(settings), ANSWER_S)
     try:
@@ -73,6 +78,14 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
         await node.stop()
         await asyncio.wait_for(runner.cleanup(), GRACE_S)
         await store.close()
+
+
+async def _with_history(settings: Settings, store: MetadataStore) -> Settings:
+    """The settings with a place for the history."""
+    try:
+        return await patiently(lambda: with_history(settings, store, os.environ))
+    except StoreError as error:
+        fail(f"metadataStoreUrl {settings.metadata_store_url}: {error}", EXIT_FAILURE)
 
 
 def _check_history(url: str) -> None:

@@ -21,6 +21,9 @@ from loadmanager.core.settings import PlannerSettings, UnknownStrategyError, get
 from loadmanager.core.shedding import SHEDDING_STRATEGIES
 from loadmanager.core.splitting import SPLIT_ALGORITHMS, split_algorithm
 
+AUTO_HISTORY = "auto"
+"""The history is where `leader.recording.folder` finds a place for it."""
+
 _DECLARED = declared_in(PlannerSettings)
 
 
@@ -241,9 +244,11 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         " bundles, the longer the steps.",
     )
     history_url: str = Field(
-        "",
+        AUTO_HISTORY,
         description="Where the leader records what it sees and does: a directory, or a URL of a filesystem that Arrow"
-        " knows, such as s3://bucket/prefix; all nodes name the same one. Empty: nothing is recorded.",
+        " knows, such as s3://bucket/prefix; all nodes name the same one. auto: a folder of this machine, of at most"
+        " 1 GiB, in $STATE_DIRECTORY, $XDG_STATE_HOME, /var/lib/loadmanager or ~/.local/state. Empty: nothing is"
+        " recorded.",
     )
     history_flush_interval_s: float = Field(
         60, ge=1, le=3_600, description="How long recorded rows wait in memory; a leader that dies loses these."

@@ -10,13 +10,14 @@ import json
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import loadmanager
+from loadmanager.demo.busy import TOO_BUSY, is_starved
 from loadmanager.demo.client import SETTLE_TIMEOUT_S, ClientConfig
 from loadmanager.demo.settings import DemoSettings, agent_configuration, node_configuration
 from loadmanager.demo.workload import HotSpotFile
@@ -25,7 +26,7 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.errors import LoadManagerError
 
 _TEMPORARY_PREFIX = "loadmanager-demo-"
-_READY_TIMEOUT_S = 60.0
+_READY_TIMEOUT_S = 120.0
 _POLL_S = 0.05
 _LINES_OF_LOG = 15
 _HOT_SPOT_FILE = "hot-spot.json"
@@ -79,20 +80,27 @@ class DemoCluster:
     @classmethod
     @asynccontextmanager
     async def started(
-        cls, settings: DemoSettings, folder: Path | None, history: Path | None = None
+        cls,
+        settings: DemoSettings,
+        folder: Path | None,
+        history: Path | None = None,
+        tell: Callable[[str], None] = lambda _: None,
     ) -> AsyncIterator[DemoCluster]:
         """ZooKeeper, nodes and brokers, all answering; ended on exit. A given `folder` is kept.
 
-        What leaders record goes to `history`, by default in that folder.
+        What leaders record goes to `history`, by default in that folder. `tell` hears of each step of the start.
         """
         # The guardian of a temporary folder ends its processes at once: the demo has nothing to save, even in `folder`.
         processes = ServerProcesses(_TEMPORARY_PREFIX)
         home = _home(folder or processes.folder)
         cluster = cls(settings, processes, home, (history or home / _HISTORY).absolute())
         try:
+            tell("ZooKeeper starts")
             await asyncio.to_thread(cluster._zookeeper.start)
-            await asyncio.gather(*(cluster.start_node(f"node-{i + 1}") for i in range(settings.nodes)))
-            await asyncio.gather(*(cluster.start_broker() for _ in range(settings.brokers)))
+            tell(f"ZooKeeper answers; {settings.nodes} load-manager nodes start")
+            await cluster._all(tell, *(cluster.start_node(f"node-{i + 1}") for i in range(settings.nodes)))
+            tell(f"{settings.brokers} brokers with their agents start")
+            await cluster._all(tell, *(cluster.start_broker() for _ in range(settings.brokers)))
             yield cluster
         finally:
             await asyncio.to_thread(cluster._close)
@@ -108,11 +116,18 @@ class DemoCluster:
         nodes = [node.pid for node in self.nodes.values()]
         return [self._zookeeper.pid, *nodes, *brokers, *self.clients.values()]
 
-    async def start_node(self, name: str) -> None:
+    async def _all(self, tell: Callable[[str], None], *starts: Awaitable[NodeProcess | BrokerProcess]) -> None:
+        for start in asyncio.as_completed(starts):
+            started = await start
+            is_first = isinstance(started, NodeProcess) and len(self.nodes) == 1
+            tell(f"{started.name} answers" + (f": look at {started.url}/" if is_first else ""))
+
+    async def start_node(self, name: str) -> NodeProcess:
         content = node_configuration(self._settings, self._zookeeper.connect_string, self.history)
         configuration = self._write(f"{name}.yaml", content)
         ready = await self._start_loadmanager(name, "serve", configuration)
         self.nodes[name] = NodeProcess(name, ready["url"], ready["pid"])
+        return self.nodes[name]
 
     async def start_broker(self) -> BrokerProcess:
         """A new broker, then its agent, which needs the broker's addresses."""
@@ -222,6 +237,8 @@ class DemoCluster:
         deadline_s = time.monotonic() + _READY_TIMEOUT_S
         while (ready := _read_ready_file(ready_file)) is None:
             code = await asyncio.to_thread(self._processes.find_exit_code, name)
+            if code is None and time.monotonic() > deadline_s and is_starved(pid, _READY_TIMEOUT_S):
+                raise DemoError(f"{TOO_BUSY}: {name} has waited for a processor most of {_READY_TIMEOUT_S:g} s")
             if code is not None or time.monotonic() > deadline_s:
                 what = "is not ready" if code is None else f"ended with exit code {code}"
                 raise DemoError(f"{name} {what}; its log ends with:\n{_last_lines(log_file)}")

@@ -14,6 +14,7 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.demo.busy import TOO_BUSY, Waiting
 from loadmanager.demo.cluster import BrokerProcess, DemoCluster
 from loadmanager.demo.journal import JournalTail
 from loadmanager.demo.prober import AssignmentProber
@@ -64,6 +65,8 @@ class DemoState:
     events: list[DemoEvent] = field(default_factory=list)
     cpu_s: dict[int, float] = field(default_factory=dict)
     assignments: int = 0
+    is_too_busy: bool = False
+    page_url: str | None = None
 
     def add_event(self, text: str) -> None:
         self.events.append(DemoEvent(time.monotonic(), text))
@@ -82,6 +85,7 @@ class Monitor:
         self._prober = prober
         self._http = http
         self._counted: dict[str, tuple[float, dict[str, int]]] = {}
+        self._waiting = Waiting()
         self._tails = {path.stem: JournalTail(path) for path in cluster.client_journals()}
 
     async def run(self) -> None:
@@ -117,6 +121,21 @@ class Monitor:
         self._state.assignments = self._prober.assignments
         self._read_clients()
         self._count_cpu()
+        self._look_whether_they_starve()
+        self._show_page()
+
+    def _look_whether_they_starve(self) -> None:
+        """Say so, once."""
+        if self._waiting.is_too_much(self._cluster.pids, time.monotonic()) and not self._state.is_too_busy:
+            self._state.is_too_busy = True
+            self._state.add_event(f"{TOO_BUSY}: the demo's processes wait for a processor, and what follows is slow")
+
+    def _show_page(self) -> None:
+        """Where the cluster can be looked at: at a node that is there."""
+        urls = self._cluster.node_urls
+        if self._state.page_url not in urls:
+            self._state.page_url = urls[0]
+            self._state.add_event(f"look at it: {urls[0]}/")
 
     def _rate(self, instance: str, stats: BrokerStats) -> float | None:
         """Messages in and out per second since the last look; None at the first look."""

@@ -12,6 +12,26 @@ from loadmanager.demo.workload import DemoWorkload
 NIC_GBPS = 0.015
 """The bandwidth each broker claims to have, so small that the demo's traffic is a load worth balancing."""
 
+_BY_LATEST_REPORTS = {
+    "loadBalancerLoadSheddingStrategy": "TransferShedder",
+    "loadBalancerLoadPlacementStrategy": "LeastResourceUsageWithWeight",
+    "loadBalancerBrokerLoadTargetStd": 0.02,
+    "loadBalancerSheddingConditionHitCountThreshold": 0,
+    "loadBalanceSheddingDelayInSeconds": 2,
+    "loadBalancerHistoryResourcePercentage": 0.1,
+}
+"""Level believes a jump once it has stood for a minute, and ThresholdShedder goes by ten reports: both are for days."""
+
+_HOURS_IN_MINUTES = {
+    "loadBalancerReturnCoolDownMinutes": 0.5,
+    "loadBalancerMaxLoadMovedPerHourPercentage": 1_000,
+    "loadBalancerThrashThresholdPercentage": 1_000,
+    "loadBalancerMovedAgainThresholdPercentage": 1_000,
+}
+"""Limits on churn are for hours, in which the load of the demo's minutes would be everywhere."""
+
+_REPORT_S = 2
+"""Rates over less than this would be noise."""
 _SESSION_TIMEOUT_MS = 3_000
 _SECONDS_PER_MINUTE = 60
 
@@ -33,7 +53,7 @@ class DemoSettings:
 
     @property
     def shedding_interval_s(self) -> float:
-        return self.duration_s / 15
+        return self.duration_s / 30
 
     @property
     def shedding_grace_s(self) -> float:
@@ -50,11 +70,10 @@ def node_configuration(settings: DemoSettings, connect_string: str, history: Pat
         "bindAddress": "127.0.0.1",
         "advertisedAddress": "127.0.0.1",
         "webServicePort": 0,
-        "loadBalancerDistributeBundlesEvenlyEnabled": False,
+        **_BY_LATEST_REPORTS,
         "loadBalancerSheddingIntervalMinutes": settings.shedding_interval_s / _SECONDS_PER_MINUTE,
         "loadBalancerSheddingGracePeriodMinutes": settings.shedding_grace_s / _SECONDS_PER_MINUTE,
-        "loadBalancerHistoryResourcePercentage": 0.3,
-        "loadBalancerBundleUnloadMinThroughputThreshold": 0.01,
+        **_HOURS_IN_MINUTES,
         "leaderProbeIntervalMs": 200,
     }
 
@@ -75,10 +94,10 @@ def agent_configuration(connect_string: str, broker_ready: dict[str, Any], node_
         "hostUsageScope": "process",
         "cpuLimitCores": 1.0,
         "loadBalancerOverrideBrokerNicSpeedGbps": NIC_GBPS,
-        "loadBalancerReportUpdateMinIntervalMillis": 1_000,
-        "loadBalancerReportUpdateThresholdPercentage": 5,
-        "loadBalancerHostUsageCheckIntervalMinutes": 1 / _SECONDS_PER_MINUTE,
-        "statsUpdateFrequencyInSecs": 1,
+        "loadBalancerReportUpdateMinIntervalMillis": _REPORT_S * 1_000,
+        "loadBalancerReportUpdateThresholdPercentage": 0,
+        "loadBalancerHostUsageCheckIntervalMinutes": _REPORT_S / _SECONDS_PER_MINUTE,
+        "statsUpdateFrequencyInSecs": _REPORT_S,
     }
 
 

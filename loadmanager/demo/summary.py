@@ -13,12 +13,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from loadmanager.demo.account import TopicAccount
+from loadmanager.demo.busy import TOO_BUSY
 from loadmanager.demo.protocol import CloseReason
 from loadmanager.demo.ranges import NumberRanges
 from loadmanager.demo.serving import Overlap
 
 MOVED = "moved"
 BROKER_KILLED = "broker_killed"
+_MOST_TOLD = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,16 +165,37 @@ class DemoSummary:
     topics_without_owner: Sequence[str]
     died_unexpectedly: Sequence[str]
     cpu_cores_used: float
+    machine_too_busy: bool = False
 
     @property
     def failures(self) -> list[str]:
         """What must not have happened; empty for a good run."""
-        messages = self.messages
+        return [*self._broken, *self._not_in_time]
+
+    @property
+    def told_failures(self) -> list[str]:
+        """Those to be shown to people: of a machine that is too busy one says what was not done in time."""
+        late = self._not_in_time
+        if not self.machine_too_busy or not late:
+            more = [f"and {len(late) - _MOST_TOLD} more of the kind: see --json"] if len(late) > _MOST_TOLD else []
+            return [*self._broken, *late[:_MOST_TOLD], *more]
+        because = f"{TOO_BUSY}, so not all was done in time ({len(late)} findings, with --json)"
+        return [*self._broken, f"{because}: have it do less, or run the demo with a longer --duration"]
+
+    @property
+    def _broken(self) -> list[str]:
+        """What must not happen however busy the machine is."""
         return [
             *(f"{o.topic} had two owners for {o.overlap_s:.3f} s: {o.first}, {o.second}" for o in self.two_owners),
+            *([f"{self.messages.unaccounted} messages are unaccounted for"] if self.messages.unaccounted else []),
+        ]
+
+    @property
+    def _not_in_time(self) -> list[str]:
+        messages = self.messages
+        return [
             *(f"{topic} ended without an owner" for topic in self.topics_without_owner),
             *(f"{name} ended by itself" for name in self.died_unexpectedly),
-            *([f"{messages.unaccounted} messages are unaccounted for"] if messages.unaccounted else []),
             *([f"{messages.never_acknowledged} messages were never taken"] if messages.never_acknowledged else []),
             *(["no message was delivered"] if self.was_completed and not messages.delivered else []),
             *(["nobody took over from the leader"] if self.was_completed and self.leader_failover is None else []),

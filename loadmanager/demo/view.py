@@ -68,6 +68,7 @@ def _head(state: DemoState) -> RenderableType:
     head = Text.assemble(
         (f"{elapsed_s:5.0f} s  ", "bold"),
         (state.phase, "bold cyan"),
+        f"\nlook at it: {state.page_url}/" if state.page_url else "",
         f"\nleader {state.leader_name or 'none'} (epoch {state.epoch})   topics attached {attached}/{topics}"
         f"   published {state.total('published'):,}   received {state.total('received'):,}"
         f"   probed assignments {state.assignments}",
@@ -121,8 +122,8 @@ def print_summary(summary: DemoSummary, console: Console) -> None:
     for name, value in summary_rows(summary):
         table.add_row(name, value)
     console.print(table)
-    for failure in summary.failures:
-        console.print(f"FAILED: {failure}", style="bold red", highlight=False, markup=False)
+    for failure in summary.told_failures:
+        console.print(f"FAILED: {failure}", style="bold red", highlight=False, markup=False, soft_wrap=True)
     if not summary.failures:
         console.print("No topic ever had two owners, none ended without one, and every message is accounted for.")
 

@@ -194,8 +194,12 @@ class Directory:
         return [info for info in self._infos(table, None, None) if info.base_name.startswith(TEMPORARY)]
 
     def delete(self, path: str) -> None:
-        """Delete a file; on this machine also the folders of its hour and day, when nothing else is in them."""
-        self.filesystem.delete_file(path)
+        """Delete a file, if it is still there: nodes of one machine may keep one history short.
+
+        On this machine also the folders of its hour and day, when nothing else is in them.
+        """
+        with suppress(FileNotFoundError):
+            self.filesystem.delete_file(path)
         if self._is_local:
             with suppress(OSError):
                 for folder in list(Path(path).parents)[:2]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import structlog
 
+from loadmanager.config import AuthSettings
 from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.cluster.glance import Glance
 from loadmanager.core.controls import Controls
@@ -49,6 +50,8 @@ class Shown(Protocol):
     standstill: StandstillWatch
 
     @property
+    def settings(self) -> AuthSettings: ...
+    @property
     def live(self) -> LiveSettings: ...
 
     def get_term(self) -> Term: ...
@@ -73,6 +76,7 @@ class Showing:
             "node": node.node_id,
             "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
             "nodes": sorted(view.nodes),
+            "openToAnyone": not node.settings.authentication_enabled,
             "isWhole": briefing is not None,
             "balancing": {
                 "frozen": controls.frozen,

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from kazoo.security import OPEN_ACL_UNSAFE
+from support.agents import BROKER_ID, agent_settings, running_agent
+from support.fake_broker import FakeBroker
 from support.nodes import Cluster, Connect, RunningNode
 from support.waiting import eventually
 from support.zookeeper import a_session
@@ -74,6 +76,23 @@ async def restart(cluster: Cluster, node: RunningNode) -> None:
     assert (await cluster.nodes[-1].lookup(TOPIC)).status == 200
 
 
+async def an_agent_lives_and_leaves(cluster: Cluster) -> None:
+    """It registers its broker, reports, hears of what the broker may serve, and takes the registration back."""
+    node = cluster.nodes[0]
+    store = await cluster.connect()
+    async with FakeBroker() as broker:
+        settings = agent_settings(broker, loadManagerUrls=[node.node.service_url])
+        async with running_agent(settings, store, highest_epoch=0) as agent:
+            await agent.registered()
+            broker.open(TOPIC)
+            await eventually(lambda: BROKER_ID in node.node.view.brokers)
+            await eventually(lambda: agent.metric("reports_total", outcome="written") > 0)
+            assert (await agent.owner(TOPIC))[0] == 200
+    assert await store.get(paths.broker(BROKER_ID)) is None
+    assert store.denied == {}
+    await store.close()
+
+
 async def test_step_by_step(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -107,8 +126,8 @@ async def test_step_by_step(
         with pytest.raises(StoreError):
             await before.store.commit([Put(paths.broker("before:8080"), b"{}")])
         cluster.connect = configured.connect(Process.AGENT, configured.keys_of("agent"))
-        await cluster.a_broker("after:8080")
         await cluster.a_namespace("t/after")
+        await an_agent_lives_and_leaves(cluster)
         assert (await cluster.nodes[0].lookup(TOPIC)).status == 200
         assert [(await node.get("/readyz")).json()["faults"] for node in cluster.nodes] == [{}, {}]
 

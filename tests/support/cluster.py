@@ -33,6 +33,7 @@ CALM: dict[str, Any] = {
     "namespaceBundleUnloadingTimeoutMs": 20_000,
     "unloadAttemptTimeoutMs": 5_000,
     "loadBalancerSheddingEnabled": False,
+    "historyUrl": "",
 }
 """Settings of nodes in tests: nobody gives up because the machine is busy. A test of giving up has shorter ones."""
 

@@ -46,6 +46,7 @@ class LargeFleet:
             "node": "n1:8080",
             "leader": {"id": "n1:8080", "url": self.url, "epoch": 3},
             "nodes": ["n1:8080"],
+            "openToAnyone": True,
             "isWhole": True,
             "balancing": {"frozen": "", "dryRun": False, "breaker": None},
             "drains": [],

@@ -74,7 +74,8 @@ async def test_a_node_asks_the_leader_with_its_own_token() -> None:
             **{**CLOSED, "broker_client_authentication_parameters": SecretStr(f"token:{token_of('stranger')}")}
         )
         reader = bearer(token_of("reader"))
-        assert (await follower.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]
+        fleet = (await follower.get("/loadbalance/v1/fleet", headers=reader)).json()
+        assert (fleet["isWhole"], fleet["openToAnyone"]) == (True, False)
         with capture_logs() as logs:
             for _ in range(2):
                 assert not (await stranger.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]

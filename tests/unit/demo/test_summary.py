@@ -197,3 +197,23 @@ def test_an_interrupted_run_need_not_have_come_to_the_leaders_end() -> None:
         messages=MessageSummary(0, 0, 0, 0, 0, 0, 0, 0),
     )
     assert summary.failures == []
+
+
+def printed(summary: DemoSummary) -> str:
+    text = StringIO()
+    print_summary(summary, Console(file=text, width=140))
+    return text.getvalue()
+
+
+def test_of_many_failures_a_few_are_shown_and_of_a_machine_that_is_too_busy_one_line() -> None:
+    many = replace(a_summary(), topics_without_owner=[f"{T}-{i}" for i in range(100)], two_owners=[])
+    assert len(many.failures) == 100
+    assert printed(many).count("FAILED") == 6
+    assert "and 95 more of the kind" in printed(many)
+    busy = replace(many, machine_too_busy=True)
+    assert printed(busy).count("FAILED") == 1
+    assert "this machine is too busy" in printed(busy)
+    unsafe = replace(busy, two_owners=[Overlap(T, "a", "b", 1.0, 0.5)])
+    assert printed(unsafe).count("FAILED") == 2
+    assert "had two owners" in printed(unsafe), "that is no matter of time"
+    assert "too busy" not in printed(replace(a_summary(), machine_too_busy=True))

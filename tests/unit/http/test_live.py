@@ -86,6 +86,7 @@ async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster
     assert brokers["throughput"][0] > 0
     assert fleet["leader"] == {"id": node.node.node_id, "url": node.node.service_url, "epoch": 1}
     assert fleet["isWhole"]
+    assert fleet["openToAnyone"]
     assert fleet["lowerBound"] is None
     cannot_move = {each["key"]: each["sentence"] for each in fleet["balancing"].pop("cannotMove")}
     assert cannot_move["loadBalancerSheddingEnabled"].startswith("Nothing can move because")
