@@ -167,6 +167,7 @@ class _LimitedConnection(web.RequestHandler):
         super().connection_made(transport)
         if self._handshake is not None:
             self._all.gone(self._handshake)
+            self._handshake = None
         if not self._all.admit(self):
             self.force_close()
 
