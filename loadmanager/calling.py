@@ -15,7 +15,9 @@ from yarl import URL
 from loadmanager.auth.credentials import Token, own_token
 from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import InvalidRecordError, LoadManagerError
+from loadmanager.request_ids import REQUEST_ID_HEADER, current_id
 from loadmanager.tls import RenewedTls, client_tls_of
+from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
 
 _CONNECTIONS = 100
@@ -54,15 +56,17 @@ class Caller:
 
     token: Token | None = None
     tls: RenewedTls | None = None
+    tracing: Tracing = OFF
 
     @classmethod
-    def of(cls, settings: AuthSettings) -> Self:
+    def of(cls, settings: AuthSettings, tracing: Tracing = OFF) -> Self:
         """Raises `ConfigurationError` for a token or files that cannot be used."""
         tls = client_tls_of(settings) if isinstance(settings, TlsSettings) else None
-        return cls(own_token(settings), tls)
+        return cls(own_token(settings), tls, tracing)
 
     def headers(self) -> dict[str, str]:
-        return {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+        who = {} if self.token is None else {"Authorization": f"Bearer {self.token.read()}"}
+        return {**who, **self.tracing.headers()}
 
 
 NOBODY = Caller()
@@ -76,7 +80,7 @@ class HttpClient:
     def __init__(self, connections: int = _CONNECTIONS, caller: Caller = NOBODY) -> None:
         self._caller = caller
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_once_unless_get]
+            connector=aiohttp.TCPConnector(limit=connections), middlewares=[_with_request_id, _once_unless_get]
         )
 
     async def close(self) -> None:
@@ -120,6 +124,14 @@ class HttpClient:
             raise PeerUnavailableError(f"{url} did not answer within {timeout_s:.3g} s") from None
         except (aiohttp.ClientError, OSError) as error:
             raise PeerUnavailableError(f"{url}: {type(error).__name__} {error}".rstrip()) from error
+
+
+async def _with_request_id(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:
+    """What is asked because of a request bears its id."""
+    request_id = current_id()
+    if request_id is not None:
+        request.headers[REQUEST_ID_HEADER] = request_id
+    return await send(request)
 
 
 async def _once_unless_get(request: aiohttp.ClientRequest, send: aiohttp.ClientHandlerType) -> aiohttp.ClientResponse:

@@ -10,6 +10,7 @@ import asyncio
 import socket
 import ssl
 import time
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -19,6 +20,11 @@ from loadmanager.connections import Connections
 from loadmanager.tls import ServerTls
 
 log = structlog.get_logger(__name__)
+
+SSLProtocol.max_size = 32 * 1024
+"""How much asyncio reads at once, and sets aside for each connection by TLS, also one that says nothing. As it comes,
+256 KiB filled with zeros, as many connections as are allowed would take more than half a gigabyte.
+"""
 
 _SHUTDOWN_S = 1.0
 """How long a connection that is closed waits for the other side's farewell."""
@@ -117,8 +123,11 @@ class TlsEntrance:
                 ssl_handshake_timeout=self._handshake_s,
                 ssl_shutdown_timeout=_SHUTDOWN_S,
             )
+        # What ends a handshake holds, by its traceback, all that was made for it until cycles are collected.
+        except asyncio.CancelledError as aborted:
+            raise aborted.with_traceback(None) from None
         except (OSError, RuntimeError) as error:
-            self._failed(error)
+            self._failed(error.with_traceback(None))
 
     def _failed(self, error: Exception) -> None:
         """Who only looked whether somebody listens is no failure; who was refused is said, but not for each."""

@@ -31,11 +31,15 @@ class OutcomeUnknownError(StoreError):
     """A write was sent and no answer came: it may or may not have happened. Read again before deciding anything."""
 
 
+class AccessDeniedError(StoreError):
+    """The access list of a znode does not let us do that; the message names the znode and who we are."""
+
+
 class TransactionFailedError(StoreError):
     """The store refused a transaction as a whole; nothing of it happened.
 
     `index` is the position of the first operation that failed, `cause` one of `bad_version`, `no_node`,
-    `node_exists`, `not_empty`, `other`.
+    `node_exists`, `not_empty`, `no_access`, `other`.
     """
 
     def __init__(self, index: int, path: str, cause: str) -> None:
@@ -111,6 +115,10 @@ class HeldForOwnerError(NoBrokerAvailableError):
 
 class NamespaceNotFoundError(LoadManagerError):
     """The namespace has no record."""
+
+
+class NamespaceBeingDeletedError(LoadManagerError):
+    """Nothing of the namespace is given to anybody any more; soon there is none of that name."""
 
 
 class NamespaceExistsError(LoadManagerError):

@@ -24,7 +24,7 @@ _APART = {
 }
 
 OF_THE_NODE = frozenset(
-    Settings.key(name) for name in Settings.model_fields if name in _APART or name.startswith("history_")
+    Settings.key(name) for name in Settings.model_fields if name in _APART or name.startswith(("history_", "audit_"))
 )
 """The keys that say where a node is, whom it speaks to and who to it, and what it records: no decision goes by them."""
 

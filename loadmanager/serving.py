@@ -20,6 +20,7 @@ from aiohttp import StreamReader, web
 from loadmanager.config import HttpSettings
 from loadmanager.connections import Connections
 from loadmanager.entrance import Handshake, TlsEntrance
+from loadmanager.request_ids import REQUEST_ID_HEADER, id_of
 from loadmanager.tls import ServerTls
 
 log = structlog.get_logger(__name__)
@@ -166,6 +167,7 @@ class _LimitedConnection(web.RequestHandler):
         super().connection_made(transport)
         if self._handshake is not None:
             self._all.gone(self._handshake)
+            self._handshake = None
         if not self._all.admit(self):
             self.force_close()
 
@@ -228,6 +230,7 @@ class _LimitedConnection(web.RequestHandler):
             message = f"{type(exc).__name__}: {exc}"
         reason = " ".join((message or HTTPStatus(status).phrase).split())[:_SHOWN_CHARACTERS]
         response = web.Response(body=orjson.dumps({"reason": reason}), status=status, content_type="application/json")
+        response.headers[REQUEST_ID_HEADER] = id_of(request)
         response.force_close()
         return response
 

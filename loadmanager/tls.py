@@ -285,7 +285,10 @@ def _end_of(files: TlsFiles, now: datetime) -> datetime | None:
         return None
     from cryptography import x509  # noqa: PLC0415 - takes 0.1 s, and most commands have no certificate
 
-    certificate = x509.load_pem_x509_certificates(files.certificate.read_bytes())[0]
+    try:
+        certificate = x509.load_pem_x509_certificates(files.certificate.read_bytes())[0]
+    except (OSError, ValueError) as error:  # it has just been replaced, or says what only OpenSSL understands
+        raise ConfigurationError(f"{files.keys.certificate} {files.certificate}: {error}") from None
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not begins <= now <= ends:
         raise ConfigurationError(

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 _TIMEOUT_S = 60.0
+_MOST_BYTES = 64 << 20
 _HOPS = 4
 _REDIRECTS = (301, 302, 307, 308)
 
@@ -37,7 +38,7 @@ def ask(base_url: str, method: str, path: str, content: object = None, timeout_s
             target = f"{parts.path}?{parts.query}" if parts.query else parts.path
             connection.request(method, target, body, {"Content-Type": "application/json"} if body else {})
             response = connection.getresponse()
-            answer = Answer(response.status, response.read())
+            answer = Answer(response.status, response.read(_MOST_BYTES))
             where = response.headers.get("Location")
         except http.client.HTTPException as error:  # a broker that is starting or ending breaks off
             raise ConnectionError(f"{method} {url}: {error!r}") from error

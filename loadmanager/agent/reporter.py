@@ -52,6 +52,8 @@ class Identity:
     agent_url: str
     agent_life: str
     broker_lease_ms: int
+    service_url_tls: str = ""
+    web_service_url_tls: str = ""
 
     @classmethod
     def of(cls, settings: AgentSettings, agent_url: str, agent_life: str) -> Identity:
@@ -62,6 +64,8 @@ class Identity:
             agent_url=agent_url,
             agent_life=agent_life,
             broker_lease_ms=settings.broker_lease_ms,
+            service_url_tls=settings.broker_service_url_tls,
+            web_service_url_tls=settings.broker_web_service_url_tls,
         )
 
 
@@ -115,6 +119,10 @@ def build_report(
     )
     if identity.service_url:
         record["pulsarServiceUrl"] = identity.service_url
+    if identity.service_url_tls:
+        record["pulsarServiceUrlTls"] = identity.service_url_tls
+    if identity.web_service_url_tls:
+        record["webServiceUrlTls"] = identity.web_service_url_tls
     if now.health is not None and (said := now.health.model_dump(by_alias=True, exclude_none=True)):
         record["health"] = cast("HealthData", said)
     _add_sums(record, now.bundles.values())

@@ -38,6 +38,8 @@ from loadmanager.core.names import (
 )
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import ForbiddenError, InvalidRecordError, StoreError, UnauthenticatedError
+from loadmanager.request_ids import name_answer, noted
+from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
     EPOCH_HEADER,
@@ -79,9 +81,13 @@ class AgentRoute:
     handler: Handler
     role: Role
 
-    def definition(self, gate: Gate) -> web.RouteDef:
-        """The route, behind the gate but for the broker's own, who is known by where it asks from."""
+    def definition(self, gate: Gate, tracing: Tracing) -> web.RouteDef:
+        """The route, behind the gate but for the broker's own, who is known by where it asks from. Traced is what the
+        leader asks.
+        """
         handler = self.handler if self.role is Role.LOOKUP else gate.permitting(self.role, self.handler)
+        if self.role is Role.PEER:
+            handler = tracing.serving(self.path, handler)
         if self.method == "GET":
             return web.get(self.path, handler)
         return web.route(self.method, self.path, handler)
@@ -101,6 +107,7 @@ class AgentServer:
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
         gate: Gate,
+        tracing: Tracing = OFF,
     ) -> None:
         self._broker_id = broker_id
         self._grant_lease = grant_lease
@@ -110,6 +117,7 @@ class AgentServer:
         self._health = health
         self._registry = registry
         self._gate = gate
+        self._tracing = tracing
         gate.show_in(registry, {"broker": broker_id})
 
     def app(self) -> web.Application:
@@ -127,7 +135,8 @@ class AgentServer:
 
     def _application(self, routes: list[AgentRoute]) -> web.Application:
         app = web.Application(middlewares=[_errors_as_json])
-        app.add_routes([each.definition(self._gate) for each in routes])
+        app.on_response_prepare.append(name_answer)
+        app.add_routes([each.definition(self._gate, self._tracing) for each in routes])
         return app
 
     def routes(self) -> list[AgentRoute]:
@@ -222,7 +231,8 @@ async def _errors_as_json(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
     try:
-        return await handler(request)
+        with noted(request):
+            return await handler(request)
     except InvalidNameError as error:
         return _problem(HTTPStatus.BAD_REQUEST, str(error))
     except UnauthenticatedError as error:

@@ -32,9 +32,13 @@ from loadmanager.calling import Caller, HttpClient
 from loadmanager.config import AgentSettings
 from loadmanager.core.names import BrokerId, broker_host
 from loadmanager.store.base import MetadataStore
+from loadmanager.tracing import tracing_of
 from loadmanager.wire.http import LeaseAnswer
 
 log = structlog.get_logger(__name__)
+
+SERVICE = "loadmanager-agent"
+"""As traces name it."""
 
 _PROBES_PER_LEASE = 3
 _WILDCARDS = ("0.0.0.0", "::")  # noqa: S104 - compared with, not bound to
@@ -71,7 +75,7 @@ class Agent:
         self._store = store
         self._life = life or Life()
         self._clock = clock
-        self.caller = Caller.of(settings)
+        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, settings.broker_id))
         self._http = HttpClient(caller=Caller(tls=self.caller.tls))
         self._http_of_nodes = HttpClient(caller=self.caller)
         self._gate = Gate(settings)
@@ -128,6 +132,7 @@ class Agent:
         self._life.close()
         await self._http.close()
         await self._http_of_nodes.close()
+        await asyncio.to_thread(self.caller.tracing.close)
 
     def grant_lease(self) -> LeaseAnswer | None:
         incarnation = self.registration.incarnation
@@ -166,6 +171,7 @@ class Agent:
             health=self.health,
             registry=self.metrics.registry,
             gate=self._gate,
+            tracing=self.caller.tracing,
         )
 
     def _make_watch(self) -> BrokerWatch:

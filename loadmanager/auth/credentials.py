@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from urllib.parse import unquote, urlsplit
 
-from loadmanager.config import AuthSettings
 from loadmanager.errors import ConfigurationError
+
+if TYPE_CHECKING:  # takes its time to load, which commands do without
+    from loadmanager.config import AuthSettings
 
 _TOKEN = "token:"  # noqa: S105 - how a setting begins
 _FILE = "file:"

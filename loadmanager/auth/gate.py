@@ -1,11 +1,13 @@
 """Who may pass: stands before every operation that states a role but ANYONE, on nodes, beside a Pulsar and on agents.
 
 A token is checked once. Afterwards it costs one look into a dictionary, which is emptied when the key changes and of
-which each entry ends with its token. Only tokens that were found good are kept, so nobody fills it who has none.
+which each entry ends with its token. Only tokens that were found good are kept, so nobody fills it who has none. Who
+sends no token is known by the certificate that they have shown, if `tlsTrustCertsFilePath` says whose to believe.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -21,15 +23,16 @@ from prometheus_client.registry import Collector
 from loadmanager.auth.keys import KeySource
 from loadmanager.auth.permissions import Permissions
 from loadmanager.auth.roles import Role
-from loadmanager.auth.tokens import Fault, TokenError, check_token, refuse_half_an_audience
-from loadmanager.config import AuthSettings
+from loadmanager.auth.tokens import Claimed, Fault, TokenError, check_token, refuse_half_an_audience
+from loadmanager.config import AuthSettings, TlsSettings
 from loadmanager.errors import ForbiddenError, UnauthenticatedError
+from loadmanager.tls import principal_of
 from loadmanager.wire.http import ORIGINAL_PRINCIPAL_HEADER
 
 log = structlog.get_logger(__name__)
 
 PRINCIPAL = web.RequestKey("principal", str)
-"""Who asks, and for whom: set on each request that the gate let pass."""
+"""Who asks, and for whom: set on each request of which it is known, whether it may pass or not."""
 
 _AUTHORIZATION = istr("Authorization")
 _ORIGINAL = istr(ORIGINAL_PRINCIPAL_HEADER)
@@ -38,6 +41,8 @@ _LOOK_AGAIN_S = 1.0
 """The file of the key is looked at this often, by whoever asks then."""
 
 _MOST_KNOWN = 10_000
+_LONGEST_KEPT = 4_096
+"""A token of more characters is checked each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class Gate:
         self._known: dict[str, Visitor] = {}
         self._look_again_s = 0.0
         refuse_half_an_audience(settings)
-        self._key = None if self.is_open else KeySource(settings)
+        self._key = None if self.is_open or _goes_by_certificates_alone(settings) else KeySource(settings)
 
     @property
     def key_fault(self) -> str:
@@ -88,15 +93,15 @@ class Gate:
         now_s = self._clock()
         if now_s >= self._look_again_s:
             self._look_at_key(now_s)
-        visitor = self._known.get(request.headers.get(_AUTHORIZATION, ""))
+        header = request.headers.get(_AUTHORIZATION, "")
+        visitor = self._known.get(header)
         if visitor is None or now_s >= visitor.expires_s:
-            visitor = self._authenticate(request)
+            visitor = self._authenticate(request, header)
+        request[PRINCIPAL] = visitor.principal  # known also of one who is refused
         if role not in visitor.roles:
             raise self._forbidden(visitor.principal, role)
         if visitor.is_proxy or _ORIGINAL in request.headers:
             request[PRINCIPAL] = self._original(request, visitor, role)
-        else:
-            request[PRINCIPAL] = visitor.principal
 
     def show_in(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
         """Have the registry show what the gate counts, with these labels."""
@@ -107,26 +112,35 @@ class Gate:
         if self._key is not None and self._key.look_again():
             self._known.clear()
 
-    def _authenticate(self, request: web.Request) -> Visitor:
-        header = request.headers.get(_AUTHORIZATION, "")
+    def _authenticate(self, request: web.Request, header: str) -> Visitor:
+        """By the token, or by the certificate of a caller who sends none."""
+        named = principal_of(request) if not header else None
+        if named is not None:
+            return self._visitor(Claimed(named, math.inf))
         self._known.pop(header, None)
         try:
-            visitor = self._visitor_of(header)
+            visitor = self._visitor(self._claimed(header))
         except TokenError as error:
             self.failures[error.fault] += 1
             raise UnauthenticatedError(str(error)) from None
-        if len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[header] = visitor
+        if len(header) <= _LONGEST_KEPT:
+            if len(self._known) >= _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
+            self._known[header] = visitor
         return visitor
 
-    def _visitor_of(self, header: str) -> Visitor:
-        assert self._key is not None, "the gate is closed"
+    def _claimed(self, header: str) -> Claimed:
+        if self._key is None:
+            raise TokenError(
+                Fault.MISSING, "no certificate, and tokens are not taken: tokenSecretKey or tokenPublicKey"
+            )
         if not header:
             raise TokenError(Fault.MISSING, "no token: send it as Authorization: Bearer ...")
         if not header.startswith(_BEARER):
             raise TokenError(Fault.INVALID, "Authorization: expected Bearer and a token")
-        claimed = check_token(header.removeprefix(_BEARER).strip(), self._key.current, self._settings)
+        return check_token(header.removeprefix(_BEARER).strip(), self._key.current, self._settings)
+
+    def _visitor(self, claimed: Claimed) -> Visitor:
         principal, permissions = claimed.principal, self._permissions
         return Visitor(principal, permissions.of(principal), claimed.expires_s, permissions.is_proxy(principal))
 
@@ -137,8 +151,8 @@ class Gate:
             if original in ("", visitor.principal):
                 return visitor.principal
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {visitor.principal!r} is not in proxyRoles")
-        if not original:
-            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: missing: {visitor.principal!r} is in proxyRoles")
+        if not original or not original.isprintable():
+            raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: no name: {visitor.principal!r} is in proxyRoles")
         if self._permissions.is_proxy(original):
             raise self._not_for_others(f"{ORIGINAL_PRINCIPAL_HEADER}: {original!r} is a proxy itself")
         if role not in self._permissions.of(original):
@@ -155,6 +169,11 @@ class Gate:
         return ForbiddenError(
             f"{principal!r} may not do this: it takes {role.upper()}, which these lists give: {lists}"
         )
+
+
+def _goes_by_certificates_alone(settings: AuthSettings) -> bool:
+    has_key = settings.token_secret_key.get_secret_value() or settings.token_public_key
+    return not has_key and isinstance(settings, TlsSettings) and settings.tls_trust_certs_file_path is not None
 
 
 @dataclass(frozen=True, eq=False)

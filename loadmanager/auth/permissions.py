@@ -8,9 +8,9 @@
 | `readRoles` | yes | | | | |
 | `lookupRoles` | | yes | | | |
 
-One that is in several has what any of them gives. `*` in a list other than `superUserRoles` stands for all who have a
-token. That is the default of `lookupRoles`, so one that is in no list may look topics up, and nothing else: whether it
-may use a topic is for the broker to say. Without `authorizationEnabled` all who have a token may do anything.
+One that is in several has what any of them gives. `*` in a list stands for all who have a token; `superUserRoles` may
+not hold it, and `lookupRoles` does by default. So one that is in no list may look topics up, and nothing else: whether
+they may use a topic is for the broker to say. Without `authorizationEnabled` all who have a token may do anything.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 from loadmanager.auth.roles import Role
 from loadmanager.config import AuthSettings
+from loadmanager.config.auth import EVERYBODY
 
-EVERYBODY = "*"
 ALL = frozenset(Role)
 
 _GIVES = {

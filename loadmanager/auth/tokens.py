@@ -106,6 +106,6 @@ def _principal(claims: dict[str, Any], claim: str) -> str:
     said = claims.get(claim)
     if isinstance(said, list) and said:
         said = said[0]
-    if not isinstance(said, str) or not said.strip():
+    if not isinstance(said, str) or not said.strip() or not said.isprintable():
         raise TokenError(Fault.PRINCIPAL, f"the token has no claim {claim} that says whose it is")
     return said

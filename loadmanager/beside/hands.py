@@ -30,6 +30,7 @@ from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
+from loadmanager.tracing import Tracing
 
 
 class Hands:
@@ -51,6 +52,7 @@ class Hands:
         operators: Operators,
         journal: Journal,
         on_plan: Callable[[Plan], None],
+        tracing: Tracing,
     ) -> None:
         self.memory = ActsMemory(FencedRecord(store, election, paths.BESIDE_MOVES), settings.failures_until_stop)
         self.rails = Rails(settings, view, picture, brokers, self.memory)
@@ -65,8 +67,9 @@ class Hands:
             lambda: ExecutorSettings.of(live.current),
             desk.churn,
             desk.recorder,
+            tracing,
         )
-        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan)
+        self.shedding = SheddingLoop(desk, self.executor, election, journal, view, live, self.rails, on_plan, tracing)
         self.reshaper = PulsarReshaper(view, admin, election, self.rails, self.memory, journal, live)
         self.reshaping = ReshapingLoop(view, desk, self.reshaper, election, journal, live)
         self.drains = Drainer(view, desk, self.executor, operators, journal, live)

@@ -8,7 +8,7 @@ from loadmanager.core.names import BrokerId, BundleName
 from loadmanager.errors import ConflictError
 from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.port import DrainPort, PlanPort
-from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 
 _SHADOW = "mode is shadow, in which nothing is moved: start this process with mode: act to have it done"
 
@@ -37,6 +37,9 @@ class ShadowPlans:
 
     async def compute(self, request: PlanRequest) -> PlanAnswer:
         return await self._plans.compute(request)
+
+    def all(self) -> PlansAnswer:
+        return self._plans.all()
 
     def get(self, plan_hash: str) -> PlanAnswer:
         return self._plans.get(plan_hash)

@@ -44,16 +44,22 @@ from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
+from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.lives import Lives
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of_moves, split_counters, splits_of
 from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
+from loadmanager.tracing import tracing_of
 from loadmanager.wire.beside import BesideStatus
 
 log = structlog.get_logger(__name__)
+
+SERVICE = "loadmanager-beside"
+"""As traces name it."""
 
 _GIVE_BACK_S = 5.0
 
@@ -73,9 +79,11 @@ class BesideNode(Candidate):
         seed: int,
     ) -> None:
         self.settings = settings
-        self.caller = Caller.of(settings)
+        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = live
         self.view, self.recorder, self.moves = open_view(live, node_id)
+        self.audit = AuditTrail(node_id, settings, self.recorder, live.base.history_url)
+        self.lives = Lives(live.base.history_url, self.recorder)
         self._told = ClusterView()
         super().__init__(store, self._told, node_id, service_url, live.current.leader_probe_interval_ms / 1000)
         self._pulsar = pulsar
@@ -106,6 +114,7 @@ class BesideNode(Candidate):
             self.operators,
             self.journal,
             lambda plan: self.judge.planned(plan, self.desk.snapshot()),
+            self.caller.tracing,
         )
         self.executor, self.shedding = self.hands.executor, self.hands.shedding
         self.drains, self.plans = self.hands.drains, self.hands.plans
@@ -146,6 +155,7 @@ class BesideNode(Candidate):
         """
         self._follow_session()
         self.recorder.start()
+        self.audit.start()
         await self.executor.start()
         self._spawn(self._told_intake.run(), "what was told")
         self._spawn(self.intake.run(), "intake")
@@ -163,6 +173,8 @@ class BesideNode(Candidate):
         await self._leave()
         await self.executor.close()
         await asyncio.to_thread(self.recorder.close)
+        await asyncio.to_thread(self.audit.close)
+        await asyncio.to_thread(self.caller.tracing.close)
 
     def why_not_ready(self) -> str | None:
         """Why this process's answers cannot be relied on at the moment; None when they can."""

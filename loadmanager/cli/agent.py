@@ -25,6 +25,7 @@ from loadmanager.cli.running import (
 from loadmanager.config import AgentSettings
 from loadmanager.errors import StoreError
 from loadmanager.serving import ServerLimits, listen_on, serve_within
+from loadmanager.store.securing import Process
 from loadmanager.tls import TlsMetrics
 
 log = structlog.get_logger(__name__)
@@ -52,7 +53,9 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     of_broker = _listen_for_broker(settings)
     url = url_of(settings, doors.first.scheme, doors.first.port)
     local_url = _local_url(of_broker) if of_broker else f"http://127.0.0.1:{doors.plain.port}"
-    store = await open_store(settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors)
+    store = await open_store(
+        settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors, Process.AGENT
+    )
     beside = Agent(settings, store, url)
     beside.metrics.registry.register(TlsMetrics(beside.caller.tls, tls))
     limits = ServerLimits.of(settings, servers=2)

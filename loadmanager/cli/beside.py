@@ -19,11 +19,13 @@ from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.refusals import PulsarRefusedError, PulsarUnreachableError
 from loadmanager.beside.service import BesideNode
 from loadmanager.beside.settings import PulsarSettings
+from loadmanager.cli.access import access_to_pulsar
 from loadmanager.cli.doors import listen
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
     GRACE_S,
+    check_audit_log,
     keep_pauses_short,
     open_store,
     start_up,
@@ -69,6 +71,7 @@ def beside(
     given |= {} if pulsar is None else {"pulsarMetadataStoreUrl": pulsar}
     given |= {} if not admin else {"adminUrls": admin}
     settings = start_up(BesideSettings, config, given, json_lines=log_json)
+    check_audit_log(settings)
     try:
         settings.folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -93,7 +96,7 @@ async def _run(settings: BesideSettings, ready_file: Path | None) -> None:
 async def _open_pulsar(settings: BesideSettings, listener: socket.socket) -> ZooKeeperStore:
     url = settings.pulsar_metadata_store_url
     try:
-        store = store_of(url, settings, create_chroot=False)
+        store = store_of(url, settings, create_chroot=False, access=access_to_pulsar(settings))
         await store.start()
     except (ConfigurationError, StoreError) as error:
         listener.close()

@@ -28,7 +28,7 @@ _BY_HAND = {
     **dict.fromkeys(
         (
             *("advertisedAddress", "bindAddress", "webServicePort", "webServicePortTls"),
-            *(TlsSettings.key(name) for name in TlsSettings.model_fields),
+            *map(TlsSettings.key, TlsSettings.model_fields),
         ),
         "says where the broker is and what it shows; set it for the node",
     ),

@@ -16,6 +16,7 @@ from loadmanager.calling import Caller
 from loadmanager.cli.credentials import GivenToken, GivenTokenFile, given_token
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import store_of, write_lines
+from loadmanager.cli.tls import Certificate, Key, TrustCerts, given_tls
 from loadmanager.config import Settings, load_settings
 from loadmanager.decide.broker_settings import BrokerSettingsError, fetch_settings
 from loadmanager.decide.collecting import Collected
@@ -45,6 +46,9 @@ def dump(
     ] = None,
     token: GivenToken = "",
     token_file: GivenTokenFile = None,
+    tls_trust_certs: TrustCerts = None,
+    tls_certificate: Certificate = None,
+    tls_key: Key = None,
     output: Annotated[Path | None, typer.Option(help="Add the line to this file instead of printing it.")] = None,
 ) -> None:
     """Read the state of a cluster from its metadata store, changing nothing, as a line of JSON.
@@ -58,7 +62,7 @@ def dump(
         settings = load_settings(Settings, config)
         if metadata_store_url is not None:
             settings = settings.model_copy(update={"metadata_store_url": metadata_store_url})
-        caller = Caller(given_token(token, token_file))
+        caller = Caller(given_token(token, token_file), given_tls(tls_trust_certs, tls_certificate, tls_key))
         collected = asyncio.run(_collect_pulsar(settings, cluster, admin_url, caller) if pulsar else _collect(settings))
         line = encode(collected.finish())
     except ConfigurationError as error:

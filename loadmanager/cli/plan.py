@@ -28,7 +28,7 @@ plan.callback()(lambda: None)
 
 @plan.command("verify")
 def verify(
-    file: Annotated[str, typer.Argument(help="What `loadmanager admin plans create --out FILE` wrote.")],
+    file: Annotated[str, typer.Argument(help="What `loadmanager admin plans save HASH --out FILE` wrote.")],
 ) -> None:
     """Check that a plan gets where it says, and that no plan gets further than it says. Nothing is asked of anybody."""
     try:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.errors import HistoryError
 from loadmanager.history.reader import History, OnFault
-from loadmanager.history.schemas import DECISIONS, EVENTS, MOVES, STRATEGY_STATES
+from loadmanager.history.schemas import DECISIONS, EVENTS, MOVES, OPERATIONS, STRATEGY_STATES
 from loadmanager.overrides import settings_recorded
 from loadmanager.sim.replay import Item, Reported, Row
 
@@ -48,7 +48,10 @@ def recorded_items(
 ) -> Iterator[Item]:
     """Everything from there on, in the order of (epoch, sequence); `to_ms` is the moment before which it ends."""
     from_ms = start.at_ms - _CLOCK_SLACK_MS
-    tables = [_rows(history, table, from_ms, to_ms, on_fault) for table in (EVENTS, DECISIONS, MOVES, STRATEGY_STATES)]
+    tables = [
+        _rows(history, table, from_ms, to_ms, on_fault)
+        for table in (EVENTS, DECISIONS, MOVES, STRATEGY_STATES, OPERATIONS)
+    ]
     for item in heapq.merge(*tables, _reports(history, from_ms, to_ms, on_fault), key=_place):
         if _place(item) >= (start.epoch, start.sequence):
             yield item

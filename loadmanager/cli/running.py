@@ -17,11 +17,15 @@ import structlog
 
 from loadmanager.auth.gate import Gate
 from loadmanager.calling import Caller
+from loadmanager.cli.access import access_of
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail, write_nowhere
-from loadmanager.config import AuthSettings, SessionSettings, load_settings, zookeeper_parts
+from loadmanager.config import AuditSettings, AuthSettings, SessionSettings, load_settings, zookeeper_parts
 from loadmanager.errors import ConfigurationError, LoadManagerError, StoreError, StoreUnavailableError
+from loadmanager.leader.recording.audit_file import require_writable
 from loadmanager.observability import configure_logging
+from loadmanager.store.access import Access
 from loadmanager.store.foreign import refuse_pulsar
+from loadmanager.store.securing import Process, refuse_strangers
 from loadmanager.store.zookeeper import ZooKeeperStore
 
 log = structlog.get_logger(__name__)
@@ -87,6 +91,14 @@ def start_up(model: type[S], config: Path | None, overrides: Mapping[str, Any] |
     return settings
 
 
+def check_audit_log(settings: AuditSettings) -> None:
+    """End the process when the log of the audit cannot be written."""
+    try:
+        require_writable(settings.audit_log_file)
+    except ConfigurationError as error:
+        fail(str(error), EXIT_CONFIGURATION)
+
+
 def warn_if_open(settings: AuthSettings, address: str) -> None:
     """Say it, once it serves at the address, when whoever reaches that may give commands."""
     if not settings.authentication_enabled and not _is_loopback(address):
@@ -105,8 +117,13 @@ def _is_loopback(address: str) -> bool:
         return address == "localhost"
 
 
-def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True) -> ZooKeeperStore:
-    """The store at `url`, not started; `ConfigurationError` when that names none."""
+def store_of(
+    url: str, settings: SessionSettings, *, create_chroot: bool = True, access: Access | None = None
+) -> ZooKeeperStore:
+    """The store at `url`, not started, by default with the `access` that the settings say.
+
+    Raises `ConfigurationError` for what cannot be used.
+    """
     hosts, chroot = zookeeper_parts(url)
     return ZooKeeperStore(
         hosts,
@@ -114,29 +131,28 @@ def store_of(url: str, settings: SessionSettings, *, create_chroot: bool = True)
         chroot=chroot,
         connect_timeout_s=settings.metadata_store_connect_timeout_millis / 1000,
         create_chroot=create_chroot,
+        access=access or access_of(settings),
     )
 
 
-async def open_store(key: str, url: str, settings: SessionSettings, listener: Closed) -> ZooKeeperStore:
+async def open_store(
+    key: str, url: str, settings: SessionSettings, listener: Closed, process: Process = Process.NODE
+) -> ZooKeeperStore:
     """A session with a ZooKeeper of ours; without one the process gives the port back and ends, naming the `key`."""
     try:
         store = store_of(url, settings)
         await store.start()
-        await _refuse_pulsar(store)
+        try:
+            await patiently(lambda: refuse_pulsar(store))
+            await patiently(lambda: refuse_strangers(store, process=process))
+        except LoadManagerError:
+            await store.close()
+            raise
     except (ConfigurationError, StoreError) as error:
         listener.close()
         code = EXIT_CONFIGURATION if isinstance(error, ConfigurationError) else EXIT_FAILURE
         fail(f"{key} {url}: {error}", code)
     return store
-
-
-async def _refuse_pulsar(store: ZooKeeperStore) -> None:
-    """Look who lives there before anything is written."""
-    try:
-        await patiently(lambda: refuse_pulsar(store))
-    except LoadManagerError:
-        await store.close()
-        raise
 
 
 async def patiently(ask: Callable[[], Awaitable[_Answer]]) -> _Answer:

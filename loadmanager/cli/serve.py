@@ -17,6 +17,7 @@ from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.running import (
     ANSWER_S,
     GRACE_S,
+    check_audit_log,
     keep_pauses_short,
     open_store,
     patiently,
@@ -47,6 +48,7 @@ def serve(
     """Run a load-manager node: answer lookups, take part in elections, and lead when elected."""
     settings = start_up(Settings, config, json_lines=log_json)
     _check_history(settings.history_url)
+    check_audit_log(settings)
     asyncio.run(_serve(settings, ready_file))
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from loadmanager.cli.exits import EXIT_CONFIGURATION, fail
 from loadmanager.errors import ConfigurationError
-from loadmanager.tls import RenewedTls, TlsKeys, TlsOptions
+
+if TYPE_CHECKING:
+    from loadmanager.tls import RenewedTls
 
 TrustCerts = Annotated[
     Path | None,
@@ -32,14 +34,16 @@ Key = Annotated[
     typer.Option("--tls-key-path", envvar="LOADMANAGER_TLS_KEY_PATH", help="The key of that certificate (PEM)."),
 ]
 
-_KEYS = TlsKeys("--tls-trust-cert-path", "--tls-certificate-path", "--tls-key-path")
-
 
 def given_tls(trust_certs: Path | None, certificate: Path | None, key: Path | None) -> RenewedTls | None:
     """What these options say, None without any; the process ends when a file cannot be used."""
     if not (trust_certs or certificate or key):
         return None
+    # It takes its time to load, and most who ask need none.
+    from loadmanager.tls import RenewedTls, TlsKeys, TlsOptions  # noqa: PLC0415
+
+    keys = TlsKeys("--tls-trust-cert-path", "--tls-certificate-path", "--tls-key-path")
     try:
-        return RenewedTls(TlsOptions(trust_certs, certificate, key, keys=_KEYS))
+        return RenewedTls(TlsOptions(trust_certs, certificate, key, keys=keys))
     except ConfigurationError as error:
         fail(str(error), EXIT_CONFIGURATION)

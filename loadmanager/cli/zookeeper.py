@@ -1,4 +1,7 @@
-"""`loadmanager zookeeper`: a real ZooKeeper on this machine, for trying things out and for development."""
+"""`loadmanager zookeeper`: a real ZooKeeper on this machine, for trying things out and for development.
+
+`loadmanager zookeeper secure` is about any ZooKeeper, and where nodes run.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,19 @@ from typing import Annotated, NoReturn
 
 import typer
 
+from loadmanager.cli.securing import secure_znodes
 from loadmanager.embedded.zookeeper import DEFAULT_TICK_TIME_MS, EmbeddedEnsemble, EmbeddedZooKeeper
 from loadmanager.errors import EmbeddedServerError
 
 _LOOK_AGAIN_S = 0.5
 
+zookeeper = typer.Typer(invoke_without_command=True)
+zookeeper.command("secure")(secure_znodes)
 
-def zookeeper(
+
+@zookeeper.callback()
+def run(
+    context: typer.Context,
     port: Annotated[
         int,
         typer.Option(min=0, max=65_535, help="First port for clients; members take the following ones. 0: free ones."),
@@ -30,7 +39,12 @@ def zookeeper(
         int, typer.Option(min=50, help="ZooKeeper's tick; the shortest session timeout it grants is two of them.")
     ] = DEFAULT_TICK_TIME_MS,
 ) -> None:
-    """Run a real ZooKeeper on this machine until Ctrl-C."""
+    """Run a real ZooKeeper on this machine until Ctrl-C; or, with a command, mind the one that there is."""
+    if context.invoked_subcommand is None:
+        _run(port, data_dir, members, tick_time_ms)
+
+
+def _run(port: int, data_dir: Path | None, members: int, tick_time_ms: int) -> None:
     signal.signal(signal.SIGTERM, _as_ctrl_c)
     server: EmbeddedZooKeeper | EmbeddedEnsemble
     if members == 1:

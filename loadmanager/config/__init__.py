@@ -14,7 +14,14 @@ from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import ENVIRONMENT_PREFIX
 from loadmanager.config.loading import load_settings
 from loadmanager.config.rendering import render_fields, render_yaml
-from loadmanager.config.shared import HttpSettings, SessionSettings, StoreSettings, zookeeper_parts
+from loadmanager.config.shared import (
+    AuditSettings,
+    HttpSettings,
+    SessionSettings,
+    StoreSettings,
+    TracingSettings,
+    zookeeper_parts,
+)
 from loadmanager.config.tls import TlsSettings
 
 if TYPE_CHECKING:
@@ -45,6 +52,7 @@ __all__ = [
     "ENVIRONMENT_PREFIX",
     "NEEDS_RESTART",
     "AgentSettings",
+    "AuditSettings",
     "AuthSettings",
     "BesideSettings",
     "HttpSettings",
@@ -52,6 +60,7 @@ __all__ = [
     "Settings",
     "StoreSettings",
     "TlsSettings",
+    "TracingSettings",
     "dynamic_keys",
     "load_settings",
     "render_fields",

@@ -8,12 +8,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Minutes, OptionalPath, OptionalPort
-from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings
+from loadmanager.config.shared import HttpSettings, ReportSettings, StoreSettings, TracingSettings
 from loadmanager.config.tls import TlsSettings
 from loadmanager.core.names import parse_broker_id
 
 
-class AgentSettings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, ReportSettings):
+class AgentSettings(TlsSettings, HttpSettings, AuthSettings, TracingSettings, StoreSettings, ReportSettings):
     """Settings of the agent beside a broker."""
 
     title: ClassVar[str] = "loadmanager agent"
@@ -25,7 +25,11 @@ class AgentSettings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, Repo
     broker_service_url: str = Field(
         "", description="URL that clients connect to after a lookup, such as pulsar://host:6650."
     )
+    broker_service_url_tls: str = Field(
+        "", description="URL for clients that come by TLS, such as pulsar+ssl://host:6651; empty: none."
+    )
     broker_web_service_url: str = Field("", description="HTTP URL in lookup answers; empty: http:// and the broker id.")
+    broker_web_service_url_tls: str = Field("", description="HTTPS URL in lookup answers; empty: none.")
     load_manager_urls: tuple[Annotated[str, Field(pattern=r"^https?://.+")], ...] = Field(
         min_length=1,
         description="A list of URLs of load-manager nodes, such as [http://lm-1:8080, http://lm-2:8080]; they are asked"
@@ -81,6 +85,8 @@ class AgentSettings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, Repo
         self.check_ports("agent_port", "agent_port_tls")
         if self.agent_port is None and self.shares_a_port:
             raise ValueError("agentLocalPort: where the broker is to ask is required, as there is no plain agentPort")
+        if self.agent_port is None and self.agent_url.startswith("http:"):
+            raise ValueError("agentUrl: nodes cannot come by http, as there is no plain agentPort: give one of https")
         if self.agent_local_port is not None and self.broker_socket_path is not None:
             raise ValueError("agentLocalPort, brokerSocketPath: the broker asks at one of them; leave the other out")
         return self

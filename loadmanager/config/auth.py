@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr
 
 from loadmanager.config.base import KeyedSettings
 
 PublicAlgorithm = Literal["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512"]
 
-_EVERYBODY = "*"
+EVERYBODY = "*"
+"""In a list of principals: whoever has a token."""
+
+
+def _named(principals: frozenset[str]) -> frozenset[str]:
+    if EVERYBODY in principals:
+        raise ValueError(f"{EVERYBODY} is not taken here: name the principals")
+    return principals
+
+
+Named = Annotated[frozenset[str], AfterValidator(_named)]
 
 
 class AuthSettings(KeyedSettings):
@@ -46,7 +56,7 @@ class AuthSettings(KeyedSettings):
     token_allowed_clock_skew_seconds: int = Field(
         0, ge=0, le=86_400, description="By so much a token's times may be off."
     )
-    super_user_roles: frozenset[str] = Field(
+    super_user_roles: Named = Field(
         frozenset(), description="Principals that may do anything: alone namespaces, policies and dynamic settings."
     )
     operate_roles: frozenset[str] = Field(
@@ -58,13 +68,13 @@ class AuthSettings(KeyedSettings):
         frozenset(), description="Principals that may ask what changes nothing: Prometheus, dashboards."
     )
     lookup_roles: frozenset[str] = Field(
-        frozenset({_EVERYBODY}), description="Principals that may look topics up: clients."
+        frozenset({EVERYBODY}), description="Principals that may look topics up: clients."
     )
     peer_roles: frozenset[str] = Field(
         frozenset(),
         description="Principals of nodes and agents: what these processes ask each other, and to read and look up.",
     )
-    proxy_roles: frozenset[str] = Field(
+    proxy_roles: Named = Field(
         frozenset(),
         description="Principals that ask for others, whom X-Original-Principal names; both need the permission.",
     )

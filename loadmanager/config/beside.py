@@ -11,7 +11,7 @@ from pydantic import AfterValidator, Field, model_validator
 from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Port, PositiveMs
 from loadmanager.config.node import known_shedding
-from loadmanager.config.shared import HttpSettings, SessionSettings, zookeeper_parts
+from loadmanager.config.shared import AuditSettings, HttpSettings, SessionSettings, TracingSettings, zookeeper_parts
 
 
 def _pattern(text: str) -> str:
@@ -26,13 +26,23 @@ _Url = Annotated[str, Field(pattern=r"^https?://[^/]+/?$")]
 _Pattern = Annotated[str, AfterValidator(_pattern)]
 
 
-class BesideSettings(HttpSettings, AuthSettings, SessionSettings):
+class BesideSettings(AuditSettings, HttpSettings, AuthSettings, TracingSettings, SessionSettings):
     """Settings of a process beside a Pulsar."""
 
     title: ClassVar[str] = "loadmanager beside"
 
     pulsar_metadata_store_url: str = Field(
         min_length=1, description="The ZooKeeper of the brokers, which is only read: zk:host:port,host:port/chroot."
+    )
+    pulsar_metadata_store_credentials: str = Field(
+        "",
+        description="Who we are to the brokers' ZooKeeper; metadataStoreCredentials are for stateStoreUrl alone.",
+    )
+    pulsar_metadata_store_auth_scheme: Literal["digest", "sasl"] = Field(
+        "digest", description="As metadataStoreAuthScheme, for the brokers' ZooKeeper."
+    )
+    pulsar_metadata_store_tls_enabled: bool = Field(
+        False, description="Speak TLS to the brokers' ZooKeeper, with the files of metadataStoreTls*."
     )
     admin_urls: tuple[_Url, ...] = Field(
         min_length=1,

@@ -11,14 +11,16 @@ from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import hidden
 from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
-from loadmanager.config.shared import HttpSettings, StoreSettings
+from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings, TracingSettings
 from loadmanager.config.tls import TlsSettings
 from loadmanager.errors import ConfigurationError
 
 NEEDS_RESTART = frozenset(
     {
         *StoreSettings.model_fields,  # the session is opened once
+        *TracingSettings.model_fields,  # as is the way to the collector
         *HttpSettings.model_fields,  # and so is the port
+        *AuditSettings.model_fields,  # and that file
         *AuthSettings.model_fields,  # who may change settings is not changed by one
         "cluster_name",  # a label of every metric, and the cluster that admin paths name
         "bind_address",

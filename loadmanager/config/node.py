@@ -9,7 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from loadmanager.config.auth import AuthSettings
 from loadmanager.config.base import Finite, Minutes, OptionalPort, PositiveMs, of_core
-from loadmanager.config.shared import HttpSettings, StoreSettings, WeightSettings
+from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings, TracingSettings, WeightSettings
 from loadmanager.config.tls import TlsSettings
 from loadmanager.core.binding import require_bound
 from loadmanager.core.bundles import MAX_BUNDLES
@@ -61,7 +61,7 @@ def _planned(name: str) -> Any:  # noqa: ANN401 - as `of_core`
     return of_core(_DECLARED[name])
 
 
-class Settings(TlsSettings, HttpSettings, AuthSettings, StoreSettings, WeightSettings):
+class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSettings, StoreSettings, WeightSettings):
     """Settings of a load-manager node."""
 
     title: ClassVar[str] = "loadmanager serve"

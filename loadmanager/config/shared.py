@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
-from loadmanager.config.base import Finite, KeyedSettings, Minutes, Percent, PositiveMs, of_core
+from loadmanager.config.base import Finite, KeyedSettings, Minutes, OptionalPath, Percent, PositiveMs, of_core
 from loadmanager.core.declaring import declared_in
 from loadmanager.core.resources import ResourceWeights
 
@@ -24,7 +24,7 @@ def zookeeper_parts(url: str) -> tuple[str, str]:
 
 
 class SessionSettings(KeyedSettings):
-    """A session with a metadata store."""
+    """A session with a metadata store, and who we are there."""
 
     metadata_store_session_timeout_millis: int = Field(
         10_000,
@@ -35,6 +35,48 @@ class SessionSettings(KeyedSettings):
     )
     metadata_store_connect_timeout_millis: PositiveMs = Field(
         15_000, description="How long a process waits at its start for ZooKeeper before it gives up."
+    )
+
+    metadata_store_credentials: str = Field(
+        "",
+        description="Who we are to ZooKeeper: file:///path of a file with user:password, or env:VARIABLE; empty:"
+        " nobody, and all that we write there can be read and written by anybody.",
+    )
+    metadata_store_auth_scheme: Literal["digest", "sasl"] = Field(
+        "digest",
+        description="How ZooKeeper is told who we are. digest: it takes any user and password, and access lists know"
+        " them by a hash. sasl: DIGEST-MD5, with the users in its JAAS file; needs the extra loadmanager[sasl].",
+    )
+    metadata_store_acl: Literal["secure", "open"] = Field(
+        "secure",
+        description="With credentials or metadataStoreNodeIds. secure: what is created in ZooKeeper is for nodes and"
+        " agents alone. open: for anybody; for the time in which some processes have no credentials yet.",
+    )
+    metadata_store_node_ids: tuple[str, ...] = Field(
+        (),
+        description="Who may write all of ours in ZooKeeper, as a list of identities: digest:user:hash, sasl:user,"
+        " x509:subject. Empty: whose credentials these are. Agents with credentials of their own need it.",
+    )
+    metadata_store_agent_ids: tuple[str, ...] = Field(
+        (),
+        description="Who may read all of ours in ZooKeeper and register brokers, as such a list. Empty: agents have the"
+        " credentials of nodes.",
+    )
+    metadata_store_tls_enabled: bool = Field(
+        False, description="Speak TLS to ZooKeeper; the port in metadataStoreUrl is then its secureClientPort."
+    )
+    metadata_store_tls_trust_certs_file_path: OptionalPath = Field(
+        None, description="Certificates of the authorities that ZooKeeper's own are signed by; empty: the system's."
+    )
+    metadata_store_tls_certificate_file_path: OptionalPath = Field(
+        None, description="The certificate shown to ZooKeeper, which may know us by it (x509)."
+    )
+    metadata_store_tls_key_file_path: OptionalPath = Field(None, description="The key of that certificate.")
+    metadata_store_tls_allow_insecure_connection: bool = Field(
+        False, description="Take any certificate that ZooKeeper shows."
+    )
+    metadata_store_tls_hostname_verification_enable: bool = Field(
+        True, description="ZooKeeper's certificate has to name the host that was asked."
     )
 
     @property
@@ -71,6 +113,38 @@ class HttpSettings(KeyedSettings):
     http_idle_timeout_ms: PositiveMs = Field(
         120_000,
         description="An HTTP connection without a request is closed after this time; clients' is to be shorter.",
+    )
+
+
+class TracingSettings(KeyedSettings):
+    """Whether a collector of OpenTelemetry is told what is done."""
+
+    otlp_endpoint: str = Field(
+        "",
+        pattern=r"^(https?://[^/\s]+/?)?$",
+        description="Collector that is told of lookups, decisions and moves as traces, over OTLP with HTTP, such as"
+        " http://collector:4318; empty: none. Takes the extra `otel`.",
+    )
+    otlp_lookup_sample_ratio: float = Field(
+        0.01,
+        ge=0,
+        le=1,
+        description="Part of the requests that begin a trace where the client began none; rounds and moves always do.",
+    )
+
+
+class AuditSettings(KeyedSettings):
+    """Where it is written down who changed what."""
+
+    audit_log_file: str = Field(
+        "",
+        description="A file to which a line of JSON is written for each operation that changes something: who, from"
+        " where, what, from what to what. Empty: they are in the ordinary log, as the event `operation`.",
+    )
+    audit_log_max_bytes: int = Field(
+        104_857_600,
+        ge=10_240,
+        description="The size that this file and its four predecessors may have together; the oldest is deleted.",
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from loadmanager.core.names import BrokerId
+from loadmanager.core.names import BrokerId, namespace_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,12 @@ class Controls:
         if since_s not in (None, self.draining.get(broker)):
             return self
         return replace(self, draining={each: at_s for each, at_s in self.draining.items() if each != broker})
+
+    def without_namespace(self, namespace: str) -> Controls:
+        """Nothing about its bundles."""
+        pinned = {each: broker for each, broker in self.pinned.items() if namespace_of(each) != namespace}
+        frozen = {each: why for each, why in self.frozen_bundles.items() if namespace_of(each) != namespace}
+        return replace(self, pinned=pinned, frozen_bundles=frozen)
 
     def may_be_shed(self, bundle: str) -> bool:
         return bundle not in self.pinned and bundle not in self.frozen_bundles

@@ -13,7 +13,7 @@ least that gets k of the heaviest bundles, as one of m brokers gets k of any (k 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,8 @@ class Effect:
     """What a plan is predicted to do; load in bytes/s, `share_moved` as a fraction of the load of all brokers.
 
     `lower_bound` is the imbalance that no plan can beat. `clients_disturbed` are the producers and consumers of the
-    bundles that move.
+    bundles that move. `by_broker` is the load of each broker before and after, `by_bundle` the load and the clients of
+    each bundle that moves.
     """
 
     imbalance_before: float
@@ -42,6 +43,8 @@ class Effect:
     share_moved: float
     bundles_moved: int
     clients_disturbed: int
+    by_broker: Mapping[BrokerId, tuple[float, float]] = field(default_factory=dict)
+    by_bundle: Mapping[str, tuple[float, int]] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +125,8 @@ def effect_of(
     mean = float(load.sum()) / max(int(kept.sum()), 1)
     bound = highest_load_at_least(load[before >= 0], before[before >= 0], _movable(snapshot)[before >= 0], kept)
     moved_load = float(load[moved].sum())
+    names = [bundles.names[row] for row in moved.tolist()]
+    disturbed = [(clients or {}).get(name, 0) for name in names]
     return Effect(
         imbalance_before=_imbalance(before_load, mean),
         imbalance_after=_imbalance(after_load, mean),
@@ -129,7 +134,11 @@ def effect_of(
         load_moved=moved_load,
         share_moved=moved_load / total_load(snapshot) if total_load(snapshot) > 0 else 0.0,
         bundles_moved=len(moved),
-        clients_disturbed=sum((clients or {}).get(bundles.names[row], 0) for row in moved.tolist()),
+        clients_disturbed=sum(disturbed),
+        by_broker=dict(
+            zip(snapshot.brokers.ids, zip(before_load.tolist(), after_load.tolist(), strict=True), strict=True)
+        ),
+        by_bundle=dict(zip(names, zip(load[moved].tolist(), disturbed, strict=True), strict=True)),
     )
 
 

@@ -93,6 +93,16 @@ class NamespaceState:
     def unowned(cls, name: NamespaceName, bundles: NamespaceBundles) -> NamespaceState:
         return cls(name, bundles, (FREE,) * len(bundles))
 
+    def from_version(self, version: int) -> NamespaceState:
+        """The same namespace with no bundle below `version`."""
+        return replace(
+            self, ownerships=tuple(replace(each, version=max(each.version, version)) for each in self.ownerships)
+        )
+
+    @property
+    def highest_version(self) -> int:
+        return max(each.version for each in self.ownerships)
+
     def bundle_name(self, index: int) -> str:
         return f"{self.name}/{self.bundles.range_at(index)}"
 

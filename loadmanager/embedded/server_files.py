@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from loadmanager.embedded.jvm import HOW_TO_GET_ONE, Java
@@ -55,6 +56,20 @@ _JVM_OPTIONS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Security:
+    """What makes a server ask who its clients are, or speak TLS: lines of `zoo.cfg`, options of the JVM, and the
+    files that these name, relative to the server's folder.
+    """
+
+    keys: Mapping[str, object] = field(default_factory=dict)
+    jvm_options: Sequence[str] = ()
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+OPEN = Security()
+
+
 def class_path() -> str:
     """The jars of ZooKeeper out of PySpark's wheel, which is located and never imported."""
     spec = importlib.util.find_spec("pyspark")
@@ -71,11 +86,12 @@ def class_path() -> str:
     return os.pathsep.join(str(jar) for each in found for jar in each)
 
 
-def server_command(java: Java, main_class: str, heap_mib: int) -> list[str]:
+def server_command(java: Java, main_class: str, heap_mib: int, options: Sequence[str] = ()) -> list[str]:
     return [
         str(java.executable),
         f"-Xmx{heap_mib}m",
         *_JVM_OPTIONS,
+        *options,
         "-cp",
         class_path(),
         main_class,
@@ -91,6 +107,7 @@ def write_server_files(
     durable: bool,
     ensemble: Mapping[str, object] | None = None,
     my_id: int | None = None,
+    security: Security = OPEN,
 ) -> None:
     """Write the configuration into the server's folder; `ensemble` are the keys of `zoo.cfg` that its members share.
 
@@ -109,10 +126,13 @@ def write_server_files(
         "autopurge.purgeInterval": 1,
         "forceSync": "yes" if durable else "no",
         **(ensemble or {}),
+        **security.keys,
     }
     (folder / DATA_FOLDER).mkdir(parents=True, exist_ok=True)
     config = "".join(f"{key}={value}\n" for key, value in keys.items())
     (folder / _CONFIG_FILE).write_text(config, encoding="ascii")
     (folder / _LOGGING_FILE).write_text(_LOGGING, encoding="ascii")
+    for name, content in security.files.items():
+        (folder / name).write_bytes(content)
     if my_id is not None:
         (folder / DATA_FOLDER / "myid").write_text(f"{my_id}\n", encoding="ascii")

@@ -21,7 +21,9 @@ from loadmanager.embedded.processes import ServerProcesses
 from loadmanager.embedded.server_files import (
     ENSEMBLE_MAIN,
     LOG_FILE,
+    OPEN,
     STANDALONE_MAIN,
+    Security,
     server_command,
     write_server_files,
 )
@@ -213,7 +215,8 @@ class EmbeddedZooKeeper(ZooKeeperServer):
     """A ZooKeeper of one server.
 
     Without `port` it takes a free one, without `data_dir` a temporary folder, removed by `stop`. Session timeouts from
-    two ticks to 60 s are granted. `java` is found by `get_java` when it is not given.
+    two ticks to 60 s are granted. `java` is found by `get_java` when it is not given. `security` may ask more of
+    clients than to come, at other ports too; at `port` sessions have to work without TLS.
     """
 
     def __init__(
@@ -225,8 +228,10 @@ class EmbeddedZooKeeper(ZooKeeperServer):
         heap_mib: int = DEFAULT_HEAP_MIB,
         start_timeout_s: float = 60.0,
         java: Java | None = None,
+        security: Security = OPEN,
     ) -> None:
         super().__init__(None, start_timeout_s)
+        self._security = security
         self._given_port = port
         self._given_data_dir = data_dir
         self._tick_time_ms = tick_time_ms
@@ -256,13 +261,13 @@ class EmbeddedZooKeeper(ZooKeeperServer):
     def _settle(self) -> None:
         """Processes, folder, port and configuration for a first start, or for one after `stop`."""
         java = self._java or get_java()
-        command = tuple(server_command(java, STANDALONE_MAIN, self._heap_mib))
+        command = tuple(server_command(java, STANDALONE_MAIN, self._heap_mib, self._security.jvm_options))
         port = self._given_port or free_ports(1)[0]
         processes, folder = _open_folder(self._given_data_dir)
         self._place = _ServerPlace(processes, "zookeeper", folder, port, command)
         self._pid = None
         durable = self._given_data_dir is not None
-        write_server_files(folder, port, tick_time_ms=self._tick_time_ms, durable=durable)
+        write_server_files(folder, port, tick_time_ms=self._tick_time_ms, durable=durable, security=self._security)
 
 
 class EmbeddedEnsemble:

@@ -29,6 +29,8 @@ log = structlog.get_logger(__name__)
 _HOUR_MS = 3_600_000
 _REPORT_MS = 60_000
 """Within so long each broker has reported once, as a rule."""
+_SAMPLED_MS = 300_000
+"""Before the last hour or two, bundles are looked at once in so long."""
 _MOST_ROWS = 5_000_000
 _BROKER_STEP_MS = 10_000
 
@@ -84,8 +86,10 @@ class Recalling:
             for batch in self._batches(BROKER_REPORTS, from_ms, until_ms, usage):
                 yield from self._of_brokers(batch)
             load = ("at_ms", "namespace", "range_lower", "range_upper", "msg_throughput_in", "msg_throughput_out")
+            is_newest = self._until_ms - until_ms < _HOUR_MS
+            sampled_ms = self._step_ms if is_newest else max(self._step_ms, _SAMPLED_MS)
             for batch in self._batches(BUNDLE_REPORTS, from_ms, until_ms, load):
-                yield from self._of_bundles(batch)
+                yield from self._of_bundles(batch, sampled_ms)
             until_ms = from_ms
 
     def _rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
@@ -104,13 +108,11 @@ class Recalling:
         names, codes = _coded(batch.column("broker"))
         yield from self._by_step("brokers", batch, _BROKER_STEP_MS, names, codes, figures)
 
-    def _of_bundles(self, batch: pa.RecordBatch) -> Iterator[Recalled]:
-        if self._step_ms > _REPORT_MS:
-            batch = batch.filter(pa.array(_times(batch) % self._step_ms < _REPORT_MS))
-        parts = [batch.column(name).to_pylist() for name in ("namespace", "range_lower", "range_upper")]
-        known: dict[tuple[str, int, int], int] = {}
-        codes = np.array([known.setdefault(each, len(known)) for each in zip(*parts, strict=True)], dtype=np.int64)
-        names = tuple(f"{namespace}/0x{lower:08x}_0x{upper:08x}" for namespace, lower, upper in known)
+    def _of_bundles(self, batch: pa.RecordBatch, sampled_ms: int) -> Iterator[Recalled]:
+        """Of each `sampled_ms` the first reports."""
+        if sampled_ms > _REPORT_MS:
+            batch = batch.filter(pa.array(_times(batch) % sampled_ms < _REPORT_MS))
+        names, codes = _bundles(batch)
         load = batch.column("msg_throughput_in").to_numpy() + batch.column("msg_throughput_out").to_numpy()
         figures = throughput_as_figures(load.astype(np.float64))
         yield from self._by_step("bundles", batch, self._step_ms, names, codes, figures)
@@ -142,3 +144,18 @@ def _times(batch: pa.RecordBatch) -> IntArray:
 def _coded(column: pa.DictionaryArray) -> tuple[tuple[str, ...], IntArray]:
     """The different values of a column of text, and by row which of them it is."""
     return tuple(column.dictionary.to_pylist()), np.asarray(column.indices.to_numpy(), dtype=np.int64)
+
+
+def _bundles(batch: pa.RecordBatch) -> tuple[tuple[str, ...], IntArray]:
+    """The different bundles of a batch by name, and by row which of them it is."""
+    namespaces, code = _coded(batch.column("namespace"))
+    lower, upper = (np.asarray(batch.column(f"range_{end}").to_numpy(), np.int64) for end in ("lower", "upper"))
+    begins = (code << 32) | lower
+    order = np.lexsort((upper, begins))
+    is_new = np.ones(len(order), dtype=bool)
+    is_new[1:] = (np.diff(begins[order]) != 0) | (np.diff(upper[order]) != 0)
+    codes = np.empty(len(order), dtype=np.int64)
+    codes[order] = np.cumsum(is_new) - 1
+    first = order[is_new]
+    parts = zip(code[first].tolist(), lower[first].tolist(), upper[first].tolist(), strict=True)
+    return tuple(f"{namespaces[each]}/0x{low:08x}_0x{high:08x}" for each, low, high in parts), codes

@@ -30,6 +30,7 @@ from loadmanager.history.schemas import (
     HEALTH_COLUMNS,
     LOAD_COLUMNS,
     MOVES,
+    OPERATIONS,
     RATE,
     RESOURCE_COLUMNS,
     STRATEGY_STATES,
@@ -156,7 +157,30 @@ class StrategyState:
         return _BYTES_PER_ENTRY + (len(self.state) if isinstance(self.state, str) else 0)
 
 
-Entry = Report | Decision | MoveRow | Event | StrategyState
+@dataclass(frozen=True, slots=True)
+class OperationRow:
+    """What somebody told the service to do, and what came of it: an entry of the audit; `address` is where from."""
+
+    node: str
+    who: str
+    address: str
+    operation: str
+    request_id: str
+    path: str
+    status: int
+    before: Json | None
+    after: Json | None
+
+    @property
+    def rows(self) -> int:
+        return 1
+
+    @property
+    def size_bytes(self) -> int:
+        return _BYTES_PER_ENTRY
+
+
+Entry = Report | Decision | MoveRow | Event | StrategyState | OperationRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,10 +360,12 @@ _TABLES_OF: dict[type, tuple[str, ...]] = {
     MoveRow: (MOVES,),
     Event: (EVENTS,),
     StrategyState: (STRATEGY_STATES,),
+    OperationRow: (OPERATIONS,),
 }
 _TO_ROW: dict[str, Callable[[Any], dict[str, Any]]] = {
     DECISIONS: _decision_row,
     MOVES: _move_row,
     EVENTS: lambda entry: _row(entry, "body"),
     STRATEGY_STATES: lambda entry: _row(entry, "state"),
+    OPERATIONS: lambda entry: _row(entry, "before", "after"),
 }

@@ -23,6 +23,7 @@ DECISIONS = "decisions"
 MOVES = "moves"
 EVENTS = "events"
 STRATEGY_STATES = "strategy_states"
+OPERATIONS = "operations"
 
 RATE = pa.decimal128(18, 3)
 """Messages/s of a bundle, in thousandths."""
@@ -237,5 +238,16 @@ TABLES: dict[str, TableSchema] = {
         ),
         TableSchema(EVENTS, 1, (*_keys(), Column("kind", NAME), *_plain(pa.string(), "subject", "body"))),
         TableSchema(STRATEGY_STATES, 1, (*_keys(), Column("name", NAME), Column("state", pa.string()))),
+        TableSchema(
+            OPERATIONS,
+            1,
+            (
+                *_keys(),
+                *_plain(NAME, "node", "who", "address", "operation"),
+                *_plain(pa.string(), "request_id", "path"),
+                Column("status", pa.int64()),
+                *_plain(pa.string(), "before", "after"),
+            ),
+        ),
     )
 }

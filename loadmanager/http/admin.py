@@ -13,10 +13,12 @@ from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, Na
 from loadmanager.core.ownership import Registration
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.errors import BadRequestError
+from loadmanager.http.auditing import note_change
+from loadmanager.http.bodies import truth_of
 from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_response, problem
-from loadmanager.leader.port import BundlePort, LeadershipPort, PicturePort, SettingsPort
+from loadmanager.leader.port import BundlePort, DeletionPort, LeadershipPort, PicturePort, SettingsPort
 from loadmanager.wire.http import NamespacePolicies
 from loadmanager.wire.records import BundlesData, parse_boundaries
 from loadmanager.wire.validation import describe
@@ -32,12 +34,14 @@ class AdminHandlers:
         self,
         leadership: LeadershipPort,
         bundles: BundlePort,
+        deletion: DeletionPort,
         view: PicturePort,
         live: SettingsPort,
         forwarder: Forwarder,
     ) -> None:
         self._leadership = leadership
         self._bundles = bundles
+        self._deletion = deletion
         self._view = view
         self._live = live
         self._forwarder = forwarder
@@ -47,7 +51,25 @@ class AdminHandlers:
         destination = Parameter(
             "destinationBroker", "the broker that shall own it next; none: placed at the next lookup"
         )
+        force = Parameter("force", "also with open topics, which are closed", BOOLEAN)
         return [
+            Operation(
+                "GET",
+                "/admin/v2/tenants",
+                "the tenants that have namespaces",
+                self.list_tenants,
+                role=Role.READ,
+                response_model=list[str],
+            ),
+            Operation(
+                "DELETE",
+                _NAMESPACE,
+                "delete a namespace and all that is kept of it; 409 while topics are open, unless that is forced",
+                self.delete_namespace,
+                (force,),
+                role=Role.ADMIN,
+                statuses=unloaded,
+            ),
             Operation(
                 "GET",
                 tenant,
@@ -107,6 +129,23 @@ class AdminHandlers:
         prefix = f"{request.match_info['tenant']}/"
         return json_response(sorted(name for name in self._view.namespaces if name.startswith(prefix)))
 
+    async def list_tenants(self, request: web.Request) -> web.Response:
+        del request
+        return json_response(sorted({name.partition("/")[0] for name in self._view.namespaces}))
+
+    async def delete_namespace(self, request: web.Request) -> web.Response:
+        """`DELETE`: 204; 409 while topics are open, unless `force`; 503 when an owner does not say; 504 as `unload`."""
+        name, force = _namespace_of(request), truth_of(request, "force")
+
+        async def act() -> web.Response:
+            self._leadership.must_lead()
+            before = _shown(self._bundles_of(request))
+            await self._deletion.delete(name, force=force)
+            note_change(request, before, None)
+            return web.Response(status=HTTPStatus.NO_CONTENT)
+
+        return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+
     async def create_namespace(self, request: web.Request) -> web.Response:
         """`PUT`: 204; 409 when it exists; 400 for a body that cannot be used; 412 for a bad name."""
         name = _namespace_of(request)
@@ -114,6 +153,7 @@ class AdminHandlers:
 
         async def act() -> web.Response:
             await self._bundles.create_namespace(name, bundles)
+            note_change(request, None, _shown(bundles))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
@@ -161,7 +201,9 @@ class AdminHandlers:
         name = _namespace_of(request)
 
         async def act() -> web.Response:
+            before = self._owners(name)
             await self._bundles.unload_namespace(name)
+            note_change(request, before, self._owners(name))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
@@ -181,10 +223,21 @@ class AdminHandlers:
             if wanted and destination is None:
                 known = ", ".join(sorted(self._view.brokers)) or "none"
                 return problem(HTTPStatus.CONFLICT, f"destinationBroker {wanted!r} is not registered; known: {known}")
+            before = self._owners(name.namespace).get(str(name.range))
             await self._bundles.unload(name, destination, OwnershipReason.ADMIN_UNLOAD)
+            note_change(request, before, self._owners(name.namespace).get(str(name.range)))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
+
+    def _owners(self, name: NamespaceName) -> dict[str, str]:
+        """The owner of each bundle of a namespace that has one, by its range."""
+        state = self._view.get_namespace(str(name)).state
+        return {
+            str(state.bundles.range_at(index)): each.owner.broker
+            for index, each in enumerate(state.ownerships)
+            if each.owner is not None
+        }
 
     def _destination(self, wanted: str) -> Registration | None:
         broker_id = wanted.removeprefix("http://").removeprefix("https://")
@@ -192,6 +245,10 @@ class AdminHandlers:
             if registered == broker_id:
                 return entry.registration
         return None
+
+
+def _shown(bundles: NamespaceBundles) -> dict[str, object]:
+    return {"bundles": len(bundles), "hashFunction": bundles.hash_function.value}
 
 
 def _namespace_of(request: web.Request) -> NamespaceName:

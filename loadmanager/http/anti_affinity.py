@@ -10,6 +10,7 @@ from aiohttp import web
 from loadmanager.auth.roles import Role
 from loadmanager.core.names import NamespaceName
 from loadmanager.errors import BadRequestError
+from loadmanager.http.auditing import noting
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import JSON, Operation, Parameter
 from loadmanager.http.policies import check_cluster
@@ -116,7 +117,7 @@ class AntiAffinityHandlers:
             return others if group is None else {**others, name: group}
 
         async def act() -> web.Response:
-            await self._operators.update_anti_affinity(change)
+            await noting(request, self._operators.update_anti_affinity, change)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)

@@ -13,6 +13,7 @@ from loadmanager.calling import Caller, HttpClient
 from loadmanager.config import AuthSettings
 from loadmanager.http.admin import AdminHandlers
 from loadmanager.http.anti_affinity import AntiAffinityHandlers
+from loadmanager.http.audit import AuditHandlers
 from loadmanager.http.beside import BesideHandlers
 from loadmanager.http.broker_stats import BrokerStatsHandlers
 from loadmanager.http.brokers import BrokerHandlers
@@ -23,8 +24,10 @@ from loadmanager.http.draining import DrainingHandlers
 from loadmanager.http.explain import ExplainHandlers
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.health import HealthHandlers
+from loadmanager.http.laid_down import LaidDownHandlers
 from loadmanager.http.learned import LearnedHandlers
 from loadmanager.http.live import LiveHandlers
+from loadmanager.http.lives import LifeHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
 from loadmanager.http.metrics import LookupMetrics
@@ -36,9 +39,10 @@ from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.timeline import TimelineHandlers
-from loadmanager.leader.port import LeadershipPort, NodePort
+from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
-from loadmanager.tls import RenewedTls, ServerTls, TlsMetrics
+from loadmanager.request_ids import name_answer
+from loadmanager.tls import ServerTls, TlsMetrics
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -49,21 +53,22 @@ _ASK_PULSAR = (
 
 def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     """The HTTP application of a node that has been, or is being, started; `tls` is what it shows on its TLS port."""
-    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000, node.caller.tls)
+    forwarder, http = _forwarder(node, node.settings.lookup_timeout_ms / 1000)
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = _gate(node.settings, registry, cluster)
     metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
-        *AdminHandlers(node, node.bundles, node.view, node.live, forwarder).operations(),
+        *AdminHandlers(node, node.bundles, node.deletion, node.view, node.live, forwarder).operations(),
         *BundleHandlers(node.bundles, node.live, forwarder).operations(),
         *PolicyHandlers(cluster, node.view, node.operators, node.bundles, node.live, forwarder).operations(),
         *AntiAffinityHandlers(cluster, node.view, node.operators, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).operations(),
         *ControlHandlers(node, node.view, node.operators, forwarder).operations(),
-        *DrainingHandlers(node.drains, node.bundles, node.desk.churn, forwarder).operations(),
+        *DrainingHandlers(node.view, node.drains, node.bundles, node.desk.churn, forwarder).operations(),
         *LearnedHandlers(node.view, node.operators, forwarder).operations(),
+        *LaidDownHandlers(node.view, node.live, node.bundles, node.operators, forwarder).operations(),
         *PlanHandlers(node.plans, forwarder).operations(),
         *PoisonHandlers(node.desk.poison, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
@@ -73,12 +78,14 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *LifeHandlers(node.lives, forwarder).operations(),
+        *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
         *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(operations, http, gate, live)
+    return _application(node, operations, http, gate, live)
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
@@ -91,19 +98,21 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),
         *ControlHandlers(node, node.view, node.operators, forwarder).of_balancing(),
-        *DrainingHandlers(node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
+        *DrainingHandlers(node.view, node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
         *PlanHandlers(node.plans_to_order, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
         *BrokerStatsHandlers(node.view, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
+        *LifeHandlers(node.lives, forwarder).operations(),
+        *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
         *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
-    return _application(operations, http, gate, live, _ASK_PULSAR)
+    return _application(node, operations, http, gate, live, _ASK_PULSAR)
 
 
 def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
@@ -113,20 +122,27 @@ def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> 
     return gate
 
 
-def _forwarder(node: LeadershipPort, patience_s: float, tls: RenewedTls | None = None) -> tuple[Forwarder, HttpClient]:
-    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=tls))
+def _forwarder(node: LeadershipPort, patience_s: float) -> tuple[Forwarder, HttpClient]:
+    """What is passed on shows the token of whoever asked, in place of the node's own."""
+    http = HttpClient(_CONNECTIONS_TO_LEADER, Caller(tls=node.caller.tls, tracing=node.caller.tracing))
     return Forwarder(node, http, patience_s), http
 
 
 def _application(
-    operations: list[Operation], http: HttpClient, gate: Gate, live: LiveHandlers, elsewhere: str = ""
+    node: BalancingPort,
+    operations: list[Operation],
+    http: HttpClient,
+    gate: Gate,
+    live: LiveHandlers,
+    elsewhere: str = "",
 ) -> web.Application:
     """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it, and
     streams end.
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route(gate) for operation in described])
+    app.add_routes([operation.route(gate, node.audit, node.caller.tracing) for operation in described])
+    app.on_response_prepare.append(name_answer)
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 
     async def close_http(_: web.Application) -> AsyncIterator[None]:

@@ -13,6 +13,7 @@ from loadmanager.auth.roles import Role
 from loadmanager.core.bundles import BoundariesError
 from loadmanager.core.names import BundleName, BundleRange, NamespaceName
 from loadmanager.errors import BadRequestError
+from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
@@ -90,7 +91,8 @@ class BundleHandlers:
             name = own or self._bundles.find(namespace, text)
             if name is None:
                 return problem(HTTPStatus.NOT_FOUND, f"{text}: no bundle of namespace {namespace} carries anything")
-            await self._bundles.split(name, algorithm=algorithm, positions=positions, unload=unload)
+            parts = await self._bundles.split(name, algorithm=algorithm, positions=positions, unload=unload)
+            note_change(request, [str(name)], [str(part) for part in parts] or [str(name)])
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))
@@ -103,6 +105,8 @@ class BundleHandlers:
 
         async def act() -> web.Response:
             merged = await self._bundles.merge(name, with_)
+            neighbours = [str(name)] if with_ is None else [str(name), f"{name.namespace}/{with_}"]
+            note_change(request, neighbours, [str(merged)])
             return json_bytes(MergedBundle(bundle=str(merged)).to_json())
 
         return await self._forwarder.on_leader(request, act, unloading_timeout_s(self._live.current))

@@ -8,6 +8,7 @@ from aiohttp import web
 
 from loadmanager.auth.roles import Role
 from loadmanager.config import dynamic_keys, values_as_text
+from loadmanager.http.auditing import noting
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
 from loadmanager.http.responses import json_response
@@ -92,7 +93,7 @@ class ConfigurationHandlers:
             return {**stored, key: text}
 
         async def act() -> web.Response:
-            await self._operators.update_configuration(put)
+            await noting(request, self._operators.update_configuration, put)
             return web.Response()
 
         return await self._forwarder.on_leader(request, act)
@@ -109,7 +110,7 @@ class ConfigurationHandlers:
             return {name: text for name, text in stored.items() if name != key}
 
         async def act() -> web.Response:
-            await self._operators.update_configuration(remove)
+            await noting(request, self._operators.update_configuration, remove)
             return web.Response()
 
         return await self._forwarder.on_leader(request, act)

@@ -13,6 +13,7 @@ from aiohttp import web
 from loadmanager.auth.roles import Role
 from loadmanager.core.controls import Controls
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.http.auditing import noting
 from loadmanager.http.bodies import body_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
@@ -239,7 +240,7 @@ class ControlHandlers:
         async def act() -> web.Response:
             self._leadership.get_term()  # only the leader knows for certain what there is
             check()
-            await self._operators.update_controls(change)
+            await noting(request, self._operators.update_controls, change, data_of)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)

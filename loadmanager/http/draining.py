@@ -8,10 +8,11 @@ from aiohttp import web
 
 from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId, BundleName, BundleRange, NamespaceName
+from loadmanager.http.auditing import note_change
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response
-from loadmanager.leader.port import BreakerPort, DrainPort, UnloadPort
+from loadmanager.leader.port import BreakerPort, DrainPort, PicturePort, UnloadPort
 from loadmanager.wire.plans import ChurnAnswer, DrainProgress, FrozenBundle
 
 _DRAIN = "/loadbalance/v1/brokers/{broker}/drain"
@@ -21,7 +22,10 @@ _BREAKER = f"{_CHURN}/breaker"
 
 
 class DrainingHandlers:
-    def __init__(self, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder) -> None:
+    def __init__(
+        self, view: PicturePort, drains: DrainPort, unloads: UnloadPort, breaker: BreakerPort, forwarder: Forwarder
+    ) -> None:
+        self._view = view
         self._drains = drains
         self._unloads = unloads
         self._breaker = breaker
@@ -80,7 +84,9 @@ class DrainingHandlers:
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
+            before = self._drained_since_s(broker)
             progress = await self._drains.start(broker)
+            note_change(request, before, self._drained_since_s(broker))
             return json_response(progress.model_dump(by_alias=True), HTTPStatus.ACCEPTED)
 
         return await self._forwarder.once_it_leads(request, act)
@@ -97,10 +103,16 @@ class DrainingHandlers:
         broker = BrokerId(request.match_info["broker"])
 
         async def act() -> web.Response:
+            before = self._drained_since_s(broker)
             await self._drains.stop(broker)
+            note_change(request, before, self._drained_since_s(broker))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)
+
+    def _drained_since_s(self, broker: BrokerId) -> dict[str, float] | None:
+        since_s = self._view.laid_down.controls.draining.get(broker)
+        return None if since_s is None else {"drainedSince": since_s}
 
     async def cancel_unload(self, request: web.Request) -> web.Response:
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
@@ -136,7 +148,14 @@ class DrainingHandlers:
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
         async def act() -> web.Response:
+            before = _stopped(self._breaker)
             self._breaker.lift(bundle)
+            note_change(request, before, _stopped(self._breaker))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)
+
+
+def _stopped(breaker: BreakerPort) -> dict[str, object]:
+    figures = breaker.figures()
+    return {"sheddingStopped": figures.shedding_stopped_for_s > 0, "frozenBundles": sorted(figures.frozen_for_s)}

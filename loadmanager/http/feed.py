@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import orjson
 import structlog
@@ -37,9 +37,28 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class _Event:
-    number: int
+class Event:
+    """A `decision`, or an `operation`, and how far whoever has been told of it has come."""
+
+    kind: Literal["decision", "operation"]
+    data: bytes
     mark: Mark
+
+    @property
+    def frame(self) -> bytes:
+        return frame_of(self.kind, self.data, self.mark)
+
+    def is_after(self, seen: Mark) -> bool:
+        """Decisions and operations are counted apart, in each term anew."""
+        if self.kind == "decision":
+            return (self.mark.epoch, self.mark.place) > (seen.epoch, seen.place)
+        return (self.mark.epoch, self.mark.operations) > (seen.epoch, seen.operations)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    number: int
+    event: Event
     frame: bytes
 
 
@@ -48,7 +67,7 @@ class Frames:
     """The newest picture and the last events, as they are sent."""
 
     kept: int = _EVENTS_KEPT
-    _events: deque[_Event] = field(default_factory=deque)
+    _events: deque[_Kept] = field(default_factory=deque)
     _newest: Place = Place()
     _body: bytes = b""
     _picture: bytes = b""
@@ -72,18 +91,18 @@ class Frames:
             self._body, self._picture = body, frame_of("fleet", b'{"at":%d,%b' % (at_ms, body[1:]))
             self._newest = replace(self._newest, picture=self._newest.picture + 1)
 
-    def put(self, decision: dict[str, Any], mark: Mark) -> None:
+    def put(self, event: Event) -> None:
         self._newest = replace(self._newest, event=self._newest.event + 1)
-        frame = frame_of("decision", orjson.dumps(decision), mark)
-        self._events.append(_Event(self._newest.event, mark, frame))
+        self._events.append(_Kept(self._newest.event, event, event.frame))
         if len(self._events) > self.kept:
             self._events.popleft()
 
     def after(self, place: Place, seen: Mark | None = None) -> tuple[bytes, Place]:
-        """All that is new since then, but for decisions up to `seen`, and how far that is."""
-        events = [each for each in self._events if each.number > place.event and (seen is None or each.mark > seen)]
+        """All that is new since then, but for events up to `seen`, and how far that is."""
+        new = [each for each in self._events if each.number > place.event]
+        frames = [each.frame for each in new if seen is None or each.event.is_after(seen)]
         picture = self._picture if self._newest.picture > place.picture else b""
-        return picture + b"".join(each.frame for each in events), self._newest
+        return picture + b"".join(frames), self._newest
 
 
 class Feed:
@@ -126,15 +145,13 @@ class Feed:
         finally:
             self.readers -= 1
 
-    async def decisions_after(self, mark: Mark) -> tuple[bytes, Mark]:
-        """What was decided since then, as far as the leader knows, and how far that is. What follows is in the
-        frames.
-        """
+    async def events_after(self, mark: Mark) -> tuple[bytes, Mark]:
+        """What happened since then, as far as the leader knows, and how far that is. What follows is in the frames."""
         await self._looked.wait()
         briefing = await self._ask(mark)
-        marked = [] if briefing is None else _marked(briefing)
-        frames = [frame_of("decision", orjson.dumps(decision), each) for decision, each in marked]
-        return b"".join(frames), max([mark, *(each for _, each in marked)])
+        if briefing is None:
+            return b"", mark
+        return b"".join(event.frame for event in _events_of(briefing)), _mark_of(briefing.mark)
 
     def close(self) -> None:
         """Have all streams end."""
@@ -173,18 +190,26 @@ class Feed:
         briefing = await self._ask(self._mark)
         if briefing is not None:
             self._briefing, self._heard_s = briefing, time.monotonic()
-            self._mark = Mark.parse(briefing.mark)
-            for decision, mark in _marked(briefing):
-                self.frames.put(decision, mark)
+            self._mark = _mark_of(briefing.mark)
+            for event in _events_of(briefing):
+                self.frames.put(event)
 
     def _announce(self) -> None:
         self.changed.set()
         self.changed = asyncio.Event()
 
 
-def _marked(briefing: Briefing) -> Sequence[tuple[dict[str, Any], Mark]]:
-    """The decisions with the mark of each."""
-    return [(each, Mark(each["epoch"], each["place"])) for each in briefing.decisions]
+def _events_of(briefing: Briefing) -> Iterator[Event]:
+    for said in briefing.decisions:
+        yield Event("decision", orjson.dumps(said.decision), _mark_of(said.mark))
+    for done in briefing.operations:
+        yield Event("operation", orjson.dumps(done.operation.model_dump(by_alias=True)), _mark_of(done.mark))
+
+
+def _mark_of(text: str) -> Mark:
+    mark = Mark.parse(text)
+    assert mark is not None, "a briefing has no others"
+    return mark
 
 
 def frame_of(event: str, data: bytes, mark: Mark | None = None) -> bytes:

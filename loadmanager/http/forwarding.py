@@ -12,11 +12,22 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
+from loadmanager.auth.gate import PRINCIPAL
 from loadmanager.calling import HttpAnswer, HttpClient, PeerNotReachedError, PeerUnavailableError
 from loadmanager.config import Settings
 from loadmanager.errors import InvalidRecordError, NoLeaderError, NotLeaderError
 from loadmanager.leader.port import LeadershipPort
-from loadmanager.wire.http import FORWARDED_HEADER, LISTENER_HEADER, NOT_LEADER_HEADER, ORIGINAL_PRINCIPAL_HEADER
+from loadmanager.request_ids import REQUEST_ID_HEADER, id_of
+from loadmanager.wire.http import (
+    CLIENT_HEADER,
+    FORWARDED_HEADER,
+    LISTENER_HEADER,
+    NOT_LEADER_HEADER,
+    ORIGINAL_PRINCIPAL_HEADER,
+)
+
+PASSED_ON = web.RequestKey("passed_on", bool)
+"""A request has this once the leader has answered it in this node's stead."""
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +80,7 @@ class Forwarder:
                 timeout_s = min(timeout_s, max(_SHORTEST_S, deadline_s - time.monotonic()))
             answer = await self._pass_on_while_it_leads(request, await request.read(), timeout_s)
             if isinstance(answer, web.Response):
+                request[PASSED_ON] = True
                 return answer
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
@@ -128,8 +140,15 @@ class Forwarder:
 
     async def _pass_on(self, request: web.Request, url: str, body: bytes, timeout_s: float) -> web.Response | str:
         """The leader's answer; why there is none when it was not reached or no longer leads, and nothing was done."""
-        headers = {FORWARDED_HEADER: self._leadership.node_id}
+        headers = {
+            FORWARDED_HEADER: self._leadership.node_id,
+            CLIENT_HEADER: request.remote or "",
+            REQUEST_ID_HEADER: id_of(request),
+        }
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
+        if PRINCIPAL in request and "Authorization" not in request.headers:
+            # Known by a certificate, which cannot be handed on: asked for as by a proxy.
+            headers = {ORIGINAL_PRINCIPAL_HEADER: request[PRINCIPAL], **headers, **self._leadership.caller.headers()}
         try:
             answer = await self._http.call(
                 request.method,

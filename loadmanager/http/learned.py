@@ -7,6 +7,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from loadmanager.auth.roles import Role
+from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import value_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
@@ -67,7 +68,13 @@ class LearnedHandlers:
 
     async def _update(self, request: web.Request, learned: LearnedData | None) -> web.Response:
         async def act() -> web.Response:
+            before = self._view.laid_down.learned
             await self._operators.update_learned(learned)
+            note_change(request, _run_of(before), _run_of(learned))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)
+
+
+def _run_of(learned: LearnedData | None) -> dict[str, object] | None:
+    return learned and {"run": learned["run"], "publishedAt": learned["publishedAt"]}

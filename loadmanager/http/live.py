@@ -8,17 +8,16 @@ import time
 from http import HTTPStatus
 
 from aiohttp import web
+from pydantic import ValidationError
 
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
 from loadmanager.http.feed import Feed
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.openapi import Operation, Parameter
+from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import json_response, problem
 from loadmanager.leader.port import SettingsPort, ShowingPort
 from loadmanager.wire.fleet import Briefing, Fleet, Mark
-
-STREAM = "text/event-stream"
 
 _BRIEFING = "/loadbalance/v1/briefing"
 _LAST_SEEN = "Last-Event-ID"
@@ -44,7 +43,7 @@ class LiveHandlers:
         self._feed = Feed(showing.fleet, self._ask)
 
     def operations(self) -> list[Operation]:
-        after = Parameter("after", "the mark up to which decisions are known; none: no decisions")
+        after = Parameter("after", "the mark up to which all is known; none: no decisions, and no operations")
         return [
             Operation(
                 "GET",
@@ -57,10 +56,10 @@ class LiveHandlers:
             Operation(
                 "GET",
                 "/loadbalance/v1/live",
-                "the same as a stream: fleet when it has changed, and a decision for each, from Last-Event-ID on",
+                "the same as a stream: fleet when it has changed, each decision, each operation, from Last-Event-ID on",
                 self.stream,
                 role=Role.READ,
-                media_type=STREAM,
+                media_type=EVENTS,
             ),
             Operation(
                 "GET",
@@ -88,7 +87,7 @@ class LiveHandlers:
         text = request.query.get("after")
         after = None if text is None else Mark.parse(text)
         if text is not None and after is None:
-            raise BadRequestError(f"after {text[:40]!r}: expected the mark of an answer, epoch:place")
+            raise BadRequestError(f"after {text[:40]!r}: expected the mark of an answer, three numbers with colons")
 
         async def act() -> web.Response:
             return json_response(self._showing.briefing(after).model_dump(by_alias=True))
@@ -100,7 +99,7 @@ class LiveHandlers:
         if self._feed.readers >= most:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} streams are open, as maxLiveStreams allows")
         response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        response.content_type = STREAM
+        response.content_type = EVENTS
         with self._feed.reading():
             await response.prepare(request)
             try:
@@ -116,7 +115,7 @@ class LiveHandlers:
         feed, place, sent_s = self._feed, self._feed.frames.beginning, time.monotonic()
         seen = Mark.parse(request.headers.get(_LAST_SEEN, ""))
         if seen is not None:
-            missed, seen = await feed.decisions_after(seen)
+            missed, seen = await feed.events_after(seen)
             await _write(response, missed)
         while not feed.is_closed and request.transport is not None:
             changed = feed.changed
@@ -139,7 +138,10 @@ class LiveHandlers:
         except (NotLeaderError, NoLeaderError):
             query = "" if after is None else f"?after={after}"
             said = await self._forwarder.ask_leader(f"{_BRIEFING}{query}", _ASK_S)
-        return None if said is None else Briefing.model_validate_json(said)
+        try:
+            return None if said is None else Briefing.model_validate_json(said)
+        except ValidationError:  # a node of another version
+            return None
 
 
 async def _write(response: web.StreamResponse, frames: bytes) -> None:

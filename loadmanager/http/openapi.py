@@ -22,13 +22,17 @@ from loadmanager import __version__
 from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
+from loadmanager.http.auditing import audited
 from loadmanager.http.responses import guarded, json_bytes
+from loadmanager.leader.port import AuditPort
+from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import Problem
 
 PATH = "/loadbalance/v1/openapi.json"
 
 JSON = "application/json"
 TEXT = "text/plain"
+EVENTS = "text/event-stream"
 
 _JsonSchema = dict[str, Any]
 _VARIABLE = re.compile(r"\{(\w+)(?::(?:[^{}]|\{[^{}]*\})*)?\}")
@@ -120,12 +124,20 @@ class Operation:
         of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
         return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, gate: Gate) -> web.RouteDef:
-        """The route, behind the gate."""
+    def route(self, gate: Gate, audit: AuditPort, tracing: Tracing = OFF) -> web.RouteDef:
+        """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused.
+
+        It is traced, unless anyone may ask it all the time, or it is a stream.
+        """
+        path = self.key[0]
+        traced = tracing if self.role is not Role.ANYONE and self.media_type != EVENTS else OFF
         if self.method == "GET":
             handler = gate.permitting(self.role, self.handler)
-            return web.get(self.path, handler if self.guards_itself and gate.is_open else guarded(handler))
-        return web.route(self.method, self.path, guarded(gate.permitting(self.role, self._change)))
+            handler = handler if self.guards_itself and gate.is_open else guarded(handler)
+            return web.get(self.path, traced.serving(path, handler))
+        handler = guarded(gate.permitting(self.role, self._change))
+        handler = audited(f"{self.method} {path}", handler, audit)
+        return web.route(self.method, self.path, traced.serving(path, handler))
 
     async def _change(self, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]

@@ -68,7 +68,7 @@ class OpsHandlers:
         cannot_move = [CannotMove(key=each.key, sentence=each.sentence) for each in self._node.standstill.found]
         ready = Readiness(
             epoch=self._view.epoch,
-            faults=self._view.faults,
+            faults={**self._view.faults, **self._node.denied},
             cannot_move=cannot_move,
             open_to_anyone=self._gate.is_open,
         )

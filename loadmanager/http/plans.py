@@ -8,12 +8,13 @@ from aiohttp import web
 
 from loadmanager.auth.roles import Role
 from loadmanager.errors import PlanDriftedError
+from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
 from loadmanager.http.responses import json_response
 from loadmanager.leader.port import PlanPort
-from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 
 _PLANS = "/loadbalance/v1/plans"
 _FILE = "application/octet-stream"
@@ -38,6 +39,14 @@ class PlanHandlers:
                 body_model=PlanRequest,
                 response_model=PlanAnswer,
                 statuses=(200, 404, 409, 412),
+            ),
+            Operation(
+                "GET",
+                _PLANS,
+                "the plans that the leader keeps, the newest first",
+                self.all,
+                role=Role.READ,
+                response_model=PlansAnswer,
             ),
             Operation(
                 "GET",
@@ -74,9 +83,17 @@ class PlanHandlers:
         wanted = await body_of(request, PlanRequest)
 
         async def act() -> web.Response:
-            return json_response((await self._plans.compute(wanted)).model_dump(by_alias=True))
+            plan = await self._plans.compute(wanted)
+            note_change(request, None, {"plan": plan.hash, "steps": len(plan.steps)})
+            return json_response(plan.model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act, _PLANNING_TIMEOUT_S)
+
+    async def all(self, request: web.Request) -> web.Response:
+        async def act() -> web.Response:
+            return json_response(self._plans.all().model_dump(by_alias=True))
+
+        return await self._forwarder.once_it_leads(request, act)
 
     async def get(self, request: web.Request) -> web.Response:
         async def act() -> web.Response:
@@ -97,7 +114,9 @@ class PlanHandlers:
             try:
                 report = await self._plans.execute(request.match_info["hash"], even_if_frozen=insists)
             except PlanDriftedError as error:
+                note_change(request, None, {"executed": error.report["executed"], "reason": str(error)})
                 return json_response(error.report, HTTPStatus.CONFLICT)
+            note_change(request, None, {"executed": report.executed})
             return json_response(report.model_dump(by_alias=True))
 
         return await self._forwarder.once_it_leads(request, act, _EXECUTION_TIMEOUT_S)

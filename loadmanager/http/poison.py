@@ -8,6 +8,7 @@ from aiohttp import web
 
 from loadmanager.auth.roles import Role
 from loadmanager.core.names import BundleName
+from loadmanager.http.auditing import note_change
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_response
@@ -75,7 +76,9 @@ class PoisonHandlers:
         bundle = None if wanted is None else str(BundleName.parse(wanted))
 
         async def act() -> web.Response:
+            before = sorted(self._poison.verdicts())
             self._poison.lift(bundle)
+            note_change(request, before, sorted(self._poison.verdicts()))
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.once_it_leads(request, act)

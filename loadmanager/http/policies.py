@@ -14,6 +14,7 @@ from loadmanager.auth.roles import Role
 from loadmanager.core.names import BrokerId, NamespaceName, broker_host
 from loadmanager.core.policies import InvalidPolicyError, IsolationPolicy, UnloadScope, namespaces_to_unload
 from loadmanager.errors import BadRequestError, ConflictError, NotFoundError, UnloadFailedError
+from loadmanager.http.auditing import noting
 from loadmanager.http.bodies import value_of
 from loadmanager.http.forwarding import Forwarder, unloading_timeout_s
 from loadmanager.http.openapi import Operation
@@ -61,12 +62,12 @@ class _Kind(Generic[_Data]):
         self._check(name, known)
         return known[name]
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, request: web.Request, name: str) -> None:
         def without(known: Mapping[str, _Data]) -> Mapping[str, _Data]:
             self._check(name, known)
             return {other: data for other, data in known.items() if other != name}
 
-        await self.update(without)
+        await noting(request, self.update, without)
 
     def _check(self, name: str, known: Mapping[str, _Data]) -> None:
         if name not in known:
@@ -212,7 +213,7 @@ class PolicyHandlers:
             name = request.match_info[kind.variable]
 
             async def act() -> web.Response:
-                await kind.remove(name)
+                await kind.remove(request, name)
                 return web.Response(status=HTTPStatus.NO_CONTENT)
 
             return await self._forwarder.on_leader(request, act)
@@ -248,7 +249,7 @@ class PolicyHandlers:
                 _require_usable(changed)
                 return changed
 
-            await self._isolation.update(put)
+            await noting(request, self._isolation.update, put)
             old = None if replaced[-1] is None else isolation_policy(name, replaced[-1])
             scope = data.get("unload_scope", UnloadScope.CHANGED)
             for namespace in namespaces_to_unload(old, policy, scope, sorted(self._view.namespaces)):
@@ -278,7 +279,7 @@ class PolicyHandlers:
             return {**domains, name: domain}
 
         async def act() -> web.Response:
-            await self._domains.update(put)
+            await noting(request, self._domains.update, put)
             return web.Response(status=HTTPStatus.NO_CONTENT)
 
         return await self._forwarder.on_leader(request, act)

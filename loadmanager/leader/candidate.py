@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 import structlog
@@ -95,6 +95,11 @@ class Candidate(ABC):
         """Whether this node leads, and has read all that its predecessors wrote."""
         return self.leading.is_set()
 
+    @property
+    def denied(self) -> Mapping[str, str]:
+        """What access lists in the store keep from us, by znode."""
+        return self.store.denied
+
     def why_not_ready(self) -> str | None:
         """Why this node's answers cannot be relied on at the moment; None when they can."""
         state = self.store.state
@@ -102,7 +107,7 @@ class Candidate(ABC):
             obstacle = self.store.obstacle
             return f"the session with ZooKeeper is {state}" + (f": {obstacle}" if obstacle else "")
         if not self._elected_in.is_fresh:
-            return "the cluster is being read again after a reconnection"
+            return "; ".join(["the cluster is being read again after a reconnection", *self.denied.values()])
         return self.election.why_nobody_leads()
 
     def _follow_session(self) -> None:

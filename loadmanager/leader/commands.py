@@ -40,12 +40,12 @@ class BundleCommands:
         self._executor = executor
         self._reshaper = reshaper
         self._agents = agents
-        self._must_lead = must_lead
+        self.must_lead = must_lead
         self._get_term = get_term
 
     async def create_namespace(self, name: NamespaceName, bundles: NamespaceBundles) -> None:
         """Create a namespace with these bundles, none of them owned. Raises as `Ledger.create_namespace` does."""
-        self._must_lead()
+        self.must_lead()
         await self._ledger.create_namespace(NamespaceState.unowned(name, bundles))
         log.info("namespace_created", namespace=str(name), bundles=len(bundles))
 
@@ -54,7 +54,7 @@ class BundleCommands:
 
         Raises `BundleNotFoundError`, `NotLeaderError`, `UnloadFailedError`, or a `StoreError`.
         """
-        self._must_lead()
+        self.must_lead()
         ownership = self._view.get_ownership(name)
         if ownership.state is OwnershipState.RELEASING:
             await self._executor.outcome_of(name, ownership)
@@ -63,7 +63,7 @@ class BundleCommands:
 
     async def unload_namespace(self, name: NamespaceName) -> None:
         """Release every bundle of a namespace; raises as `unload`, after all of them were tried."""
-        self._must_lead()
+        self.must_lead()
         entry = self._view.get_namespace(str(name))
         bundles = [BundleName(name, bundle_range) for bundle_range in entry.state.bundles.ranges()]
         outcomes = await asyncio.gather(
@@ -76,7 +76,7 @@ class BundleCommands:
 
     async def cancel_unload(self, name: BundleName) -> None:
         """End an unload under way: the owner keeps the bundle. Raises as `Executor.cancel`."""
-        self._must_lead()
+        self.must_lead()
         await self._executor.cancel(name)
 
     def find(self, namespace: NamespaceName, which: str) -> BundleName | None:
@@ -93,10 +93,10 @@ class BundleCommands:
         self, name: BundleName, *, algorithm: str, positions: Sequence[int], unload: bool
     ) -> list[BundleName]:
         """Split a bundle at an operator's word; raises as `Reshaper.split`."""
-        self._must_lead()
+        self.must_lead()
         return await self._reshaper.split(name, algorithm=algorithm, positions=positions, unload=unload)
 
     async def merge(self, name: BundleName, with_: BundleRange | None) -> BundleName:
         """Merge two neighbours at an operator's word; raises as `Reshaper.merge`."""
-        self._must_lead()
+        self.must_lead()
         return await self._reshaper.merge(name, with_, MergeReason.ADMIN_MERGE)

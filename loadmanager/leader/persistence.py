@@ -101,6 +101,17 @@ class Persistence:
         except Exception:  # history is worth less than the leader's other work
             log.exception("history_not_written")
 
+    def resting(self) -> asyncio.Lock:
+        """With it nothing is written meanwhile."""
+        return self._writing
+
+    def forget_averages(self, namespace: str) -> None:
+        """They were deleted with the namespace."""
+        path = paths.bundle_data(namespace)
+        self.existing.discard(path)
+        self._written.pop(path, None)
+        self._reshaped.discard(namespace)
+
     async def take_over(self) -> None:
         """Begin where the last leader stopped: what strategies remember, and which records there are to replace.
 

@@ -6,12 +6,15 @@
 | `HealthPort` | is it alive, can it be relied on, what does it count | `service.Node` |
 | `LookupPort` | which broker owns a topic | `lookups.OwnerLookups` |
 | `BundlePort`, `UnloadPort` | an operator's word on namespaces and bundles | `commands.BundleCommands` |
+| `DeletionPort` | that a namespace shall be no more | `deleting.NamespaceDeletion` |
 | `PicturePort` | the cluster as this node knows it, to be read | `picture.view.ClusterView` |
 | `SettingsPort` | the settings as they are now | `picture.live_settings.LiveSettings` |
 | `LaidDownPort` | policies, controls, overrides of settings: to be changed | `term.operators.Operators` |
 | `DeskPort`, `BreakerPort` | the snapshot that decisions go by; what the limits on churn have stopped | `deciding` |
 | `PoisonPort` | bundles that brokers die of | `deciding.poison` |
 | `DecisionPort`, `ExplainPort` | what was decided, and why | `recording.journal`, `deciding.explaining` |
+| `AuditPort` | who changed what | `recording.audit` |
+| `LifePort` | what became of a bundle, by the history | `recording.lives` |
 | `DrainPort`, `PlanPort` | brokers that are drained, plans that are executed | `balancing` |
 | `ShowingPort` | the cluster as it is shown, again and again | `showing` |
 | `ChroniclePort` | the last hours, as a heat map shows them | `chronicle` |
@@ -39,12 +42,14 @@ from loadmanager.core.plan import Verdict
 from loadmanager.core.reasons import Reason
 from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.standstill import Standstill
+from loadmanager.wire.audit import AuditEntry
 from loadmanager.wire.broker_data import LocalBrokerData
 from loadmanager.wire.explain import BrokerExplanation, BundleExplanation, WhyNotExplanation
 from loadmanager.wire.fleet import Briefing, Mark
 from loadmanager.wire.http import OpenTopic
 from loadmanager.wire.learned import LearnedData
-from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.lives import BundleLife
+from loadmanager.wire.plans import DrainProgress, ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 from loadmanager.wire.policies import FailureDomain, IsolationData
 
 Sample = tuple[str, str, dict[str, str], float]
@@ -125,6 +130,10 @@ class HealthPort(Protocol):
     @property
     def is_leading(self) -> bool: ...
 
+    @property
+    def denied(self) -> Mapping[str, str]:
+        """What access lists in the store keep from it, by znode."""
+
     def why_not_ready(self) -> str | None:
         """Why this node's answers cannot be relied on at the moment; None when they can."""
 
@@ -178,6 +187,11 @@ class BundlePort(UnloadPort, Protocol):
 
     async def get_topics(self, name: BundleName) -> list[OpenTopic] | None:
         """The topics of a bundle that its owner may have open; None when nobody owns it."""
+
+
+class DeletionPort(Protocol):
+    async def delete(self, name: NamespaceName, *, force: bool) -> None:
+        """Delete a namespace; only the leader may. What it raises is said in `deleting`."""
 
 
 class RecordPort(Protocol):
@@ -306,6 +320,21 @@ class DecisionPort(Protocol):
         """The newest decisions and non-decisions, newest first; with `subject` only those about it, and so on."""
 
 
+class AuditPort(Protocol):
+    @property
+    def node_id(self) -> str: ...
+
+    def note(self, entry: AuditEntry) -> None: ...
+
+    async def recent(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
+        """The newest with `since_ms` <= `at` < `until_ms`, newest first; raises `HistoryError`."""
+
+
+class LifePort(Protocol):
+    async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
+        """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
+
+
 class ExplainPort(Protocol):
     async def bundle(self, name: BundleName) -> BundleExplanation: ...
     async def broker(self, broker: BrokerId) -> BrokerExplanation: ...
@@ -320,6 +349,7 @@ class DrainPort(Protocol):
 
 class PlanPort(Protocol):
     async def compute(self, request: PlanRequest) -> PlanAnswer: ...
+    def all(self) -> PlansAnswer: ...
     def get(self, plan_hash: str) -> PlanAnswer: ...
     async def file(self, plan_hash: str) -> bytes: ...
     async def execute(self, plan_hash: str, *, even_if_frozen: bool) -> ExecutionAnswer: ...
@@ -369,6 +399,10 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     @property
     def explainer(self) -> ExplainPort: ...
     @property
+    def audit(self) -> AuditPort: ...
+    @property
+    def lives(self) -> LifePort: ...
+    @property
     def showing(self) -> ShowingPort: ...
     @property
     def chronicle(self) -> ChroniclePort: ...
@@ -380,11 +414,11 @@ class NodePort(BalancingPort, Protocol):
     @property
     def settings(self) -> Settings: ...
     @property
-    def caller(self) -> Caller: ...
-    @property
     def lookups(self) -> LookupPort: ...
     @property
     def bundles(self) -> BundlePort: ...
+    @property
+    def deletion(self) -> DeletionPort: ...
     @property
     def drains(self) -> DrainPort: ...
     @property

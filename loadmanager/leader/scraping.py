@@ -169,7 +169,12 @@ def _gauges(node: Counting) -> list[Sample]:
         ("loadmanager_epoch", "The current epoch.", none, node.view.epoch),
         ("loadmanager_lease_seconds", "How long the session is certain to live.", none, _lease_s(node)),
         ("loadmanager_view_fresh", "1 while the view was read since the last reconnection.", none, node.view.is_fresh),
-        ("loadmanager_faulty_znodes", "Znodes that cannot be read at the moment.", none, len(node.view.faults)),
+        (
+            "loadmanager_faulty_znodes",
+            "Znodes that cannot be read at the moment, or that access lists keep from this node.",
+            none,
+            len(node.view.faults.keys() | node.store.denied.keys()),
+        ),
         ("loadmanager_brokers", "Registered brokers.", none, len(node.view.registrations)),
         (
             "loadmanager_brokers_quarantined",

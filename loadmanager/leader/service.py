@@ -27,20 +27,27 @@ from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
 from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
+from loadmanager.leader.deleting import NamespaceDeletion
 from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.port import Scrape
+from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.recording.lives import Lives
 from loadmanager.leader.recording.opening import open_view
 from loadmanager.leader.scraping import scrape_of
 from loadmanager.leader.showing import Showing
 from loadmanager.leader.term.ledger import Ledger
 from loadmanager.leader.term.operators import Operators
 from loadmanager.store.base import MetadataStore
+from loadmanager.tracing import tracing_of
 
 log = structlog.get_logger(__name__)
+
+SERVICE = "loadmanager"
+"""As traces name it."""
 
 
 class Node(Candidate):
@@ -51,11 +58,13 @@ class Node(Candidate):
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
         self.settings = settings
-        self.caller = Caller.of(settings)
+        self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
         super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
         self.journal = Journal(settings.decisions_kept)
+        self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
+        self.lives = Lives(settings.history_url, self.recorder)
         self.moves.on_measured = self.journal.measured
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
@@ -66,8 +75,10 @@ class Node(Candidate):
         self.explainer = Explainer(self.view, self.desk, self.journal)
         self.standstill = StandstillWatch(self.desk, self.live)
         self.executor = self._make_executor()
-        self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal)
-        self.shedding = SheddingLoop(self.desk, self.executor, self.election, self.journal, self.view, self.live)
+        self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal, self.caller.tracing)
+        self.shedding = SheddingLoop(
+            self.desk, self.executor, self.election, self.journal, self.view, self.live, tracing=self.caller.tracing
+        )
         self.reconciler = Reconciler(
             self.view, self.ledger, self.executor, self.journal, self.live, self.assigner.place_soon
         )
@@ -80,6 +91,9 @@ class Node(Candidate):
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
+        )
+        self.deletion = NamespaceDeletion(
+            self.view, self.ledger, self.operators, self.bundles, self.persistence, self.desk.poison
         )
         self.lookups = OwnerLookups(
             self.view,
@@ -102,6 +116,7 @@ class Node(Candidate):
             lambda: ExecutorSettings.of(self.live.current),
             self.desk.churn,
             self.recorder,
+            self.caller.tracing,
         )
 
     def _make_reshaper(self) -> Reshaper:
@@ -124,6 +139,7 @@ class Node(Candidate):
         """
         self._follow_session()
         self.recorder.start()
+        self.audit.start()
         await self.executor.start()
         await self.agents.start()
         self._spawn(self.intake.run(), "intake")
@@ -140,6 +156,8 @@ class Node(Candidate):
         await self.executor.close()
         await self.agents.close()
         await asyncio.to_thread(self.recorder.close)
+        await asyncio.to_thread(self.audit.close)
+        await asyncio.to_thread(self.caller.tracing.close)
 
     def _on_reshaped(self, namespace: str, owner: Registration | None) -> None:
         self.persistence.reshaped(namespace)
@@ -168,6 +186,7 @@ class Node(Candidate):
         self.drains.forget()
         self.plans.forget()
         self.terms.begin(term.epoch)
+        self.audit.begin_term()
 
     def _begin_work(self, group: asyncio.TaskGroup) -> None:
         log.info("leading", namespaces=len(self.view.namespaces), brokers=len(self.view.brokers))

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 import structlog
 
+from loadmanager.config import AuthSettings
 from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.cluster.glance import Glance
 from loadmanager.core.controls import Controls
@@ -21,17 +22,19 @@ from loadmanager.core.names import BrokerId
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.balancing.draining import Drainer
 from loadmanager.leader.deciding.desk import Desk
+from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
-from loadmanager.wire.fleet import Briefing, BrokerState, Mark
+from loadmanager.wire.fleet import Briefing, BrokerState, Mark, MarkedDecision, MarkedOperation
 
 log = structlog.get_logger(__name__)
 
 _CAPACITY = 100.0
 _DECIMALS = 2
 _MOST_MOVING = 100
-_MOST_DECISIONS = 500
+_MOST = 500
 _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 
 
@@ -43,7 +46,11 @@ class Shown(Protocol):
     desk: Desk
     drains: Drainer
     journal: Journal
+    audit: AuditTrail
+    standstill: StandstillWatch
 
+    @property
+    def settings(self) -> AuthSettings: ...
     @property
     def live(self) -> LiveSettings: ...
 
@@ -69,11 +76,13 @@ class Showing:
             "node": node.node_id,
             "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
             "nodes": sorted(view.nodes),
+            "openToAnyone": not node.settings.authentication_enabled,
             "isWhole": briefing is not None,
             "balancing": {
                 "frozen": controls.frozen,
                 "dryRun": controls.dry_run,
                 "breaker": briefing and briefing.breaker and briefing.breaker.model_dump(by_alias=True),
+                "cannotMove": [each.model_dump(by_alias=True) for each in (briefing.cannot_move if briefing else ())],
             },
             "drains": [each.model_dump(by_alias=True) for each in (briefing.drains if briefing else ())],
             "brokers": self._columns(glance, np.round(highest, _DECIMALS).tolist(), controls, briefing),
@@ -89,8 +98,8 @@ class Showing:
         }
 
     def briefing(self, after: Mark | None) -> Briefing:
-        """What only the leader knows, with the decisions after that mark; `NotLeaderError` or `NoLeaderError` of
-        others.
+        """What only the leader knows, with what was decided and done after that mark; `NotLeaderError` or
+        `NoLeaderError` of others.
         """
         node = self._node
         node.must_lead()
@@ -99,22 +108,38 @@ class Showing:
         draining = [broker for broker in node.view.laid_down.controls.draining if broker in node.view.registrations]
         return Briefing.model_validate(
             {
-                "mark": str(Mark(epoch, node.journal.place)),
+                "mark": str(Mark(epoch, node.journal.place, node.audit.noted)),
                 "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
+                "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
                 "drains": [node.drains.progress(broker) for broker in sorted(draining)],
                 "sick": sorted(doubts.sick),
                 "doubted": sorted(doubts.quarantined),
                 "poison": len(doubts.poison),
                 "lowerBound": self._lower_bound(),
                 "decisions": [] if after is None else self._decisions(epoch, after),
+                "operations": [] if after is None else self._operations(epoch, after),
             }
         )
 
-    def _decisions(self, epoch: int, after: Mark) -> list[dict[str, Any]]:
+    def _decisions(self, epoch: int, after: Mark) -> list[MarkedDecision]:
         """Of this term; a place in another leader's journal says nothing of this one."""
-        place = after.place if after.epoch == epoch else 0
-        later = self._node.journal.later_than(place, _MOST_DECISIONS)
-        return [{**entry, "place": place} for place, entry in later if entry["epoch"] == epoch]
+        known = after if after.epoch == epoch else Mark(epoch, 0, 0)
+        later = self._node.journal.later_than(known.place, _MOST)
+        return [
+            MarkedDecision(mark=str(known._replace(place=place)), decision=entry)
+            for place, entry in later
+            if entry["epoch"] == epoch
+        ]
+
+    def _operations(self, epoch: int, after: Mark) -> list[MarkedOperation]:
+        """Of this term, as if all that was decided is known: it is told first."""
+        audit, place = self._node.audit, self._node.journal.place
+        later = audit.later_than(after.operations if after.epoch == epoch else None, _MOST)
+        first = audit.noted - len(later) + 1
+        return [
+            MarkedOperation(mark=str(Mark(epoch, place, number)), operation=entry)
+            for number, entry in enumerate(later, first)
+        ]
 
     def _columns(
         self, glance: Glance, highest: list[float], controls: Controls, briefing: Briefing | None

@@ -8,6 +8,8 @@ Overridden here, each because of something that was seen to go wrong:
 - The timeout that the server granted, and when it was asked, are kept; kazoo forgets both.
 - A connection that sends but gets nothing acknowledged is ended by the kernel, one that does not answer by `drop`.
 - An error in the connection thread costs the connection and not the thread.
+- A session counts as connected once the servers know who we are; kazoo says so before it has told them, gives up for
+  good when they do not like it, and writes credentials into its log.
 - A session that no server takes back is given up. kazoo offers the highest transaction id that it has seen; a server
   that has not come so far, as its data were lost or set back, hangs up without a word, and kazoo tries again for ever.
 """
@@ -16,20 +18,22 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import SessionExpiredError
-from kazoo.handlers.threading import SequentialThreadingHandler
-from kazoo.protocol.connection import ConnectionDropped, ConnectionHandler
+from kazoo.exceptions import AuthFailedError, SASLException, SessionExpiredError
+from kazoo.protocol.connection import AUTH_XID, ConnectionDropped, ConnectionHandler
 from kazoo.protocol.serialization import Connect, Watch
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.retry import KazooRetry
 
 from loadmanager.store import session
-from loadmanager.store._kazoo_requests import Request
+from loadmanager.store._kazoo_requests import Request, auth
+from loadmanager.store._kazoo_sockets import RefusedError, Sockets, say
+from loadmanager.store.access import ANYBODY, Access, Credentials
 from loadmanager.store.probe import session_works
 
 if TYPE_CHECKING:
@@ -61,13 +65,15 @@ class PromptClient(KazooClient):
         session_timeout_s: float,
         clock: Callable[[], float],
         listener: Listener,
+        access: Access = ANYBODY,
     ) -> None:
         patience_s = session_timeout_s / 3
         retry = KazooRetry(
             _TRIES_WITHOUT_END, _FIRST_RETRY_S, _RETRY_BACKOFF, max_delay=min(patience_s, _LONGEST_RETRY_S)
         )
-        super().__init__(hosts, session_timeout_s, handler=_Handler(patience_s), connection_retry=retry)
-        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, listener)
+        sockets = Sockets(patience_s, access.tls)
+        super().__init__(hosts, session_timeout_s, handler=sockets, connection_retry=retry)
+        self._wire = _Connection(self, self._conn_retry.copy(), patience_s, clock, listener, access)
         self._connection = self._wire
         self._gate = threading.Lock()
         self._listener = listener
@@ -84,6 +90,11 @@ class PromptClient(KazooClient):
                 return False
             self._call(request, reply)
             return True
+
+    @property
+    def granted_session_id(self) -> int:
+        """Of the session there is, or was last."""
+        return self._session_id or 0
 
     @property
     def has_no_session(self) -> bool:
@@ -114,9 +125,8 @@ class PromptClient(KazooClient):
             super()._session_callback(state)
 
     def _report(self, state: str) -> None:
-        if state == KazooState.CONNECTED:
-            self._listener.on_session(session.Connected(self._session_id or 0, *self._wire.granted))
-        else:
+        """That it is connected says the connection itself, once the servers know who we are."""
+        if state != KazooState.CONNECTED:
             is_lost = state == KazooState.LOST
             self._listener.on_session(session.SessionSignal.EXPIRED if is_lost else session.SessionSignal.DISCONNECTED)
 
@@ -135,28 +145,42 @@ class _Connection(ConnectionHandler):
         patience_s: float,
         clock: Callable[[], float],
         listener: Listener,
+        access: Access,
     ) -> None:
-        super().__init__(client, retry)
+        super().__init__(client, retry, sasl_options=_sasl_options(access.credentials))
         self.granted = (0.0, 0.0)
         self.over_asked_at_s: float | None = None
         self._patience_s = patience_s
         self._clock = clock
         self._listener = listener
+        self._access = access
 
     def drop(self) -> None:
         connection = self._socket
         if connection is not None:
             with contextlib.suppress(OSError):  # the thread closed it a moment ago
-                connection.shutdown(socket.SHUT_RDWR)
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)  # under TLS, too, whose state is that thread's
 
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]:
+        address = f"[{hostip}]:{port}" if ":" in hostip else f"{hostip}:{port}"
+        try:
+            timeouts = self._begin_session(host, hostip, port, address)
+            self._say_who_we_are(timeouts[1])
+        except (AuthFailedError, SASLException, RefusedError) as error:
+            why = str(error) if isinstance(error, RefusedError) else f"it does not take {self._access.who}"
+            self._listener.on_session(session.Refused(address, why))
+            raise ConnectionDropped(why) from error
+        self._listener.on_session(session.Connected(self.client.granted_session_id, *self.granted))
+        return timeouts
+
+    def _begin_session(self, host: str, hostip: str, port: int, address: str) -> tuple[float, float]:
+        """The next session, or the one there is; what kazoo knows of authentication is part of it."""
         try:
             return super()._connect(host, hostip, port)
         except _HungUpError:
-            address = f"[{hostip}]:{port}" if ":" in hostip else f"{hostip}:{port}"
             self._listener.on_session(session.HungUp(address))
             is_over = not self.client.has_no_session and self.over_asked_at_s == self.granted[1]
-            if not is_over or not session_works(address, self._patience_s):
+            if not is_over or not session_works(address, self._patience_s, self._access.tls, named=host):
                 raise
             self._close_socket()
         try:
@@ -165,12 +189,21 @@ class _Connection(ConnectionHandler):
             self._listener.on_session(session.GivenUp(address))
             raise SessionExpiredError(f"given up: {address} does not take it back") from error
 
+    def _say_who_we_are(self, timeout_ms: float) -> None:
+        ours = self._access.credentials
+        if ours is not None and ours.scheme == "digest":
+            self._invoke(timeout_ms / 1000, auth("digest", f"{ours.user}:{ours.password}"), AUTH_XID)
+
     def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object:
-        """Only the handshake comes this way: a server that takes longer than our patience is given up for the next."""
+        """Before a session is connected, all comes this way: a server that takes longer than our patience is given up
+        for the next.
+        """
         asked_at_s = self._clock()
         try:
             answer = super()._invoke(min(timeout, self._patience_s), request, xid)
         except ConnectionDropped as error:
+            if isinstance(error.__context__, ssl.SSLError):
+                raise RefusedError(say(error.__context__)) from error
             raise _HungUpError(str(error)) from error
         if isinstance(answer, tuple) and isinstance(answer[0], Connect):
             self.granted = (answer[0].time_out / 1000.0, asked_at_s)
@@ -196,15 +229,7 @@ class _HungUpError(ConnectionDropped):
     """A server took the connection, and ended it before it had answered the handshake."""
 
 
-class _Handler(SequentialThreadingHandler):
-    """kazoo's sockets: connecting takes no longer than our patience, nor does waiting for an acknowledgement."""
-
-    def __init__(self, patience_s: float) -> None:
-        super().__init__()
-        self._patience_s = patience_s
-
-    def create_connection(self, *args: object, **kwargs: object) -> socket.socket:
-        connection = super().create_connection(*args, **{**kwargs, "timeout": self._patience_s})
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._patience_s * 1000))
-        return connection
+def _sasl_options(credentials: Credentials | None) -> dict[str, str] | None:
+    if credentials is None or credentials.scheme != "sasl":
+        return None
+    return {"mechanism": "DIGEST-MD5", "username": credentials.user, "password": credentials.password}

@@ -1,8 +1,9 @@
-"""The requests of ZooKeeper's protocol that the store sends, among them the two that kazoo lacks.
+"""The requests of ZooKeeper's protocol that the store sends, among them those that kazoo lacks.
 
 kazoo has neither multi-read (many znodes in one request) nor add-watch (persistent recursive watches), both of
-ZooKeeper 3.6. The others are here as well because of where kazoo serialises: in its connection thread, which ends, and
-the session with it, when that raises. A `Request` is serialised by the caller that makes it.
+ZooKeeper 3.6, nor who-am-I (3.7), and would write credentials into its log. The others are here as well because of
+where kazoo serialises: in its connection thread, which ends, and the session with it, when that raises. A `Request` is
+serialised by the caller that makes it.
 """
 
 from __future__ import annotations
@@ -24,18 +25,22 @@ from kazoo.protocol.serialization import (
     write_string,
 )
 from kazoo.protocol.serialization import Create as CreateRequest
-from kazoo.security import OPEN_ACL_UNSAFE
+from kazoo.security import ACL, Id
 
-from loadmanager.store.base import Check, Create, Op, Put, Znode
+from loadmanager.store.base import ANY_VERSION, Check, Create, Op, Put, Znode
 
 T = TypeVar("T")
 
 _GET_DATA = 4
+_GET_ACL = 6
+_SET_ACL = 7
 _GET_CHILDREN = 8
 _SYNC = 9
 _MULTI = 14
 _MULTI_READ = 22
+_AUTH = 100
 _ADD_WATCH = 106
+_WHO_AM_I = 107
 _ERROR = -1
 
 _NO_ERROR = 0
@@ -87,31 +92,36 @@ def add_watch(full_path: str) -> Request[None]:
 
 def multi_read(full_paths: Sequence[str], paths: Sequence[str]) -> Request[list[Znode | None]]:
     """Read many znodes at one moment; None for those that do not exist."""
-    return _multi_read(_GET_DATA, full_paths, [partial(_read_znode, path) for path in paths])
+    return _multi_read(_GET_DATA, full_paths, paths, [partial(_read_znode, path) for path in paths])
 
 
-def multi_children(full_paths: Sequence[str], _paths: Sequence[str]) -> Request[list[list[str] | None]]:
+def multi_children(full_paths: Sequence[str], paths: Sequence[str]) -> Request[list[list[str] | None]]:
     """The names of the children of many znodes at one moment; None for those that do not exist."""
-    return _multi_read(_GET_CHILDREN, full_paths, [_read_strings] * len(full_paths))
+    return _multi_read(_GET_CHILDREN, full_paths, paths, [_read_strings] * len(full_paths))
 
 
 def _multi_read(
-    opcode_of_each: int, full_paths: Sequence[str], readers: Sequence[Callable[[bytes, int], tuple[T, int]]]
+    opcode_of_each: int,
+    full_paths: Sequence[str],
+    paths: Sequence[str],
+    readers: Sequence[Callable[[bytes, int], tuple[T, int]]],
 ) -> Request[list[T | None]]:
-    """Each reader is given the answer's bytes and where its part begins, and says where that ends."""
+    """Each reader is given the answer's bytes and where its part begins, and says where that ends. The error that the
+    answer raises names the path.
+    """
     header = multiheader_struct.pack(opcode_of_each, _MORE, _ERROR)
     payload = b"".join(header + write_string(full_path) + _NO_WATCH for full_path in full_paths)
 
     def parse(buffer: bytes, offset: int) -> list[T | None]:
         found: list[T | None] = []
-        for read in readers:
+        for path, read in zip(paths, readers, strict=True):
             opcode, _, _ = multiheader_struct.unpack_from(buffer, offset)
             offset += multiheader_struct.size
             if opcode == _ERROR:
                 (code,) = int_struct.unpack_from(buffer, offset)
                 offset += int_struct.size
                 if code != NoNodeError.code:
-                    raise EXCEPTIONS[code]
+                    raise EXCEPTIONS[code](path)
                 found.append(None)
             else:
                 each, offset = read(buffer, offset)
@@ -121,10 +131,33 @@ def _multi_read(
     return Request(_MULTI_READ, payload + _END_OF_MULTI, parse)
 
 
-def multi(ops: Sequence[Op], full_path: Callable[[str], str]) -> Request[list[tuple[int, int]]]:
-    """All operations or none; per operation its error code (0 if none) and the version a `Put` resulted in."""
-    payload = b"".join(_serialize_op(op, full_path(op.path)) for op in ops)
+def multi(
+    ops: Sequence[Op], full_path: Callable[[str], str], acl_of: Callable[[str], list[ACL]]
+) -> Request[list[tuple[int, int]]]:
+    """All operations or none; per operation its error code (0 if none) and the version a `Put` resulted in. `acl_of`
+    says of each full path what is created with.
+    """
+    payload = b"".join(_serialize_op(op, full_path(op.path), acl_of) for op in ops)
     return Request(_MULTI, payload + _END_OF_MULTI, _read_outcomes)
+
+
+def get_acl(full_path: str) -> Request[list[ACL]]:
+    return Request(_GET_ACL, write_string(full_path), lambda *at: _read_acl(*at)[0])
+
+
+def set_acl(full_path: str, acl: Sequence[ACL]) -> Request[None]:
+    """Whatever it was before."""
+    return Request(_SET_ACL, write_string(full_path) + _serialize_acl(acl) + int_struct.pack(ANY_VERSION), _ignore)
+
+
+def who_am_i() -> Request[list[Id]]:
+    """As whom the servers know this session; of a digest the user alone."""
+    return Request(_WHO_AM_I, b"", lambda buffer, offset: _read_vector(buffer, offset, _read_id)[0])
+
+
+def auth(scheme: str, credential: str) -> Request[None]:
+    """Say who we are; nothing that is logged of a request shows what it carries."""
+    return Request(_AUTH, int_struct.pack(0) + write_string(scheme) + write_string(credential), _ignore)
 
 
 def first_failure(codes: Sequence[int]) -> int | None:
@@ -135,13 +168,18 @@ def first_failure(codes: Sequence[int]) -> int | None:
     return culprits[0] if culprits else codes.index(_ROLLED_BACK_BECAUSE_OF_ANOTHER)
 
 
-def _serialize_op(op: Op, full_path: str) -> bytes:
+def _serialize_acl(acl: Sequence[ACL]) -> bytes:
+    entries = (int_struct.pack(each.perms) + write_string(each.id.scheme) + write_string(each.id.id) for each in acl)
+    return int_struct.pack(len(acl)) + b"".join(entries)
+
+
+def _serialize_op(op: Op, full_path: str, acl_of: Callable[[str], list[ACL]]) -> bytes:
     match op:
         case Check(version=version):
             opcode, body = CheckVersion.type, CheckVersion(full_path, version).serialize()
         case Create(data=data, ephemeral=ephemeral):
             flags = _EPHEMERAL if ephemeral else 0
-            opcode, body = CreateRequest.type, CreateRequest(full_path, data, OPEN_ACL_UNSAFE, flags).serialize()
+            opcode, body = CreateRequest.type, CreateRequest(full_path, data, acl_of(full_path), flags).serialize()
         case Put(data=data, version=version):
             opcode, body = SetData.type, SetData(full_path, data, version).serialize()
         case _:
@@ -175,13 +213,33 @@ def _read_znode(path: str, buffer: bytes, offset: int) -> tuple[Znode, int]:
 
 
 def _read_strings(buffer: bytes, offset: int) -> tuple[list[str], int]:
+    return _read_vector(buffer, offset, read_string)
+
+
+def _read_acl(buffer: bytes, offset: int) -> tuple[list[ACL], int]:
+    return _read_vector(buffer, offset, _read_acl_entry)
+
+
+def _read_acl_entry(buffer: bytes, offset: int) -> tuple[ACL, int]:
+    (permissions,) = int_struct.unpack_from(buffer, offset)
+    identity, offset = _read_id(buffer, offset + int_struct.size)
+    return ACL(permissions, identity), offset
+
+
+def _read_id(buffer: bytes, offset: int) -> tuple[Id, int]:
+    scheme, offset = read_string(buffer, offset)
+    name, offset = read_string(buffer, offset)
+    return Id(scheme, name), offset
+
+
+def _read_vector(buffer: bytes, offset: int, read: Callable[[bytes, int], tuple[T, int]]) -> tuple[list[T], int]:
     (count,) = int_struct.unpack_from(buffer, offset)
     offset += int_struct.size
-    strings = []
+    found = []
     for _ in range(count):
-        string, offset = read_string(buffer, offset)
-        strings.append(string)
-    return strings, offset
+        each, offset = read(buffer, offset)
+        found.append(each)
+    return found, offset
 
 
 def _ignore(_buffer: bytes, _offset: int) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +23,7 @@ MAX_TRANSACTION_BYTES = 1_040_000
 """Largest transaction accepted, all its data, paths and framing together: it travels as one packet too."""
 
 _FRAMING_BYTES_PER_OP = 64
-"""More than the header, the lengths, the version and the access list of any operation take on the wire."""
+"""More than the header, the lengths, the version and an open access list of any operation take on the wire."""
 
 _FORBIDDEN_IN_PATHS = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\uf8ff\ufff0-\uffff]")
 
@@ -90,14 +90,16 @@ def check_path(path: str) -> str:
     return path
 
 
-def check_sizes(ops: Sequence[Op], *, chroot_bytes: int = 0) -> None:
-    """`ZnodeTooLargeError` when one of the znodes, or the transaction as a whole, exceeds what the store takes."""
+def check_sizes(ops: Sequence[Op], *, extra_bytes: int = 0) -> None:
+    """`ZnodeTooLargeError` when one of the znodes, or the transaction as a whole, exceeds what the store takes;
+    `extra_bytes` are those of the chroot and of access lists, for each operation.
+    """
     total_bytes = 0
     for op in ops:
         data_bytes = len(op.data) if isinstance(op, Create | Put) else 0
         if data_bytes > MAX_ZNODE_BYTES:
             raise ZnodeTooLargeError(f"{op.path}: {data_bytes} bytes, at most {MAX_ZNODE_BYTES} fit into a znode")
-        total_bytes += data_bytes + len(op.path.encode()) + chroot_bytes + _FRAMING_BYTES_PER_OP
+        total_bytes += data_bytes + len(op.path.encode()) + extra_bytes + _FRAMING_BYTES_PER_OP
     if total_bytes > MAX_TRANSACTION_BYTES:
         raise ZnodeTooLargeError(
             f"a transaction of {len(ops)} operations from {ops[0].path} on: {total_bytes} bytes, "
@@ -121,7 +123,8 @@ class MetadataStore(Protocol):
 
     Requests are refused with `StoreUnavailableError` while there is no connection (they never queue up), and every
     request ends within the session timeout: a read with `StoreUnavailableError`, a write with `OutcomeUnknownError`.
-    Any other refusal by the server (of access, for example) is a `StoreError`, a malformed path a `ValueError`.
+    What an access list forbids is an `AccessDeniedError`, in a transaction its cause `no_access`. Any other refusal by
+    the server is a `StoreError`, a malformed path a `ValueError`.
     """
 
     @property
@@ -147,6 +150,10 @@ class MetadataStore(Protocol):
     @property
     def obstacle(self) -> str | None:
         """What keeps the store from connecting, as far as it is known; None while it is connected."""
+
+    @property
+    def denied(self) -> Mapping[str, str]:
+        """What access lists keep from us, by path, a sentence each, until it is let through again."""
 
     @property
     def sessions_given_up(self) -> int:

@@ -24,7 +24,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from loadmanager.errors import OutcomeUnknownError, StoreError, StoreUnavailableError, TransactionFailedError
+from loadmanager.errors import (
+    AccessDeniedError,
+    OutcomeUnknownError,
+    StoreError,
+    StoreUnavailableError,
+    TransactionFailedError,
+)
 from loadmanager.store._subscriptions import Subscriptions
 from loadmanager.store.base import (
     ANY_VERSION,
@@ -76,6 +82,8 @@ class MemoryCluster:
         self.clock = clock
         self.turns = turns
         self.zxid = 0
+        self.shut: dict[str, str] = {}
+        """Paths that nobody may read or write, and what they are told, as by access lists."""
         self._znodes: dict[str, Znode] = {"/": Znode("/", b"", 0, 0, 0, 0)}
         self._sessions: dict[int, _Session] = {}
         self._stores: list[MemoryStore] = []
@@ -152,13 +160,18 @@ class MemoryCluster:
         return session_id in self._sessions
 
     def find(self, path: str) -> Znode | None:
+        self._let_through(path)
         return self._znodes.get(path)
 
     def children(self, path: str) -> list[str]:
+        self._let_through(path)
         return sorted(other.rpartition("/")[2] for other in self._znodes if _is_child(other, path))
 
     def apply(self, ops: Sequence[Op], session_id: int) -> list[int]:
         """Do all operations or, with `TransactionFailedError`, none."""
+        for index, op in enumerate(ops):
+            if op.path in self.shut:
+                raise TransactionFailedError(index, op.path, "no_access")
         staged = _Staged(self._znodes, self.zxid + 1, session_id)
         versions = [staged.apply(index, op) for index, op in enumerate(ops)]
         self.zxid += 1
@@ -169,6 +182,10 @@ class MemoryCluster:
                 self._znodes[path] = znode
         self._announce(list(staged.changes))
         return versions
+
+    def _let_through(self, path: str) -> None:
+        if path in self.shut:
+            raise AccessDeniedError(self.shut[path])
 
     def _announce(self, paths: Sequence[str]) -> None:
         for session in self._sessions.values():
@@ -192,6 +209,10 @@ class MemoryStore(OfSession):
         self._link = Link.UP
         self._is_running = False
         self._was_started = False
+
+    @property
+    def denied(self) -> Mapping[str, str]:
+        return self._cluster.shut
 
     @property
     def link(self) -> Link:

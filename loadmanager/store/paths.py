@@ -12,6 +12,9 @@ BUNDLE_DATA = f"{ROOT}/bundle-data"
 BROKER_TIME_AVERAGE = f"{ROOT}/broker-time-average"
 STRATEGY_STATE = f"{ROOT}/strategy-state"
 
+DELETED = f"{ROOT}/deleted"
+"""What must be remembered of namespaces that were deleted; there once one was."""
+
 POLICIES = f"{ROOT}/policies"
 ISOLATION = f"{POLICIES}/isolation"
 FAILURE_DOMAINS = f"{POLICIES}/failure-domains"

@@ -14,8 +14,8 @@ to be stepped by itself, with `TIME`. Every store has one, whatever carries its 
                   TIME, a heartbeat is due      Heartbeat
                   TIME, the lease has lapsed    Say session_lease_lapsed, Announce SUSPENDED, Drop  ─▶ SUSPENDED
                   DISCONNECTED                  Announce SUSPENDED                                  ─▶ SUSPENDED
-    SEEKING,      HungUp                        (that is the obstacle) Say zookeeper_hangs_up, the
-    SUSPENDED                                   first time since it was connected
+    SEEKING,      HungUp, Refused               (that is the obstacle) Say zookeeper_hangs_up or
+    SUSPENDED                                   zookeeper_refuses, the first time since it was connected
     SUSPENDED     HungUp, certainly over        GiveUp, too
     SUSPENDED,    GivenUp                       (counted) Say session_given_up, then EXPIRED
     CONNECTED     EXPIRED                       Announce LOST                                       ─▶ SEEKING
@@ -102,6 +102,14 @@ class HungUp:
 
 
 @dataclass(frozen=True, slots=True)
+class Refused:
+    """The server at `address` and we do not let each other in: credentials, or certificates."""
+
+    address: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class GivenUp:
     """The server at `address` grants sessions, but did not take back this one, which is over: it was dropped."""
 
@@ -120,7 +128,7 @@ class SessionSignal(enum.Enum):
     CLOSE = enum.auto()
 
 
-Event = Connected | Answered | Unanswered | HungUp | GivenUp | SessionSignal
+Event = Connected | Answered | Unanswered | HungUp | Refused | GivenUp | SessionSignal
 
 # Instructions
 
@@ -174,7 +182,8 @@ class Session:
     lease_valid_until_s: float = -math.inf
     given_up: int = 0
     """How many sessions were."""
-    _hung_up_by: str | None = None
+    obstacle: str | None = None
+    """What keeps it from being connected, as far as it is known."""
     _asked_at_s: float = -math.inf
     _sent_at_s: float | None = None
     _due_s: float = math.inf
@@ -190,13 +199,6 @@ class Session:
                 return SessionState.SUSPENDED
             case _:
                 return SessionState.LOST
-
-    @property
-    def obstacle(self) -> str | None:
-        """What keeps it from being connected, as far as it is known."""
-        if self._hung_up_by is None:
-            return None
-        return f"{self._hung_up_by} hangs up: it does not serve, or its data were lost or set back"
 
     @property
     def wake_s(self) -> float | None:
@@ -239,6 +241,8 @@ class Session:
                 self._answered(event, now_s)
             case HungUp(address):
                 self._hung_up(address, now_s)
+            case Refused(address, why):
+                self._meet("zookeeper_refuses", address, f"refuses: {why}")
             case GivenUp(address):
                 self._give_up(address)
             case SessionSignal.EXPIRED:
@@ -251,7 +255,7 @@ class Session:
     def _connected(self, granted: Connected, now_s: float) -> None:
         if self.session_id != granted.session_id:
             self._end(SessionPhase.SEEKING)
-        self.session_id, self.timeout_s, self._hung_up_by = granted.session_id, granted.timeout_s, None
+        self.session_id, self.timeout_s, self.obstacle = granted.session_id, granted.timeout_s, None
         self._asked_at_s = granted.asked_at_s
         self._trust(granted.asked_at_s)
         self._say("session_connected", is_warning=False, timeout_s=granted.timeout_s)
@@ -291,13 +295,17 @@ class Session:
             self._go(SessionPhase.SUSPENDED)
 
     def _hung_up(self, address: str, now_s: float) -> None:
-        if self.phase is SessionPhase.CONNECTED:
-            return
-        if self._hung_up_by is None:
-            self._say("zookeeper_hangs_up", address=address)
-        self._hung_up_by = address
+        self._meet("zookeeper_hangs_up", address, "hangs up: it does not serve, or its data were lost or set back")
         if self.phase is SessionPhase.SUSPENDED and self.is_over(now_s):
             self._to_do.append(GiveUp(self._asked_at_s))
+
+    def _meet(self, event: str, address: str, what: str) -> None:
+        """Something keeps us from being connected."""
+        if self.phase is SessionPhase.CONNECTED:
+            return
+        if self.obstacle is None:
+            self._say(event, address=address, why=what)
+        self.obstacle = f"{address} {what}"
 
     def _give_up(self, address: str) -> None:
         if self.session_id:

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar, TypeVarTuple
 
@@ -21,6 +21,7 @@ import structlog
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionLoss,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -31,9 +32,11 @@ from kazoo.exceptions import (
     ZookeeperError,
 )
 from kazoo.hosts import collect_hosts
+from kazoo.security import ACL, OPEN_ACL_UNSAFE, Id
 
 from loadmanager.core.saying import Say
 from loadmanager.errors import (
+    AccessDeniedError,
     ConfigurationError,
     OutcomeUnknownError,
     StoreError,
@@ -44,6 +47,7 @@ from loadmanager.store import _kazoo_requests as requests
 from loadmanager.store._kazoo_client import PromptClient
 from loadmanager.store._kazoo_requests import Request
 from loadmanager.store._subscriptions import Subscriptions
+from loadmanager.store.access import ANYBODY, Access
 from loadmanager.store.base import (
     Check,
     Create,
@@ -90,6 +94,7 @@ _CAUSES = {
     NoNodeError.code: "no_node",
     NodeExistsError.code: "node_exists",
     NotEmptyError.code: "not_empty",
+    NoAuthError.code: "no_access",
 }
 
 
@@ -100,8 +105,9 @@ class _UnansweredError(Exception):
 class ZooKeeperStore(OfSession):
     """A `MetadataStore` on the ZooKeeper at `hosts` (`host:port,host:port`), with all paths below `chroot`.
 
-    The chroot is created at start where it is missing, unless `create_chroot` is off: then it is an error. `clock` is
-    the monotonic clock of the lease, in seconds; it is also read in kazoo's thread. `connect_timeout_s` bounds `start`.
+    The chroot is created at start where it is missing, unless `create_chroot` is off: then it is an error. `access`
+    says who we are there, and what may be done by whom with what is created. `clock` is the monotonic clock of the
+    lease, in seconds; it is also read in kazoo's thread. `connect_timeout_s` bounds `start`.
     """
 
     def __init__(
@@ -113,12 +119,15 @@ class ZooKeeperStore(OfSession):
         connect_timeout_s: float = 15.0,
         clock: Callable[[], float] = time.monotonic,
         create_chroot: bool = True,
+        access: Access = ANYBODY,
     ) -> None:
         super().__init__(Session(session_timeout_s))
         _check_address(hosts, chroot)
         self._hosts = hosts
         self._chroot = chroot
         self._create_chroot = create_chroot
+        self._access = access
+        self._denied: dict[tuple[str, str], str] = {}
         self._asked_session_timeout_s = session_timeout_s
         self._connect_timeout_s = connect_timeout_s
         self._clock = clock
@@ -139,7 +148,7 @@ class ZooKeeperStore(OfSession):
         self._subscriptions.bind(loop)
         listener = _LoopListener(loop, self._step, self._changed)
         self._step(SessionSignal.OPEN)
-        self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, listener)
+        self._client = PromptClient(self._hosts, self._asked_session_timeout_s, self._clock, listener, self._access)
         try:
             self._client.start_async()
             async with asyncio.timeout(self._connect_timeout_s):
@@ -159,6 +168,18 @@ class ZooKeeperStore(OfSession):
     async def close(self) -> None:
         self._closed = True
         await self._disconnect()
+
+    @property
+    def access(self) -> Access:
+        return self._access
+
+    @property
+    def has_chroot(self) -> bool:
+        return bool(self._chroot)
+
+    @property
+    def denied(self) -> Mapping[str, str]:
+        return {path: sentence for (path, _), sentence in self._denied.items()}
 
     async def get(self, path: str) -> Znode | None:
         try:
@@ -188,6 +209,34 @@ class ZooKeeperStore(OfSession):
 
     async def sync(self) -> None:
         await self._read(requests.sync(self._full("/")), "/")
+
+    async def get_acl(self, path: str) -> list[ACL] | None:
+        """Who may do what with the znode, None where there is none; who may not change it is shown no hashes."""
+        try:
+            return await self._read(requests.get_acl(self._full(path)), path)
+        except NoNodeError:
+            return None
+
+    async def set_acl(self, path: str, acl: Sequence[ACL]) -> bool:
+        """Say who may do what with the znode from now on; False where there is none."""
+        try:
+            await self._read(requests.set_acl(self._full(path), acl), path)
+        except NoNodeError:
+            return False
+        return True
+
+    async def who_am_i(self) -> list[Id]:
+        """As whom the servers know us; of servers older than 3.7, who we think we are. Of a digest they show the user
+        alone, and whatever we say of ourselves is true.
+        """
+        ours = [self._access.credentials.identity] if self._access.credentials else []
+        try:
+            known = await self._exchange(requests.who_am_i())
+        except UnimplementedError:
+            return ours
+        except (ZookeeperError, _UnansweredError) as error:
+            raise StoreUnavailableError(f"who we are: {error!r}") from error
+        return [each for each in known if each.scheme != "digest"] + [each for each in ours if each.scheme == "digest"]
 
     def watch(self, path: str, on_change: Callable[[str], None]) -> Unsubscribe:
         """As the port says. Events of a path nobody watches any more are dropped here until the connection ends."""
@@ -279,7 +328,10 @@ class ZooKeeperStore(OfSession):
     async def _prepare(self) -> None:
         """Make sure of a server that knows the requests we use, and of the chroot."""
         try:
-            await self._exchange(requests.multi_read(["/"], ["/"]))
+            with contextlib.suppress(
+                NoAuthError
+            ):  # it knows the request, and who may read the root is not for us to say
+                await self._exchange(requests.multi_read(["/"], ["/"]))
             if self._chroot and self._create_chroot:
                 await self._ensure(self._chroot)
             elif self._chroot and await self.get("/") is None:
@@ -342,6 +394,7 @@ class ZooKeeperStore(OfSession):
             end = _end_of_chunk(full_paths, begin, size)
             chunk = await self._read(request_of(full_paths[begin:end], paths[begin:end]), paths[begin])
             found += chunk
+            self._let_through("read", paths[begin:end])
             mean_bytes = max(1, sum(size_of(each) for each in chunk if each is not None) // len(chunk))
             size = max(1, min(size * _READ_GROWTH, _MAX_READ_ZNODES, _READ_REPLY_BYTES // mean_bytes))
         return found
@@ -349,22 +402,39 @@ class ZooKeeperStore(OfSession):
     async def _read(self, request: Request[T], path: str) -> T:
         """The answer; `NoNodeError` when the one znode asked for does not exist."""
         try:
-            return await self._exchange(request)
+            answer = await self._exchange(request)
         except NoNodeError:
             raise
+        except NoAuthError as error:
+            raise AccessDeniedError(self._deny("read", *(error.args or (path,)))) from error
         except _UnansweredError as error:
             raise StoreUnavailableError(f"{path}: no answer to a read: {error}") from error
         except ZookeeperError as error:
             raise StoreError(f"{path}: {error!r}") from error
+        self._let_through("read", [path])
+        return answer
+
+    def _deny(self, what: str, path: str) -> str:
+        """Keep, and say once, that an access list does not let us do that; in a sentence."""
+        if (path, what) not in self._denied:
+            log.error("zookeeper_denies_access", path=path, what=what, who=self._access.who)
+        sentence = f"the ACL of {path}, or of what it is in, does not let us {what} it; we are {self._access.who}"
+        self._denied[path, what] = sentence
+        return sentence
+
+    def _let_through(self, what: str, paths: Iterable[str]) -> None:
+        if self._denied:
+            for path in paths:
+                self._denied.pop((path, what), None)
 
     async def _transact(self, ops: Sequence[Op], full_path: Callable[[str], str], session_id: int | None) -> list[int]:
         for op in ops:
             check_path(op.path)
-        check_sizes(ops, chroot_bytes=len(self._chroot.encode()))
+        check_sizes(ops, extra_bytes=len(self._chroot.encode()) + self._access.acls.longest_bytes)
         if not ops:
             return []
         try:
-            outcomes = await self._exchange(requests.multi(ops, full_path), session_id)
+            outcomes = await self._exchange(requests.multi(ops, full_path, self._acl_of), session_id)
         except _UnansweredError as error:
             raise OutcomeUnknownError(
                 f"no answer to a transaction of {len(ops)} operations from {ops[0].path} on"
@@ -373,10 +443,22 @@ class ZooKeeperStore(OfSession):
             raise StoreError(f"a transaction from {ops[0].path} on: {error!r}") from error
         failed = requests.first_failure([code for code, _ in outcomes])
         if failed is not None:
-            raise TransactionFailedError(failed, ops[failed].path, _CAUSES.get(outcomes[failed][0], "other"))
+            cause = _CAUSES.get(outcomes[failed][0], "other")
+            if cause == "no_access":
+                self._deny("write", ops[failed].path)
+            raise TransactionFailedError(failed, ops[failed].path, cause)
+        self._let_through("write", [op.path for op in ops])
         return [_new_version(op, version) for op, (_, version) in zip(ops, outcomes, strict=True)]
 
+    def _acl_of(self, full_path: str) -> list[ACL]:
+        """What a znode is created with; above the chroot it is nobody's."""
+        path = full_path.removeprefix(self._chroot)
+        is_ours = path != full_path or not self._chroot
+        return self._access.acls.of(path or "/") if is_ours else OPEN_ACL_UNSAFE
+
     async def _ensure(self, full_path: str) -> None:
+        if await self._exists(full_path):
+            return
         names = full_path.strip("/").split("/")
         parents = ["/" + "/".join(names[:depth]) for depth in range(1, len(names) + 1)]
         found = await self._read(requests.multi_read(parents, parents), full_path)
@@ -386,6 +468,13 @@ class ZooKeeperStore(OfSession):
             except TransactionFailedError as error:
                 if error.cause != "node_exists":
                     raise
+
+    async def _exists(self, full_path: str) -> bool:
+        try:
+            await self._read(requests.get_data(full_path, full_path), full_path)
+        except NoNodeError:
+            return False
+        return True
 
     async def _exchange(self, request: Request[T], session_id: int | None = None) -> T:
         """Send a request and wait for its answer, for at most a session timeout.

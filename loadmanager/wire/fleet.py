@@ -5,8 +5,13 @@ A node shows what it sees itself; what only the leader knows it has from the lea
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+import re
+from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import Field
+
+from loadmanager.wire.audit import AuditEntry
+from loadmanager.wire.http import CannotMove
 from loadmanager.wire.plans import DrainProgress
 from loadmanager.wire.validation import WireModel
 
@@ -16,22 +21,30 @@ not believed; `unreadable`: nothing that it reported can be read.
 """
 
 
+_PATTERN = r"^([0-9]{1,15}):([0-9]{1,15}):([0-9]{1,15})$"
+_MARK = re.compile(_PATTERN)
+
+
 class Mark(NamedTuple):
-    """How far somebody who follows decisions has come: the place in the journal of the leader of that epoch."""
+    """How far somebody who follows has come: the place in the journal of the leader of that epoch, and the number of
+    entries in its audit.
+    """
 
     epoch: int
     place: int
+    operations: int
 
     def __str__(self) -> str:
-        return f"{self.epoch}:{self.place}"
+        return f"{self.epoch}:{self.place}:{self.operations}"
 
     @classmethod
     def parse(cls, text: str) -> Mark | None:
         """None for what is no mark."""
-        epoch, _, place = text.partition(":")
-        if not all(part.isascii() and part.isdigit() and len(part) < 16 for part in (epoch, place)):  # noqa: PLR2004
-            return None
-        return cls(int(epoch), int(place))
+        found = _MARK.fullmatch(text)
+        return None if found is None else cls(*map(int, found.groups()))
+
+
+MarkText = Annotated[str, Field(pattern=_PATTERN)]
 
 
 class FleetLeader(WireModel):
@@ -68,11 +81,14 @@ class Breaker(WireModel):
 
 
 class Balancing(WireModel):
-    """What keeps the balancer from moving bundles: `frozen` says why, and is empty when it is not."""
+    """What keeps the balancer from moving bundles: `frozen` says why, and is empty when it is not; `cannot_move` why
+    nothing can be moved whatever the load.
+    """
 
     frozen: str
     dry_run: bool
     breaker: Breaker | None
+    cannot_move: list[CannotMove]
 
 
 class MovingBundle(WireModel):
@@ -89,13 +105,15 @@ class Fleet(WireModel):
     """The cluster as it is shown. `is_whole` is whether the leader could be asked for what only it knows: drains, the
     breaker, who is sick or doubted, `poison` and the `lower_bound`, the least `highest` that any assignment would have
     left when the last round was decided; that is null until a round has been, and so is `mean` without any broker. At
-    most some of the bundles that are `moving` are listed. `faults` by znode.
+    most some of the bundles that are `moving` are listed. `faults` by znode. `open_to_anyone`: nobody is asked for a
+    token.
     """
 
     at: int
     node: str
     leader: FleetLeader | None
     nodes: list[str]
+    open_to_anyone: bool
     is_whole: bool
     balancing: Balancing
     drains: list[DrainProgress]
@@ -111,16 +129,28 @@ class Fleet(WireModel):
     faults: dict[str, str]
 
 
+class MarkedDecision(WireModel):
+    mark: MarkText
+    decision: dict[str, Any]
+
+
+class MarkedOperation(WireModel):
+    mark: MarkText
+    operation: AuditEntry
+
+
 class Briefing(WireModel):
-    """What only the leader knows. `decisions` are those after the mark that was asked with, the last of them if they
-    are many, each with its `place`; `mark` is what to ask with next.
+    """What only the leader knows. `decisions` and `operations` are those after the mark that was asked with, the last
+    of them if they are many, each with its own mark; `mark` is what to ask with next.
     """
 
-    mark: str
+    mark: MarkText
     breaker: Breaker | None
+    cannot_move: list[CannotMove]
     drains: list[DrainProgress]
     sick: list[str]
     doubted: list[str]
     poison: int
     lower_bound: float | None
-    decisions: list[dict[str, Any]]
+    decisions: list[MarkedDecision]
+    operations: list[MarkedOperation]

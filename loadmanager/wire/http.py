@@ -25,6 +25,9 @@ HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
 
+CLIENT_HEADER = "X-Loadmanager-Client"
+"""The address of whoever sent a request that a node passes on to the leader."""
+
 ORIGINAL_PRINCIPAL_HEADER = "X-Original-Principal"
 """For whom a proxy asks, as in Pulsar; a node passes it on with who asked it."""
 

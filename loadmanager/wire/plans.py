@@ -50,7 +50,8 @@ class PlanRequest(WireModel, extra="forbid"):
 
 class PlanStep(WireModel):
     """One step; `version` is the bundle's when the plan was made. `outcome` is planned, under_way, done, failed,
-    not_begun, or unknown when it was begun, or may have been, and is for the leader to finish.
+    not_begun, or unknown when it was begun, or may have been, and is for the leader to finish. Where a plan is shown,
+    it has what the bundle carries, and its producers and consumers.
     """
 
     bundle: str
@@ -60,9 +61,12 @@ class PlanStep(WireModel):
     reason: str
     outcome: str
     error: str | None = None
+    load_bytes_per_s: float | None = None
+    clients: int | None = None
 
     @classmethod
-    def of(cls, step: Step) -> PlanStep:
+    def of(cls, step: Step, effect: Effect | None = None) -> PlanStep:
+        load, clients = (None, None) if effect is None else effect.by_bundle.get(step.bundle, (None, None))
         return cls(
             bundle=step.bundle,
             version=step.version,
@@ -71,6 +75,8 @@ class PlanStep(WireModel):
             reason=step.reason.value,
             outcome=step.state,
             error=step.error,
+            load_bytes_per_s=load,
+            clients=clients,
         )
 
 
@@ -86,6 +92,21 @@ class PlanVerdict(WireModel):
     def of(cls, verdict: Verdict) -> PlanVerdict:
         return cls(
             subject=verdict.subject, reason=verdict.verdict.value, acted=verdict.acted, sentence=verdict.sentence()
+        )
+
+
+class PlanBrokers(WireModel):
+    """Columns: the load of each broker before the plan and after it, in bytes/s."""
+
+    id: list[str]
+    before: list[float]
+    after: list[float]
+
+    @classmethod
+    def of(cls, effect: Effect) -> PlanBrokers:
+        loads = effect.by_broker.values()
+        return cls(
+            id=list(effect.by_broker), before=[before for before, _ in loads], after=[after for _, after in loads]
         )
 
 
@@ -214,6 +235,7 @@ class PlanAnswer(WireModel):
     steps: list[PlanStep]
     verdicts: list[PlanVerdict]
     effect: PlanEffect
+    brokers: PlanBrokers
     certificate: PlanCertificate | None
 
     @classmethod
@@ -224,11 +246,48 @@ class PlanAnswer(WireModel):
             state=plan.state,
             at=plan.at_ms,
             epoch=plan.epoch,
-            steps=[PlanStep.of(step) for step in plan.steps],
+            steps=[PlanStep.of(step, plan.effect) for step in plan.steps],
             verdicts=[PlanVerdict.of(verdict) for verdict in plan.verdicts],
             effect=PlanEffect.of(plan.effect),
+            brokers=PlanBrokers.of(plan.effect),
             certificate=None if plan.certificate is None else PlanCertificate.of(plan.certificate),
         )
+
+
+class ListedPlan(WireModel):
+    """A plan in a list: how many bundles it moves, how many of its steps were `done`, the predicted imbalance before
+    and after, and why it was stopped, if it was.
+    """
+
+    hash: str
+    kind: str
+    state: str
+    at: int
+    bundles_moved: int
+    done: int
+    imbalance_before: float
+    imbalance_after: float
+    reason: str | None
+
+    @classmethod
+    def of(cls, plan: KeptPlan) -> ListedPlan:
+        return cls(
+            hash=plan.hash,
+            kind=plan.kind,
+            state=plan.state,
+            at=plan.at_ms,
+            bundles_moved=plan.effect.bundles_moved,
+            done=plan.done,
+            imbalance_before=plan.effect.imbalance_before,
+            imbalance_after=plan.effect.imbalance_after,
+            reason=plan.stopped_by,
+        )
+
+
+class PlansAnswer(WireModel):
+    """`GET /loadbalance/v1/plans`: those that the leader keeps, the newest first."""
+
+    plans: list[ListedPlan]
 
 
 class ExecutionAnswer(WireModel):

@@ -64,6 +64,12 @@ class NamespaceRecord(WireModel):
     ownership: dict[str, OwnershipRecord] = Field(default_factory=dict)
 
 
+class DeletedRecord(WireModel):
+    """`/loadbalance/deleted`: the highest version that a bundle of any deleted namespace had."""
+
+    highest_version: Natural
+
+
 def encode_namespace(state: NamespaceState) -> bytes:
     """A `NamespaceRecord`, without making one: each transition of a bundle writes the whole record."""
     entries = zip(state.bundles.range_texts(), state.ownerships, strict=True)

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from loadmanager.wire.validation import WireModel
 
-MovedAt = tuple[int, str, str, str | None, str]
-"""When, the bundle, from where, to where if to somebody, and why."""
+Moment = list[int | str | None]
+"""When something happened, in ms since 1970, and what."""
 
 
 class Timeline(WireModel):
@@ -27,7 +27,7 @@ class Timeline(WireModel):
     sizes: list[int]
     cells: str
     scale: float | None
-    moves: list[MovedAt]
+    moves: list[Moment]
     moves_omitted: int
-    splits: list[tuple[int, str]]
-    leaders: list[tuple[int, str, int]]
+    splits: list[Moment]
+    leaders: list[Moment]

@@ -6,7 +6,7 @@ import pytest
 from support.stores import StoreWorld
 from support.waiting import eventually
 
-from loadmanager.errors import StoreUnavailableError, TransactionFailedError, ZnodeTooLargeError
+from loadmanager.errors import AccessDeniedError, StoreUnavailableError, TransactionFailedError, ZnodeTooLargeError
 from loadmanager.store.base import (
     MAX_TRANSACTION_BYTES,
     MAX_ZNODE_BYTES,
@@ -288,3 +288,19 @@ async def test_the_lease_of_a_connected_session_is_ahead_and_of_a_closed_one_beh
     assert store.session_timeout_s > 0
     await store.close()
     assert store.lease_valid_until_s < 0
+
+
+async def test_what_an_access_list_forbids_is_refused_named_and_kept(world: StoreWorld) -> None:
+    store = await world.connect()
+    await store.commit([Create("/open", b""), Create("/shut", b"")])
+    await world.shut("/shut")
+    for read in (store.get("/shut"), store.get_many(["/open", "/shut"]), store.children_many(["/open", "/shut"])):
+        with pytest.raises(AccessDeniedError, match="/shut"):
+            await read
+    with pytest.raises(TransactionFailedError) as refused:
+        await store.commit([Put("/open", b"1"), Put("/shut", b"1")])
+    assert (refused.value.index, refused.value.path, refused.value.cause) == (1, "/shut", "no_access")
+    assert list(store.denied) == ["/shut"]
+    znode = await store.get("/open")
+    assert znode is not None
+    assert znode.data == b""

@@ -30,7 +30,7 @@ from support.nodes import Cluster
 from support.waiting import eventually
 
 from loadmanager.http import openapi
-from loadmanager.http.live import STREAM
+from loadmanager.http.openapi import EVENTS
 
 Operation = APIOperation[Any, Any, Any, Any]
 Names = Mapping[str, Sequence[str]]
@@ -132,7 +132,7 @@ def _ask_everything(url: str, known: Names) -> None:
 
 
 def _is_stream(described: dict[str, Any]) -> bool:
-    return STREAM in described["responses"].get("200", {}).get("content", {})
+    return EVENTS in described["responses"].get("200", {}).get("content", {})
 
 
 def _insert_known_names(document: dict[str, Any], known: Names) -> None:

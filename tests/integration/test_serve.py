@@ -17,12 +17,14 @@ import orjson
 import psutil
 import pytest
 import yaml
+from kazoo.security import make_digest_acl
 from support.nodes import FakeAgent, on_zookeeper
 from support.processes import ENDS_WITHIN_S, ended
 from support.registrations import a_record, register
 from support.servers import closed_port, listen
 from support.tcp_proxy import TcpProxy
 from support.waiting import eventually
+from support.zookeeper import a_session
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
@@ -182,6 +184,13 @@ async def test_a_history_that_nobody_could_write_is_named(tmp_path: Path) -> Non
     assert "Traceback" not in said
 
 
+async def test_an_audit_log_that_nobody_could_write_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "no such folder" / "audit.jsonl"
+    async with serving(tmp_path, {"auditLogFile": str(path)}) as serve:
+        code, said = await serve.end()
+    assert (code, said) == (2, f"loadmanager: auditLogFile {path}: No such file or directory\n")
+
+
 async def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with listen() as taken:
         port = taken.getsockname()[1]
@@ -272,3 +281,21 @@ async def test_it_goes_on_when_zookeeper_goes_away_and_comes_back(
 
 async def _is(status: Any, expected: int) -> bool:  # noqa: ANN401 - a coroutine
     return bool(await status == expected)
+
+
+async def test_a_node_that_is_taken_for_nobody_says_which_key_and_file_it_went_by(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    secret = tmp_path / "zookeeper-credentials"
+    secret.write_text("lm:of-another-cluster")
+    with a_session(zookeeper.connect_string) as theirs:
+        acl = [make_digest_acl("somebody", "else", all=True)]
+        theirs.ensure_path(f"{chroot}{paths.ROOT}")
+        theirs.set_acls(f"{chroot}{paths.ROOT}", acl)
+    keys = {"metadataStoreUrl": store_url(zookeeper, chroot), "metadataStoreCredentials": f"file://{secret}"}
+    async with serving(tmp_path, keys) as serve:
+        code, said = await serve.end()
+    assert code == 1
+    assert f"digest:lm (metadataStoreCredentials file://{secret})" in said
+    assert f"the ACL of {paths.ROOT}" in said
+    assert "of-another-cluster" not in said

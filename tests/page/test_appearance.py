@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from playwright.async_api import Browser, expect
 from support.nodes import Cluster
-from support.page import Shown, a_tab, on_one_loop
+from support.page import Shown, a_browser_of, on_one_loop
 
 pytestmark = on_one_loop
 
@@ -77,26 +77,24 @@ async def _shown(shown: Shown, view: str) -> None:
 async def test_every_text_stands_out_and_everything_has_a_name(
     browser: Browser, cluster: Cluster, scheme: Literal["light", "dark"]
 ) -> None:
-    async with a_tab(browser, cluster, color_scheme=scheme) as shown:
+    async with a_browser_of(browser, cluster, color_scheme=scheme) as shown:
         for view in VIEWS:
             await _shown(shown, view)
             assert await shown.page.evaluate(_FAINT) == [], view
             assert await shown.page.evaluate(_NAMELESS) == [], view
-        assert shown.complaints == []
 
 
 async def test_every_view_fits_a_phone(browser: Browser, cluster: Cluster) -> None:
-    async with a_tab(browser, cluster, viewport={"width": 360, "height": 740}) as shown:
+    async with a_browser_of(browser, cluster, viewport={"width": 360, "height": 740}) as shown:
         for view in VIEWS:
             await _shown(shown, view)
             wide = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
             assert await shown.page.evaluate(wide) == 0, view
-        assert shown.complaints == []
 
 
 async def test_the_colours_are_those_of_the_system_until_somebody_chooses(browser: Browser, cluster: Cluster) -> None:
     ground = "getComputedStyle(document.documentElement).backgroundColor"
-    async with a_tab(browser, cluster, color_scheme="dark") as shown:
+    async with a_browser_of(browser, cluster, color_scheme="dark") as shown:
         await shown.open("fleet")
         dark = await shown.page.evaluate(ground)
         await shown.page.keyboard.press("t")

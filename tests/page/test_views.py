@@ -109,12 +109,11 @@ async def test_the_heat_map_is_drawn_and_a_brush_selects_the_decisions_of_a_wind
     await expect(_entries(shown).first).to_be_visible()
 
 
-async def test_the_heat_map_of_bundles_has_slices_of_hashes(shown: Shown) -> None:
+async def test_the_heat_map_of_bundles_has_them_in_the_order_of_their_hashes(shown: Shown) -> None:
     await shown.open("heat?range=900")
     await shown.press("Bundles by hash")
-    await expect(shown.page.locator(".map canvas")).to_have_attribute(
-        "aria-label", re.compile("slices of the hash ring")
-    )
+    await expect(shown.page.locator(".map canvas")).to_have_attribute("aria-label", re.compile(r"1\d bundles from"))
+    await expect(shown.page.locator(".labels div").first).to_have_text("t/ns/0x00000000")
     assert "of=bundles" in shown.page.url
 
 

@@ -16,12 +16,16 @@ from protocol.zookeeper import ModelStore
 
 from loadmanager.agent import grants, lease
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, TopicQuestion
+from loadmanager.core.names import NamespaceName
+from loadmanager.core.ownership import NamespaceState
 from loadmanager.core.ownership import Registration as Life
 from loadmanager.demo.hosting import TopicHost
 from loadmanager.demo.lease import Lease
 from loadmanager.leader.carrying_out.owners import AgentOwners
+from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.term import ledger
 from loadmanager.store import paths, session
 from loadmanager.store.base import Check, Op
 
@@ -133,6 +137,19 @@ def _no_moment_of_asking() -> contextlib.AbstractContextManager[object]:
     return patch.object(Lease, "renew", later)
 
 
+def _no_version_remembered() -> contextlib.AbstractContextManager[object]:
+    return patch.object(NamespaceState, "from_version", lambda state, _: state)
+
+
+@contextlib.contextmanager
+def _no_owner_asked_before_deletion() -> Iterator[None]:
+    async def nobody(commands: BundleCommands, _: NamespaceName) -> None:
+        commands.must_lead()
+
+    with patch.object(BundleCommands, "unload_namespace", nobody), patch.object(ledger, "_must_all_be_free"):
+        yield
+
+
 @dataclass(frozen=True, slots=True)
 class Guard:
     """`taken_out` is without it. `is_missed_soon`: one of a few hundred schedules fails then; of the others it takes
@@ -166,6 +183,10 @@ GUARDS = {
             "lease: one of another incarnation closes everything first", _no_closing_at_new_life, is_missed_soon=False
         ),
         Guard("lease: a left-over registration stands until the former life's last has lapsed", _no_leftover),
+        Guard(
+            "deletion: every owner of a namespace has let go before its record goes", _no_owner_asked_before_deletion
+        ),
+        Guard("deletion: a namespace that is created anew goes on at higher versions", _no_version_remembered),
         Guard("view: everything is read again after a reconnection", _no_second_reading),
         Guard(
             "view: a new leader reads the registrations before it takes anything away",

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
+import pytest
 from protocol.parties import Party
 from protocol.zookeeper import Ensemble, ModelStore
 from support.waiting import eventually
@@ -41,6 +42,9 @@ class ModelWorld:
         self._stores.append(store)
         await store.start()
         return store
+
+    async def shut(self, path: str) -> None:
+        pytest.skip(f"the model has no access lists, and {path} none")
 
     async def expire(self, store: MetadataStore) -> None:
         expired = store.session_id

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from protocol.brokers import Served
 from protocol.parties import VirtualLoop
@@ -11,7 +11,7 @@ from protocol.parties import VirtualLoop
 from loadmanager.core.hashing import topic_hash
 from loadmanager.core.invariants import ownership_violations, succession_violations
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import NamespaceState, Ownership, OwnershipState
+from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState
 from loadmanager.store import paths
 from loadmanager.store.base import Op, Put, Znode
 from loadmanager.store.codec import decode
@@ -35,6 +35,8 @@ class Records:
     has_leader: bool = False
     on_change: Callable[[], None] = lambda: None
     transitions: int = 0
+    deleted: dict[str, NamespaceState] = field(default_factory=dict)
+    """How each namespace was that is no more."""
     released_at_s: dict[tuple[str, int], float] = field(default_factory=dict)
     """Since when each bundle is on its way that is so now, by its name and version."""
     _leading_session: int = 0
@@ -68,6 +70,7 @@ class Records:
         self.namespaces = {
             path.removeprefix(_PREFIX): _decoded(path, znode) for path, znode in znodes.items() if _is_namespace(path)
         }
+        self.deleted = {}
         self.released_at_s = {}
         for state in self.namespaces.values():
             self._note_released(state)
@@ -100,10 +103,12 @@ class Records:
         if session != self._leading_session:
             self.violations.append(f"{name} was written by a leader that had been replaced")
         if znode is None:
-            self.namespaces.pop(name, None)
+            self._deleted(name)
             return
         after = _decoded(path, znode)
         before = self.namespaces.get(name)
+        if name in self.deleted:
+            self.violations += [f"{name}: {text}" for text in _anew_violations(self.deleted.pop(name), after)]
         self.namespaces[name] = after
         self.violations += [
             f"{name}: {text}" for text in ownership_violations(after.bundles.ranges(), after.ownerships)
@@ -113,6 +118,18 @@ class Records:
             self._compare(before, after)
             self._count_unloads(before, after)
         self._note_released(after)
+
+    def _deleted(self, name: str) -> None:
+        """Nobody owns anything of it by then, nor serves anything."""
+        before = self.deleted[name] = self.namespaces.pop(name)
+        self.tell(f"{name} is deleted")
+        self._note_released(replace(before, ownerships=(FREE,) * len(before.ownerships)))
+        for bundle, ownership in zip(before.bundle_names(), before.ownerships, strict=True):
+            if ownership.state is not OwnershipState.FREE:
+                self.violations.append(f"{bundle} was {ownership} when its namespace was deleted")
+        for topic in [each for each in self.served.open if str(TopicName.parse(each).namespace) == name]:
+            if serving := self.served.serving(topic):
+                self.violations.append(f"{name} was deleted while {serving} served {topic}")
 
     def _note_released(self, state: NamespaceState) -> None:
         before = self.released_at_s
@@ -153,6 +170,15 @@ class Records:
                 is_theirs = taken.owner.broker.startswith(f"{party.host}:")
                 if is_theirs and lease.incarnation == taken.owner.incarnation:
                     self.violations.append(f"{name} was taken from {taken.owner}, which still serves {topic}")
+
+
+def _anew_violations(deleted: NamespaceState, created: NamespaceState) -> list[str]:
+    """What is wrong with a namespace in the place of one that was deleted: no version may come again."""
+    return [
+        f"{bundle} is created at version {ownership.version}, and the deleted namespace had {deleted.highest_version}"
+        for bundle, ownership in zip(created.bundle_names(), created.ownerships, strict=True)
+        if ownership.version < deleted.highest_version
+    ]
 
 
 def _is_namespace(path: str) -> bool:

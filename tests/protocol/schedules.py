@@ -203,6 +203,17 @@ def _pin(world: World, step: Step) -> None:
         )
 
 
+def _delete(world: World, step: Step) -> None:
+    """And create it anew, as whoever deletes it by mistake does, in other bundles."""
+    url = f"{world.node_url(step.number)}/admin/v2/namespaces/{NAMESPACE}"
+    made = {"bundles": {"numBundles": 1 + step.number % 5}}
+    world.ask(
+        "DELETE",
+        f"{url}?force={'true' if step.number % 3 else 'false'}",
+        then=lambda *_: world.ask("PUT", url, made) if step.number % 2 else None,
+    )
+
+
 _SETTINGS = (
     ("maxConcurrentUnloads", "1"),
     ("maxConcurrentUnloadsPerBroker", "1"),
@@ -266,6 +277,7 @@ DO: dict[str, Callable[[World, Step], None]] = {
     "freeze": _freeze,
     "plan": _plan,
     "change a setting": _change_a_setting,
+    "delete the namespace": _delete,
 }
 """What may happen, by its name."""
 
@@ -317,7 +329,15 @@ def draw(seed: int, steps: int = 40) -> Schedule:
         target = rng.choice(processes) if what in _OF_PROCESSES else rng.choice(hosts) if what in _OF_HOSTS else ""
         pause_s = _LONG_PAUSE_S if rng.random() < 0.05 else rng.uniform(0.0, rng.choice(_PAUSES_S))
         drawn.append(Step(round(pause_s, 3), what, target, rng.randrange(1_000)))
+    _draw_deletions(rng, drawn)
     return Schedule(seed, shape, tuple(drawn))
+
+
+def _draw_deletions(rng: random.Random, drawn: list[Step]) -> None:
+    """In every third schedule the namespace is deleted, now and then; all others are as if that could not be."""
+    for _ in range(rng.choice((0, 0, 0, 0, 1, 4))):
+        at = rng.randrange(len(drawn) + 1)
+        drawn.insert(at, Step(0.0, "delete the namespace", number=rng.randrange(1_000)))
 
 
 def run(schedule: Schedule) -> Outcome:
@@ -389,6 +409,14 @@ async def _create_namespace(world: World) -> None:
         _restart_ended(world)
         world.ask("PUT", url, made)
         await world.wait_until(lambda: NAMESPACE in world.records.namespaces, _CREATE_AGAIN_S)
+
+
+def _create_again(world: World, at_s: list[float]) -> None:
+    """If it is not there, once a second: a deletion may come to its end long after it was asked for."""
+    if NAMESPACE not in world.records.namespaces and (not at_s or world.loop.now_s - at_s[-1] > 1.0):
+        at_s.append(world.loop.now_s)
+        url = f"{world.node_url(len(at_s))}/admin/v2/namespaces/{NAMESPACE}"
+        world.ask("PUT", url, {"bundles": {"numBundles": world.shape.bundles}})
 
 
 def calm(world: World) -> None:
@@ -463,9 +491,11 @@ async def _expect_health(world: World) -> None:
                 world.use(topic, number, then=lambda topic=topic: served.add(topic))  # type: ignore[misc]
         for topic in [topic for topic, at_s in waiting.items() if world.loop.now_s - at_s > 1.0]:
             del waiting[topic]
+        _create_again(world, created)
         return len(served) == len(world.topics) and not world.records.released_at_s
 
     waiting: dict[str, float] = {}
+    created: list[float] = []
     for name in [name for name, process in world.processes.items() if not process.is_up]:
         world.start(name)
     if not await world.wait_until(lambda: _restart_ended(world) and all_served(), _SETTLE_S) and not world.violations:

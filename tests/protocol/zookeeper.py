@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Protocol
@@ -472,6 +472,10 @@ class ModelStore(OfSession):
         self._serving = asyncio.Event()
         self._is_closed = False
         self._party.on_death.append(self._killed)
+
+    @property
+    def denied(self) -> Mapping[str, str]:
+        return {}
 
     async def start(self) -> None:
         self._subscriptions.bind(asyncio.get_running_loop())

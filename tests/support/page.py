@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, ConsoleMessage, Locator, Page, expect
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 from support.nodes import Cluster, RunningNode
 from support.servers import listen, serve_app
 from yarl import URL
@@ -24,7 +24,7 @@ PATIENCE_MS = 20_000
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
 
 
-@dataclass(slots=True)
+@dataclass
 class Shown:
     """The page of a node in a tab of its own, and the cluster behind it. `complaints` are the browser's: errors of
     scripts, and what the content security policy has refused.
@@ -75,18 +75,27 @@ class Shown:
 
 
 @asynccontextmanager
-async def a_tab(browser: Browser, cluster: Cluster, **options: Any) -> AsyncIterator[Shown]:  # noqa: ANN401 - playwright's
+async def a_tab(context: BrowserContext, cluster: Cluster) -> AsyncIterator[Shown]:
+    """One more tab. At its end the browser may not have complained of anything."""
+    context.set_default_timeout(PATIENCE_MS)
+    node, page = cluster.nodes[0], await context.new_page()
+    shown = Shown(page, node, cluster, node.node.view.namespaces[NAMESPACE].state.bundle_names())
+    page.on("console", shown.note)
+    page.on("pageerror", lambda error: shown.complaints.append(str(error)))
+    try:
+        yield shown
+    finally:
+        await page.close()
+    assert shown.complaints == []
+
+
+@asynccontextmanager
+async def a_browser_of(browser: Browser, cluster: Cluster, **options: Any) -> AsyncIterator[Shown]:  # noqa: ANN401 - playwright's
+    """A tab with settings of its own, such as the size of a screen."""
     async with AsyncExitStack() as stack:
         context = await browser.new_context(**options)
         stack.push_async_callback(context.close)
-        context.set_default_timeout(PATIENCE_MS)
-        page = await context.new_page()
-        shown = Shown(
-            page, cluster.nodes[0], cluster, cluster.nodes[0].node.view.namespaces[NAMESPACE].state.bundle_names()
-        )
-        page.on("console", shown.note)
-        page.on("pageerror", lambda error: shown.complaints.append(str(error)))
-        yield shown
+        yield await stack.enter_async_context(a_tab(context, cluster))
 
 
 @asynccontextmanager

@@ -6,12 +6,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
 @dataclass(slots=True)
 class RecordingNode:
-    """`hangs_up`: the connection is closed instead of an answer. `location` is where a redirect leads."""
+    """`hangs_up`: the connection is closed instead of an answer. `location` is where a redirect leads. `script` has
+    answers by path, status and body, one after the other; the last one is given again.
+    """
 
     url: str = ""
     status: int = 204
@@ -19,7 +22,16 @@ class RecordingNode:
     content_type: str = "application/json"
     hangs_up: bool = False
     location: str = ""
+    script: dict[str, list[tuple[int, bytes]]] = field(default_factory=dict)
     asked: list[tuple[str, str, bytes]] = field(default_factory=list)
+    headers: list[Message] = field(default_factory=list)
+
+    def answer_to(self, path: str) -> tuple[int, bytes]:
+        """What is to be answered there now."""
+        answers = self.script.get(path.partition("?")[0])
+        if not answers:
+            return self.status, self.body
+        return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
 @contextmanager
@@ -33,15 +45,17 @@ def a_recording_node() -> Iterator[RecordingNode]:
         def _answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
             node.asked.append((self.command, self.path, body))
+            node.headers.append(self.headers)
             if node.hangs_up:
                 self.close_connection = True
                 return
-            self.send_response(node.status)
+            status, answer = node.answer_to(self.path)
+            self.send_response(status)
             self.send_header("Content-Type", node.content_type)
-            self.send_header("Content-Length", str(len(node.body)))
+            self.send_header("Content-Length", str(len(answer)))
             self.send_header("Location", node.location)
             self.end_headers()
-            self.wfile.write(node.body)
+            self.wfile.write(answer)
 
         do_GET = do_PUT = do_POST = do_DELETE = _answer  # noqa: N815 - what the library calls
 

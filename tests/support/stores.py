@@ -6,6 +6,7 @@ import asyncio
 from typing import Protocol
 
 from kazoo.client import KazooClient
+from kazoo.security import ACL, Id, Permissions
 from support.clock import ManualClock
 from support.delays import a_memory_cluster
 from support.waiting import eventually
@@ -27,6 +28,9 @@ class StoreWorld(Protocol):
 
     async def reconnect(self, store: MetadataStore) -> None:
         """Interrupt the store's connection; returns once it is connected again, on the same session."""
+
+    async def shut(self, path: str) -> None:
+        """Have nobody read or write the znode from now on."""
 
     async def close(self) -> None: ...
 
@@ -50,6 +54,9 @@ class MemoryWorld:
     async def reconnect(self, store: MetadataStore) -> None:
         self.cluster.partition(in_memory(store), noticed=True)
         self.cluster.heal(in_memory(store))
+
+    async def shut(self, path: str) -> None:
+        self.cluster.shut[path] = f"{path} is shut"
 
     async def close(self) -> None:
         for store in self._stores:
@@ -78,6 +85,9 @@ class ZooKeeperWorld:
 
     async def reconnect(self, store: MetadataStore) -> None:
         await drop_connection(_on_zookeeper(store))
+
+    async def shut(self, path: str) -> None:
+        await _on_zookeeper(self._stores[0]).set_acl(path, [ACL(Permissions.ALL, Id("digest", f"nobody:{28 * 'x'}"))])
 
     async def close(self) -> None:
         await asyncio.gather(*(store.close() for store in self._stores))

@@ -35,7 +35,7 @@ class Tape(Recorder):
         self._is_recording = is_recording
         self.bodies: list[Any] = []
 
-    def put(self, entry: Any) -> int:  # noqa: ANN401 - any entry
+    def put(self, entry: Any, _: int | None = None) -> int:  # noqa: ANN401 - any entry
         assert isinstance(entry, Event)
         assert (entry.kind, entry.subject) == ("stepped", self.machine)
         self.bodies.append(as_read(entry.body))

@@ -136,6 +136,19 @@ def test_kustomize_builds_the_example_and_all_of_it_is_valid() -> None:
     assert {kind for kind, _ in built} >= OF_THE_OPERATOR
 
 
+def test_the_component_for_tokens_closes_the_nodes_with_files_that_it_mounts() -> None:
+    component = yaml.safe_load((TOP / "k8s/components/tokens/kustomization.yaml").read_text(encoding="utf-8"))
+    pod = yaml.safe_load(component["patches"][0]["patch"])["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    settings = settings_from({each["name"]: each["value"] for each in container["env"]}, Settings)
+    assert settings.authentication_enabled
+    (mount,) = container["volumeMounts"]
+    (volume,) = pod["volumes"]
+    assert mount["name"] == volume["name"]
+    for secret in (settings.token_secret_key, settings.broker_client_authentication_parameters):
+        assert secret.get_secret_value().startswith(f"file://{mount['mountPath']}/")
+
+
 def test_the_configuration_beside_a_pulsar_is_one_that_is_taken_and_can_act() -> None:
     content = config_map("loadmanager-beside", "beside.yaml")
     settings = load_settings(BesideSettings, None, content)
@@ -226,3 +239,16 @@ def test_the_image_copies_what_its_build_needs_and_nothing_else_reaches_it() -> 
     }
     assert copied == allowed
     assert all((TOP / path).exists() for path in copied)
+
+
+def test_a_broker_is_drained_before_it_stops_and_is_given_the_time_for_it() -> None:
+    (pod,) = (each["spec"]["template"]["spec"] for _, each in documents() if each["metadata"]["name"] == "broker")
+    (broker,) = (each for each in pod["containers"] if each["name"] == "broker")
+    ((shell, option, script),) = [broker["lifecycle"]["preStop"]["exec"]["command"]]
+    assert (shell, option) == ("sh", "-c")
+    minutes = re.fullmatch(r'loadmanager admin brokers drain "\$BROKER_ID" --wait --at-most (\d+)m \|\| true', script)
+    assert minutes
+    assert pod["terminationGracePeriodSeconds"] >= int(minutes[1]) * 60 + 60
+    variables = {each["name"]: each.get("value") for each in broker["env"]}
+    agent = {each["name"]: each.get("value") for each in pod["initContainers"][0]["env"]}
+    assert variables["BROKER_ID"] == agent["LOADMANAGER_BROKERID"]

@@ -6,7 +6,19 @@ of `drain --wait` also 4 and 5, see `draining`.
 
 from __future__ import annotations
 
-from loadmanager.cli.admin import balancing, beside, brokers, decisions, namespaces, policies, topics
+from loadmanager.cli.admin import (
+    audit,
+    backup,
+    balancing,
+    beside,
+    brokers,
+    decisions,
+    namespaces,
+    policies,
+    status,
+    topics,
+    why,
+)
 from loadmanager.cli.admin.commands import command, group
 
 admin = group("Ask and command a running service, as pulsar-admin does.")
@@ -25,4 +37,8 @@ for _name, _app in {
     "beside": beside.BESIDE,
 }.items():
     admin.add_typer(_app, name=_name)
+command(admin, "status")(status.status)
 command(admin, "decisions", shown=decisions.show_decisions)(decisions.decisions)
+backup.add_to(admin)
+command(admin, "why", shown=why.show_life)(why.why)
+command(admin, "audit", shown=audit.show_audit)(audit.audit)

@@ -8,6 +8,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from loadmanager.cli.admin import completing
 from loadmanager.core.names import BundleName, BundleRange, InvalidNameError, NamespaceName, TopicName
 
 T = TypeVar("T")
@@ -55,7 +56,13 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 Namespace = Annotated[
-    NamespaceName, typer.Argument(parser=_named(NamespaceName.parse), metavar="TENANT/NAMESPACE", help="The namespace.")
+    NamespaceName,
+    typer.Argument(
+        parser=_named(NamespaceName.parse),
+        metavar="TENANT/NAMESPACE",
+        help="The namespace.",
+        autocompletion=completing.namespaces,
+    ),
 ]
 Topic = Annotated[
     TopicName, typer.Argument(parser=_named(_topic), metavar="TOPIC", help="The topic, persistent://tenant/ns/name.")
@@ -63,10 +70,16 @@ Topic = Annotated[
 Bundle = Annotated[
     BundleName,
     typer.Argument(
-        parser=_named(BundleName.parse), metavar="TENANT/NAMESPACE/RANGE", help="The bundle, t/ns/0x.._0x..."
+        parser=_named(BundleName.parse),
+        metavar="TENANT/NAMESPACE/RANGE",
+        help="The bundle, t/ns/0x.._0x...",
+        autocompletion=completing.bundles,
     ),
 ]
-Broker = Annotated[str, typer.Argument(metavar="BROKER", help="The broker's id, host:port.")]
+Broker = Annotated[
+    str,
+    typer.Argument(metavar="BROKER", help="The broker's id, host:port.", autocompletion=completing.brokers),
+]
 Cluster = Annotated[str, typer.Argument(metavar="CLUSTER", help="The cluster: the nodes' clusterName.")]
 AnyCluster = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="The cluster; any name stands for the only one here.")

@@ -12,6 +12,7 @@ import typer
 from loadmanager.cli.admin.arguments import Broker, Bundle
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.explaining import show_broker, show_bundle, show_why_not
+from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest, delete, get, post, put
 
 BUNDLES = group("An operator's hand on single bundles.")
@@ -86,7 +87,7 @@ def create_plan(
         list[str] | None, typer.Option("--move", help="With moves: t/ns/0x.._0x..=host:port; may be repeated.")
     ] = None,
     out: Annotated[
-        str | None, typer.Option("--out", metavar="FILE", help="Save it, too, for `loadmanager plan verify`.")
+        str | None, typer.Option("--out", metavar="FILE", help="Save it, too, for `loadmanager plan verify FILE`.")
     ] = None,
 ) -> AdminRequest:
     """Compute a plan and what it would change; nothing moves."""
@@ -111,6 +112,17 @@ def _move(text: str) -> dict[str, str]:
     return {"bundle": bundle, "destination": destination}
 
 
+def _show_plans(content: object) -> None:
+    """A table of them alone."""
+    show(content["plans"] if isinstance(content, dict) and "plans" in content else content)
+
+
+@command(PLANS, "list", shown=_show_plans)
+def list_plans() -> AdminRequest:
+    """List the plans that the leader keeps, the newest first."""
+    return get(_PLANS)
+
+
 @command(PLANS, "show")
 def show_plan(plan: _Hash) -> AdminRequest:
     """Show a plan."""
@@ -121,7 +133,7 @@ def show_plan(plan: _Hash) -> AdminRequest:
 def save_plan(
     plan: _Hash, out: Annotated[str, typer.Option("--out", metavar="FILE", help="The file to write.")]
 ) -> AdminRequest:
-    """Save a plan with all that proves what it says of itself, for `loadmanager plan verify`."""
+    """Save a plan with all that proves what it says of itself, for `loadmanager plan verify FILE`."""
     return replace(get(_PLANS, plan, "file"), save_to=out)
 
 

@@ -18,6 +18,7 @@ import typer
 from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest
 from loadmanager.cli.admin.service import ASKING_ERRORS, URL_VARIABLE, Service, end
+from loadmanager.cli.credentials import GivenToken, GivenTokenFile, given_token
 from loadmanager.cli.exits import EXIT_FAILURE, fail, write_nowhere
 from loadmanager.cli.tls import Certificate, Key, TrustCerts, given_tls
 
@@ -57,6 +58,8 @@ def command(
         def run(
             *,
             url: str,
+            token: str,
+            token_file: Path | None,
             as_json: bool,
             timeout: float,
             tls_trust_certs: Path | None,
@@ -65,7 +68,7 @@ def command(
             **given: Any,  # noqa: ANN401 - its arguments
         ) -> None:
             tls = given_tls(tls_trust_certs, tls_certificate, tls_key)
-            service = Service(_urls(url), timeout, as_json, tls)
+            service = Service(_urls(url), timeout, as_json, given_token(token, token_file), tls)
             try:
                 _run(make(**given), service, shown)
                 sys.stdout.flush()
@@ -102,6 +105,8 @@ def _run(made: AdminRequest | Course, service: Service, shown: Callable[[object]
 def _shared(
     *,
     url: _Urls = _NODE,
+    token: GivenToken = "",
+    token_file: GivenTokenFile = None,
     as_json: _Json = False,
     timeout: _Timeout = 90.0,
     tls_trust_certs: TrustCerts = None,

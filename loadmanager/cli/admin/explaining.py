@@ -135,7 +135,7 @@ def _sentence(explanation: Json, width: int | None) -> list[str]:
 
 
 def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str | None, str]) -> list[str]:
-    headings = ["broker", "usage", "messages/s", "MiB/s", "topics", "bundles", "of namespace", ""]
+    headings = ["broker", "usage", "messages/s", "MiB/s", "topics", "bundles (of namespace)", ""]
     rows = [
         [
             each["brokerId"],
@@ -143,8 +143,7 @@ def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str 
             count(each["msgRatePerS"]),
             rounded(each["mibPerS"]),
             str(each["topics"]),
-            str(each["bundles"]),
-            str(each["bundlesOfNamespace"]),
+            f"{each['bundles']} ({each['bundlesOfNamespace']})",
             roles.get(each["brokerId"], ""),
         ]
         for each in standings

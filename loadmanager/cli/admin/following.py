@@ -11,6 +11,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -44,27 +45,34 @@ class Following:
 
     def __call__(self, service: Service) -> None:
         show = _show_line if service.as_json else self._show
-        stream = self._open(service)
+        stream, missed = self._begin(service)
         while True:
             try:
-                for entry in self._entries(service, stream):
+                for entry in chain(missed, self._decisions(stream)):
                     if self._is_news(entry):
                         show(entry)
                         sys.stdout.flush()
             finally:
                 stream.close()
             time.sleep(_AGAIN_S)
-            stream = self._open_again(service)
+            stream, missed = self._begin_again(service)
 
-    def _open(self, service: Service) -> Stream:
+    def _begin(self, service: Service) -> tuple[Stream, list[Json]]:
+        """The stream, and what was decided before it began, oldest first."""
         headers = {"Accept": "text/event-stream"} | ({"Last-Event-ID": self._place} if self._place else {})
-        return service.stream(AdminRequest("GET", _LIVE, headers=headers), _SILENCE_S)
+        stream = service.stream(AdminRequest("GET", _LIVE, headers=headers), _SILENCE_S)
+        try:
+            content = service.get(self._request)
+        except BaseException:
+            stream.close()
+            raise
+        return stream, content["decisions"][::-1] if isinstance(content, dict) else []
 
-    def _open_again(self, service: Service) -> Stream:
-        """The stream, once there is one again; who may not have it any more is told so."""
+    def _begin_again(self, service: Service) -> tuple[Stream, list[Json]]:
+        """The same, once it can be had again; who may not have it any more is told so."""
         while True:
             try:
-                stream = self._open(service)
+                begun = self._begin(service)
             except (NoNodeReachableError, RefusedError) as error:
                 if isinstance(error, RefusedError) and not error.passes_by:
                     raise
@@ -72,27 +80,20 @@ class Following:
                 time.sleep(_AGAIN_S)
             else:
                 self._tell("")
-                return stream
+                return begun
+
+    def _decisions(self, stream: Stream) -> Iterator[Json]:
+        """What the stream says."""
+        for event, place, data in events(stream.lines()):
+            self._place = place or self._place
+            if event == "decision":
+                yield orjson.loads(data)
 
     def _tell(self, fault: str) -> None:
         """Say once that nobody can be followed, and once that somebody can again."""
         if bool(fault) != bool(self._fault):
             print(f"loadmanager: {fault or 'following again'}", file=sys.stderr)
         self._fault = fault
-
-    def _entries(self, service: Service, stream: Stream) -> Iterator[Json]:
-        """What was decided before the stream began, oldest first; then what it says."""
-        try:
-            content = service.get(self._request)
-        except (NoNodeReachableError, RefusedError) as error:
-            if isinstance(error, RefusedError) and not error.passes_by:
-                raise
-            return
-        yield from reversed(content["decisions"] if isinstance(content, dict) else [])
-        for event, place, data in events(stream.lines()):
-            self._place = place or self._place
-            if event == "decision":
-                yield orjson.loads(data)
 
     def _is_news(self, entry: Json) -> bool:
         """Whether it is wanted, and was not shown yet as it is now."""

@@ -9,14 +9,16 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from ssl import SSLCertVerificationError
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 import orjson
 
 from loadmanager.core.names import BundleName, NamespaceName, TopicName
-from loadmanager.tls import RenewedTls
 from loadmanager.wire.limits import LARGEST_ANSWER_BYTES
+
+if TYPE_CHECKING:  # takes its time to load
+    from loadmanager.tls import RenewedTls
 
 _CONNECT_TIMEOUT_S = 3.0
 _JSON = "application/json"
@@ -103,6 +105,7 @@ class Stream:
                 yield line.decode(errors="replace").rstrip("\r\n")
 
     def close(self) -> None:
+        self.response.close()
         self.connection.close()
 
 

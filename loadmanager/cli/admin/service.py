@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http import HTTPStatus
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from loadmanager.auth.credentials import Token
 from loadmanager.cli.admin.requests import (
     AdminAnswer,
     AdminRequest,
@@ -17,13 +18,15 @@ from loadmanager.cli.admin.requests import (
     open_stream,
 )
 from loadmanager.cli.exits import EXIT_FAILURE, fail
-from loadmanager.tls import RenewedTls
+
+if TYPE_CHECKING:  # takes its time to load
+    from loadmanager.tls import RenewedTls
 
 EXIT_UNREACHABLE = 3
 URL_VARIABLE = "LOADMANAGER_ADMIN_URL"
 _FIXES: dict[int, str] = {
-    HTTPStatus.UNAUTHORIZED: "who asks has to say who it is: see `loadmanager token create --help`",
-    HTTPStatus.FORBIDDEN: "ask as one who may: docs/admin-cli.md has what each command takes",
+    HTTPStatus.UNAUTHORIZED: "--token-file or LOADMANAGER_TOKEN_FILE names the file with yours",
+    HTTPStatus.FORBIDDEN: "docs/security.md says who may do what",
 }
 
 
@@ -43,15 +46,18 @@ ASKING_ERRORS = (NoNodeReachableError, AnswerLostError, RefusedError)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """Where nodes answer, how long they are waited for, whether the answers are for programs, and who is believed."""
+    """Where nodes answer, how long they are waited for, whether the answers are for programs; what is shown to nodes,
+    and who is believed to be one.
+    """
 
     urls: Sequence[str]
     timeout_s: float
-    as_json: bool
+    as_json: bool = False
+    token: Token | None = None
     tls: RenewedTls | None = None
 
     def ask(self, request: AdminRequest) -> AdminAnswer:
-        answer = ask(self.urls, request, self.timeout_s, self.tls)
+        answer = ask(self.urls, self._with_token(request), self.timeout_s, self.tls)
         if answer.status >= HTTPStatus.MULTIPLE_CHOICES:
             raise RefusedError(answer)
         return answer
@@ -62,10 +68,15 @@ class Service:
 
     def stream(self, request: AdminRequest, silence_s: float) -> Stream:
         """An answer that goes on, and is never silent for longer than that."""
-        answer = open_stream(self.urls, request, silence_s, self.tls)
+        answer = open_stream(self.urls, self._with_token(request), silence_s, self.tls)
         if isinstance(answer, AdminAnswer):
             raise RefusedError(answer)
         return answer
+
+    def _with_token(self, request: AdminRequest) -> AdminRequest:
+        if self.token is None:
+            return request
+        return replace(request, headers={**request.headers, "Authorization": f"Bearer {self.token.read()}"})
 
 
 def end(error: Exception) -> NoReturn:

@@ -6,11 +6,12 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 from rich.cells import cell_len
 
-_GAP = 3
+_GAP = 2
 _STYLES = {"bold": 1, "dim": 2, "red": 31, "green": 32, "yellow": 33, "cyan": 36}
 
 
@@ -39,10 +40,12 @@ def columns(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Iterator[st
     return (_line(row, widths) for row in rows)
 
 
-def pairs(rows: Sequence[tuple[str, str]], width: int | None) -> list[str]:
-    """Names and values; a long value goes on below itself, at a space."""
+def pairs(
+    rows: Sequence[tuple[str, str]], width: int | None, styles: Mapping[str, str] = MappingProxyType({})
+) -> list[str]:
+    """Names and values, in the style of their names; a long value goes on below itself, at a space."""
     indent = _indent(name for name, _ in rows)
-    return [line for name, value in rows for line in _pair(name, value, indent, width)]
+    return [styled(line, styles.get(name, "")) for name, value in rows for line in _pair(name, value, indent, width)]
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> list[str]:

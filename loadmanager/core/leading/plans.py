@@ -184,6 +184,11 @@ class Plans:
     def executing(self) -> list[KeptPlan]:
         return [plan for plan in self._kept.values() if plan.state == "executing"]
 
+    @property
+    def kept(self) -> list[KeptPlan]:
+        """All that are kept, those that were computed last first."""
+        return [*reversed(self._kept.values())]
+
     def find(self, plan_hash: str) -> KeptPlan | None:
         return self._kept.get(plan_hash)
 

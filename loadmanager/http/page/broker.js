@@ -7,7 +7,7 @@ import { DecisionList } from "./decisions.js";
 import { Problem } from "./dialogs.js";
 import { DrainProgress } from "./drains.js";
 import { Explained, Fact, Standings, Verdicts } from "./explained.js";
-import { Meter, Notice, RESOURCES, State, rowOf } from "./fleet.js";
+import { Meter, Notice, RESOURCES, State, linesOf, rowOf } from "./fleet.js";
 import { bytesPerS, duration, percent, perS, said, whole } from "./format.js";
 import { fleet, operations } from "./live.js";
 import { linkTo } from "./route.js";
@@ -18,7 +18,7 @@ export function BrokerView({ broker }) {
   const now = useCell(fleet);
   const at = now?.brokers.id.indexOf(broker) ?? -1;
   const row = at < 0 ? null : rowOf(now.brokers, at);
-  const lines = { mean: now?.mean ?? null, lowerBound: now?.lowerBound ?? null };
+  const lines = now ? linesOf(now) : {};
   const drained = now?.drains.find((each) => each.broker === broker);
   return html`<p class="crumbs"><a href=${linkTo("fleet")}>Fleet</a></p>
     <h1><span class="name">${broker}</span> ${row && html`<${State} state=${row.state} />`}</h1>

@@ -29,7 +29,7 @@ export function DecisionList({ window = null, subject }) {
     (signal) => get(`${OURS}/decisions`, { since: window?.[0], until: window?.[1], subject, limit: LIMIT }, signal),
     [window?.[0], window?.[1], subject],
   );
-  const all = useMemo(() => merged(asked.answer?.decisions ?? [], window ? [] : coming.filter((each) => !subject || each.subject === subject)), [asked.answer, coming, window]);
+  const all = useMemo(() => (window ? doneFirst : same)(merged(asked.answer?.decisions ?? [], window ? [] : coming.filter((each) => !subject || each.subject === subject))), [asked.answer, coming, window?.[0], window?.[1], subject]);
   const kinds = useMemo(() => [...new Set([...all.map((each) => each.kind), kind])].filter(Boolean).sort(), [all, kind]);
   const found = useMemo(() => all.filter((each) => fits(each, kind, acted, text)), [all, kind, acted, text]);
   const set = (name) => (event) => adjust({ [name]: event.target.value });
@@ -44,8 +44,13 @@ export function DecisionList({ window = null, subject }) {
       ${found.slice(0, shown).map((each) => html`<${Decision} key=${`${each.epoch}:${each.sequence}`} entry=${each} />`)}
     </ol>
     ${found.length === 0 && !asked.isLoading && html`<p class="quiet">${all.length ? "None fits." : "There is none: this leader has decided nothing in that time."}</p>`}
+    ${all.length > 0 && all.length < LIMIT && html`<p class="quiet">These are of the leader of epoch ${asked.answer?.epoch ?? all[0].epoch}. What leaders before it decided is in the history: <code>loadmanager admin why BUNDLE</code></p>`}
     ${found.length > shown && html`<button onClick=${() => setShown(shown + PAGE)}>Show ${whole(Math.min(PAGE, found.length - shown))} more</button>`}`;
 }
+
+// Of a window first what happened in it: what was not done was mostly said before it and after it, too.
+const doneFirst = (entries) => [...entries.filter((each) => each.acted), ...entries.filter((each) => !each.acted)];
+const same = (entries) => entries;
 
 // Newest first, each once; of one that is in both, what came live is newer.
 function merged(asked, coming) {
@@ -70,7 +75,7 @@ export function Decision({ entry }) {
       <time datetime=${new Date(entry.lastAt).toISOString()}>${moment(entry.lastAt)}</time>
       <span class="chip" data-acted=${entry.acted}>${entry.acted ? "✓ " : "– "}${words(entry.kind)}</span>
       <span class="subject">${entry.subject}</span>
-      <span class="sentence">${sentenceOf(entry)}${entry.times > 1 ? html` <span class="quiet">(${whole(entry.times)} times)</span>` : ""}</span>
+      <span class="sentence">${sentenceOf(entry)}${entry.times > 1 ? html` <span class="quiet">(${whole(entry.times)} times since ${moment(entry.at)})</span>` : ""}</span>
       <${Effect} effect=${entry.effect} />
     </summary>
     <dl class="numbers">

@@ -63,13 +63,22 @@ export const Notice = ({ kind, title, button, children }) =>
     <div><strong>${title}.</strong> ${children}</div>
     ${button && html`<button onClick=${button[1]}>${button[0]}</button>`}</section>`;
 
+export const hottestOf = ({ brokers }) => brokers.highest.reduce((most, value) => Math.max(most, value ?? 0), 0);
+
+// The mean, and what the last round could not have beaten; null once the load has fallen below that.
+export function linesOf(now) {
+  const isBound = now.lowerBound !== null && now.lowerBound !== undefined && now.lowerBound <= hottestOf(now);
+  return { mean: now.mean ?? null, lowerBound: isBound ? now.lowerBound : null, capacity: CAPACITY };
+}
+
 function Summary({ now }) {
-  const { brokers, mean, lowerBound, leader, balancing } = now;
+  const { brokers, leader, balancing } = now;
+  const { mean, lowerBound } = linesOf(now);
   const resting = brokers.state.filter((state) => state && state !== "active").length;
-  const hottest = brokers.highest.reduce((most, value) => Math.max(most, value ?? 0), 0);
+  const hottest = hottestOf(now);
   const isOn = !balancing.frozen && !balancing.dryRun && !balancing.breaker?.stoppedS;
   return html`<section class="figures" aria-label="At a glance">
-    <${Figure} name="Hottest" value=${percent(hottest)} kind=${hottest > CAPACITY ? "bad" : hottest > 85 ? "warn" : ""}>mean ${percent(mean)}, no plan below ${percent(lowerBound)}<//>
+    <${Figure} name="Hottest" value=${percent(hottest)} kind=${hottest > CAPACITY ? "bad" : hottest > 85 ? "warn" : ""}>mean ${percent(mean)}${lowerBound === null ? "" : `, no plan below ${percent(lowerBound)}`}<//>
     <${Figure} name="Brokers" value=${whole(brokers.id.length)}>${resting ? `${resting} not taking part` : "all take part"}<//>
     <${Figure} name="Bundles" value=${whole(now.bundles)} kind=${now.unowned && !leader ? "warn" : ""}>${now.unowned ? `${whole(now.unowned)} without an owner` : "all have an owner"}${now.movingInAll ? `, ${whole(now.movingInAll)} moving` : ""}<//>
     <${Figure} name="Balancing" value=${isOn ? "on" : balancing.frozen ? "frozen" : balancing.breaker?.stoppedS ? "stopped" : "dry run"} kind=${isOn ? "" : "warn"}>
@@ -93,7 +102,7 @@ function Brokers({ now }) {
   const settled = useSettled(order, SETTLE_MS, () => isHeld || list.current?.contains(document.activeElement), [sort, rows.length, isHeld]);
   const byId = useMemo(() => new Map(rows.map((row) => [row.id, row])), [rows]);
   const shown = useMemo(() => settled.map((id) => byId.get(id)).filter((row) => row && matches(row, filter)), [settled, byId, filter]);
-  const lines = { mean: now.mean ?? null, lowerBound: now.lowerBound ?? null, capacity: CAPACITY };
+  const lines = linesOf(now);
   return html`<section class="brokers" ref=${list} onPointerEnter=${() => hold(true)} onPointerLeave=${() => hold(false)}>
     ${rows.length > FEW && html`<${Bars} rows=${shown} lines=${lines} label=${`Usage of ${shown.length} brokers, each by its most used resource; the list below says the same`} />`}
     <div class="tools"><label>Show <input type="search" placeholder="name or state" value=${filter} onInput=${(event) => adjust({ filter: event.target.value })} /></label>

@@ -26,7 +26,7 @@ export function Frame({ children }) {
       <${Who} />
     </header>
     <${Lost} />
-    <main id="view" tabindex="-1" class=${state === "live" ? "" : "stale"}>${children}</main>`;
+    <main id="view" tabindex="-1" class=${state === "lost" ? "stale" : ""}>${children}</main>`;
 }
 
 function toView(event) {

@@ -3,11 +3,11 @@
 import { useAnswer } from "./answers.js";
 import { OURS, get } from "./api.js";
 import { Problem } from "./dialogs.js";
-import { clock, duration, moment, percent, whole } from "./format.js";
-import { AXIS, LANE, cellsOf, draw, imageOf, scaleOf } from "./heat_drawing.js";
+import { bytesPerS, clock, duration, moment, percent, whole } from "./format.js";
+import { AXIS, LANE, cellAt, draw, imageOf, read, scaleOf } from "./heat_drawing.js";
 import { DecisionList } from "./decisions.js";
-import { fleet } from "./live.js";
-import { adjust, linkTo, route } from "./route.js";
+import { connection } from "./live.js";
+import { adjust, linkTo, linkToSubject, route } from "./route.js";
 import { palette } from "./theme.js";
 import { html, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
 
@@ -28,7 +28,7 @@ export function HeatView() {
   const answer = useAnswer(
     (signal) => {
       const till = end ? Number(end) : Date.now();
-      return get(`${OURS}/timeline`, { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS }, signal);
+      return get(`${OURS}/timeline`, { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS }, signal).then(read);
     },
     [of, range, end, turn],
   );
@@ -54,11 +54,11 @@ export function Choice({ label, value, options, choose }) {
   )}</div>`;
 }
 
-// Counts how often a new column has become due: by what the node says, not by a clock of our own.
+// Counts how often a new column has become due since the node was heard, which says something every 10 s.
 function useTurn(seconds) {
-  const at = useCell(fleet)?.at ?? 0;
+  const { heardAt } = useCell(connection);
   const stepMs = Math.max((1000 * seconds) / COLUMNS, 10_000);
-  return seconds === null ? -1 : Math.floor(at / stepMs);
+  return seconds === null ? -1 : Math.floor((heardAt ?? 0) / stepMs);
 }
 
 function Map({ timeline, selection, select }) {
@@ -69,9 +69,8 @@ function Map({ timeline, selection, select }) {
   const [cursor, setCursor] = useState(null);
   const [pointer, setPointer] = useState(null);
   const [draft, setDraft] = useState(null);
-  const cells = useMemo(() => cellsOf(timeline), [timeline]);
   const height = LANE + AXIS + heightOf(timeline.rows.length) / (width < NARROW ? 2 : 1);
-  const image = useMemo(() => imageOf(document.documentElement, timeline, cells.bytes), [timeline, colourTurn]);
+  const image = useMemo(() => imageOf(document.documentElement, timeline), [timeline, colourTurn]);
   const shown = draft ?? selection;
   useEffect(() => {
     if (!width) return undefined;
@@ -86,8 +85,8 @@ function Map({ timeline, selection, select }) {
       style=${{ width: `${width}px`, height: `${height}px` }} onKeyDown=${keys} onBlur=${() => setCursor(null)}
       onPointerDown=${brush.down} onPointerMove=${(event) => (setPointer(pointOf(event, timeline, scale, height)), brush.move(event))}
       onPointerUp=${brush.up} onPointerCancel=${() => setDraft(null)} onPointerLeave=${() => setPointer(null)}></canvas></div></div>
-    <p id="map-says" class="legend" aria-live="polite">${shown && !pointer ? sayWindow(timeline, shown) : sayPoint(timeline, cells, pointer, cursor)}</p>
-    <p class="legend quiet"><span class="key ramp">0 – 100 % ${timeline.of === "brokers" ? "of the highest resource" : "of the hottest cell"}</span>
+    <p id="map-says" class="legend" aria-live="polite">${shown && !pointer ? sayWindow(timeline, shown) : sayPoint(timeline, pointer, cursor)}</p>
+    <p class="legend quiet"><span class="key ramp">${timeline.of === "brokers" ? "0 – 100 % of the highest resource" : `0 – ${bytesPerS(timeline.scale)}`}</span>
       <span class="key moves">moves</span><span class="key splits">◆ splits</span><span class="key leads">leader</span>
       ${timeline.of === "brokers" && html`<span>○ left, ● went to</span>`}
       ${timeline.movesOmitted > 0 && html`<span>${whole(timeline.movesOmitted)} more moves are not marked</span>`}</p>
@@ -107,7 +106,7 @@ function Labels({ timeline, height }) {
 const heightOf = (rows) => Math.max(HEIGHTS[0], Math.min(HEIGHTS[1], rows * Math.min(ROW_HEIGHT[1], Math.max(ROW_HEIGHT[0], HEIGHTS[1] / Math.max(rows, 1)))));
 
 const labelOf = (timeline) =>
-  `${timeline.rows.length} ${timeline.of === "brokers" ? "brokers" : "slices of the hash ring"} from ${clock(timeline.from)} to ${clock(timeline.from + timeline.stepMs * timeline.columns)}`;
+  `${(timeline.sizes ?? timeline.rows.map(() => 1)).reduce((sum, size) => sum + size, 0)} ${timeline.of === "brokers" ? "brokers" : "bundles"} from ${clock(timeline.from)} to ${clock(timeline.from + timeline.stepMs * timeline.columns)}`;
 
 function pointOf(event, timeline, scale, height) {
   const row = Math.floor(((event.offsetY - LANE) / (height - LANE - AXIS)) * timeline.rows.length);
@@ -115,22 +114,32 @@ function pointOf(event, timeline, scale, height) {
 }
 
 // What the pointer, or the cursor of the keyboard, is on.
-function sayPoint(timeline, cells, pointer, cursor) {
+function sayPoint(timeline, pointer, cursor) {
   const column = pointer?.column ?? cursor;
   if (column === null || column === undefined) return "Drag to select a time; with the keyboard: arrows, and Shift with arrows.";
   const from = timeline.from + column * timeline.stepMs;
   const moves = timeline.moves.filter(([ms]) => ms >= from && ms < from + timeline.stepMs);
   const tail = `${clock(from)}, ${duration(timeline.stepMs / 1000)}${moves.length ? `, ${moves.length} moves` : ""}`;
-  const name = timeline.rows[pointer?.row ?? hottestOf(timeline, cells, column)];
+  const row = pointer?.row ?? hottestOf(timeline, column);
+  const name = timeline.rows[row];
   if (name === undefined) return tail;
-  const value = cells.at(timeline.rows.indexOf(name), column);
-  return html`<strong>${timeline.of === "brokers" ? html`<a href=${linkTo("broker", [name])}>${name}</a>` : name}</strong> ${value === null ? "unknown" : percent(value)}${pointer ? "" : " is the hottest"}, ${tail}`;
+  const value = cellAt(timeline, row, column);
+  return html`<${RowName} timeline=${timeline} row=${row} /> ${value === null ? "unknown" : sayValue(timeline, value)}${pointer ? "" : " is the hottest"}, ${tail}`;
 }
 
-function hottestOf(timeline, cells, column) {
+// What a cell of so many per cent stands for.
+const sayValue = ({ of, scale }, value) => (of === "brokers" ? percent(value) : bytesPerS((scale * value) / 100));
+
+function RowName({ timeline: { rows, sizes }, row }) {
+  const size = sizes?.[row] ?? 1;
+  const link = size === 1 && linkToSubject(rows[row]);
+  return html`<strong>${link ? html`<a href=${link}>${rows[row]}</a>` : rows[row]}</strong>${size > 1 ? ` (the highest of ${whole(size)})` : ""}`;
+}
+
+function hottestOf(timeline, column) {
   let best = -1;
   timeline.rows.forEach((_, row) => {
-    if ((cells.at(row, column) ?? -1) > (best < 0 ? -1 : cells.at(best, column))) best = row;
+    if ((cellAt(timeline, row, column) ?? -1) > (best < 0 ? -1 : cellAt(timeline, best, column))) best = row;
   });
   return best;
 }

@@ -7,14 +7,36 @@ import { colours } from "./theme.js";
 export const LANE = 26; // above the map: how many moves, and who began to lead
 export const AXIS = 20; // below it
 const UNKNOWN = 255;
+const FEWEST = 12; // columns that are shown in any case
 const MOST_MARKS = 600;
 const STEPS_S = [5, 10, 30, 60, 300, 600, 1800, 3600, 10800, 21600, 86400];
 
-// The cells of a timeline as it comes: {columns, rows, at(row, column)}; null for what is unknown.
-export function cellsOf(timeline) {
+// A timeline as it comes, with its `cells` as bytes, and without the columns before anything was known but for one: a
+// node that has just begun shows what there is.
+export function read(timeline) {
   const bytes = Uint8Array.from(atob(timeline.cells), (each) => each.charCodeAt(0));
-  const at = (row, column) => (bytes[row * timeline.columns + column] === UNKNOWN ? null : bytes[row * timeline.columns + column]);
-  return { bytes, at };
+  const { columns, stepMs } = timeline;
+  const first = columnOfFirst(bytes, columns) - 1;
+  if (first <= 0 || columns - first < FEWEST) return { ...timeline, cells: bytes };
+  const from = timeline.from + first * stepMs;
+  const after = (moments) => moments.filter(([ms]) => ms >= from);
+  const cells = bytes.filter((_, n) => n % columns >= first);
+  const [moves, splits, leaders] = [timeline.moves, timeline.splits, timeline.leaders].map(after);
+  return { ...timeline, from, columns: columns - first, cells, moves, splits, leaders };
+}
+
+function columnOfFirst(bytes, columns) {
+  let first = columns;
+  bytes.forEach((value, n) => {
+    if (value !== UNKNOWN && n % columns < first) first = n % columns;
+  });
+  return first;
+}
+
+// Per cent; null for what is unknown.
+export function cellAt({ cells, columns }, row, column) {
+  const value = cells[row * columns + column];
+  return value === UNKNOWN ? null : value;
 }
 
 // Where a moment is, in pixels, and back.
@@ -46,10 +68,10 @@ function rampOf({ cold, warm, hotter, scorching }) {
 }
 
 // The cells, one pixel each, made anew only when they or the colours change.
-export function imageOf(element, timeline, bytes) {
+export function imageOf(element, timeline) {
   const image = new ImageData(timeline.columns, Math.max(timeline.rows.length, 1));
   const ramp = rampOf(colours(element));
-  bytes.forEach((value, n) => {
+  timeline.cells.forEach((value, n) => {
     if (value !== UNKNOWN) image.data.set([...ramp[value], 255], 4 * n);
   });
   const canvas = document.createElement("canvas");
@@ -104,8 +126,22 @@ function drawMoves(context, colour, scale, timeline, map) {
   context.fillStyle = colour.ink;
   for (const [ms] of timeline.splits) diamond(context, scale.x(ms), 5);
   if (timeline.of !== "brokers" || timeline.moves.length > MOST_MARKS) return;
-  const rows = new Map(timeline.rows.map((name, row) => [name, map.top + ((row + 0.5) * map.height) / timeline.rows.length]));
-  for (const [ms, , source, destination] of timeline.moves) drawMove(context, colour, scale.x(ms), rows.get(source), rows.get(destination));
+  const y = (name) => {
+    const row = name ? rowOf(timeline, name) : -1;
+    return row < 0 ? undefined : map.top + ((row + 0.5) * map.height) / timeline.rows.length;
+  };
+  for (const [ms, , source, destination] of timeline.moves) drawMove(context, colour, scale.x(ms), y(source), y(destination));
+}
+
+// The row that a name is in, or shares: rows are in the order of names, and labelled with the first and the last. -1: none.
+export function rowOf({ rows }, name) {
+  let [low, high] = [0, rows.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rows[middle].split(" … ")[0] <= name) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
 }
 
 // A ring where the bundle left, a point where it went.

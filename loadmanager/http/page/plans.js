@@ -11,7 +11,7 @@ import { decisions, fleet } from "./live.js";
 import { Matrix } from "./matrix.js";
 import { go, linkTo } from "./route.js";
 import { Rows } from "./rows.js";
-import { Cell, html, useCell, useState } from "./ui.js";
+import { Cell, html, useCell, useMemo, useState } from "./ui.js";
 
 const KINDS = [["shed", "The next round of shedding"], ["drain", "Empty a broker"], ["moves", "Moves of your own"]];
 
@@ -89,6 +89,7 @@ export function PlanView({ hash }) {
     </div>
     ${isFrozen && plan.state === "computed" && html`<${Notice} kind="warn" title="The balancer is frozen">Executing the plan insists on it.<//>`}
     <${Effect} plan=${plan} />
+    ${plan.steps.length > 0 && plan.brokers && html`<${Brokers} brokers=${plan.brokers} />`}
     ${plan.steps.length > 0 ? html`<section aria-label="From and to"><h2>From and to</h2><${Matrix} steps=${plan.steps} /></section><${Steps} steps=${plan.steps} />` : html`<p class="lead">It moves nothing.</p>`}
     <${Reasons} verdicts=${plan.verdicts} />`;
 }
@@ -111,13 +112,27 @@ function BeforeAfter({ effect }) {
   return html`<div class="before-after" aria-hidden="true">${bars.map(([name, value, kind]) => html`<span>${name}</span><div class="track"><div class="fill" data-kind=${kind} style=${{ width: `${(100 * value) / most}%` }}></div></div><span class="number">${factor(value)}</span>`)}</div>`;
 }
 
+// The load of each broker before and after, those that change most first.
+function Brokers({ brokers }) {
+  const rows = useMemo(
+    () => brokers.id.map((id, row) => ({ id, before: brokers.before[row], after: brokers.after[row] })).sort((a, b) => Math.abs(b.after - b.before) - Math.abs(a.after - a.before)),
+    [brokers],
+  );
+  const most = Math.max(...rows.map((each) => Math.max(each.before, each.after)), 1);
+  const width = (value) => ({ width: `${(100 * value) / most}%` });
+  const columns = [["id", "Broker", "c-name"], ["bar", "Before (outlined) and after", "c-bar"], ["before", "Before", "number"], ["after", "After", "number"]];
+  const link = (each) => linkTo("broker", [each.id]);
+  return html`<section aria-label="Before and after"><h2>Before and after</h2><${Rows} label="Load of brokers" className="of-loads" columns=${columns} items=${rows} keyOf=${(each) => each.id} link=${link}
+    cells=${(each) => [html`<a href=${link(each)} tabindex="-1">${each.id}</a>`, html`<div class="pair"><div class="after" style=${width(each.after)}></div><div class="before" style=${width(each.before)}></div></div>`, bytesPerS(each.before), bytesPerS(each.after)]} /></section>`;
+}
+
 const SIGNS = { done: "✓", failed: "✖", under_way: "▸", planned: "", not_begun: "–", unknown: "?" };
 
 function Steps({ steps }) {
-  const columns = [["bundle", "Bundle", "c-name"], ["source", "From", "c-from"], ["destination", "To", "c-to"], ["outcome", "Outcome", "c-outcome"]];
+  const columns = [["bundle", "Bundle", "c-name"], ["source", "From", "c-from"], ["destination", "To", "c-to"], ["load", "Load", "number"], ["clients", "Clients", "number"], ["outcome", "Outcome", "c-outcome"]];
   const link = (each) => linkTo("bundle", each.bundle.split("/"));
   return html`<section aria-label="Moves"><h2>Moves</h2><${Rows} label="Moves" className="of-moves" columns=${columns} items=${steps} keyOf=${(each) => each.bundle} link=${link}
-    cells=${(each) => [html`<a href=${link(each)} tabindex="-1">${each.bundle}</a>`, each.source, each.destination, html`<span class="chip" data-outcome=${each.outcome} title=${each.error ?? ""}>${SIGNS[each.outcome] ?? ""} ${words(each.outcome)}</span>${each.error ? ` ${each.error}` : ""}`]} /></section>`;
+    cells=${(each) => [html`<a href=${link(each)} tabindex="-1">${each.bundle}</a>`, each.source, each.destination, bytesPerS(each.loadBytesPerS), whole(each.clients), html`<span class="chip" data-outcome=${each.outcome} title=${each.error ?? ""}>${SIGNS[each.outcome] ?? ""} ${words(each.outcome)}</span>${each.error ? ` ${each.error}` : ""}`]} /></section>`;
 }
 
 const Reasons = ({ verdicts }) =>

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import structlog
 
@@ -140,6 +142,7 @@ class Drainer:
 
     async def run(self) -> None:
         """Look at the controls again and again, and do what they want."""
+        self._context = contextvars.copy_context()  # of the term: a drain outlives the request for it
         async with asyncio.TaskGroup() as self._work:
             while True:
                 if self._view.is_fresh:
@@ -155,16 +158,19 @@ class Drainer:
         for instruction in self._recorded.step(event, now_s):
             match instruction:
                 case GiveAway() | BringHome():
-                    self._work.create_task(self._decide(instruction), name="drain")
+                    self._begin(self._decide(instruction), "drain")
                 case BeginMove(step, because):
-                    self._work.create_task(self._carry_out(step, because), name=f"{step.reason.value} {step.bundle}")
+                    self._begin(self._carry_out(step, because), f"{step.reason.value} {step.bundle}")
                 case WithdrawMove(bundle):
                     self._executor.withdraw(bundle)
                 case EndDrain(broker, since_s):
-                    self._work.create_task(self._end(broker, since_s), name=f"end of drain {broker}")
+                    self._begin(self._end(broker, since_s), f"end of drain {broker}")
         wake_s = self._drains.wake_s
         if wake_s is not None and wake_s <= now_s:
             self._wake.set()
+
+    def _begin(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        self._work.create_task(work, name=name, context=self._context.copy())
 
     async def _decide(self, asked: GiveAway | BringHome) -> None:
         try:

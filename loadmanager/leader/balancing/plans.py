@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 
 import structlog
@@ -40,7 +41,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.stepping import Answers, RecordedMachine
 from loadmanager.wire.leading.plans import PlansForm
 from loadmanager.wire.plan_file import encode
-from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest
+from loadmanager.wire.plans import ExecutionAnswer, ListedPlan, PlanAnswer, PlanRequest, PlansAnswer
 
 log = structlog.get_logger(__name__)
 
@@ -59,6 +60,7 @@ class PlanKeeper:
         self._live = live
         self._requested = RequestedPlans(view, desk)
         self._ends: dict[KeptPlan, asyncio.Future[ExecutionAnswer]] = {}
+        self._contexts: dict[KeptPlan, contextvars.Context] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._proved: dict[str, Certified] = {}
         self.forget()
@@ -86,6 +88,10 @@ class PlanKeeper:
         for oldest in list(self._proved)[:-_PROVED]:
             del self._proved[oldest]
         return PlanAnswer.of(self._plans.keep(plan))
+
+    def all(self) -> PlansAnswer:
+        """All that are kept, the newest first."""
+        return PlansAnswer(plans=[ListedPlan.of(plan) for plan in self._plans.kept])
 
     def get(self, plan_hash: str) -> PlanAnswer:
         """A plan that is kept; `PlanNotFoundError` otherwise."""
@@ -119,6 +125,7 @@ class PlanKeeper:
         if plan.state == "executing":
             raise PlanBusyError(f"plan {plan_hash} is being executed")
         end = self._ends[plan] = asyncio.Future()
+        self._contexts[plan] = contextvars.copy_context()
         self._tell(Execute(plan, even_if_frozen))
         if plan.stopped_by is None:
             steps = [Unload(step.bundle, step.source, step.destination, step.reason) for step in plan.steps]
@@ -133,7 +140,9 @@ class PlanKeeper:
         for instruction in self._recorded.step(event, time.monotonic()):
             match instruction:
                 case BeginStep():
-                    task = asyncio.create_task(self._carry_out(instruction), name=f"plan {instruction.plan.hash}")
+                    context = self._contexts[instruction.plan].copy()  # of the request that had it executed
+                    name = f"plan {instruction.plan.hash}"
+                    task = asyncio.create_task(self._carry_out(instruction), name=name, context=context)
                     self._tasks.add(task)
                     task.add_done_callback(self._tasks.discard)
                 case WithdrawStep(bundle):
@@ -147,6 +156,7 @@ class PlanKeeper:
         else:
             self.stopped += 1
         log.info("plan_executed", hash=plan.hash, done=plan.done, steps=len(plan.steps), stopped_by=plan.stopped_by)
+        self._contexts.pop(plan)
         self._ends.pop(plan).set_result(ExecutionAnswer.of(plan))
 
     async def _carry_out(self, begun: BeginStep) -> None:

@@ -19,6 +19,7 @@ from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.election import Election
+from loadmanager.tracing import OFF, Tracing
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,7 @@ class SheddingLoop:
         live: LiveSettings,
         rails: Rails | None = None,
         on_plan: Callable[[Plan], None] = lambda _: None,
+        tracing: Tracing = OFF,
     ) -> None:
         self._desk = desk
         self._executor = executor
@@ -71,6 +73,7 @@ class SheddingLoop:
         self._live = live
         self._rails = rails or NoRails()
         self._on_plan = on_plan
+        self._tracing = tracing
         self._batch = Batch()
         self._moving: set[asyncio.Task[None]] = set()
         self.cycles = 0
@@ -111,7 +114,12 @@ class SheddingLoop:
         return plan
 
     async def begin_cycle(self) -> Plan:
-        """One round of shedding, whose moves begin; in a dry run, or where rails stop them, only explained.
+        """One round of shedding, whose moves begin; in a dry run, or where rails stop them, only explained."""
+        with self._tracing.span("shedding round", {"round": self.cycles + 1}):
+            return await self._begin_cycle()
+
+    async def _begin_cycle(self) -> Plan:
+        """The round, within the span of which its moves are a part.
 
         Steps of the last round that still wait for their turn are called off before: this one decides anew, on what is
         true now, in which the moves under way are as good as made.

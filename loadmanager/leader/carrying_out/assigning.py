@@ -6,7 +6,7 @@ Here are the futures of those who wait for one, the decisions at the desk, and t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -26,7 +26,7 @@ from loadmanager.core.leading.assignments import (
     PlaceSoon,
 )
 from loadmanager.core.leading.writing import Write
-from loadmanager.core.names import BundleName
+from loadmanager.core.names import BundleName, namespace_of
 from loadmanager.core.ownership import Ownership
 from loadmanager.core.plan import Verdict
 from loadmanager.errors import HeldForOwnerError, LoadManagerError, NoBrokerAvailableError
@@ -35,6 +35,7 @@ from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.term.ledger import Ledger
+from loadmanager.tracing import OFF, Tracing, Trail
 
 log = structlog.get_logger(__name__)
 
@@ -45,11 +46,13 @@ class Assigner:
     Bundles that nobody asks for take the places that lookups leave in a batch.
     """
 
-    def __init__(self, desk: Desk, view: ClusterView, ledger: Ledger, journal: Journal) -> None:
+    def __init__(self, desk: Desk, view: ClusterView, ledger: Ledger, journal: Journal, tracing: Tracing = OFF) -> None:
         self._desk = desk
         self._view = view
         self._ledger = ledger
         self._journal = journal
+        self._tracing = tracing
+        self._trails: dict[str, Trail] = {}
         self._machine = Assignments(view, desk.poison.find)
         self._driver = Driver(self._machine, self._do)
         self._waiting = Waiting[str, Ownership]()
@@ -59,9 +62,12 @@ class Assigner:
         """A future of the committed ownership of a bundle that is free now; shared by all who ask meanwhile.
 
         `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
-        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`.
+        It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises
+        `NamespaceBeingDeletedError`.
         """
+        self._ledger.must_be_open(namespace_of(bundle))
         future = self._waiting.future(bundle)
+        self._trails.setdefault(bundle, self._tracing.here())
         self._driver.step(Ask(bundle, non_persistent))
         return future
 
@@ -76,6 +82,7 @@ class Assigner:
     def fail_waiting(self, error: Exception) -> None:
         """Give every waiting lookup `error`: the term is over."""
         self._machine.forget()
+        self._trails.clear()
         self._waiting.tell_all(error)
 
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
@@ -83,17 +90,29 @@ class Assigner:
             case Decide():
                 return self._decide(instruction)
             case Write():
-                return write(self._ledger, instruction)
+                return self._write(instruction)
             case Answer(bundle, outcome):
+                self._trails.pop(bundle, None)
                 self._waiting.tell(bundle, self._told(bundle, outcome))
         return None
 
     async def _decide(self, decide: Decide) -> Event:
         try:
-            return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
+            with self._tracing.span("decide on owners", {"bundles": len(decide.bundles)}, self._asked(decide.bundles)):
+                return Decided(decide, await self._desk.place(decide.bundles, decide.non_persistent))
         except Exception as error:
             log.exception("placement_failed", bundles=len(decide.bundles))
             return NotDecided(decide, NoBrokerAvailableError(f"the decision failed: {error}"))
+
+    async def _write(self, instruction: Write) -> Event:
+        with self._tracing.span(
+            "write owners", {"namespace": instruction.namespace}, self._asked(instruction.transitions)
+        ):
+            return await write(self._ledger, instruction)
+
+    def _asked(self, bundles: Iterable[str]) -> list[Trail]:
+        """Where those are in their traces who wait for these."""
+        return [self._trails[bundle] for bundle in bundles if bundle in self._trails]
 
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """What those who wait are told; what was decided is noted."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 import time
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
@@ -34,6 +35,7 @@ class Driver(Generic[_Event, _Instruction]):
         self._do = do
         self._stepped = asyncio.Event()
         self._work: asyncio.TaskGroup
+        self._context: contextvars.Context
 
     def step(self, event: _Event | Signal) -> None:
         for instruction in self._machine.step(event, time.monotonic()):
@@ -44,6 +46,7 @@ class Driver(Generic[_Event, _Instruction]):
 
     async def run(self) -> None:
         """Step it with TIME when it wants to be, for as long as the term lasts."""
+        self._context = contextvars.copy_context()  # of the term: its work is not that of the request that woke it
         async with asyncio.TaskGroup() as self._work:
             while True:
                 self.step(Signal.TIME)
@@ -55,7 +58,7 @@ class Driver(Generic[_Event, _Instruction]):
                         await self._stepped.wait()
 
     def _begin(self, work: Coroutine[Any, Any, _Event]) -> None:
-        task = self._work.create_task(self._see_through(work))
+        task = self._work.create_task(self._see_through(work), context=self._context.copy())
         # A task that is cancelled before it begins never gets to what it was to wait for.
         task.add_done_callback(lambda _: work.close())
 

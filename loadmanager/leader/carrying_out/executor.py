@@ -7,6 +7,7 @@ and a future for whoever wants to know how a move ended.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -63,6 +64,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.leader.recording.stepping import Answers, RecordedMachine
+from loadmanager.tracing import NOWHERE, OFF, Tracing, Trail
 from loadmanager.wire.leading.moves import MovesForm
 
 log = structlog.get_logger(__name__)
@@ -138,12 +140,15 @@ class Executor:
         settings: Callable[[], ExecutorSettings],
         followed_by: Followed,
         recorder: Recorder,
+        tracing: Tracing = OFF,
     ) -> None:
         self._view = view
         self._writes = writes
         self._owners = owners
         self._journal = journal
         self._followed_by = followed_by
+        self._tracing = tracing
+        self._trails: dict[Move, Trail] = {}
         answers = Answers(recorder)
         self._moves = Moves(
             answers.noting("limits", lambda: (settings().concurrency, settings().concurrency_per_broker)),
@@ -153,6 +158,7 @@ class Executor:
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._ends = Waiting[Move, Ownership]()
         self._because: dict[Move, Sequence[Verdict]] = {}
+        self._contexts: dict[Move, contextvars.Context] = {}
         self._tasks: dict[Move, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self.unloads_completed = 0
@@ -235,6 +241,7 @@ class Executor:
         if batch is not None:
             batch.moves.add(move)
         self._because[move] = because
+        self._trail(move)
         self._step(Want(move))
         try:
             return await self._end_of(move)
@@ -301,8 +308,15 @@ class Executor:
                 self._ended(move, outcome)
 
     def _begin(self, move: Move, work: Coroutine[Any, Any, None]) -> None:
-        task = self._tasks[move] = asyncio.create_task(work, name=f"unload {move.bundle}")
+        name, context = f"unload {move.bundle}", self._contexts.get(move)
+        task = self._tasks[move] = asyncio.create_task(work, name=name, context=context)
         task.add_done_callback(lambda done: self._work_ended(move, done))
+
+    def _trail(self, move: Move) -> None:
+        """All that is done for a move belongs to whoever wanted it, in logs, and to one span of theirs, in traces."""
+        trail = self._trails[move] = self._tracing.begin("move", {"bundle": move.bundle, "reason": move.reason})
+        context = self._contexts[move] = contextvars.copy_context()
+        context.run(trail.enter)
 
     def _work_ended(self, move: Move, task: asyncio.Task[None]) -> None:
         if self._tasks.get(move) is task:
@@ -360,6 +374,7 @@ class Executor:
         move = self._moves.find(str(name), released.version)
         if move is None:
             move = Move(str(name), released.owner, released.destination, released.reason, released=released)
+            self._trail(move)
             self._step(Resume(move))
         return move
 
@@ -398,6 +413,8 @@ class Executor:
     def _settle(self, move: Move, outcome: Ownership | Exception) -> None:
         """Tell everybody that it is over."""
         self._because.pop(move, None)
+        self._contexts.pop(move, None)
+        self._trails.pop(move, NOWHERE).end(outcome if isinstance(outcome, Exception) else None)
         if move.released is not None:
             self._followed_by.ended(BundleName.parse_any(move.bundle), move.released)
         self._ends.tell(move, outcome)

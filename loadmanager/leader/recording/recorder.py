@@ -131,11 +131,11 @@ class Recorder:
         if self._writer is not None:
             self._writer.close(timeout_s=_CLOSE_S)
 
-    def put(self, entry: Entry) -> int:
-        """Record it, if this node leads; its place in the order, -1 when it was not."""
+    def put(self, entry: Entry, at_ms: int | None = None) -> int:
+        """Record it, if this node leads, as of now unless said; its place in the order, -1 when it was not."""
         if not self._is_recording or self._writer is None:
             return NOT_RECORDED
-        return self._writer.put(now_ms(), entry)
+        return self._writer.put(now_ms() if at_ms is None else at_ms, entry)
 
     def begin_term(self, epoch: int, node_id: str, model: Model, desk: RecordedDesk) -> None:
         """From here on everything is recorded; what was known and remembered until now is in the checkpoint."""

@@ -196,7 +196,8 @@ class Election:
         try:
             await self._store.commit(ops, session_id=session_id)
         except TransactionFailedError as error:
-            obstacle = _OBSTACLES.get((error.path, error.cause))
+            denied = self._store.denied.get(error.path) if error.cause == "no_access" else None
+            obstacle = denied or _OBSTACLES.get((error.path, error.cause))
             if obstacle is None:
                 log.info("campaign_lost", epoch=epoch, cause=error.cause)
             elif obstacle != self._obstacle:

@@ -8,9 +8,10 @@ leader's write fails as a whole.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +31,10 @@ from loadmanager.core.ownership import (
 )
 from loadmanager.errors import (
     BundleNotFoundError,
+    ConflictError,
     InvalidRecordError,
     InvariantViolatedError,
+    NamespaceBeingDeletedError,
     NamespaceExistsError,
     OutcomeUnknownError,
     StaleEpochError,
@@ -42,9 +45,10 @@ from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.leader.term.election import Election
 from loadmanager.store import paths
-from loadmanager.store.base import MAX_ZNODE_BYTES, Check, Create, MetadataStore, Op, Put
-from loadmanager.store.codec import pack
-from loadmanager.wire.records import encode_namespace
+from loadmanager.store.base import MAX_ZNODE_BYTES, Check, Create, Delete, MetadataStore, Op, Put
+from loadmanager.store.codec import decode, pack
+from loadmanager.wire.records import DeletedRecord, encode_namespace
+from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
 
@@ -74,10 +78,13 @@ class _Draft:
     None is let in that must never be: `InvariantViolatedError`. `steps` are those that were, each from what to what.
     """
 
-    def __init__(self, state: NamespaceState, is_registered: Callable[[Registration | None], bool]) -> None:
+    def __init__(
+        self, state: NamespaceState, is_registered: Callable[[Registration | None], bool], *, is_closed: bool
+    ) -> None:
         self.steps: list[_Step] = []
         self._state = state
         self._is_registered = is_registered
+        self._is_closed = is_closed
         self._ownerships: dict[int, Ownership] = {}
 
     @property
@@ -91,6 +98,8 @@ class _Draft:
         if index is None:
             raise BundleNotFoundError(f"{bundle_range} is not a current bundle of {self._state.name}")
         current = self._ownerships.get(index, self._state.ownerships[index])
+        if self._is_closed and current.state is OwnershipState.FREE:
+            raise IllegalTransitionError(f"{bundle_range} is given to nobody: {self._state.name} is being deleted")
         following = transition(current, stamp)
         _must_hold(transition_violations(current, following, self._is_registered), bundle_range, current, following)
         self._ownerships[index] = following
@@ -111,6 +120,8 @@ class _Draft:
 
     def reshape(self, change: Reshape, stamp: Stamp) -> NamespaceState:
         before = self.state
+        if self._is_closed:
+            raise IllegalTransitionError(f"{before.name} is being deleted")
         self._state = change(before, stamp)
         _must_hold(succession_violations(before, self._state), self._state.name, before.bundles, self._state.bundles)
         return self._state
@@ -120,6 +131,12 @@ def _must_hold(violations: list[str], *story: object) -> None:
     """Raise `InvariantViolatedError` with the story unless there are none."""
     if violations:
         raise InvariantViolatedError(f"{'; '.join(violations)}: {', '.join(map(str, story))}")
+
+
+def _must_all_be_free(state: NamespaceState) -> None:
+    for index, ownership in enumerate(state.ownerships):
+        if ownership.state is not OwnershipState.FREE:
+            raise IllegalTransitionError(f"{state.bundle_name(index)} is {ownership}")
 
 
 _Made = Ownership | Outcomes | NamespaceState
@@ -154,6 +171,8 @@ class Ledger:
         self._intake = intake
         self._election = election
         self._pending: dict[str, list[_Change]] = defaultdict(list)
+        self._closed: set[str] = set()
+        self._one_at_a_time = asyncio.Lock()
         self._wake = asyncio.Event()
         self._recent: deque[tuple[str, _Step]] = deque(maxlen=_STEPS_KEPT)
         self.transitions_committed = 0
@@ -202,22 +221,81 @@ class Ledger:
     async def create_namespace(self, state: NamespaceState) -> None:
         """Write the first record of a namespace and wait until the view has it.
 
-        Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
+        Its versions go on from those of all namespaces that were deleted: agents may remember those of one of this
+        name. Raises `NamespaceExistsError`, `NotLeaderError` or a `StoreError`.
         """
-        term = self._election.get_term()
+        self.must_be_open(str(state.name))
         path = paths.namespace(str(state.name))
         await self._store.ensure_path(path.rpartition("/")[0])
-        ops: list[Op] = [Check(paths.EPOCH, term.epoch), Create(path, pack(encode_namespace(state)))]
+        async with self._one_at_a_time:
+            highest, as_read = await self._highest_deleted()
+            first = state.from_version(highest)
+            ops: list[Op] = [] if as_read is None else [Check(paths.DELETED, as_read)]
+            try:
+                await self._commit_alone([*ops, Create(path, pack(encode_namespace(first)))])
+            except TransactionFailedError as error:
+                if error.cause == "node_exists":
+                    raise NamespaceExistsError(f"namespace {state.name} exists already") from None
+                raise
+        self._intake.mark_dirty(path)
+        await self._intake.settled()
+
+    @contextlib.contextmanager
+    def closed(self, namespace: str) -> Iterator[None]:
+        """Meanwhile nothing of the namespace is given to anybody. `ConflictError` if that is so already."""
+        if namespace in self._closed:
+            raise ConflictError(f"namespace {namespace} is being deleted already")
+        self._closed.add(namespace)
         try:
-            await self._store.commit(ops, session_id=term.session_id)
+            yield
+        finally:
+            self._closed.discard(namespace)
+
+    def must_be_open(self, namespace: str) -> None:
+        """Raise `NamespaceBeingDeletedError` while the namespace is closed."""
+        if namespace in self._closed:
+            raise NamespaceBeingDeletedError(f"namespace {namespace} is being deleted")
+
+    async def delete_namespace(self, namespace: str, along: Sequence[Op]) -> None:
+        """Delete the record of a closed namespace, and do what goes `along`; wait until the view knows.
+
+        Raises `IllegalTransitionError` unless all of it is free, `TransactionFailedError` when something is no longer
+        as it was read, which is read again by then; `NotLeaderError` or another `StoreError`.
+        """
+        assert namespace in self._closed, "or it could be given to somebody meanwhile"
+        async with self._one_at_a_time:
+            highest, as_read = await self._highest_deleted()
+            entry = self._view.get_namespace(namespace)
+            _must_all_be_free(entry.state)
+            data = DeletedRecord(highest_version=max(highest, entry.state.highest_version)).to_json()
+            note: Op = Create(paths.DELETED, data) if as_read is None else Put(paths.DELETED, data, as_read)
+            ops = [Delete(paths.namespace(namespace), entry.version), note, *along]
+            try:
+                await self._commit_alone(ops)
+            finally:
+                for op in ops:
+                    self._intake.mark_dirty(op.path)
+                await self._intake.settled()
+
+    async def _highest_deleted(self) -> tuple[int, int | None]:
+        """The highest version of all namespaces that were deleted, and the version of the znode that says so."""
+        await self._store.sync()
+        znode = await self._store.get(paths.DELETED)
+        if znode is None:
+            return 0, None
+        return parse_model(
+            DeletedRecord, decode(znode.data, paths.DELETED), paths.DELETED
+        ).highest_version, znode.version
+
+    async def _commit_alone(self, ops: Sequence[Op]) -> None:
+        """One transaction of its own, fenced as all are."""
+        term = self._election.get_term()
+        try:
+            await self._store.commit([Check(paths.EPOCH, term.epoch), *ops], session_id=term.session_id)
         except TransactionFailedError as error:
             if error.index == 0:
                 raise self._fenced() from None
-            if error.cause == "node_exists":
-                raise NamespaceExistsError(f"namespace {state.name} exists already") from None
             raise
-        self._intake.mark_dirty(path)
-        await self._intake.settled()
 
     async def run(self) -> None:
         """Write what is pending for as long as the node lives."""
@@ -280,7 +358,7 @@ class Ledger:
                 _fail(change, InvalidRecordError(fault or ""))
             return None
         now_ms = time.time_ns() // 1_000_000
-        draft = _Draft(entry.state, self._view.is_registered)
+        draft = _Draft(entry.state, self._view.is_registered, is_closed=namespace in self._closed)
         applied: list[tuple[_Change, _Made]] = []
         for change in changes:
             if change.done.done():  # it failed before, or nobody waits any more

@@ -19,7 +19,7 @@ from loadmanager.errors import ConcurrentModificationError, StaleEpochError, Tra
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.term.election import Election
 from loadmanager.store import paths
-from loadmanager.store.base import Check, Create, MetadataStore, Op, Put
+from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
 from loadmanager.store.codec import decode, pack
 from loadmanager.wire.controls import decode_controls, encode_controls
 from loadmanager.wire.learned import LearnedData, decode_learned, encode_learned
@@ -84,6 +84,24 @@ class Operators:
     async def update_learned(self, learned: LearnedData | None) -> LearnedData | None:
         """What the pipeline learned, in place of what there was; None takes it back."""
         return await self._update(paths.LEARNED, decode_learned, encode_learned, lambda _: learned)
+
+    async def forgetting(self, namespace: str) -> list[Op]:
+        """What deletes all that is kept of a namespace besides its record, to be committed together with that."""
+        averages = paths.bundle_data(namespace)
+        ops: list[Op] = [] if await self._store.get(averages) is None else [Delete(averages)]
+        controls = await self._store.get(paths.CONTROLS)
+        if controls is not None:
+            stored = decode_controls(decode(controls.data, paths.CONTROLS), paths.CONTROLS)
+            changed = stored.without_namespace(namespace)
+            if changed != stored:
+                ops.append(Put(paths.CONTROLS, pack(encode_controls(changed)), controls.version))
+        znode = await self._store.get(paths.ANTI_AFFINITY)
+        if znode is not None:
+            groups = decode_groups(decode(znode.data, paths.ANTI_AFFINITY), paths.ANTI_AFFINITY)
+            others = {name: group for name, group in groups.items() if name != namespace}
+            if others != groups:
+                ops.append(Put(paths.ANTI_AFFINITY, pack(encode_groups(others)), znode.version))
+        return ops
 
     async def _update(
         self,

@@ -1,4 +1,5 @@
 import socket
+from collections.abc import Sequence
 
 class KazooTimeoutError(Exception): ...
 
@@ -7,3 +8,6 @@ class AsyncResult:
 
 class SequentialThreadingHandler:
     def create_connection(self, *args: object, **kwargs: object) -> socket.socket: ...
+    def select(
+        self, readable: Sequence[object], writable: Sequence[object], failed: Sequence[object], timeout: float | None
+    ) -> tuple[list[object], list[object], list[object]]: ...

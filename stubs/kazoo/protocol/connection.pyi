@@ -1,4 +1,5 @@
 import socket
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
@@ -16,10 +17,14 @@ class PendingReply(Protocol):
 
 class ConnectionDropped(Exception): ...  # noqa: N818 - kazoo's own name
 
+AUTH_XID: int
+
 class ConnectionHandler:
     client: KazooClient
     _socket: socket.socket | None
-    def __init__(self, client: KazooClient, retry_sleeper: KazooRetry) -> None: ...
+    def __init__(
+        self, client: KazooClient, retry_sleeper: KazooRetry, *, sasl_options: Mapping[str, str] | None = ...
+    ) -> None: ...
     def _invoke(self, timeout: float, request: WireRequest, xid: int | None = None) -> object: ...
     def _connect(self, host: str, hostip: str, port: int) -> tuple[float, float]: ...
     def _connect_attempt(self, host: str, hostip: str, port: int, retry: KazooRetry) -> object: ...

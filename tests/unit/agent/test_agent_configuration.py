@@ -38,6 +38,15 @@ def test_the_agents_url_is_as_configured_or_where_the_broker_is(settings: dict[s
     assert url_of(load_settings(AgentSettings, None, {**REQUIRED, **settings}), "http", 9999) == url
 
 
+BY_TLS_ALONE = {
+    "agentPort": None,
+    "agentPortTls": 0,
+    "agentLocalPort": 0,
+    "tlsCertificateFilePath": "c",
+    "tlsKeyFilePath": "k",
+}
+
+
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
@@ -51,6 +60,7 @@ def test_the_agents_url_is_as_configured_or_where_the_broker_is(settings: dict[s
             {"agentPort": None, "agentPortTls": 1, "tlsCertificateFilePath": "c", "tlsKeyFilePath": "k"},
             "agentLocalPort: where the broker is to ask is required",
         ),
+        ({**BY_TLS_ALONE, "agentUrl": "http://a:9090"}, "agentUrl: nodes cannot come by http"),
         ({"brokerClientTlsEnabled": True}, "brokerClientTlsEnabled: others cannot come by TLS: give agentPortTls"),
         ({"tlsRequireTrustedClientCertOnConnect": True}, "nobody's would be trusted: give tlsTrustCertsFilePath"),
     ],

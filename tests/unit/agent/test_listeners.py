@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
+from support.servers import LIMITS, end_app, listen, serve_app
 
 from loadmanager.agent.grants import Refusal
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.server import AgentServer
 from loadmanager.auth.gate import Gate
+from loadmanager.calling import HttpClient
 from loadmanager.config import AuthSettings
 from loadmanager.core.names import BrokerId
 from loadmanager.wire.http import LeaseAnswer, OwnerAnswer
@@ -79,3 +83,24 @@ async def asked(path: str, caller: str, own: str) -> int:
 async def test_on_one_port_the_brokers_questions_are_for_this_host_alone(caller: str, own: str, status: int) -> None:
     assert await asked(LEASE, caller, own) == status
     assert await asked("/healthz", caller, own) == 200
+
+
+async def test_strangers_who_take_every_connection_keep_no_broker_from_its_lease() -> None:
+    agent, limits = server(), replace(LIMITS, connections=2)
+    listener, of_broker = listen(), listen()
+    runners = [await serve_app(agent.app(), listener, limits), await serve_app(agent.broker_app(), of_broker, limits)]
+    try:
+        busy = [await asyncio.open_connection(*listener.getsockname()) for _ in range(2)]
+        for _, writer in busy:
+            writer.write(
+                b"PUT /loadmanager/v1/namespaces/t/ns/bundles HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n"
+            )
+        host, port = of_broker.getsockname()
+        async with HttpClient() as http:
+            for _ in range(3):
+                assert (await http.call("GET", f"http://{host}:{port}{LEASE}", 30.0)).status == 200
+        for _, writer in busy:
+            writer.close()
+    finally:
+        for runner in runners:
+            await end_app(runner)

@@ -90,6 +90,13 @@ def test_a_report_says_whose_it_is_and_how_long_the_leases_are_that_may_have_bee
     assert (report["agentLife"], report["brokerLeaseMs"]) == ("here/1", 3000)
 
 
+def test_a_broker_that_serves_by_tls_publishes_where_and_no_other_does() -> None:
+    by_tls = replace(IDENTITY, service_url_tls="pulsar+ssl://a:6651", web_service_url_tls="https://a:8443")
+    written = build_report(by_tls, a_situation(), None, 0)
+    assert (written["pulsarServiceUrlTls"], written["webServiceUrlTls"]) == ("pulsar+ssl://a:6651", "https://a:8443")
+    assert not {"pulsarServiceUrlTls", "webServiceUrlTls"} & build_report(IDENTITY, a_situation(), None, 0).keys()
+
+
 def test_a_broker_without_a_service_url_publishes_none() -> None:
     assert "pulsarServiceUrl" not in build_report(replace(IDENTITY, service_url=""), a_situation(), None, 0)
 

@@ -49,11 +49,10 @@ async def walk(ask: Any, document: dict[str, Any]) -> int:  # noqa: ANN401 - ask
     """Try each operation as each principal; how many were tried."""
     tried = 0
     for method, path, role in operations_in(document):
-        if "{" in path or path.endswith("/live"):
-            continue
         for principal, token in TOKENS.items():
-            reply = await ask(method, path, headers=bearer(token))
             refused = expected(principal, role)
+            is_endless = path.endswith("/live") and refused is None
+            reply = await ask("HEAD" if is_endless else method, path, headers=bearer(token))
             assert (reply.status in (401, 403)) == (refused is not None), (method, path, principal, reply)
             tried += 1
             if refused is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hmac
 import json
@@ -21,7 +22,7 @@ from loadmanager.auth.keys import ValidationKey
 from loadmanager.auth.roles import Role
 from loadmanager.auth.signing import create_pair, create_token
 from loadmanager.auth.tokens import Claimed, Fault, check_token
-from loadmanager.config import AuthSettings
+from loadmanager.config import AuthSettings, Settings, load_settings
 from loadmanager.errors import ConfigurationError, ForbiddenError, UnauthenticatedError
 
 NOW_S = 1_700_000_000.0
@@ -39,9 +40,17 @@ def a_gate(clock: Clock | None = None, **changes: Any) -> Gate:  # noqa: ANN401 
     return Gate(settings(**{**CLOSED, **changes}), clock) if clock else Gate(settings(**{**CLOSED, **changes}))
 
 
-def passes(gate: Gate, role: Role, headers: dict[str, str]) -> str:
+class Connection(asyncio.Transport):
+    """One over which this certificate was shown, and believed."""
+
+    def __init__(self, common_name: str = "") -> None:
+        subject = ((("organizationName", "o"),), (("commonName", common_name),)) if common_name else ()
+        super().__init__({"peercert": {"subject": subject} if common_name else None})
+
+
+def passes(gate: Gate, role: Role, headers: dict[str, str], certificate: str = "") -> str:
     """Who it says that asks."""
-    request: web.Request = make_mocked_request("GET", "/x", headers=headers)
+    request: web.Request = make_mocked_request("GET", "/x", headers=headers, transport=Connection(certificate))
     gate.check(request, role)
     return request[PRINCIPAL]
 
@@ -57,6 +66,12 @@ def test_an_open_gate_changes_no_handler() -> None:
     assert Gate(settings()).permitting(Role.ADMIN, handler) is handler
     assert a_gate().permitting(Role.ANYONE, handler) is handler
     assert a_gate().permitting(Role.READ, handler) is not handler
+
+
+@pytest.mark.parametrize("key", ["superUserRoles", "proxyRoles"])
+def test_everybody_is_no_super_user_and_no_proxy(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"{key}: \* is not taken here: name the principals"):
+        load_settings(Settings, None, {key: ["*"]})
 
 
 def test_without_authorization_a_token_is_enough() -> None:
@@ -112,7 +127,7 @@ def test_the_principal_is_what_the_claim_says_or_the_first_of_its_list() -> None
     gate = a_gate(token_auth_claim="role")
     assert passes(gate, Role.ADMIN, bearer(token_of("x", role="root"))) == "root"
     assert passes(gate, Role.ADMIN, bearer(token_of("x", role=["root", "y"]))) == "root"
-    nobody: list[object] = [None, [], "", 7, {"a": 1}]
+    nobody: list[object] = [None, [], "", " ", "a\nb", "\ud800", 7, {"a": 1}]
     for said in nobody:
         with pytest.raises(UnauthenticatedError, match="no claim role"):
             passes(gate, Role.READ, bearer(token_of("root", role=said)))
@@ -160,6 +175,7 @@ def test_no_more_than_so_many_tokens_are_kept_and_none_that_is_bad(monkeypatch: 
         passes(gate, Role.READ, bearer(token_of("root", number=number)))
         with pytest.raises(UnauthenticatedError):
             passes(gate, Role.READ, bearer(f"bad {number}"))
+    assert passes(gate, Role.READ, bearer(token_of("root", much="x" * 4_000))) == "root"
     assert len(gate._known) == 3
 
 
@@ -195,14 +211,39 @@ def test_a_proxy_asks_for_somebody_and_both_need_the_role() -> None:
 def test_nobody_else_asks_for_others_and_a_proxy_for_nobody_alone() -> None:
     gate = a_gate(proxy_roles=frozenset({"operator", "reader"}))
     for headers, said in [
-        (by("operator"), "missing"),
-        (by("operator", " "), "missing"),
+        (by("operator"), "no name"),
+        (by("operator", " "), "no name"),
         (by("operator", "reader"), "a proxy itself"),
         (by("root", "client"), "not in proxyRoles"),
     ]:
         with pytest.raises(UnauthenticatedError, match=said):
             passes(gate, Role.READ, headers)
     assert passes(gate, Role.READ, by("root", "root")) == "root"
+
+
+def test_who_sends_no_token_is_known_by_a_certificate() -> None:
+    gate = a_gate(proxy_roles=frozenset({"operator"}))
+    assert passes(gate, Role.ADMIN, {}, "root") == "root"
+    assert passes(gate, Role.READ, {"X-Original-Principal": "root"}, "operator") == "root by operator"
+    with pytest.raises(ForbiddenError, match="'client' may not"):
+        passes(gate, Role.ADMIN, {}, "client")
+    with pytest.raises(ForbiddenError, match="'client' may not"):
+        passes(gate, Role.ADMIN, by("client"), "root")
+    with pytest.raises(UnauthenticatedError):
+        passes(gate, Role.ADMIN, bearer("bad"), "root")
+    with pytest.raises(UnauthenticatedError, match="no token"):
+        passes(gate, Role.ADMIN, {})
+
+
+def test_certificates_alone_will_do_where_it_is_said_whose_to_believe(tmp_path: Path) -> None:
+    without: dict[str, Any] = {"token_secret_key": "", "tls_trust_certs_file_path": tmp_path / "ca.pem"}
+    gate = a_gate(**without)
+    assert passes(gate, Role.ADMIN, {}, "root") == "root"
+    for headers in ({}, by("root")):
+        with pytest.raises(UnauthenticatedError, match="tokens are not taken"):
+            passes(gate, Role.READ, headers)
+    with pytest.raises(ConfigurationError, match="neither is set"):
+        a_gate(**{**without, "tls_trust_certs_file_path": None})
 
 
 def test_what_is_said_of_a_bad_token_does_not_hold_it() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 from support.nodes import Cluster
 from support.tokens import CLOSED, bearer, token_of
 
+from loadmanager.auth import gate
 from loadmanager.wire.http import FORWARDED_HEADER, ORIGINAL_PRINCIPAL_HEADER
 
 _PROXY = {**CLOSED, "proxy_roles": frozenset({"operator"})}
@@ -50,6 +52,21 @@ async def test_for_whom_a_proxy_asks_is_passed_on_too() -> None:
             assert reply.status == status, reply
 
 
+async def test_who_is_known_by_a_certificate_is_asked_for_by_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The certificate stands in a header here, which is not passed on, as a certificate cannot be."""
+    monkeypatch.setattr(gate, "principal_of", lambda request: request.headers.get("X-Certificate"))
+    trusted = {**CLOSED, "proxy_roles": frozenset({"node"}), "super_user_roles": frozenset({"root", "node"})}
+    async with Cluster() as cluster:
+        _, follower = await cluster.start_nodes(2, **trusted)
+        for shown, status in (("root", 204), ("client", 403)):
+            reply = await follower.put("/admin/v2/namespaces/t/ns", headers={"X-Certificate": shown})
+            assert reply.status == status, reply
+    async with Cluster() as cluster:
+        _, follower = await cluster.start_nodes(2, **CLOSED)
+        reply = await follower.put("/admin/v2/namespaces/t/ns", headers={"X-Certificate": "root"})
+        assert reply.status == 403, "the leader takes the node for no proxy"
+
+
 async def test_a_node_asks_the_leader_with_its_own_token() -> None:
     async with Cluster() as cluster:
         _, follower = await cluster.start_nodes(2, **CLOSED)
@@ -57,7 +74,8 @@ async def test_a_node_asks_the_leader_with_its_own_token() -> None:
             **{**CLOSED, "broker_client_authentication_parameters": SecretStr(f"token:{token_of('stranger')}")}
         )
         reader = bearer(token_of("reader"))
-        assert (await follower.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]
+        fleet = (await follower.get("/loadbalance/v1/fleet", headers=reader)).json()
+        assert (fleet["isWhole"], fleet["openToAnyone"]) == (True, False)
         with capture_logs() as logs:
             for _ in range(2):
                 assert not (await stranger.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]

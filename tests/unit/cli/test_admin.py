@@ -41,6 +41,15 @@ REQUESTS = {
         "/admin/v2/namespaces/t/ns",
         {"bundles": {"numBundles": 16}, "replication_clusters": ["c1", "c2"]},
     ),
+    "namespaces delete t/ns": ("DELETE", "/admin/v2/namespaces/t/ns", None),
+    "namespaces delete t/ns --force --yes": ("DELETE", "/admin/v2/namespaces/t/ns?force=true", None),
+    "tenants list": ("GET", "/admin/v2/tenants", None),
+    "audit --limit 5 --since 7 --until 9": ("GET", "/loadbalance/v1/audit?limit=5&since=7&until=9", None),
+    f"why {BUNDLE} --since 7 --until 9": (
+        "GET",
+        f"/loadbalance/v1/history/bundle/{BUNDLE}?since=7&until=9&limit=100",
+        None,
+    ),
     "namespaces policies t/ns": ("GET", "/admin/v2/namespaces/t/ns", None),
     "namespaces bundles t/ns": ("GET", "/admin/v2/namespaces/t/ns/bundles", None),
     "namespaces unload t/ns": ("PUT", "/admin/v2/namespaces/t/ns/unload", None),
@@ -98,6 +107,7 @@ REQUESTS = {
     ),
     "brokers health": ("GET", "/loadbalance/v1/brokers/health", None),
     "brokers hold-off b1:8080": ("PUT", "/loadbalance/v1/brokers/b1:8080/hold-off", {"forS": 120.0}),
+    "brokers hold-off b1:8080 --for 5m": ("PUT", "/loadbalance/v1/brokers/b1:8080/hold-off", {"forS": 300.0}),
     "brokers hold-off b1:8080 --for 0": ("DELETE", "/loadbalance/v1/brokers/b1:8080/hold-off", None),
     "broker-stats load-report b1:8080": ("GET", "/admin/v2/broker-stats/load-report?brokerId=b1%3A8080", None),
     "broker-stats monitoring-metrics -i": ("GET", "/admin/v2/broker-stats/metrics", None),
@@ -164,6 +174,7 @@ REQUESTS = {
         {"kind": "moves", "moves": [{"bundle": BUNDLE, "destination": "b1:8080"}]},
     ),
     "balancer balance": ("GET", "/loadbalance/v1/balance", None),
+    "plans list": ("GET", "/loadbalance/v1/plans", None),
     "plans show abc": ("GET", "/loadbalance/v1/plans/abc", None),
     "plans execute abc": ("POST", "/loadbalance/v1/plans/abc/execute", None),
     "plans execute abc --even-if-frozen": ("POST", "/loadbalance/v1/plans/abc/execute?evenIfFrozen=true", None),
@@ -262,6 +273,26 @@ def test_a_refusal_ends_with_1_and_the_nodes_reason_on_standard_error(node: Reco
     node.status, node.body = 409, b'{"reason":"it is there"}'
     done = run("namespaces create t/ns", node.url)
     assert (done.exit_code, done.stdout, done.stderr) == (1, "", "loadmanager: 409 Conflict: it is there\n")
+
+
+@pytest.mark.parametrize("option", ["--token secret", "--token-file {file}"])
+def test_a_token_is_shown(node: RecordingNode, tmp_path: Path, option: str) -> None:
+    (tmp_path / "token").write_text("secret\n")
+    assert run(f"brokers list {option.format(file=tmp_path / 'token')}", node.url).exit_code == 0
+    assert node.headers[0]["Authorization"] == "Bearer secret"
+
+
+def test_without_a_token_none_is_shown(node: RecordingNode) -> None:
+    run("brokers list", node.url)
+    assert "Authorization" not in node.headers[0]
+
+
+@pytest.mark.parametrize(("status", "fix"), [(401, "--token-file"), (403, "docs/security.md")])
+def test_who_may_not_is_told_what_to_do(node: RecordingNode, status: int, fix: str) -> None:
+    node.status, node.body = status, b'{"reason":"no"}'
+    done = run("brokers list", node.url)
+    assert done.exit_code == 1
+    assert fix in done.stderr
 
 
 def test_a_refusal_without_a_body_of_ours_is_shown_as_it_is(node: RecordingNode) -> None:

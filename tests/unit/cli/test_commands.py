@@ -6,12 +6,16 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
+from support.nodes import settings
+from support.servers import closed_port
 
 from loadmanager import __version__
 from loadmanager.cli import COMMANDS
-from loadmanager.cli.running import write_ready_file
+from loadmanager.cli.running import warn_if_open, write_ready_file
 
 ROOT = Path(__file__).parents[3]
 
@@ -41,25 +45,31 @@ def test_the_version_is_shown() -> None:
     assert run("--version").stdout == f"loadmanager {__version__}\n"
 
 
-@pytest.mark.parametrize(
-    ("line", "word", "completions"),
-    [
-        ("loadmanager ", 1, [*COMMANDS]),
-        ("loadmanager de", 1, ["demo", "decide"]),
-        ("loadmanager admin explain ", 3, ["bundle", "broker", "why-not"]),
-        ("loadmanager admin brokers list --j", 4, ["--json"]),
-    ],
-)
-def test_shells_complete(line: str, word: int, completions: list[str]) -> None:
-    for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(word)}
-    assert run(**for_bash).stdout.split() == completions
-    for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_ARGS": line}
-    done = run(**for_fish, _TYPER_COMPLETE_FISH_ACTION="get-args")
-    assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == completions
+def test_shells_complete() -> None:
+    for_bash = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager de", "COMP_CWORD": "1"}
+    assert run(**for_bash).stdout.split() == ["demo", "decide"]
+    for_fish = {"_LOADMANAGER_COMPLETE": "complete_fish", "_TYPER_COMPLETE_FISH_ACTION": "get-args"}
+    done = run(**for_fish, _TYPER_COMPLETE_ARGS="loadmanager admin explain ")
+    assert [completed.partition("\t")[0] for completed in done.stdout.splitlines()] == ["bundle", "broker", "why-not"]
+
+
+SLOW = ("aiohttp", "asyncio", "numpy", "pyarrow", "pydantic_settings", "yaml")
+"""What takes its time to load, and is not needed to ask a question."""
+
+
+def test_a_question_is_asked_without_loading_what_takes_its_time() -> None:
+    line = ["loadmanager", "admin", "status", "--url", f"http://127.0.0.1:{closed_port()}"]
+    looking = f"print([name for name in {SLOW} if name in sys.modules])"
+    code = (
+        f"import atexit, sys\nfrom loadmanager.cli import main\natexit.register(lambda: {looking})\nsys.argv = {line}"
+    )
+    code += "\nmain()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=180, check=False)
+    assert (done.returncode, done.stdout) == (3, "[]\n")
 
 
 def test_completion_imports_the_command_that_is_typed_alone() -> None:
-    looking = "print([name for name in ('aiohttp', 'numpy', 'pyarrow') if name in sys.modules])"
+    looking = f"print([name for name in {SLOW} if name in sys.modules])"
     code = f"import atexit\n{NAMED.replace('main()', '')}\natexit.register(lambda: {looking})\nmain()"
     line = {"_LOADMANAGER_COMPLETE": "complete_bash", "COMP_WORDS": "loadmanager a", "COMP_CWORD": "1"}
     done = subprocess.run(
@@ -152,3 +162,30 @@ def test_a_closed_standard_input_is_refused_with_exit_code_2() -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "loadmanager: -: standard input is closed\n"
+
+
+def test_a_key_of_tokens_that_cannot_be_used_ends_serve_with_exit_code_2(tmp_path: Path) -> None:
+    key, path = tmp_path / "secret.key", tmp_path / "loadmanager.yaml"
+    key.write_bytes(b"too short to be a secret")
+    path.write_text(f"authenticationEnabled: true\ntokenSecretKey: file://{key}\n", encoding="utf-8")
+    done = run("serve", "--config", str(path))
+    assert done.returncode == 2, done
+    assert done.stderr == f"loadmanager: tokenSecretKey {key}: a secret of 24 bytes; expected 32 or more\n"
+
+
+@pytest.mark.parametrize(
+    ("keys", "address", "warns"),
+    [
+        ({}, "0.0.0.0", True),
+        ({}, "10.0.0.1", True),
+        ({}, "a-host", True),
+        ({}, "127.0.0.1", False),
+        ({}, "::1", False),
+        ({}, "localhost", False),
+        ({"authentication_enabled": True}, "0.0.0.0", False),
+    ],
+)
+def test_who_is_open_to_other_hosts_says_so(keys: dict[str, Any], address: str, warns: bool) -> None:  # noqa: FBT001 - of the table
+    with capture_logs() as logs:
+        warn_if_open(settings(**keys), address)
+    assert [entry["event"] for entry in logs] == ["open_to_anyone"] * warns

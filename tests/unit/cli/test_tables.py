@@ -27,13 +27,13 @@ def test_no_word_is_cut_or_broken_however_narrow_it_is(number: int, data: st.Dat
 
 def test_what_fits_is_a_table_and_what_does_not_stands_record_by_record() -> None:
     headings, rows = ["name", "owner"], [["t/ns/0x00000000_0xffffffff", "b1:8080"], ["t/ns", ""]]
-    assert table(headings, rows, 36) == [
-        "name                         owner",
-        "────────────────────────────────────",
-        "t/ns/0x00000000_0xffffffff   b1:8080",
+    assert table(headings, rows, 35) == [
+        "name                        owner",
+        "───────────────────────────────────",
+        "t/ns/0x00000000_0xffffffff  b1:8080",
         "t/ns",
     ]
-    assert table(headings, rows, 35) == [
+    assert table(headings, rows, 34) == [
         "name   t/ns/0x00000000_0xffffffff",
         "owner  b1:8080",
         "",

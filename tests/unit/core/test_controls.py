@@ -280,3 +280,13 @@ def test_what_an_operator_did_to_a_bundle_is_said_in_words() -> None:
     assert controls.find_hand("t/ns/1") == "pinned it to a:8080"
     assert controls.find_hand("t/ns/2") == "froze it: slow disks"
     assert controls.find_hand("t/ns/3") is None
+
+
+def test_what_is_about_a_namespace_goes_with_it_and_nothing_else() -> None:
+    of_it, of_others = "t/ns/0x00000000_0xffffffff", "t/ns2/0x00000000_0xffffffff"
+    before = Controls(
+        draining={A: 1.0}, pinned=dict.fromkeys((of_it, of_others), A), frozen_bundles={of_it: "x", of_others: "y"}
+    )
+    after = Controls(draining={A: 1.0}, pinned={of_others: A}, frozen_bundles={of_others: "y"})
+    assert before.without_namespace("t/ns") == after
+    assert after.without_namespace("t/ns") == after

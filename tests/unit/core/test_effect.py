@@ -45,6 +45,8 @@ def test_the_imbalance_is_the_busiest_brokers_load_by_the_mean() -> None:
     assert effect.lower_bound == pytest.approx(6 / 3), "the largest bundle is somewhere"
     assert (effect.load_moved, effect.bundles_moved, effect.clients_disturbed) == (2, 1, 7)
     assert effect.share_moved == pytest.approx(2 / 9)
+    assert effect.by_broker == {broker("a").broker: (8, 6), broker("b").broker: (0, 2), broker("c").broker: (1, 1)}
+    assert effect.by_bundle == {bundle(1): (2, 7)}
 
 
 def test_a_bundle_that_is_freed_leaves_its_broker_and_is_nowhere() -> None:

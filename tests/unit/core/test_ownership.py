@@ -138,3 +138,10 @@ def test_a_merged_bundle_follows_on_the_higher_version(lower: Ownership, upper: 
 def test_bundles_of_two_owners_are_not_merged(upper: Ownership) -> None:
     with pytest.raises(IllegalTransitionError, match=r"which is .* and bundle t/ns/0x80000000_0xffffffff, which is"):
         a_namespace(owned(A), upper).merge(0, STAMP)
+
+
+def test_a_namespace_that_begins_at_a_version_has_no_bundle_below_it() -> None:
+    state = a_namespace(FREE, owned(A, 3), owned(B, 8))
+    assert state.highest_version == 8
+    assert [each.version for each in state.from_version(5).ownerships] == [5, 5, 8]
+    assert state.from_version(0) == state

@@ -150,6 +150,7 @@ def test_the_last_plans_are_kept_and_those_that_are_being_executed(leader: Leade
     assert leader.plans.executing == [plans[1]]
     leader.plans.keep(plans[3])
     assert [leader.plans.find(kept.hash) for kept in plans] == [None, plans[1], None, plans[3]]
+    assert leader.plans.kept == [plans[3], plans[1]], "the newest first"
 
 
 def test_a_new_plan_is_kept_however_many_are_being_executed(leader: Leader) -> None:

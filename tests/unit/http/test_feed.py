@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadmanager.http.feed import Frames
+from loadmanager.http.feed import Event, Frames
 from loadmanager.wire.fleet import Mark
 
 
@@ -19,6 +19,10 @@ def events(frames: bytes) -> list[tuple[str, Any]]:
         fields = dict(line.split(": ", 1) for line in frame.split("\n"))
         found.append((fields["event"], orjson.loads(fields["data"])))
     return found
+
+
+def decision(number: int) -> Event:
+    return Event("decision", orjson.dumps({"n": number}), Mark(1, number, 7))
 
 
 def test_a_picture_is_sent_when_it_has_changed() -> None:
@@ -48,9 +52,12 @@ def test_what_a_reader_was_told_already_is_not_sent_again() -> None:
     frames = Frames()
     place = frames.beginning
     for number in range(1, 4):
-        frames.put({"n": number}, Mark(1, number))
-    assert events(frames.after(place, Mark(1, 2))[0]) == [("decision", {"n": 3})]
-    assert frames.after(place)[0].startswith(b'event: decision\nid: 1:1\ndata: {"n":1}\n\n')
+        frames.put(decision(number))
+    frames.put(Event("operation", b'{"n":4}', Mark(1, 1, 8)))
+    assert events(frames.after(place, Mark(1, 2, 8))[0]) == [("decision", {"n": 3})]
+    assert events(frames.after(place, Mark(1, 3, 7))[0]) == [("operation", {"n": 4})]
+    assert len(events(frames.after(place, Mark(0, 9, 9))[0])) == 4
+    assert frames.after(place)[0].startswith(b'event: decision\nid: 1:1:7\ndata: {"n":1}\n\n')
 
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 5))
@@ -66,7 +73,7 @@ def test_readers_of_any_pace_get_each_event_once_and_in_order_unless_they_fall_b
     for each in happens:
         if each == 0:
             number += 1
-            frames.put({"n": number}, Mark(1, number))
+            frames.put(decision(number))
             for awaited in missed.values():
                 awaited.append(number)
         elif each == 3:
@@ -82,9 +89,8 @@ def test_readers_of_any_pace_get_each_event_once_and_in_order_unless_they_fall_b
     assert len(frames.after(frames.beginning)[0]) < 200
 
 
-def test_a_mark_is_two_numbers() -> None:
-    assert Mark.parse("3:14") == Mark(3, 14)
-    assert str(Mark(3, 14)) == "3:14"
-    assert Mark(3, 14) < Mark(4, 1)
-    for text in ("", "3", "3:", ":4", "a:b", "3:-4", "3:٤", "1:" + "9" * 20, "1:2:3"):
+def test_a_mark_is_three_numbers() -> None:
+    assert Mark.parse("3:14:0") == Mark(3, 14, 0)
+    assert str(Mark(3, 14, 0)) == "3:14:0"
+    for text in ("", "3", "3:4", "3::4", ":4:1", "a:b:c", "3:-4:1", "3:٤:1", "1:2:" + "9" * 20, "1:2:3:4"):
         assert Mark.parse(text) is None

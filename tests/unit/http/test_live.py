@@ -13,6 +13,7 @@ import pytest
 from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.waiting import eventually
+from yarl import URL
 
 FLEET = "/loadbalance/v1/fleet"
 LIVE = "/loadbalance/v1/live"
@@ -35,15 +36,24 @@ class Events:
 
     def __init__(self, answer: aiohttp.ClientResponse) -> None:
         self.answer = answer
+        self._read = bytearray()
 
     async def next(self, wanted: str = "") -> dict[str, str]:
         """The next event, or the next of that kind."""
         while True:
             async with asyncio.timeout(30):
-                frame = await self.answer.content.readuntil(b"\n\n")
+                frame = await self._frame()
             fields = dict(line.split(": ", 1) for line in frame.decode().strip().split("\n"))
             if fields.get("event") and (not wanted or fields["event"] == wanted):
                 return fields
+
+    async def _frame(self) -> bytes:
+        """However long it is."""
+        while b"\n\n" not in self._read:
+            self._read += await self.answer.content.readany()
+            assert not self.answer.content.at_eof(), "the stream has ended"
+        frame, _, self._read = self._read.partition(b"\n\n")
+        return bytes(frame)
 
     async def data(self, wanted: str) -> Any:  # noqa: ANN401 - JSON
         return orjson.loads((await self.next(wanted))["data"])
@@ -60,7 +70,9 @@ async def a_stream(node: RunningNode, headers: Mapping[str, str] | None = None) 
 async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster: Cluster) -> None:
     (node,) = cluster.nodes
     await node.lookup(TOPIC)
-    await node.put("/loadbalance/v1/controls/freeze?reason=night")
+    assert (await node.put("/loadbalance/v1/freeze", json={"reason": "night"})).status == 204
+    node.node.live.apply({"loadBalancerSheddingEnabled": "false"})
+    await node.node.standstill.look()
     fleet = (await node.get(FLEET)).json()
     brokers = fleet["brokers"]
     assert brokers["id"] == ["b1:8080", "b2:8080"]
@@ -71,7 +83,11 @@ async def test_the_fleet_has_a_column_for_each_figure_and_says_who_leads(cluster
     assert brokers["throughput"][0] > 0
     assert fleet["leader"] == {"id": node.node.node_id, "url": node.node.service_url, "epoch": 1}
     assert fleet["isWhole"]
+    assert fleet["openToAnyone"]
     assert fleet["lowerBound"] is None
+    cannot_move = {each["key"]: each["sentence"] for each in fleet["balancing"].pop("cannotMove")}
+    assert cannot_move["loadBalancerSheddingEnabled"].startswith("Nothing can move because")
+    assert fleet["balancing"] == {"frozen": "night", "dryRun": False, "breaker": None}
 
 
 async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: Cluster) -> None:
@@ -144,6 +160,21 @@ async def test_a_stream_begins_with_the_fleet_and_goes_on_with_what_changes_and_
         assert again["sequence"] == orjson.loads(told["data"])["sequence"] + 1
 
 
+async def test_what_anybody_changes_is_told_and_told_again_to_who_missed_it(cluster: Cluster) -> None:
+    leader, standby = cluster.nodes[0], await cluster.start_node()
+    await cluster.known_everywhere(lambda each: each.node.view.leader is not None)
+    freeze = {"json": {"reason": "night"}, "headers": {"X-Request-ID": "of-this-test"}}
+    async with a_stream(standby) as events:
+        await events.next("fleet")
+        assert (await standby.put("/loadbalance/v1/freeze", **freeze)).status == 204
+        told = await events.next("operation")
+        assert orjson.loads(told["data"])["requestId"] == "of-this-test"
+    await leader.ask("DELETE", "/loadbalance/v1/freeze")
+    async with a_stream(leader, {"Last-Event-ID": told["id"]}) as events:
+        missed = await events.data("operation")
+        assert missed["operation"] == "DELETE /loadbalance/v1/freeze"
+
+
 async def test_a_stream_goes_on_under_another_leader(cluster: Cluster) -> None:
     standby = await cluster.start_node()
     await cluster.known_everywhere(lambda node: len(node.node.view.model.glance().brokers) == 2)
@@ -184,7 +215,28 @@ async def test_a_reader_that_is_gone_leaves_room_and_who_only_asks_for_the_head_
         await eventually(has_room)
 
 
-@pytest.mark.parametrize("after", ["", "x", "1", "-1:2"])
+async def test_a_reader_that_takes_nothing_is_cut_off_and_holds_up_nobody(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node,) = cluster.nodes
+    node.node.live.apply({"maxLiveStreams": "2"})
+    monkeypatch.setattr("loadmanager.http.live._SLOW_S", 2.5)
+    node.node.view.faults["/large"] = "x" * 10_000_000  # more than lies between two sockets
+    url = URL(node.node.service_url)
+    reader, writer = await asyncio.open_connection(url.host, url.port)
+    writer.write(f"GET {LIVE} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    async with a_stream(node) as events:
+        assert "/large" in (await events.data("fleet"))["faults"]
+
+        async def is_cut_off() -> bool:
+            return (await node.ask("HEAD", LIVE)).status == 200
+
+        await eventually(is_cut_off)
+    assert not reader.at_eof()
+    writer.close()
+
+
+@pytest.mark.parametrize("after", ["", "x", "1:2", "-1:2:3"])
 async def test_a_mark_that_is_none_is_refused(cluster: Cluster, after: str) -> None:
     reply = await cluster.nodes[0].get(f"{BRIEFING}?after={after}")
     assert reply.status == 400

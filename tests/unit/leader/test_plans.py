@@ -84,11 +84,24 @@ async def test_the_moves_an_operator_wants_are_shown_with_their_effect_and_then_
             "bundlesMoved": 3,
             "clientsDisturbed": 12,
         }
+        assert plan["brokers"]["id"] == ["b1:8080", "b2:8080"]
+        assert plan["brokers"]["before"] == pytest.approx([20 * MIB, 0.0])
+        assert plan["brokers"]["after"] == pytest.approx([8 * MIB, 12 * MIB])
+        assert sum(step["loadBytesPerS"] for step in plan["steps"]) == pytest.approx(12 * MIB)
+        assert [step["clients"] for step in plan["steps"]] == [4, 4, 4]
         done = await execute(leader, plan)
         assert (done.status, done.json()["executed"], outcomes(done)) == (200, 3, ["done"] * 3)
         assert owners(leader, bundles) == ["b2:8080"] * 3 + ["b1:8080"]
         assert leader.ownership(bundles[0]).reason == "plan_executed"
         assert (await leader.get(f"{PLANS}/{plan['hash']}")).json()["state"] == "executed"
+        (listed,) = (await leader.get(PLANS)).json()["plans"]
+        assert (listed["hash"], listed["state"], listed["bundlesMoved"], listed["done"]) == (
+            plan["hash"],
+            "executed",
+            3,
+            3,
+        )
+        assert (listed["imbalanceBefore"], listed["reason"]) == (plan["effect"]["imbalanceBefore"], None)
         assert (leader.node.plans.executed, leader.node.plans.stopped) == (1, 0)
 
 

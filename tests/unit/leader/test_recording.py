@@ -218,7 +218,7 @@ def a_recorded_model() -> tuple[RecordedModel, list[str]]:
     put: list[str] = []
 
     class Told(Recorder):
-        def put(self, entry: Any) -> int:  # noqa: ANN401 - any entry
+        def put(self, entry: Any, _: int | None = None) -> int:  # noqa: ANN401 - any entry
             put.append(getattr(entry, "kind", type(entry).__name__))
             return len(put)
 

@@ -23,6 +23,7 @@ from loadmanager.store.session import (
     HungUp,
     Instruction,
     OfSession,
+    Refused,
     Session,
     SessionPhase,
     SessionSignal,
@@ -35,7 +36,8 @@ PAUSE_S = 2.0
 ADDRESS = "127.0.0.1:2181"
 LOST, SUSPENDED, CONNECTED = (Announce(SessionState[name]) for name in ("LOST", "SUSPENDED", "CONNECTED"))
 LAPSED = Say("session_lease_lapsed", {"session_id": "0x7"})
-HANGS_UP = Say("zookeeper_hangs_up", {"session_id": "0x7", "address": ADDRESS})
+DOES_NOT_SERVE = "hangs up: it does not serve, or its data were lost or set back"
+HANGS_UP = Say("zookeeper_hangs_up", {"session_id": "0x7", "address": ADDRESS, "why": DOES_NOT_SERVE})
 
 
 @pytest.fixture
@@ -146,6 +148,16 @@ def test_a_server_that_hangs_up_is_the_obstacle_until_another_connects_and_is_sa
     assert session.obstacle is None
     session.step(SessionSignal.DISCONNECTED, 106.0)
     assert session.step(HungUp(ADDRESS), 107.0) == [HANGS_UP]
+
+
+def test_a_server_that_refuses_us_is_the_obstacle_and_no_reason_to_give_the_session_up(session: Session) -> None:
+    session.step(SessionSignal.DISCONNECTED, 101.0)
+    (said,) = session.step(Refused(ADDRESS, "it does not take sasl:lm"), 1_000.0)
+    assert said == Say(
+        "zookeeper_refuses", {"session_id": "0x7", "address": ADDRESS, "why": "refuses: it does not take sasl:lm"}
+    )
+    assert session.obstacle == f"{ADDRESS} refuses: it does not take sasl:lm"
+    assert session.step(Refused(ADDRESS, "again"), 1_001.0) == []
 
 
 def test_a_session_is_certainly_over_two_timeouts_after_the_newest_answered_request_was_sent(session: Session) -> None:
@@ -303,7 +315,14 @@ DOINGS = st.one_of(
     st.tuples(
         st.just("tell"),
         st.sampled_from(
-            [SessionSignal.DISCONNECTED, SessionSignal.EXPIRED, SessionSignal.CLOSE, HungUp("a"), GivenUp("a")]
+            [
+                SessionSignal.DISCONNECTED,
+                SessionSignal.EXPIRED,
+                SessionSignal.CLOSE,
+                HungUp("a"),
+                Refused("a", "so"),
+                GivenUp("a"),
+            ]
         ),
     ),
 )

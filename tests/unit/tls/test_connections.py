@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import gc
+import os
+import socket
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -16,7 +21,9 @@ from support.certificates import ELSEWHERE, Authority, Signed
 from support.servers import LIMITS, end_app, listen
 from support.waiting import eventually
 
+from loadmanager import entrance
 from loadmanager.calling import Caller, HttpClient, PeerNotReachedError, PeerUnavailableError
+from loadmanager.liveness import is_refused
 from loadmanager.serving import ServerLimits, listen_on, serve_within
 from loadmanager.tls import RenewedTls, ServerTls, TlsOptions, TlsServerOptions, principal_of
 
@@ -53,10 +60,15 @@ class Served:
 
 @asynccontextmanager
 async def serving(
-    own: Signed, limits: ServerLimits = LIMITS, trust: Path | None = None, *, required: bool = False
+    own: Signed,
+    limits: ServerLimits = LIMITS,
+    trust: Path | None = None,
+    *,
+    required: bool = False,
+    listener: socket.socket | None = None,
 ) -> AsyncIterator[Served]:
     tls = ServerTls(TlsServerOptions(own.certificate, own.key, trust, required))
-    app, listener = web.Application(), listen()
+    app, listener = web.Application(), listener or listen()
     served = Served(tls, listener.getsockname()[1])
 
     async def who(request: web.Request) -> web.Response:
@@ -186,6 +198,51 @@ async def test_a_hundred_handshakes_that_nobody_goes_on_with_do_not_silence_the_
             writer.close()
 
 
+def made_for_tls() -> list[Any]:
+    """What the event loop has made for connections by TLS, and is not freed."""
+    return [each for each in gc.get_objects() if type(each).__name__ == "SSLProtocol"]
+
+
+@pytest.mark.parametrize("room", [5, 100], ids=["made room", "ended by themselves"])
+async def test_what_was_made_for_handshakes_is_small_and_is_freed_with_them(authority: Authority, room: int) -> None:
+    async with serving(authority.sign("node"), replace(LIMITS, connections=room)) as served:
+        gc.collect()
+        gc.disable()
+        try:
+            before = len(made_for_tls())
+            begun = [await served.connect() for _ in range(20)]
+            await eventually(lambda: len(made_for_tls()) >= before + min(room, 20))
+            assert all(len(getattr(each, "_ssl_buffer", b"")) <= 32 * 1024 for each in made_for_tls())
+            for _, writer in begun:
+                writer.close()
+            await eventually(lambda: len(made_for_tls()) == before)
+        finally:
+            gc.enable()
+
+
+async def test_when_no_file_is_left_it_is_said_and_tried_again(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Listener(socket.socket):
+        lacks = 1
+
+        def accept(self) -> tuple[socket.socket, Any]:
+            if self.lacks:
+                self.lacks -= 1
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            return super().accept()
+
+    monkeypatch.setattr(entrance, "_TRY_AGAIN_S", 0.01)
+    plain = listen()
+    listener = Listener(fileno=plain.detach())
+    with capture_logs() as logs:
+        async with serving(authority.sign("node"), listener=listener) as served:
+            assert await served.ask(trust_certs=authority.certificate) == "nobody"
+    assert [(each["event"], each["error"]) for each in logs] == [
+        ("not_accepting", f"[Errno {errno.EMFILE}] Too many open files")
+    ]
+
+
 async def test_a_connection_counts_once_before_and_after_its_handshake(authority: Authority) -> None:
     async with serving(authority.sign("node"), replace(LIMITS, connections=1)) as served:
         context = TlsOptions(authority.certificate).context()
@@ -200,13 +257,15 @@ async def test_a_probe_of_the_port_is_no_failure_and_whoever_speaks_no_tls_is_re
         with capture_logs() as logs:
             _, writer = await served.connect()
             writer.close()
-            await eventually(lambda: served.tls.handshakes["broken_off"] == 1)
+            assert not await is_refused(served.url)
+            await eventually(lambda: served.tls.handshakes["broken_off"] == 2)
             assert logs == []
             reader, writer = await served.connect()
             writer.write(b"GET /who HTTP/1.1\r\nHost: x\r\n\r\n")
             assert await closed(reader)
             writer.close()
             await eventually(lambda: served.tls.handshakes["refused"] == 1)
+    assert await is_refused(served.url)
 
 
 async def test_a_server_that_ends_breaks_off_the_handshakes_under_way(authority: Authority) -> None:

@@ -126,3 +126,10 @@ def test_what_is_shown_to_peers_is_as_configured_and_nothing_where_nothing_is(au
     assert not open_to.context().check_hostname
     with pytest.raises(ConfigurationError, match="brokerClientTrustCertsFilePath /nowhere: No such file"):
         client_tls_of(load_settings(AgentSettings, None, {**REQUIRED, "brokerClientTrustCertsFilePath": "/nowhere"}))
+
+
+def test_a_certificate_that_openssl_alone_understands_is_refused_and_no_error(own: Signed) -> None:
+    trusted = own.certificate.read_text().replace("CERTIFICATE-----", "TRUSTED CERTIFICATE-----")
+    own.certificate.write_text(trusted)
+    with pytest.raises(ConfigurationError, match=f"tlsCertificateFilePath {own.certificate}"):
+        RenewedTls(server(own))

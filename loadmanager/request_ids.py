@@ -1,0 +1,52 @@
+"""The id of a request: in its answer, in what is logged of what it caused, and in what others are asked because of it.
+
+One that the client gave is taken over if it can stand in a line of a log; else one is made.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+
+import structlog
+from aiohttp import web
+from multidict import istr
+
+REQUEST_ID_HEADER = "X-Request-ID"
+_HEADER = istr(REQUEST_ID_HEADER)
+_SANE = re.compile(r"[-A-Za-z0-9._:]{1,64}", re.ASCII)
+_IN_REQUEST = web.RequestKey("request_id", str)
+_IN_LOGS = "request_id"
+
+_PROCESS = secrets.token_hex(5)
+_COUNT = count(1)
+
+
+def id_of(request: web.BaseRequest) -> str:
+    """The same for as long as the request lives."""
+    known = request.get(_IN_REQUEST)
+    if known is None:
+        given = request.headers.get(_HEADER, "")
+        known = request[_IN_REQUEST] = given if _SANE.fullmatch(given) else f"{_PROCESS}-{next(_COUNT):x}"
+    return known
+
+
+async def name_answer(request: web.BaseRequest, response: web.StreamResponse) -> None:
+    """Put the id into an answer that is about to be sent; for `on_response_prepare` of an application."""
+    response.headers[_HEADER] = id_of(request)
+
+
+@contextmanager
+def noted(request: web.BaseRequest) -> Iterator[None]:
+    """What is logged and asked of others meanwhile, and in tasks that begin meanwhile, is because of this request."""
+    with structlog.contextvars.bound_contextvars(**{_IN_LOGS: id_of(request)}):
+        yield
+
+
+def current_id() -> str | None:
+    """The id of the request because of which this is done; None when nobody asked for it."""
+    known: str | None = structlog.contextvars.get_contextvars().get(_IN_LOGS)
+    return known

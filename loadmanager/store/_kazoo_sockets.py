@@ -1,0 +1,64 @@
+"""kazoo's sockets: bounded in time, and over TLS when that is asked for.
+
+kazoo would wait as long as it takes to connect, and its own TLS reads the certificates anew for each connection, says
+nothing of why they cannot be used, and lets an answer lie: its loop asks the kernel whether there is something to read,
+which what TLS has decrypted already is not.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.connection import ConnectionDropped
+
+TlsContext = Callable[[], ssl.SSLContext]
+"""Makes the context of one connection."""
+
+
+class RefusedError(ConnectionDropped):
+    """We do not let each other in, the server and we; the message says why."""
+
+
+class Sockets(SequentialThreadingHandler):
+    """Connecting takes no longer than `patience_s`, nor does waiting for an acknowledgement. Where `named` is given,
+    the server's certificate has to be of that host, whatever address is asked.
+    """
+
+    def __init__(self, patience_s: float, tls: TlsContext | None, named: str | None = None) -> None:
+        super().__init__()
+        self._patience_s = patience_s
+        self._tls = tls
+        self._named = named
+
+    def create_connection(self, *args: object, **kwargs: object) -> socket.socket:
+        connection = super().create_connection(*args, **{**kwargs, "timeout": self._patience_s})
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self._patience_s * 1000))
+        if self._tls is None:
+            return connection
+        try:
+            return self._tls().wrap_socket(connection, server_hostname=self._named or str(kwargs["hostname"]))
+        except ssl.SSLError as error:
+            raise RefusedError(say(error)) from error
+        except ConnectionResetError as error:
+            raise RefusedError("TLS: it hangs up; perhaps it speaks none at this port") from error
+
+    def select(
+        self, readable: Sequence[object], writable: Sequence[object], failed: Sequence[object], timeout: float | None
+    ) -> tuple[list[object], list[object], list[object]]:
+        """As the kernel says, and of what TLS has ready at once."""
+        ready = [each for each in readable if isinstance(each, ssl.SSLSocket) and each.pending()]
+        found = super().select(readable, writable, failed, 0 if ready else timeout)
+        return [*ready, *(each for each in found[0] if each not in ready)], found[1], found[2]
+
+
+def say(error: ssl.SSLError) -> str:
+    """What is wrong, in the words of TLS."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"TLS: its certificate is not believed: {error.verify_message}"
+    if isinstance(error, ssl.SSLEOFError):
+        return "TLS: it hangs up; perhaps it speaks none at this port"
+    return f"TLS: {error.reason or error}"

@@ -1,0 +1,195 @@
+"""`loadmanager admin status`: one screen, whatever is wrong, however large the fleet."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from support.recording_node import RecordingNode, a_recording_node
+from typer.testing import CliRunner, Result
+
+from loadmanager.cli.admin import admin, status
+from loadmanager.cli.admin.screen import draw
+from loadmanager.wire.fleet import Fleet
+
+FLEET, DECISIONS = "/loadbalance/v1/fleet", "/loadbalance/v1/decisions"
+BUNDLE = "t/ns/0x00000000_0x80000000"
+NOON_MS = 43_200_000
+
+
+@pytest.fixture
+def node() -> Iterator[RecordingNode]:
+    with a_recording_node() as node:
+        yield node
+
+
+def run(node: RecordingNode, options: str = "") -> Result:
+    environment = {"LOADMANAGER_ADMIN_URL": node.url, "TERM": "dumb", "NO_COLOR": "1"}
+    return CliRunner(env=environment).invoke(admin, shlex.split(f"status {options}"))
+
+
+def brokers(*used: float, state: str = "active") -> dict[str, Any]:
+    """Columns of so many brokers; each uses its network that much, and half as much of its CPU."""
+    return {
+        "id": [f"b{number}:8080" for number in range(1, len(used) + 1)],
+        "cpu": [each / 2 for each in used],
+        **{name: [0.0] * len(used) for name in ("memory", "directMemory", "bandwidthOut")},
+        "bandwidthIn": list(used),
+        "highest": list(used),
+        "msgRate": [1234.0] * len(used),
+        "throughput": [3.5 * 2**20] * len(used),
+        "bundles": [16] * len(used),
+        "state": [state] * len(used),
+        "reportedAt": [NOON_MS] * len(used),
+    }
+
+
+def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
+    fleet: dict[str, Any] = {
+        "at": NOON_MS,
+        "node": "n2:8080",
+        "leader": {"id": "n1:8080", "url": "http://n1:8080", "epoch": 7},
+        "nodes": ["n1:8080", "n2:8080"],
+        "isWhole": True,
+        "balancing": {"frozen": "", "dryRun": False, "breaker": None},
+        "drains": [],
+        "brokers": brokers(20.0, 90.0),
+        "mean": 55.0,
+        "lowerBound": 52.0,
+        "capacity": 100.0,
+        "bundles": 32,
+        "unowned": 0,
+        "poison": 0,
+        "moving": [],
+        "movingInAll": 0,
+        "faults": {},
+        **others,
+    }
+    Fleet.model_validate({name: each for name, each in fleet.items() if name != "lastMoves"})
+    return {"lastMoves": [], **fleet}
+
+
+MOVE = {
+    "at": NOON_MS - 180_000,
+    "kind": "unload",
+    "subject": BUNDLE,
+    "source": "b2:8080",
+    "destination": "b1:8080",
+    "reason": "hot_broker",
+}
+
+
+def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
+    assert draw(seen(lastMoves=[MOVE]), 80, 24) == [
+        "2 brokers, 32 bundles; 12:00:00Z, by n2:8080",
+        "leader     n1:8080, epoch 7; nodes n1:8080, n2:8080",
+        "balancing  on",
+        "",
+        "b2:8080  █████████████│████████··   90 %  net in  1.23k/s, 3.5 MiB/s  16 bundles",
+        "b1:8080  █████········│··········   20 %  net in  1.23k/s, 3.5 MiB/s  16 bundles",
+        "mean 55 % (│); no assignment is below 52 %",
+        "",
+        "last moves:",
+        f"  3 min ago  {BUNDLE}  b2:8080 -> b1:8080  hot broker",
+    ]
+
+
+def test_all_that_is_wrong_is_said() -> None:
+    drain = {"broker": "b2:8080", "state": "draining", "since": 1, "bundlesLeft": 9, "moved": 1, "failed": 0}
+    lines = draw(
+        seen(
+            isWhole=False,
+            balancing={
+                "frozen": "incident 4711",
+                "dryRun": True,
+                "breaker": {"stoppedS": 720, "bundles": 2},
+                "cannotMove": [{"key": "loadBalancerX", "sentence": "Nothing can move because of loadBalancerX"}],
+            },
+            drains=[{**drain, "ratePerS": 3.0, "etaS": 3, "blocked": []}],
+            brokers=brokers(50.0, 10.0, state="sick"),
+            unowned=3,
+            poison=2,
+            moving=[
+                {"bundle": BUNDLE, "source": "b1:8080", "destination": None, "reason": "x", "since": NOON_MS - 9_000}
+            ],
+            movingInAll=4,
+            faults={f"/loadbalance/{number}": "not JSON" for number in range(5)},
+            lastMoves=[MOVE | {"kind": "unload_failed"}],
+        ),
+        120,
+        40,
+    )
+    text = "\n".join(lines)
+    for said in (
+        "3 without an owner",
+        "the leader does not answer",
+        "frozen: incident 4711; dry run: nothing is moved; the breaker has stopped shedding for 12 min more;",
+        "cannot move  Nothing can move because of loadBalancerX",
+        f"moving       {BUNDLE} from b1:8080 to nobody yet, since 9 s ago, and 3 more",
+        "poison       2 bundles, given to nobody: loadmanager admin balancer poison",
+        "fault        /loadbalance/0: not JSON",
+        "and 2 more faults",
+        "16 bundles  sick",
+        "16 bundles  draining: 9 left, 3 s",
+        "b1:8080  hot broker, failed",
+    ):
+        assert said in text
+
+
+def test_without_a_leader_or_brokers_it_says_so() -> None:
+    lines = draw(seen(leader=None, brokers=brokers(), mean=None, lowerBound=None), 80, 24)
+    assert "no leader  nothing is assigned or moved; nodes n1:8080, n2:8080" in lines
+    assert "no brokers are registered" in lines
+
+
+def test_of_many_brokers_those_in_trouble_and_the_most_used_are_shown() -> None:
+    many = brokers(*(number / 10 for number in range(1000)))
+    many["state"][3] = "unreadable"
+    lines = draw(seen(brokers=many, lastMoves=[MOVE] * 3), 80, 24)
+    assert len(lines) <= 23
+    assert [line.split()[0] for line in lines[4:7]] == ["b4:8080", "b1000:8080", "b999:8080"]
+    assert "no report" in lines[4]
+    shown = sum("█" in line or "···" in line for line in lines)
+    assert f"and {1000 - shown} more, used less" in lines
+
+
+@given(st.lists(st.floats(0, 500), max_size=30), st.integers(72, 220), st.integers(16, 60))
+def test_it_fits_the_screen(used: list[float], width: int, height: int) -> None:
+    lines = draw(seen(brokers=brokers(*used)), width, height)
+    assert len(lines) < height
+    assert max(map(cell_len, lines)) <= width
+
+
+def test_it_asks_for_the_fleet_and_the_last_moves(node: RecordingNode) -> None:
+    node.script = {
+        FLEET: [(200, json.dumps(seen()).encode())],
+        DECISIONS: [(200, json.dumps({"decisions": [MOVE]}).encode())],
+    }
+    done = run(node)
+    assert done.exit_code == 0, done.output
+    assert "last moves:" in done.stdout
+    assert [path for _, path, _ in node.asked] == [FLEET, f"{DECISIONS}?limit=3&kind=unload%2Cunload_failed"]
+    assert json.loads(run(node, "--json").stdout)["lastMoves"] == [MOVE]
+
+
+def test_without_a_leader_the_last_moves_are_not_known(node: RecordingNode) -> None:
+    node.script = {FLEET: [(200, json.dumps(seen(leader=None)).encode())], DECISIONS: [(503, b'{"reason":"none"}')]}
+    assert run(node).exit_code == 0
+    assert json.loads(run(node, "--json").stdout)["lastMoves"] is None
+
+
+def test_it_is_watched_until_it_may_not_be(node: RecordingNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(status, "_AGAIN_S", 0.0)
+    fleet, lost = (200, json.dumps(seen()).encode()), (503, b'{"reason":"no"}')
+    node.script = {FLEET: [fleet, lost, fleet, (403, b'{"reason":"no more"}')], DECISIONS: [(503, b"")]}
+    done = run(node, "--watch")
+    assert done.exit_code == 1
+    assert done.stdout.count("balancing  on") == 2
+    assert "503 Service Unavailable: no; what was seen last:" in done.stdout
+    assert "403 Forbidden: no more" in done.stderr

@@ -1,0 +1,121 @@
+"""`loadmanager admin why` and `audit`: what became of a bundle, and who changed what."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.recorded import FLUSH_S, NOON_MS, a_writer
+from support.recording_node import RecordingNode, a_recording_node
+from typer.testing import CliRunner, Result
+
+from loadmanager.cli.admin import admin
+from loadmanager.history.files import Directory
+from loadmanager.history.rows import MoveRow
+from loadmanager.wire.lives import BundleLife, LifeEntry
+
+BUNDLE, PARENT = "t/ns/0x00000000_0x40000000", "t/ns/0x00000000_0x80000000"
+LIFE = f"/loadbalance/v1/history/bundle/{BUNDLE}"
+
+
+@pytest.fixture
+def node() -> Iterator[RecordingNode]:
+    with a_recording_node() as node:
+        yield node
+
+
+def run(line: str, node: RecordingNode) -> Result:
+    environment = {"LOADMANAGER_ADMIN_URL": node.url, "TERM": "dumb", "NO_COLOR": "1"}
+    return CliRunner(env=environment).invoke(admin, shlex.split(line))
+
+
+def entry(kind: str, sentence: str, bundle: str | None = BUNDLE, **others: Any) -> LifeEntry:  # noqa: ANN401 - fields
+    at = {"at": NOON_MS, "last_at": NOON_MS, "epoch": 1, "sequence": 1}
+    return LifeEntry(kind=kind, sentence=sentence, bundle=bundle, **(at | others))
+
+
+def life(*entries: LifeEntry, omitted: int = 0) -> bytes:
+    told = BundleLife(bundle=BUNDLE, since=NOON_MS - 3_600_000, until=NOON_MS + 1, omitted=omitted, entries=[*entries])
+    return told.model_dump_json(by_alias=True).encode()
+
+
+def test_a_life_begins_with_where_it_went_and_has_the_newest_last(node: RecordingNode) -> None:
+    way = {"source": "b1:8080", "destination": "b2:8080"}
+    node.status, node.body = (
+        200,
+        life(
+            entry("leader", "n1:8080 leads, epoch 1", None),
+            entry("shed", "No move because it is pinned", PARENT, acted=False, times=3),
+            entry("move", "moved in 16 ms", **way),
+            omitted=2,
+        ),
+    )
+    done = run(f"why {BUNDLE}", node)
+    when = "12:00:00Z (2026-09-21 12:00Z)"
+    assert done.stdout.splitlines() == [
+        f"{BUNDLE} moved 1 times since 2026-09-21 11:00Z; it went to b2:8080 2026-09-21 12:00Z.",
+        "(2 older entries are left out: --limit, or a later --since)",
+        f"{when}  leader",
+        "  n1:8080 leads, epoch 1",
+        f"{when}  shed  as {PARENT}  (3 times, last 12:00:00Z)",
+        "  No move because it is pinned",
+        f"{when}  move  b1:8080 -> b2:8080",
+        "  moved in 16 ms",
+    ]
+
+
+def test_a_time_is_asked_for_as_milliseconds(node: RecordingNode) -> None:
+    node.status, node.body = 200, life()
+    before = round(time.time() * 1000)
+    done = run(f"why {BUNDLE} --since 12h --until 5000 --limit 7", node)
+    assert done.stdout == f"Nothing is recorded of {BUNDLE} since 2026-09-21 11:00Z.\n"
+    ((method, path, _),) = node.asked
+    query = dict(pair.split("=") for pair in path.partition("?")[2].split("&"))
+    assert (method, path.partition("?")[0], query["until"], query["limit"]) == ("GET", LIFE, "5000", "7")
+    assert 0 <= int(query["since"]) - (before - 43_200_000) < 60_000
+
+
+def test_without_a_history_the_node_says_what_to_do(node: RecordingNode) -> None:
+    node.status, node.body = 404, b'{"reason":"nothing is recorded: historyUrl is not set"}'
+    done = run(f"why {BUNDLE}", node)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "historyUrl is not set" in done.stderr
+
+
+def test_a_history_is_read_without_a_node(node: RecordingNode, tmp_path: Path) -> None:
+    with a_writer(Directory.of(str(tmp_path / "history"))) as writer:
+        writer.begin_term(1, NOON_MS)
+        writer.put(NOON_MS + 1000, MoveRow("began", BUNDLE, "b1:8080", "b2:8080", "admin_unload"))
+        writer.end_term(NOON_MS + 2000)
+        assert writer.flush(FLUSH_S)
+    done = run(f"why {BUNDLE} --since 2026-01-01 --json --history {tmp_path / 'history'}", node)
+    assert done.exit_code == 0, done.stderr
+    assert [each["kind"] for each in json.loads(done.stdout)["entries"]] == ["move"]
+    assert node.asked == []
+
+
+def test_a_history_that_is_not_there_is_refused(node: RecordingNode, tmp_path: Path) -> None:
+    done = run(f"why {BUNDLE} --history {tmp_path / 'nothing'}", node)
+    assert done.exit_code == 1
+    assert done.stderr == f"loadmanager: --history {tmp_path / 'nothing'}: no such directory\n"
+
+
+def test_who_changed_what_is_told_newest_last(node: RecordingNode) -> None:
+    freeze = {"at": NOON_MS, "who": "ann", "from": "10.0.0.1", "operation": "PUT /loadbalance/v1/freeze"}
+    freeze |= {"path": "/loadbalance/v1/freeze", "status": 204, "before": None, "after": {"frozen": "night"}}
+    refused = freeze | {"who": "bob", "status": 403, "after": None}
+    node.status, node.body = 200, json.dumps({"entries": [refused, freeze]}).encode()
+    when = "12:00:00Z (2026-09-21 12:00Z)"
+    assert run("audit --limit 5", node).stdout.splitlines() == [
+        f"{when}  ann from 10.0.0.1  PUT /loadbalance/v1/freeze  204",
+        '  nothing -> {"frozen":"night"}',
+        f"{when}  bob from 10.0.0.1  PUT /loadbalance/v1/freeze  403",
+    ]
+    assert node.asked == [("GET", "/loadbalance/v1/audit?limit=5", b"")]
+    node.body = b'{"entries":[]}'
+    assert run("audit", node).stdout == "nobody has changed anything\n"

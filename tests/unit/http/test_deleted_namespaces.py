@@ -1,0 +1,194 @@
+"""A namespace is deleted with all that is kept of it, once nobody serves anything of it; and may be created anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from support.nodes import Cluster, FakeAgent, RunningNode, topics_by_bundle
+from support.registrations import a_record, load_of
+from support.waiting import eventually
+
+from loadmanager.core.ownership import OwnershipState
+from loadmanager.store import paths
+from loadmanager.store.base import Op, Put
+from loadmanager.wire.http import BUNDLE_VERSION_HEADER
+
+NAMESPACE = "/admin/v2/namespaces/t/ns"
+TOPIC = "persistent://t/ns/x"
+
+
+@pytest.fixture
+async def cluster() -> AsyncIterator[Cluster]:
+    async with Cluster() as cluster:
+        yield cluster
+
+
+async def an_owned_namespace(cluster: Cluster, bundles: int = 2) -> tuple[RunningNode, FakeAgent, list[str]]:
+    """All its bundles are owned by one broker."""
+    node = await cluster.start_leader()
+    agent = await cluster.a_broker()
+    names = await cluster.a_namespace(bundles={"numBundles": bundles})
+    for topic in topics_by_bundle(node, "t/ns", bundles).values():
+        assert (await node.lookup(topic)).status == 200
+    return node, agent, names
+
+
+async def test_one_that_nobody_uses_is_gone_and_every_owner_has_let_go_before(cluster: Cluster) -> None:
+    node, agent, names = await an_owned_namespace(cluster)
+    other = await cluster.start_node()
+    assert (await other.ask("DELETE", NAMESPACE)).status == 204
+    assert sorted(path.rpartition("/")[0].rpartition("/")[2] for path, _ in agent.unloads) == [
+        name.rpartition("/")[2] for name in names
+    ]
+    assert await cluster.store.get(paths.namespace("t/ns")) is None
+    assert (await node.lookup(TOPIC)).status == 404
+    assert (await node.get(NAMESPACE)).status == 404
+    assert (await node.get("/admin/v2/namespaces/t")).json() == []
+    await cluster.known_everywhere(lambda each: "t/ns" not in each.node.view.namespaces)
+    assert (await other.lookup(TOPIC)).status == 404
+    assert (await node.ask("DELETE", NAMESPACE)).status == 404
+
+
+async def test_one_with_open_topics_is_refused_and_stays_as_it_is(cluster: Cluster) -> None:
+    node, agent, names = await an_owned_namespace(cluster)
+    agent.topics = {TOPIC: (0.0, 0.0, 0.0, 0.0)}
+    before = [node.ownership(name) for name in names]
+    reply = await node.ask("DELETE", f"{NAMESPACE}?force=false")
+    assert reply.status == 409
+    assert reply.reason == f"namespace t/ns is not empty: 1 topics are open, such as {TOPIC}; force=true closes them"
+    assert agent.unloads == []
+    assert [node.ownership(name) for name in names] == before
+    assert (await node.lookup(TOPIC)).status == 200
+
+
+async def test_one_with_open_topics_is_unloaded_first_if_that_is_forced(cluster: Cluster) -> None:
+    node, agent, names = await an_owned_namespace(cluster)
+    agent.topics = {TOPIC: (0.0, 0.0, 0.0, 0.0)}
+    assert (await node.ask("DELETE", f"{NAMESPACE}?force=true")).status == 204
+    assert len(agent.unloads) == len(names)
+
+
+async def test_one_whose_owner_does_not_say_what_it_has_open_is_refused(cluster: Cluster) -> None:
+    node, agent, _ = await an_owned_namespace(cluster)
+    agent.topics_status = 503
+    assert (await node.ask("DELETE", NAMESPACE)).status == 503
+    assert agent.unloads == []
+
+
+async def test_one_whose_owner_does_not_let_go_is_not_deleted(cluster: Cluster) -> None:
+    node = await cluster.start_leader(namespace_bundle_unloading_timeout_ms=300)
+    agent = await cluster.a_broker()
+    (bundle,) = await cluster.a_namespace(bundles={"numBundles": 1})
+    assert (await node.lookup(TOPIC)).status == 200
+    agent.status = 503
+    assert (await node.ask("DELETE", f"{NAMESPACE}?force=true")).status == 504
+    assert node.ownership(bundle).state is OwnershipState.OWNED
+    assert (await node.lookup(TOPIC)).status == 200, "what could not be deleted is served again"
+    agent.status = 204
+    assert (await node.ask("DELETE", f"{NAMESPACE}?force=true")).status == 204
+
+
+async def test_nothing_of_it_is_given_to_anybody_meanwhile(cluster: Cluster) -> None:
+    node, agent, _ = await an_owned_namespace(cluster)
+    agent.may_answer.clear()
+    deletion = asyncio.create_task(node.ask("DELETE", NAMESPACE))
+    await eventually(lambda: len(agent.unloads) == 2)
+    again = await node.ask("DELETE", NAMESPACE)
+    assert (again.status, again.reason) == (409, "namespace t/ns is being deleted already")
+    assert (await node.put(NAMESPACE)).status == 503
+    lookup = asyncio.create_task(node.lookup(TOPIC))
+    agent.may_answer.set()
+    assert (await deletion).status == 204
+    assert (await lookup).status in {404, 503}
+
+
+@pytest.mark.parametrize("is_held_off", [False, True])
+async def test_one_of_an_owner_that_is_gone_is_deleted(cluster: Cluster, is_held_off: bool) -> None:  # noqa: FBT001 - a case
+    node, agent, _ = await an_owned_namespace(cluster)
+    if is_held_off:
+        path = f"/loadbalance/v1/brokers/{agent.broker_id}/hold-off"
+        assert (await node.put(path, json={"forS": 60})).status == 204
+    await agent.leave()
+    await eventually(lambda: agent.broker_id not in node.node.view.registrations)
+    assert (await node.ask("DELETE", NAMESPACE)).status == 204
+
+
+async def test_all_that_was_laid_down_about_it_goes_and_what_is_about_others_stays(cluster: Cluster) -> None:
+    node, agent, (first, second) = await an_owned_namespace(cluster)
+    (others,) = await cluster.a_namespace("t/ns2", bundles={"numBundles": 1})
+    for bundle in (first, others):
+        pin = {"broker": agent.broker_id}
+        assert (await node.put(f"/loadbalance/v1/bundles/{bundle}/pin", json=pin)).status == 204
+    for bundle in (second, others):
+        assert (await node.put(f"/loadbalance/v1/bundles/{bundle}/freeze", json={"reason": "r"})).status == 204
+    for namespace in ("t/ns", "t/ns2"):
+        assert (await node.ask("POST", f"/admin/v2/namespaces/{namespace}/antiAffinity", data="g")).status == 204
+    loads = {bundle: load_of(1.0) for bundle in (first, others)}
+    await agent.report(a_record(agent.broker_id, loads, agent_url=agent.url))
+    await eventually(lambda: node.node.view.model.samples_of(first)[0])
+    await node.node.persistence.flush()
+    assert await cluster.store.children(paths.bundle_data("t")) == ["ns", "ns2"]
+    assert (await node.ask("DELETE", NAMESPACE)).status == 204
+    controls = (await node.get("/loadbalance/v1/controls")).json()
+    assert (controls["pinned"], controls["frozenBundles"]) == ({others: agent.broker_id}, {others: "r"})
+    groups = await node.get("/admin/v2/namespaces/standalone/antiAffinity/g?tenant=t")
+    assert groups.json() == ["t/ns2"]
+    assert await cluster.store.children(paths.bundle_data("t")) == ["ns2"]
+    await node.node.persistence.flush()
+    assert await cluster.store.children(paths.bundle_data("t")) == ["ns2"]
+
+
+async def test_one_that_is_created_anew_goes_on_at_higher_versions(cluster: Cluster) -> None:
+    node, agent, (first, _) = await an_owned_namespace(cluster)
+    for _ in range(3):
+        assert (await node.put(f"/admin/v2/namespaces/{first}/unload")).status == 204
+        for topic in topics_by_bundle(node, "t/ns", 2).values():
+            assert (await node.lookup(topic)).status == 200
+    assert (await node.ask("DELETE", NAMESPACE)).status == 204
+    told = max(int(headers[BUNDLE_VERSION_HEADER]) for _, headers in agent.unloads)
+    (whole,) = await cluster.a_namespace(bundles={"numBundles": 1})
+    assert node.ownership(whole).version > told
+    assert (await node.lookup(TOPIC)).status == 200
+    assert node.ownership(whole).version > told + 1
+    (elsewhere,) = await cluster.a_namespace("t/other", bundles={"numBundles": 1})
+    assert node.ownership(elsewhere).version > told
+
+
+async def test_so_it_does_under_the_next_leader(cluster: Cluster) -> None:
+    node, agent, _ = await an_owned_namespace(cluster)
+    assert (await node.ask("DELETE", NAMESPACE)).status == 204
+    told = max(int(headers[BUNDLE_VERSION_HEADER]) for _, headers in agent.unloads)
+    cluster.nodes.remove(node)
+    await node.stop()
+    await cluster.start_leader()
+    (whole,) = await cluster.a_namespace(bundles={"numBundles": 1})
+    assert cluster.nodes[0].ownership(whole).version > told
+
+
+async def test_a_record_that_has_changed_underneath_is_not_deleted_before_it_was_read_again(cluster: Cluster) -> None:
+    """Somebody is given a bundle although the leader takes care of that: only the record's version is in the way."""
+    node, _, _ = await an_owned_namespace(cluster)
+    delete = node.node.ledger.delete_namespace
+    interfered: list[bool] = []
+
+    async def with_a_change_before(namespace: str, along: Sequence[Op]) -> None:
+        if not interfered:
+            interfered.append(True)
+            znode = await cluster.store.get(paths.namespace(namespace))
+            assert znode is not None
+            await cluster.store.commit([Put(paths.namespace(namespace), znode.data, znode.version)])
+        await delete(namespace, along)
+
+    node.node.ledger.delete_namespace = with_a_change_before  # type: ignore[method-assign]
+    assert (await node.ask("DELETE", NAMESPACE)).status == 204
+    assert await cluster.store.get(paths.namespace("t/ns")) is None
+
+
+async def test_tenants_are_those_that_have_namespaces(cluster: Cluster) -> None:
+    node = await cluster.start_leader()
+    assert (await node.get("/admin/v2/tenants")).json() == []
+    for name in ("b/x", "a/x", "a/y"):
+        await cluster.a_namespace(name)
+    assert (await node.get("/admin/v2/tenants")).json() == ["a", "b"]
