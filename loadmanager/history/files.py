@@ -93,8 +93,8 @@ class Directory:
             filesystem, root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise HistoryError(
-                f"history {without_password(url)}: {without_password(str(error))}; expected a directory, or a URL such as"
-                " file:///directory or s3://bucket/prefix"
+                f"history {without_password(url)}: {without_password(str(error))}; expected a directory, or a URL such"
+                " as file:///directory or s3://bucket/prefix"
             ) from None
         return cls(filesystem, root)
 
