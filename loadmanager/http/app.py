@@ -79,7 +79,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
@@ -106,7 +106,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
