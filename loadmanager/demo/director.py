@@ -93,14 +93,14 @@ class Director:
         self._windows["before"] = (time.monotonic() + _HOT_SPOT_DELAY_S, math.inf)
         await self._measure("after_shedding", 0.34, 0.41)
         await self._kill_leader()
-        await self._reach(0.46)
+        await self._reach(0.45)
         self._move_hot_spot()
-        await self._reach(0.58)
+        await self._reach(0.55)
         await self._kill_busiest_broker()
-        await self._reach(0.66)
+        await self._reach(0.61)
         broker = await self._cluster.start_broker()
         self._enter(f"{broker.name} is new, and gets its part")
-        await self._measure("at_the_end", 0.93, 1.0)
+        await self._measure("at_the_end", 0.95, 1.0)
         self._was_completed = True
         while forever:
             self._move_hot_spot()
