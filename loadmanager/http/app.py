@@ -38,6 +38,7 @@ from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
+from loadmanager.http.room import BodyRoom
 from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
@@ -141,7 +142,8 @@ def _application(
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route(gate, node.audit, node.caller.tracing) for operation in described])
+    room, tracing = BodyRoom(), node.caller.tracing
+    app.add_routes([operation.route(gate, node.audit, room, tracing) for operation in described])
     app.on_response_prepare.append(name_answer)
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 

@@ -76,9 +76,10 @@ class Forwarder:
                 if FORWARDED_HEADER in request.headers and self._leadership.leader_url != self._leadership.service_url:
                     raise
                 refusal = error
+            body = b"" if request.method == "GET" else await request.read()
             if request.method == "GET":
                 timeout_s = min(timeout_s, max(_SHORTEST_S, deadline_s - time.monotonic()))
-            answer = await self._pass_on_while_it_leads(request, await request.read(), timeout_s)
+            answer = await self._pass_on_while_it_leads(request, body, timeout_s)
             if isinstance(answer, web.Response):
                 request[PASSED_ON] = True
                 return answer

@@ -114,7 +114,7 @@ async def test_a_file_with_a_mistake_changes_nothing(
             file.write_text(yaml.safe_dump({**document, **mistake}))
             assert says in await operator.run(IMPORT, code=1)
         file.write_bytes(b"\xff\xfe")
-        assert "not what `loadmanager admin export` writes" in await operator.run(IMPORT, code=1)
+        assert "not what `loadmanager admin export FILE` writes" in await operator.run(IMPORT, code=1)
         assert node.node.view.namespaces == {}
 
 

@@ -80,7 +80,7 @@ def store_url(zookeeper: EmbeddedZooKeeper, chroot: str) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_seconds(
+async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_seconds_and_its_streams_with_it(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     settings = {"metadataStoreUrl": store_url(zookeeper, chroot)}
@@ -94,8 +94,11 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
                 return bool((await answer.json())["leading"])
 
         await eventually(leads)
-        serve.process.send_signal(number)
-        code, said = await serve.end(2.0 * serve.slowness)
+        async with http.get(f"{url}/loadbalance/v1/live") as stream:
+            assert await stream.content.readuntil(b"\n\n")
+            serve.process.send_signal(number)
+            code, said = await serve.end(2.0 * serve.slowness)
+            await stream.content.read()  # to its end, which the node has made
     assert code == 0
     assert "Traceback" not in said
     events = [orjson.loads(line)["event"] for line in said.splitlines()]

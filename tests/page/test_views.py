@@ -8,6 +8,7 @@ import time
 import pytest
 from playwright.async_api import Locator, expect
 from support.page import BROKERS, Shown, on_one_loop
+from support.waiting import eventually
 
 pytestmark = on_one_loop
 
@@ -127,6 +128,9 @@ async def test_a_plan_is_shown_before_and_after_with_its_moves_as_table_and_matr
     await expect(shown.page.get_by_label("Effect")).to_contain_text("Clients disturbed")
     await expect(shown.page.get_by_label("Effect")).to_contain_text("no plan below")
     await expect(shown.page.get_by_role("table", name="Moves").locator("[data-row]")).to_have_count(1)
+    loads = shown.page.get_by_role("table", name="Load of brokers").locator("[data-row]")
+    await expect(loads).to_have_count(len(BROKERS))
+    await expect(loads.nth(1)).to_contain_text("b4:8080")  # the two that change come first
     matrix = shown.page.locator("table.matrix")
     await expect(matrix.locator("td.some")).to_have_text("1")
     await expect(matrix.locator("thead")).to_contain_text("b4:8080")
@@ -171,6 +175,28 @@ async def test_what_is_not_found_is_said(shown: Shown) -> None:
 async def test_a_view_that_there_is_not_leads_back(shown: Shown) -> None:
     await shown.open("nonsense/%E0%A4%A")
     await expect(shown.page.get_by_role("heading", name="There is no such view")).to_be_visible()
+
+
+async def test_what_keeps_every_bundle_where_it_is_is_said_with_the_key(shown: Shown) -> None:
+    key, node = "loadBalancerBundleUnloadMinThroughputThreshold", shown.node
+    await node.ask("POST", f"/admin/v2/brokers/configuration/{key}/1000000")
+    try:
+        await eventually(lambda: node.node.live.planner.bundle_unload_min_throughput_threshold == 1_000_000)
+        await node.node.standstill.look()
+        await shown.open("fleet")
+        notice = shown.page.locator(".notice").filter(has_text="Nothing can move")
+        await expect(notice.locator("code")).to_have_text(key)
+        await expect(notice).to_contain_text(node.node.standstill.found[0].sentence)
+    finally:
+        await node.ask("DELETE", f"/admin/v2/brokers/configuration/{key}")
+        node.node.standstill.found = ()
+
+
+async def test_plans_that_are_kept_are_listed(shown: Shown) -> None:
+    plan = (await shown.node.ask("POST", "/loadbalance/v1/plans", json={"kind": "shed"})).json()
+    await shown.open("plans")
+    await shown.page.get_by_role("link", name=plan["hash"][:12]).click()
+    await expect(shown.page.get_by_role("heading", name=f"Plan {plan['hash'][:12]}")).to_be_visible()
 
 
 async def test_what_is_not_frozen_or_moving_is_not_said_and_a_reason_is_never_markup(shown: Shown) -> None:

@@ -33,6 +33,15 @@ const TAKE = {
   operation: (data) => (operations.value = [data, ...operations.value].slice(0, KEPT)),
 };
 
+const retryIfLost = () => connection.value.state === "lost" && retry();
+
+// What one token has shown is not for the next.
+function forget() {
+  fleet.value = null;
+  decisions.value = operations.value = [];
+  retry();
+}
+
 export function startLive() {
   const tell = {
     open() {
@@ -49,9 +58,8 @@ export function startLive() {
         problem: problem instanceof Refusal ? problem : null,
       }),
   };
-  const forever = new AbortController().signal;
-  retry = follow("/loadbalance/v1/live", tell, forever);
-  token.watch(() => retry());
-  addEventListener("online", () => retry());
-  document.addEventListener("visibilitychange", () => document.hidden || connection.value.state === "live" || retry());
+  retry = follow("/loadbalance/v1/live", tell);
+  token.watch(forget);
+  addEventListener("online", retryIfLost);
+  document.addEventListener("visibilitychange", () => document.hidden || retryIfLost());
 }

@@ -63,12 +63,12 @@ async function listen(path, lastId, heard, signal) {
   }
 }
 
-// Follows the stream until `signal` aborts, and connects again after it was lost: at once, then ever more slowly.
-// `tell`: open(), event(e), anything(), lost(problem or null, the moment of the next attempt). Returns `retry`: now.
-export function follow(path, tell, signal) {
+// Follows the stream for good, and connects again after it was lost: at once, then ever more slowly.
+// `tell`: open(), event(e), anything(), lost(problem or null, the moment of the next attempt). Returns what begins anew.
+export function follow(path, tell) {
   let lastId = null;
   let pause = FIRST_PAUSE_MS;
-  let hurry = new AbortController();
+  let turn = new AbortController();
   const heard = {
     open: tell.open,
     anything: tell.anything,
@@ -79,21 +79,21 @@ export function follow(path, tell, signal) {
     },
   };
   async function run() {
-    while (!signal.aborted) {
+    for (;;) {
       let problem = null;
+      turn = new AbortController();
       try {
-        await listen(path, lastId, heard, signal);
+        await listen(path, lastId, heard, turn.signal);
       } catch (error) {
         problem = error;
       }
-      if (signal.aborted) return;
+      if (turn.signal.aborted) continue;
       const ms = pause * (0.75 + Math.random() / 2);
       pause = Math.min(2 * pause, LONGEST_PAUSE_MS);
-      hurry = new AbortController();
       tell.lost(problem, Date.now() + ms);
-      await later(ms, AbortSignal.any([signal, hurry.signal]));
+      await later(ms, turn.signal);
     }
   }
   run();
-  return () => hurry.abort();
+  return () => turn.abort();
 }
