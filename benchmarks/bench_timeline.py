@@ -28,7 +28,8 @@ COLUMNS, ROWS = 240, 200
 
 def looks(model: ClusterModel) -> list[Measured]:
     """Each look: the picture and its bytes, and what each stream finds of it."""
-    node = SimpleNamespace(node_id="node:8080", view=ClusterView(model), live=LiveSettings(Settings()))
+    settings = Settings()
+    node = SimpleNamespace(node_id="node:8080", view=ClusterView(model), live=LiveSettings(settings), settings=settings)
     showing, frames = Showing(cast("Any", node)), Frames()
     cells = orjson.dumps(np.zeros((BROKERS, 10)).tolist())
 
