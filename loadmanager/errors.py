@@ -117,6 +117,13 @@ class NamespaceNotFoundError(LoadManagerError):
     """The namespace has no record."""
 
 
+class BodyTooLargeError(LoadManagerError):
+    """The body of a request is larger than `most_bytes`, which is all that its operation has use for."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(f"body: larger than {most_bytes} bytes")
+
+
 class NamespaceBeingDeletedError(LoadManagerError):
     """Nothing of the namespace is given to anybody any more; soon there is none of that name."""
 

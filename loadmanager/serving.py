@@ -30,6 +30,9 @@ _FILES_PER_CONNECTION = 2
 
 _SHOWN_CHARACTERS = 200
 
+_LINGERING_S = 1.0
+"""How long the rest of a body that nobody wants is read after the answer, so that the answer reaches who sends it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerLimits:
@@ -65,7 +68,15 @@ class ServerLimits:
 
 async def serve_within(app: web.Application, limits: ServerLimits, shutdown_timeout_s: float) -> web.AppRunner:
     """A runner that has been set up; it serves once it has a site."""
-    runner = _Runner(app, limits, access_log=None, shutdown_timeout=shutdown_timeout_s, keepalive_timeout=limits.idle_s)
+    runner = _Runner(
+        app,
+        limits,
+        access_log=None,
+        shutdown_timeout=shutdown_timeout_s,
+        keepalive_timeout=limits.idle_s,
+        lingering_time=_LINGERING_S,
+        auto_decompress=False,
+    )
     await runner.setup()
     return runner
 

@@ -123,7 +123,7 @@ class BesideNode(Candidate):
         self.plans_to_order: PlanPort = ShadowPlans(self.plans) if is_shadow else self.plans
         self.unloads = Unloads(self.executor, self.must_lead)
         self.take_over = TakeOver(admin, FencedRecord(store, self.election, paths.TAKEN_OVER), settings)
-        self.showing = Showing(self)
+        self.showing = Showing(self, only_shows=is_shadow)
         self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self._told_intake.reject, live)
         self._swept = 0

@@ -46,7 +46,7 @@ def access_to_pulsar(settings: BesideSettings) -> Access:
     _check_sasl(settings.key("pulsar_metadata_store_auth_scheme"), scheme)
     key = settings.key("pulsar_metadata_store_credentials")
     theirs = read_credentials(key, settings.pulsar_metadata_store_credentials, scheme)
-    return Access(theirs, _tls(settings, enabled=settings.pulsar_metadata_store_tls_enabled))
+    return Access(theirs, _tls(settings, enabled=settings.pulsar_metadata_store_tls_enabled), key=key)
 
 
 def _check_sasl(key: str, scheme: str) -> None:

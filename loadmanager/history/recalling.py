@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import structlog
 
@@ -61,19 +60,17 @@ class Recalling:
     def moments(self) -> tuple[list[MoveMoment], list[SplitMoment], list[LeaderMoment]]:
         moves = [
             MoveMoment(row["ended_ms"], row["bundle"], row["source"], row["destination"], row["reason"])
-            for row in self._rows(MOVES, "kind", "ended_ms", "bundle", "source", "destination", "reason")
-            if row["kind"] == "done" and row["source"] is not None
+            for row in self._rows(MOVES, "done", "ended_ms", "bundle", "source", "destination", "reason")
+            if row["source"] is not None
         ]
         splits = [
             SplitMoment(row["at_ms"], step["bundle"])
-            for row in self._rows(DECISIONS, "at_ms", "kind", "steps")
-            if row["kind"] == "split"
+            for row in self._rows(DECISIONS, "split", "at_ms", "steps")
             for step in row["steps"]
         ]
         leaders = [
-            LeaderMoment(row["at_ms"], row["subject"], orjson.loads(row["body"])["epoch"])
-            for row in self._rows(EVENTS, "at_ms", "kind", "subject", "body")
-            if row["kind"] == "leader_elected"
+            LeaderMoment(row["at_ms"], row["subject"], row["epoch"])
+            for row in self._rows(EVENTS, "leader_elected", "at_ms", "subject", "epoch")
         ]
         return moves, splits, leaders
 
@@ -92,9 +89,12 @@ class Recalling:
                 yield from self._of_bundles(batch, sampled_ms)
             until_ms = from_ms
 
-    def _rows(self, table: str, *columns: str) -> Iterator[dict[str, Any]]:
-        for batch in self._batches(table, self._from_ms, self._until_ms, columns):
-            yield from batch.to_pylist()
+    def _rows(self, table: str, kind: str, *columns: str) -> Iterator[dict[str, Any]]:
+        """Those of this kind alone."""
+        for batch in self._batches(table, self._from_ms, self._until_ms, ("kind", *columns)):
+            kinds, code = _coded(batch.column("kind"))
+            if kind in kinds:
+                yield from batch.filter(pa.array(code == kinds.index(kind))).to_pylist()
 
     def _batches(self, table: str, from_ms: int, until_ms: int, columns: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         return self._history.scan(

@@ -42,6 +42,7 @@ from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
+from loadmanager.room import BodyRoom
 from loadmanager.tls import ServerTls, TlsMetrics
 
 _CONNECTIONS_TO_LEADER = 512
@@ -78,7 +79,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
@@ -105,7 +106,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
@@ -141,7 +142,8 @@ def _application(
     """
     app = web.Application(client_max_size=MAX_BODY_BYTES)
     described = [*operations, *OpenApiHandlers(operations).operations()]
-    app.add_routes([operation.route(gate, node.audit, node.caller.tracing) for operation in described])
+    room, tracing = BodyRoom(), node.caller.tracing
+    app.add_routes([operation.route(gate, node.audit, room, tracing) for operation in described])
     app.on_response_prepare.append(name_answer)
     app.router.add_route("*", "/{path:.*}", no_such_route(elsewhere))
 

@@ -99,6 +99,8 @@ class Frames:
 
     def after(self, place: Place, seen: Mark | None = None) -> tuple[bytes, Place]:
         """All that is new since then, but for events up to `seen`, and how far that is."""
+        if place == self._newest:
+            return b"", place
         new = [each for each in self._events if each.number > place.event]
         frames = [each.frame for each in new if seen is None or each.event.is_after(seen)]
         picture = self._picture if self._newest.picture > place.picture else b""
@@ -187,7 +189,11 @@ class Feed:
 
     async def _hear(self) -> None:
         """Have the leader say what only it knows, and what was decided since it said so last."""
-        briefing = await self._ask(self._mark)
+        try:
+            briefing = await self._ask(self._mark)
+        except Exception:
+            log.exception("leader_not_heard")
+            return
         if briefing is not None:
             self._briefing, self._heard_s = briefing, time.monotonic()
             self._mark = _mark_of(briefing.mark)

@@ -76,9 +76,10 @@ class Forwarder:
                 if FORWARDED_HEADER in request.headers and self._leadership.leader_url != self._leadership.service_url:
                     raise
                 refusal = error
+            body = b"" if request.method == "GET" else await request.read()
             if request.method == "GET":
                 timeout_s = min(timeout_s, max(_SHORTEST_S, deadline_s - time.monotonic()))
-            answer = await self._pass_on_while_it_leads(request, await request.read(), timeout_s)
+            answer = await self._pass_on_while_it_leads(request, body, timeout_s)
             if isinstance(answer, web.Response):
                 request[PASSED_ON] = True
                 return answer
@@ -101,8 +102,10 @@ class Forwarder:
     async def ask_leader(self, path: str, timeout_s: float) -> bytes | None:
         """What the leader, another node, answers to this question of the node's own; None without an answer of 200."""
         url = self._leadership.leader_url
-        if url is None or url == self._leadership.service_url:
-            return None
+        return None if url is None or url == self._leadership.service_url else await self.ask(url, path, timeout_s)
+
+    async def ask(self, url: str, path: str, timeout_s: float) -> bytes | None:
+        """The same of the node that answers at this URL."""
         headers = {FORWARDED_HEADER: self._leadership.node_id, **self._leadership.caller.headers()}
         try:
             whole = URL(f"{url}{path}", encoded=True)

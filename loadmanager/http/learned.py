@@ -11,7 +11,7 @@ from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import value_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import Operation
-from loadmanager.http.responses import json_bytes
+from loadmanager.http.responses import MAX_BODY_BYTES, json_bytes
 from loadmanager.leader.port import LaidDownPort, PicturePort
 from loadmanager.wire.learned import LEARNED_DATA, LearnedData, encode_learned
 
@@ -43,6 +43,7 @@ class LearnedHandlers:
                 self.put_learned,
                 role=Role.OPERATE,
                 body_model=LearnedData,
+                most_body_bytes=MAX_BODY_BYTES,
                 statuses=done,
             ),
             Operation(

@@ -9,7 +9,7 @@ import asyncio
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from http import HTTPStatus
 from typing import Any
 
@@ -25,6 +25,7 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.auditing import audited
 from loadmanager.http.responses import guarded, json_bytes
 from loadmanager.leader.port import AuditPort
+from loadmanager.room import SMALL_BYTES, BodyRoom
 from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import Problem
 
@@ -87,9 +88,10 @@ class Operation:
 
     `body_model` and `response_model` are whatever pydantic has a schema for (a model class, `list[str]`). An answer
     without a `response_model` has no body, or one of `media_type` that has no schema. Beside `statuses` 503 is always
-    possible, 401 and 403 unless `role` is ANYONE, 408 and 413 wherever there is a body, and 400 for a body or a request
-    that changes something: it may have no other query parameters than these, since one that is misspelt would change
-    something else. `handler` is wrapped in `guarded` unless it `guards_itself`.
+    possible, 401 and 403 unless `role` is ANYONE, and 400, 408 and 413 for a request that changes something: it may
+    have no other query parameters than these, since one that is misspelt would change something else, and no body of
+    more than `most_body_bytes`, or `SMALL_BYTES` where there is no `body_model`. `handler` is wrapped in `guarded`
+    unless it `guards_itself`.
     """
 
     method: str
@@ -104,6 +106,7 @@ class Operation:
     media_type: str | None = None
     body_media_type: str = JSON
     body_required: bool = True
+    most_body_bytes: int = 1024 * 1024
     guards_itself: bool = False
 
     @property
@@ -117,14 +120,12 @@ class Operation:
 
     @property
     def all_statuses(self) -> set[int]:
-        of_body = (
-            {HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE} if self.body_model is not None else set()
-        )
-        of_change = {HTTPStatus.BAD_REQUEST} if self.method != "GET" or of_body else set()
+        of_change = {HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.REQUEST_ENTITY_TOO_LARGE}
         of_role = set() if self.role is Role.ANYONE else {HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN}
-        return {*self.statuses, *of_body, *of_change, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
+        of_request = set() if self.method == "GET" else of_change
+        return {*self.statuses, *of_request, *of_role, HTTPStatus.SERVICE_UNAVAILABLE}
 
-    def route(self, gate: Gate, audit: AuditPort, tracing: Tracing = OFF) -> web.RouteDef:
+    def route(self, gate: Gate, audit: AuditPort, room: BodyRoom, tracing: Tracing = OFF) -> web.RouteDef:
         """The route, behind the gate; what changes something leaves an entry in the `audit`, also if it is refused.
 
         It is traced, unless anyone may ask it all the time, or it is a stream.
@@ -135,16 +136,18 @@ class Operation:
             handler = gate.permitting(self.role, self.handler)
             handler = handler if self.guards_itself and gate.is_open else guarded(handler)
             return web.get(self.path, traced.serving(path, handler))
-        handler = guarded(gate.permitting(self.role, self._change))
+        handler = guarded(gate.permitting(self.role, partial(self._change, room)))
         handler = audited(f"{self.method} {path}", handler, audit)
         return web.route(self.method, self.path, traced.serving(path, handler))
 
-    async def _change(self, request: web.Request) -> web.StreamResponse:
+    async def _change(self, room: BodyRoom, request: web.Request) -> web.StreamResponse:
         known = [parameter.name for parameter in self.parameters]
         for name in request.query:
             if name not in known and name not in _MEANT_FOR_PULSAR:
                 raise BadRequestError(f"query parameter {name[:40]!r}: unknown; known: {', '.join(known) or 'none'}")
-        return await self.handler(request)
+        most_bytes = SMALL_BYTES if self.body_model is None else self.most_body_bytes
+        async with room.read(request, most_bytes):
+            return await self.handler(request)
 
 
 class OpenApiHandlers:

@@ -12,7 +12,7 @@ from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import body_of, truth_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
-from loadmanager.http.responses import json_response
+from loadmanager.http.responses import MAX_BODY_BYTES, json_response
 from loadmanager.leader.port import PlanPort
 from loadmanager.wire.plans import ExecutionAnswer, PlanAnswer, PlanRequest, PlansAnswer
 
@@ -37,6 +37,7 @@ class PlanHandlers:
                 self.compute,
                 role=Role.OPERATE,
                 body_model=PlanRequest,
+                most_body_bytes=MAX_BODY_BYTES,
                 response_model=PlanAnswer,
                 statuses=(200, 404, 409, 412),
             ),

@@ -15,6 +15,7 @@ from loadmanager.core.names import InvalidNameError
 from loadmanager.core.ownership import IllegalTransitionError
 from loadmanager.errors import (
     BadRequestError,
+    BodyTooLargeError,
     BrokerNotFoundError,
     BundleNotFoundError,
     ConcurrentModificationError,
@@ -58,6 +59,7 @@ _STATUS: tuple[tuple[type[Exception], HTTPStatus], ...] = (
     (UnauthenticatedError, HTTPStatus.UNAUTHORIZED),
     (ForbiddenError, HTTPStatus.FORBIDDEN),
     (BadRequestError, HTTPStatus.BAD_REQUEST),
+    (BodyTooLargeError, HTTPStatus.REQUEST_ENTITY_TOO_LARGE),
     (BoundariesError, HTTPStatus.BAD_REQUEST),
     (InvalidNameError, HTTPStatus.PRECONDITION_FAILED),
     (SplitRefusedError, HTTPStatus.PRECONDITION_FAILED),

@@ -1,6 +1,4 @@
-"""The cluster as it is shown, again and again: on every node what it sees itself, and of the leader what only it
-knows.
-"""
+"""The cluster as it is shown: on every node what it sees itself, and of the leader what only the leader knows."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from loadmanager.core.certificate.rounds import DecidedRound
 from loadmanager.core.cluster.glance import Glance
 from loadmanager.core.controls import Controls
 from loadmanager.core.leadership import Term
-from loadmanager.core.load import RESOURCES, weighted_max_usage
+from loadmanager.core.load import RESOURCES, Float32Array, FloatArray, weighted_max_usage
 from loadmanager.core.names import BrokerId
 from loadmanager.errors import TooManyPreviewsError
 from loadmanager.leader.balancing.draining import Drainer
@@ -33,6 +31,7 @@ log = structlog.get_logger(__name__)
 
 _CAPACITY = 100.0
 _DECIMALS = 2
+_HIGHEST = 1e15
 _MOST_MOVING = 100
 _MOST = 500
 _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
@@ -59,10 +58,11 @@ class Shown(Protocol):
 
 
 class Showing:
-    """To HTTP it is a `port.ShowingPort`."""
+    """To HTTP it is a `port.ShowingPort`. A node that `only_shows` moves nothing by itself, whatever operators say."""
 
-    def __init__(self, node: Shown) -> None:
+    def __init__(self, node: Shown, *, only_shows: bool = False) -> None:
         self._node = node
+        self._only_shows = only_shows
         self._bounded: DecidedRound | None = None
         self._bound: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -71,7 +71,7 @@ class Showing:
         """A `wire.fleet.Fleet` of this moment, but for `at`."""
         node, view = self._node, self._node.view
         glance, controls, leader = view.model.glance(), view.laid_down.controls, view.leader
-        highest = 100 * weighted_max_usage(glance.usage_percent, node.live.current.resource_weights)
+        highest = _shown(100 * weighted_max_usage(glance.usage_percent, node.live.current.resource_weights))
         return {
             "node": node.node_id,
             "leader": leader and {"id": leader.node_id, "url": leader.service_url, "epoch": view.epoch},
@@ -80,12 +80,12 @@ class Showing:
             "isWhole": briefing is not None,
             "balancing": {
                 "frozen": controls.frozen,
-                "dryRun": controls.dry_run,
+                "dryRun": controls.dry_run or self._only_shows,
                 "breaker": briefing and briefing.breaker and briefing.breaker.model_dump(by_alias=True),
                 "cannotMove": [each.model_dump(by_alias=True) for each in (briefing.cannot_move if briefing else ())],
             },
             "drains": [each.model_dump(by_alias=True) for each in (briefing.drains if briefing else ())],
-            "brokers": self._columns(glance, np.round(highest, _DECIMALS).tolist(), controls, briefing),
+            "brokers": self._columns(glance, highest.tolist(), controls, briefing),
             "mean": round(float(highest.mean()), _DECIMALS) if len(highest) else None,
             "lowerBound": briefing and briefing.lower_bound,
             "capacity": _CAPACITY,
@@ -104,11 +104,14 @@ class Showing:
         node = self._node
         node.must_lead()
         epoch, figures, doubts = node.get_term().epoch, node.desk.churn.figures(), node.view.model.doubts()
+        mark = Mark(epoch, node.journal.place, node.audit.noted)
+        if after is not None and after.epoch != epoch:  # another leader's journal and audit are counted apart
+            after = Mark(epoch, 0, node.audit.noted_before_term)
         stopped_s, frozen = figures.shedding_stopped_for_s, figures.frozen_for_s
         draining = [broker for broker in node.view.laid_down.controls.draining if broker in node.view.registrations]
         return Briefing.model_validate(
             {
-                "mark": str(Mark(epoch, node.journal.place, node.audit.noted)),
+                "mark": str(mark),
                 "breaker": {"stoppedS": round(stopped_s), "bundles": len(frozen)} if stopped_s or frozen else None,
                 "cannotMove": [{"key": each.key, "sentence": each.sentence} for each in node.standstill.found],
                 "drains": [node.drains.progress(broker) for broker in sorted(draining)],
@@ -116,36 +119,33 @@ class Showing:
                 "doubted": sorted(doubts.quarantined),
                 "poison": len(doubts.poison),
                 "lowerBound": self._lower_bound(),
-                "decisions": [] if after is None else self._decisions(epoch, after),
-                "operations": [] if after is None else self._operations(epoch, after),
+                "decisions": [] if after is None else self._decisions(after),
+                "operations": [] if after is None else self._operations(mark, after),
             }
         )
 
-    def _decisions(self, epoch: int, after: Mark) -> list[MarkedDecision]:
-        """Of this term; a place in another leader's journal says nothing of this one."""
-        known = after if after.epoch == epoch else Mark(epoch, 0, 0)
-        later = self._node.journal.later_than(known.place, _MOST)
+    def _decisions(self, after: Mark) -> list[MarkedDecision]:
+        """Of this term; what was done before it is another leader's."""
+        later = self._node.journal.later_than(after.place, _MOST)
         return [
-            MarkedDecision(mark=str(known._replace(place=place)), decision=entry)
+            MarkedDecision(mark=str(after._replace(place=place)), decision=entry)
             for place, entry in later
-            if entry["epoch"] == epoch
+            if entry["epoch"] == after.epoch
         ]
 
-    def _operations(self, epoch: int, after: Mark) -> list[MarkedOperation]:
-        """Of this term, as if all that was decided is known: it is told first."""
-        audit, place = self._node.audit, self._node.journal.place
-        later = audit.later_than(after.operations if after.epoch == epoch else None, _MOST)
-        first = audit.noted - len(later) + 1
+    def _operations(self, mark: Mark, after: Mark) -> list[MarkedOperation]:
+        """With marks by which all decisions are known: they are told first."""
+        later = self._node.audit.later_than(after.operations, _MOST)
+        first = mark.operations - len(later) + 1
         return [
-            MarkedOperation(mark=str(Mark(epoch, place, number)), operation=entry)
+            MarkedOperation(mark=str(mark._replace(operations=number)), operation=entry)
             for number, entry in enumerate(later, first)
         ]
 
     def _columns(
         self, glance: Glance, highest: list[float], controls: Controls, briefing: Briefing | None
     ) -> dict[str, list[Any]]:
-        usage = np.round(glance.usage_percent.astype(np.float64), _DECIMALS).T.tolist()
-        rates = np.round(glance.load, _DECIMALS)
+        usage, rates = _shown(glance.usage_percent).T.tolist(), _shown(glance.load)
         states = _States(controls, briefing)
         silent = sorted(self._node.view.registrations.keys() - set(glance.brokers))
         nothing, no_bundles = [0.0] * len(silent), [0] * len(silent)
@@ -209,6 +209,12 @@ class _States:
 
     def of(self, broker: BrokerId) -> BrokerState:
         return self._states.get(broker, "active")
+
+
+def _shown(figures: FloatArray | Float32Array) -> FloatArray:
+    """With as many decimals as anybody reads; what is not a number, or nothing at all, is 0."""
+    finite = np.nan_to_num(figures.astype(np.float64), posinf=_HIGHEST, neginf=0.0)
+    return np.asarray(np.round(finite, _DECIMALS), dtype=np.float64)
 
 
 assert len(_RESOURCES) == RESOURCES

@@ -143,15 +143,18 @@ def _permissions(letters: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a store reaches a ZooKeeper: who it is, over which TLS (a context for each connection), under which ACLs."""
+    """How a store reaches a ZooKeeper: who it is, over which TLS (a context for each connection), under which ACLs.
+    `key` is the one that says where the credentials are.
+    """
 
     credentials: Credentials | None = None
     tls: Callable[[], ssl.SSLContext] | None = None
     acls: Acls = Acls()
+    key: str = "metadataStoreCredentials"
 
     @property
     def who(self) -> str:
-        return str(self.credentials) if self.credentials else "nobody: there are no metadataStoreCredentials"
+        return str(self.credentials) if self.credentials else f"nobody by a password: there are no {self.key}"
 
 
 ANYBODY = Access()

@@ -11,6 +11,7 @@ import enum
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from itertools import chain
 
 import structlog
 from kazoo.security import ACL, Id
@@ -86,8 +87,8 @@ async def _walk(store: ZooKeeperStore, outcome: Outcome) -> AsyncIterator[list[s
         for begin in range(0, len(level), _AT_A_TIME):
             batch = level[begin : begin + _AT_A_TIME]
             yield batch
-            for path in batch:
-                below += await _children(store, path, outcome)
+            found = await asyncio.gather(*(_children(store, path, outcome) for path in batch))
+            below += chain.from_iterable(found)
         level = below
 
 

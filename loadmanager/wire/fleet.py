@@ -54,9 +54,9 @@ class FleetLeader(WireModel):
 
 
 class FleetBrokers(WireModel):
-    """Columns, sorted by `id`. Usage in per cent of the limit, `highest` the highest of it with the weights that
-    decisions go by, in and out together messages/s and bytes/s; `bundles` are owned by the records. `reported_at` in ms
-    since 1970, null of a broker of which nothing could be read yet.
+    """Columns, sorted by `id`, the unreadable ones last. Usage in per cent of the limit, `highest` the highest of it
+    with the weights that decisions go by, in and out together messages/s and bytes/s; `bundles` are owned by the
+    records. `reported_at` in ms since 1970, null of a broker of which nothing could be read yet.
     """
 
     id: list[str]

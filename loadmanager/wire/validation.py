@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from itertools import takewhile
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
@@ -54,11 +55,25 @@ def describe(error: ValidationError) -> str:
     shown = []
     for fault in error.errors(include_url=False)[:_SHOWN_ERRORS]:
         field = ".".join(_cut(str(part)) for part in fault["loc"])
-        got = _cut(repr(fault["input"]))
+        got = _cut(repr(_start_of(fault["input"], [_SHOWN_CHARACTERS])))
         message = fault["msg"].removeprefix("Value error, ")
         shown.append(f"{field}: {message} (got {got})" if field else f"{message} (got {got})")
     more = error.error_count() - len(shown)
     return "; ".join(shown) + (f"; and {more} more" if more > 0 else "")
+
+
+def _start_of(value: Any, left: list[int]) -> Any:  # noqa: ANN401 - whatever was in JSON
+    """As much of the value as may be shown, `left` parts of it: to write all of a large one as text takes seconds."""
+    left[0] -= 1
+    if isinstance(value, str | bytes):
+        return value[: _SHOWN_CHARACTERS + 1]
+    if isinstance(value, list | tuple):
+        return [_start_of(each, left) for each in takewhile(lambda _: left[0] > 0, value)]
+    if isinstance(value, dict):
+        return {
+            _start_of(key, left): _start_of(each, left) for key, each in takewhile(lambda _: left[0] > 0, value.items())
+        }
+    return value
 
 
 def _cut(text: str) -> str:

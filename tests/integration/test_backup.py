@@ -86,6 +86,9 @@ async def test_what_was_laid_down_comes_back_in_an_empty_zookeeper(
         done = await operator.run(IMPORT)
         assert shown.startswith(done)
         assert await operator.run(IMPORT) == "Everything is as the file says.\n"
+        last, did, looked = (await node.get("/loadbalance/v1/audit?limit=3")).json()["entries"]
+        assert "create namespace docs/example" in did["after"]
+        assert (last["after"], looked["after"]) == (None, None)
         assert await operator.exported() == before
         assert (await node.lookup(TOPIC)).status == 200
 
@@ -114,7 +117,7 @@ async def test_a_file_with_a_mistake_changes_nothing(
             file.write_text(yaml.safe_dump({**document, **mistake}))
             assert says in await operator.run(IMPORT, code=1)
         file.write_bytes(b"\xff\xfe")
-        assert "not what `loadmanager admin export` writes" in await operator.run(IMPORT, code=1)
+        assert "not what `loadmanager admin export FILE` writes" in await operator.run(IMPORT, code=1)
         assert node.node.view.namespaces == {}
 
 

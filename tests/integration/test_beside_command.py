@@ -27,6 +27,7 @@ from support.zookeeper import ZooKeeperFactory
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper, ZooKeeperServer
 from loadmanager.store import paths
+from loadmanager.store.access import ANYBODY, Access, Acls, Credentials
 from loadmanager.store.base import MetadataStore, SessionState, Znode
 from loadmanager.store.codec import decode
 from loadmanager.store.zookeeper import ZooKeeperStore
@@ -110,8 +111,13 @@ async def beside_process(folder: Path, *arguments: str, **settings: object) -> A
 
 
 @contextlib.asynccontextmanager
-async def a_pulsar(server: ZooKeeperServer, chroot: str, **how: Any) -> AsyncIterator[FakePulsar]:  # noqa: ANN401 - whatever it takes
-    world = ZooKeeperWorld(server, chroot, session_timeout_s=40.0)
+async def a_pulsar(
+    server: ZooKeeperServer,
+    chroot: str,
+    access: Access = ANYBODY,
+    **how: Any,  # noqa: ANN401 - whatever it takes
+) -> AsyncIterator[FakePulsar]:
+    world = ZooKeeperWorld(server, chroot, session_timeout_s=40.0, access=access)
     async with FakePulsar(world, **how) as pulsar:
         yield pulsar
     await world.close()
@@ -160,6 +166,27 @@ async def test_two_addresses_are_enough_to_be_told_how_a_pulsar_stands_and_nothi
             code, _, _ = await ended(beside.process)
     assert code == 0, (tmp_path / "log").read_text()
     assert "Traceback" not in (tmp_path / "log").read_text()
+
+
+async def test_a_pulsar_whose_zookeeper_is_closed_is_read_with_credentials_of_its_own(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    brokers, reader = (Credentials("digest", user, "secret", "a file") for user in ("brokers", "reader"))
+    (tmp_path / "reader").write_text("reader:secret")
+    access = Access(brokers, acls=Acls((brokers.identity,), (brokers.identity, reader.identity)))
+    async with a_pulsar(zookeeper, chroot, access) as pulsar:
+        await pulsar.add_namespace("lm/bench", bundles=8, owners=[pulsar.brokers[0].broker_id])
+        await pulsar.report()
+        given = (f"--pulsar=zk:{zookeeper.connect_string}{chroot}", f"--admin={pulsar.brokers[1].url}")
+        key = {"pulsarMetadataStoreCredentials": f"file://{tmp_path / 'reader'}"}
+        async with beside_process(tmp_path, *given, **key) as beside:
+            await beside.is_up()
+            status = await beside.status()
+            assert (status["brokers"], status["bundles"], status["faults"]) == (3, 8, {})
+        async with beside_process(tmp_path, *given) as beside:
+            code, _, _ = await ended(beside.process)
+    assert code == 1
+    assert "nobody by a password: there are no pulsarMetadataStoreCredentials" in (tmp_path / "log").read_text()
 
 
 async def a_fault_is_said(pulsar: FakePulsar, beside: Beside, path: str, bundle: str, to: str) -> None:

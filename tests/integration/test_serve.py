@@ -80,7 +80,7 @@ def store_url(zookeeper: EmbeddedZooKeeper, chroot: str) -> str:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_seconds(
+async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_seconds_and_its_streams_with_it(
     zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, number: signal.Signals
 ) -> None:
     settings = {"metadataStoreUrl": store_url(zookeeper, chroot)}
@@ -94,12 +94,30 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
                 return bool((await answer.json())["leading"])
 
         await eventually(leads)
-        serve.process.send_signal(number)
-        code, said = await serve.end(2.0 * serve.slowness)
+        async with http.get(f"{url}/loadbalance/v1/live") as stream:
+            assert await stream.content.readuntil(b"\n\n")
+            serve.process.send_signal(number)
+            code, said = await serve.end(2.0 * serve.slowness)
+            await stream.content.read()  # to its end, which the node has made
     assert code == 0
     assert "Traceback" not in said
     events = [orjson.loads(line)["event"] for line in said.splitlines()]
-    assert {"serving", "elected", "term_over"} <= set(events)
+    assert {"serving", "elected", "term_over", "history_recorded"} <= set(events)
+
+
+@pytest.mark.skipif(Path("/var/lib/loadmanager").exists(), reason="there is a place")
+async def test_without_a_place_for_the_history_it_starts_all_the_same(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for variable in ("XDG_STATE_HOME", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / "file"))
+    async with serving(tmp_path, {"metadataStoreUrl": store_url(zookeeper, chroot)}) as serve:
+        await serve.url()
+        serve.process.send_signal(signal.SIGTERM)
+        _, said = await serve.end()
+    (off,) = [entry for line in said.splitlines() if (entry := orjson.loads(line))["event"] == "history_off"]
+    assert "historyUrl" in off["to_change"]
 
 
 async def test_half_requests_do_not_keep_it_from_answering(

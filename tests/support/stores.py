@@ -12,6 +12,7 @@ from support.delays import a_memory_cluster
 from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedEnsemble, ZooKeeperServer
+from loadmanager.store.access import ANYBODY, Access
 from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.store.zookeeper import ZooKeeperStore
@@ -65,16 +66,24 @@ class MemoryWorld:
 
 class ZooKeeperWorld:
     def __init__(
-        self, server: ZooKeeperServer | EmbeddedEnsemble, chroot: str, session_timeout_s: float = 15.0
+        self,
+        server: ZooKeeperServer | EmbeddedEnsemble,
+        chroot: str,
+        session_timeout_s: float = 15.0,
+        access: Access = ANYBODY,
     ) -> None:
         self._server = server
         self._chroot = chroot
         self._session_timeout_s = session_timeout_s
+        self._access = access
         self._stores: list[ZooKeeperStore] = []
 
     async def connect(self) -> ZooKeeperStore:
         store = ZooKeeperStore(
-            self._server.connect_string, session_timeout_s=self._session_timeout_s, chroot=self._chroot
+            self._server.connect_string,
+            session_timeout_s=self._session_timeout_s,
+            chroot=self._chroot,
+            access=self._access,
         )
         self._stores.append(store)
         await store.start()

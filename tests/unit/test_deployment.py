@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -116,14 +117,8 @@ def test_monitors_ask_ports_that_there_are_of_what_carries_their_labels() -> Non
     assert {each["port"] for each in pods["spec"]["podMetricsEndpoints"]} <= ports
 
 
-@pytest.mark.skipif(shutil.which("kustomize") is None, reason="needs kustomize: what it builds is not tried")
 def test_kustomize_builds_the_example_and_all_of_it_is_valid() -> None:
-    done = subprocess.run(["kustomize", "build", str(EXAMPLE)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    built = {(each["kind"], each["metadata"]["name"]): each for each in yaml.safe_load_all(done.stdout)}
-    for (kind, _), each in built.items():
-        if kind not in OF_THE_OPERATOR:
-            kubernetes_validate.validate(each, OLDEST_KUBERNETES, strict=True)
+    built = {(each["kind"], each["metadata"]["name"]): each for each in built_from(EXAMPLE)}
     nodes = built["StatefulSet", "loadmanager"]["spec"]
     (container,) = nodes["template"]["spec"]["containers"]
     assert container["image"] == "registry.example/loadmanager:0.1.0"
@@ -147,6 +142,43 @@ def test_the_component_for_tokens_closes_the_nodes_with_files_that_it_mounts() -
     assert mount["name"] == volume["name"]
     for secret in (settings.token_secret_key, settings.broker_client_authentication_parameters):
         assert secret.get_secret_value().startswith(f"file://{mount['mountPath']}/")
+
+
+def test_the_component_for_tls_has_nodes_serve_what_it_opens_with_files_that_it_mounts(tmp_path: Path) -> None:
+    base, component = (os.path.relpath(TOP / "k8s" / each, tmp_path) for each in ("base", "components/tls"))
+    overlay = {"apiVersion": "kustomize.config.k8s.io/v1beta1", "kind": "Kustomization", "resources": [base]}
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay | {"components": [component]}))
+    built = {(each["kind"], each["metadata"]["name"]): each for each in built_from(tmp_path)}
+    pod = built["StatefulSet", "loadmanager"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    plain = {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    settings = settings_from(plain, Settings)
+    assert isinstance(settings, Settings)
+    (mount,) = (each["mountPath"] for each in container["volumeMounts"] if each["name"] == "tls")
+    files = (
+        settings.tls_certificate_file_path,
+        settings.tls_key_file_path,
+        settings.broker_client_trust_certs_file_path,
+    )
+    assert {str(each.parent) for each in files if each is not None} == {mount}
+    port = settings.web_service_port_tls
+    assert {"name": "https", "containerPort": port} in container["ports"]
+    for service in ("loadmanager", "loadmanager-nodes"):
+        assert {"name": "https", "port": port, "targetPort": "https"} in built["Service", service]["spec"]["ports"]
+    assert {"protocol": "TCP", "port": port} in built["NetworkPolicy", "loadmanager"]["spec"]["ingress"][0]["ports"]
+    assert settings.broker_client_tls_enabled
+
+
+def built_from(folder: Path) -> Iterator[dict[str, Any]]:
+    """What kustomize makes of it, all of it valid."""
+    if shutil.which("kustomize") is None:
+        pytest.skip("needs kustomize")
+    done = subprocess.run(["kustomize", "build", str(folder)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for each in yaml.safe_load_all(done.stdout):
+        if each["kind"] not in OF_THE_OPERATOR:
+            kubernetes_validate.validate(each, OLDEST_KUBERNETES, strict=True)
+        yield each
 
 
 def test_the_configuration_beside_a_pulsar_is_one_that_is_taken_and_can_act() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import resource
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -245,23 +244,11 @@ async def test_an_error_that_nobody_foresaw_is_500_in_json_and_logged() -> None:
         assert [(entry["event"], entry["log_level"]) for entry in logs] == [("request_failed", "error")]
 
 
-@pytest.mark.parametrize("encoding", [b"gzip", b"deflate", b"br"])
-async def test_a_body_that_is_not_encoded_as_it_says_is_400(encoding: bytes, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_body_is_not_unpacked() -> None:
+    """A few bytes could become as many as anybody likes."""
     async with serving() as served:
-        with capture_logs() as logs:
-            request = BODY.replace(b"\r\n\r\n", b"\r\nContent-Encoding: %s\r\n\r\n" % encoding)
-            status, answer = await (await served.connect()).ask(request + b"no gzip!")
-            assert status == 400
-        assert "an not decode content-encoding" in answer["reason"]
-        await eventually(lambda: served.connections == 0)
-        assert (logs, caplog.records) == ([], [])
-
-
-async def test_a_body_that_is_encoded_as_it_says_is_read() -> None:
-    async with serving() as served:
-        body = gzip.compress(b"text")
-        head = BODY.replace(b"Length: 8", b"Length: %d\r\nContent-Encoding: gzip" % len(body))
-        assert await (await served.connect()).ask(head + body) == (200, {"body": "text"})
+        head = BODY.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
+        assert await (await served.connect()).ask(head + b"no gzip!") == (200, {"body": "no gzip!"})
 
 
 async def test_a_client_that_hangs_up_in_the_middle_is_no_error(caplog: pytest.LogCaptureFixture) -> None:

@@ -9,18 +9,19 @@ import os
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import orjson
 import typer
-import yaml
 
 from loadmanager.cli.admin.commands import Course, command
 from loadmanager.cli.admin.requests import put
 from loadmanager.cli.admin.service import Service
 from loadmanager.cli.exits import EXIT_FAILURE, fail
 from loadmanager.errors import InvalidRecordError
-from loadmanager.wire.laid_down import LaidDown, decode_laid_down, document_of
+
+if TYPE_CHECKING:
+    from loadmanager.wire.laid_down import LaidDown
 
 _STANDARD = "-"
 _WIDTH = 120
@@ -54,6 +55,10 @@ def export(
 
 
 def _text_of(laid_down: LaidDown, url: str) -> str:
+    import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
+
+    from loadmanager.wire.laid_down import document_of  # noqa: PLC0415
+
     at = datetime.now(UTC).isoformat(timespec="seconds")
     content = document_of(laid_down, at, url).model_dump(mode="json", by_alias=True, exclude_none=True)
     return yaml.safe_dump(content, sort_keys=False, default_flow_style=None, width=_WIDTH, allow_unicode=True)
@@ -94,13 +99,17 @@ def import_(
 
 def _content_of(file: Path) -> bytes:
     """The document as JSON, checked as far as can be done here; the process ends when it cannot be used."""
+    import yaml  # noqa: PLC0415 - it takes its time to load, and so does the next
+
+    from loadmanager.wire.laid_down import decode_laid_down  # noqa: PLC0415
+
     try:
         content = orjson.dumps(yaml.safe_load(file.read_text(encoding="utf-8")))
         decode_laid_down(content, str(file))
     except OSError as error:
         fail(f"{file}: {error.strerror or error}", EXIT_FAILURE)
     except (UnicodeDecodeError, yaml.YAMLError, orjson.JSONEncodeError) as error:
-        fail(f"{file}: not what `loadmanager admin export` writes: {error}", EXIT_FAILURE)
+        fail(f"{file}: not what `loadmanager admin export FILE` writes: {error}", EXIT_FAILURE)
     except InvalidRecordError as error:
         fail(str(error), EXIT_FAILURE)
     return content

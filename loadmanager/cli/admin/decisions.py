@@ -10,7 +10,7 @@ import typer
 
 from loadmanager.cli.admin.commands import Course
 from loadmanager.cli.admin.figures import clock, relative, rounded
-from loadmanager.cli.admin.following import Following, Json
+from loadmanager.cli.admin.following import MOVE_BEGINS, Following, Json
 from loadmanager.cli.admin.rendering import show
 from loadmanager.cli.admin.requests import AdminRequest, get
 from loadmanager.cli.admin.tables import styled, width_of_terminal, wrapped
@@ -33,8 +33,9 @@ def decision_lines(entry: Json, width: int | None, when: Callable[[float], str])
 
 
 def _effect(entry: Json) -> str:
+    """What a move is to bring, and has; said where it begins."""
     effect = entry.get("effect")
-    if not effect:
+    if not effect or entry["kind"] != MOVE_BEGINS:
         return ""
     predicted, measured = effect["predicted"], effect["measured"]
     told = f"imbalance {rounded(predicted['imbalanceBefore'])}, predicted {rounded(predicted['imbalanceAfter'])}"

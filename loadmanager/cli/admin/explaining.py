@@ -135,7 +135,7 @@ def _sentence(explanation: Json, width: int | None) -> list[str]:
 
 
 def _standings(standings: Iterable[Json], width: int | None, roles: Mapping[str | None, str]) -> list[str]:
-    headings = ["broker", "usage", "messages/s", "MiB/s", "topics", "bundles (of namespace)", ""]
+    headings = ["broker", "usage", "msgs/s", "MiB/s", "topics", "bundles (of ns)", "role"]
     rows = [
         [
             each["brokerId"],

@@ -22,6 +22,9 @@ from loadmanager.cli.admin.service import RefusedError, Service
 Json = Mapping[str, Any]
 """An object of an answer, by the keys that it has on the wire."""
 
+MOVE_BEGINS = "unload"
+"""The kind of entry that is said again once its move was measured; its other entries say the same."""
+
 _LIVE = "/loadbalance/v1/live"
 _SILENCE_S = 30.0
 """A stream says something every ten seconds."""
@@ -100,7 +103,8 @@ class Following:
         about = (entry["subject"], entry["source"], entry["destination"])
         if (self._subject and self._subject not in about) or (self._kinds and entry["kind"] not in self._kinds):
             return False
-        key, is_measured = (entry["epoch"], entry["sequence"]), bool((entry.get("effect") or {}).get("measured"))
+        key = (entry["epoch"], entry["sequence"])
+        is_measured = entry["kind"] == MOVE_BEGINS and bool((entry.get("effect") or {}).get("measured"))
         if key in self._shown and (self._shown[key] or not is_measured):
             return False
         self._shown[key] = is_measured

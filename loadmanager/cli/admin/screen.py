@@ -27,8 +27,8 @@ _TROUBLED = ("unreadable", "sick", "doubted")
 _DROPPED = ("load", "bundles", "most")
 """What is left out of a line that is too long, in this order."""
 
-_NO_LEADER, _CANNOT, _POISON, _FAULT = "no leader", "cannot move", "poison", "fault"
-_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _POISON: "yellow", _FAULT: "red"}
+_NO_LEADER, _CANNOT, _POISON, _FAULT, _OPEN = "no leader", "cannot move", "poison", "fault", "open"
+_URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _POISON: "yellow", _FAULT: "red", _OPEN: "yellow"}
 
 Json = Mapping[str, Any]
 
@@ -58,6 +58,7 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
+    rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen["openToAnyone"] else []
     title = f"{brokers}; {clock(seen['at'])}, by {seen['node']}"
     return [*wrapped(title, width), *pairs(rows, width, _URGENT)]
 
@@ -147,7 +148,9 @@ def _bar(percent: float, mean: float | None, width: int) -> str:
 def _sum_up(seen: Json, width: int) -> list[str]:
     if seen["mean"] is None:
         return ["no brokers are registered"] if not seen["brokers"]["id"] else []
-    bound = f"; no assignment is below {rounded(seen['lowerBound'])} %" if seen["lowerBound"] is not None else ""
+    lowest, highest = seen["lowerBound"], max(seen["brokers"]["highest"], default=0.0)
+    # One of a round long ago says nothing of a load that has fallen since.
+    bound = f"; no assignment is below {rounded(lowest)} %" if lowest is not None and lowest <= highest else ""
     return wrapped(f"mean {rounded(seen['mean'])} % (│){bound}", width)
 
 

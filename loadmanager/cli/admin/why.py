@@ -86,6 +86,9 @@ def _lines(life: Json, width: int | None) -> list[str]:
     lines = [styled(line, "bold") for line in wrapped(_summary(life, now_ms), width)]
     if life["omitted"]:
         lines += wrapped(f"({life['omitted']} older entries are left out: --limit, or a later --since)", width)
+    if life.get("unheard"):
+        told = f"({', '.join(life['unheard'])} did not answer: what only they recorded is missing)"
+        lines += [styled(line, "yellow") for line in wrapped(told, width)]
     for entry in life["entries"]:
         lines += _entry_lines(entry, life["bundle"], width, now_ms)
     return lines

@@ -46,7 +46,7 @@ class AuditTrail:
         self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.noted = 0
         """How many entries there have been, also of those that are in memory no more."""
-        self._noted_before_term = 0
+        self.noted_before_term = 0
 
     def start(self) -> None:
         if self._file is not None:
@@ -82,12 +82,11 @@ class AuditTrail:
     def begin_term(self) -> None:
         """From now on all that is done is done by this node, and therefore in memory."""
         self._complete_since_ms = now_ms()
-        self._noted_before_term = self.noted
+        self.noted_before_term = self.noted
 
-    def later_than(self, noted: int | None, most: int) -> list[AuditEntry]:
-        """The entries after so many, None: those of this term; the last of them, oldest first."""
-        before = self._noted_before_term if noted is None else noted
-        return self.newest(max(min(self.noted - before, most), 0))[::-1]
+    def later_than(self, noted: int, most: int) -> list[AuditEntry]:
+        """The entries after the first so many: the last of them, oldest first."""
+        return self.newest(max(min(self.noted - noted, most), 0))[::-1]
 
     async def recent(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
         """The newest with `since_ms` <= `at` < `until_ms`, newest first; those of former leaders are in the history.
@@ -97,7 +96,7 @@ class AuditTrail:
         found = {_key(each): each for each in self._entries if since_ms <= each.at < until_ms}
         complete_ms = max(self._complete_since_ms, self._entries[-1].at if len(self._entries) == _KEPT else 0)
         before_ms = min(until_ms, complete_ms)
-        if len(found) < limit and self._history_url and since_ms < before_ms:
+        if len(found) < limit and self._recorder.is_on and since_ms < before_ms:
             earlier = await asyncio.to_thread(self._read, since_ms, before_ms, limit)
             found |= {_key(each): each for each in earlier}
         return sorted(found.values(), key=lambda each: each.at, reverse=True)[:limit]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import SecretStr
 from structlog.testing import capture_logs
-from support.nodes import Cluster
+from support.nodes import Cluster, RunningNode
 from support.tokens import CLOSED, bearer, token_of
+from support.waiting import eventually
 
 from loadmanager.auth import gate
 from loadmanager.wire.http import FORWARDED_HEADER, ORIGINAL_PRINCIPAL_HEADER
 
+FLEET = "/loadbalance/v1/fleet"
 _PROXY = {**CLOSED, "proxy_roles": frozenset({"operator"})}
 
 
@@ -73,10 +77,22 @@ async def test_a_node_asks_the_leader_with_its_own_token() -> None:
         stranger = await cluster.start_node(
             **{**CLOSED, "broker_client_authentication_parameters": SecretStr(f"token:{token_of('stranger')}")}
         )
-        reader = bearer(token_of("reader"))
-        fleet = (await follower.get("/loadbalance/v1/fleet", headers=reader)).json()
-        assert (fleet["isWhole"], fleet["openToAnyone"]) == (True, False)
+
+        async def fleet_by(node: RunningNode) -> dict[str, Any]:
+            fleet: dict[str, Any] = (await node.get(FLEET, headers=bearer(token_of("reader")))).json()
+            return fleet
+
+        async def is_whole() -> bool:
+            return bool((await fleet_by(follower))["isWhole"])
+
+        await eventually(is_whole)
+        assert not (await fleet_by(follower))["openToAnyone"]
         with capture_logs() as logs:
-            for _ in range(2):
-                assert not (await stranger.get("/loadbalance/v1/fleet", headers=reader)).json()["isWhole"]
-        assert [entry["event"] for entry in logs] == ["refused_by_leader"]
+
+            async def is_refused() -> bool:
+                assert not (await fleet_by(stranger))["isWhole"]
+                return any(entry["event"] == "refused_by_leader" for entry in logs)
+
+            await eventually(is_refused)
+            await is_refused()
+        assert [entry["event"] for entry in logs].count("refused_by_leader") == 1

@@ -104,10 +104,10 @@ def test_of_a_bundle_it_says_where_it_is_and_whether_it_stays(node: RecordingNod
         "share       0.884 % of the bytes of its broker, 0.229 % of all",
         "known from  52 samples, 12 s old",
         "",
-        "broker   usage   messages/s  MiB/s  topics  bundles (of namespace)",
-        "────────────────────────────────────────────────────────────────────────────────",
-        "b1:8080  47.4 %  5.29k       1.7    56      39 (5)                  has it",
-        "b2:8080  30.2 %  5.29k       1.7    56      39 (5)                  would get it",
+        "broker   usage   msgs/s  MiB/s  topics  bundles (of ns)  role",
+        "─────────────────────────────────────────────────────────────────────",
+        "b1:8080  47.4 %  5.29k   1.7    56      39 (5)           has it",
+        "b2:8080  30.2 %  5.29k   1.7    56      39 (5)           would get it",
         "",
         "decided of late, newest first:",
         f"1970-01-01 00:00Z  unload  {BUNDLE}  b2:8080 -> b1:8080",
@@ -153,7 +153,7 @@ def test_of_a_broker_it_says_what_a_round_would_take_and_whether_it_is_given_any
         "all brokers  Heat 1.07",
         "",
         "would leave                 for",
-        "────────────────────────────────────",
+        "───────────────────────────────────",
         f"{BUNDLE}  b2:8080",
     ]
 

@@ -56,8 +56,9 @@ def seen(**others: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of it
         "node": "n2:8080",
         "leader": {"id": "n1:8080", "url": "http://n1:8080", "epoch": 7},
         "nodes": ["n1:8080", "n2:8080"],
+        "openToAnyone": False,
         "isWhole": True,
-        "balancing": {"frozen": "", "dryRun": False, "breaker": None},
+        "balancing": {"frozen": "", "dryRun": False, "breaker": None, "cannotMove": []},
         "drains": [],
         "brokers": brokers(20.0, 90.0),
         "mean": 55.0,
@@ -100,10 +101,15 @@ def test_a_quiet_fleet_is_a_few_lines_the_most_used_broker_above() -> None:
     ]
 
 
+def test_a_bound_that_the_load_has_fallen_below_is_not_said() -> None:
+    assert draw(seen(lowerBound=90.1), 80, 24)[-1] == "mean 55 % (│)"
+
+
 def test_all_that_is_wrong_is_said() -> None:
     drain = {"broker": "b2:8080", "state": "draining", "since": 1, "bundlesLeft": 9, "moved": 1, "failed": 0}
     lines = draw(
         seen(
+            openToAnyone=True,
             isWhole=False,
             balancing={
                 "frozen": "incident 4711",
@@ -134,6 +140,7 @@ def test_all_that_is_wrong_is_said() -> None:
         f"moving       {BUNDLE} from b1:8080 to nobody yet, since 9 s ago, and 3 more",
         "poison       2 bundles, given to nobody: loadmanager admin balancer poison",
         "fault        /loadbalance/0: not JSON",
+        "open         to anyone: nobody is asked for a token",
         "and 2 more faults",
         "16 bundles  sick",
         "16 bundles  draining: 9 left, 3 s",

@@ -15,6 +15,9 @@ from support.registrations import a_record, load_of
 from support.waiting import eventually
 from yarl import URL
 
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Registration
+
 FLEET = "/loadbalance/v1/fleet"
 LIVE = "/loadbalance/v1/live"
 BRIEFING = "/loadbalance/v1/briefing"
@@ -99,6 +102,17 @@ async def test_what_operators_and_doubts_say_of_brokers_is_their_state(cluster: 
         "b2:8080": "draining",
     }
     assert [drain["broker"] for drain in fleet["drains"]] == ["b2:8080"]
+
+
+async def test_a_broker_of_which_nothing_can_be_read_is_shown_all_the_same(cluster: Cluster) -> None:
+    (node,) = cluster.nodes
+    unreadable = BrokerId("b0:8080")
+    node.node.view.registrations[unreadable] = Registration(unreadable, 7)
+    brokers = (await node.get(FLEET)).json()["brokers"]
+    assert brokers["id"] == ["b1:8080", "b2:8080", "b0:8080"]
+    assert brokers["state"][2] == "unreadable"
+    assert brokers["reportedAt"][2] is None
+    assert {len(column) for column in brokers.values()} == {3}
 
 
 async def test_the_bound_of_the_last_round_is_worked_out_when_somebody_looks(cluster: Cluster) -> None:

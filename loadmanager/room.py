@@ -1,0 +1,58 @@
+"""Bodies of requests in memory: none is larger than its operation has use for, and few are large at a time.
+
+Without that, whoever may connect could have a body of the largest size wait unfinished on each connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import traceback
+from collections.abc import AsyncIterator
+
+from aiohttp import web
+
+from loadmanager.errors import BadRequestError, BodyTooLargeError
+
+SMALL_BYTES = 65_536
+"""So much of a body is read without waiting for room; as much may wait in each connection's buffer."""
+
+_LARGE_AT_A_TIME = 8
+_SHOWN_CHARACTERS = 40
+
+
+class BodyRoom:
+    """Room for the large bodies of one server."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(_LARGE_AT_A_TIME)
+
+    @contextlib.asynccontextmanager
+    async def read(self, request: web.Request, most_bytes: int) -> AsyncIterator[None]:
+        """Have the body read; a large one has its place until the end. One that waits for long is a 408, as a slow one.
+
+        Raises `BodyTooLargeError`, of a body that says its length before anything of it is read, and `BadRequestError`
+        for one that is packed: a few bytes could become as many as anybody likes.
+        """
+        packed = request.headers.get("Content-Encoding", "identity")
+        if packed.lower() != "identity":
+            raise BadRequestError(f"Content-Encoding: {packed[:_SHOWN_CHARACTERS]!r}: send the body as it is")
+        length = request.content_length
+        if length is None and not request.can_read_body:
+            length = 0
+        if length is not None and length > most_bytes:
+            raise BodyTooLargeError(most_bytes)
+        is_large = length is None or length > SMALL_BYTES
+        async with self._places if is_large else contextlib.nullcontext():
+            if len(await _whole(request)) > most_bytes:
+                raise BodyTooLargeError(most_bytes)
+            yield
+
+
+async def _whole(request: web.Request) -> bytes:
+    try:
+        return await request.read()
+    except Exception as error:
+        # The stream keeps its error, which has the frame with what was read: a cycle that is collected much later.
+        traceback.clear_frames(error.__traceback__)
+        raise
