@@ -24,8 +24,8 @@ from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
 from loadmanager.http.auditing import audited
 from loadmanager.http.responses import guarded, json_bytes
-from loadmanager.http.room import SMALL_BYTES, BodyRoom
 from loadmanager.leader.port import AuditPort
+from loadmanager.room import SMALL_BYTES, BodyRoom
 from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import Problem
 
