@@ -19,6 +19,7 @@ from aiohttp.typedefs import Handler
 from loadmanager.auth.gate import PRINCIPAL
 from loadmanager.http.forwarding import PASSED_ON
 from loadmanager.leader.port import AuditPort
+from loadmanager.observability import printable
 from loadmanager.request_ids import id_of, noted
 from loadmanager.wire.audit import ANONYMOUS, AuditEntry
 from loadmanager.wire.http import CLIENT_HEADER, FORWARDED_HEADER
@@ -56,7 +57,7 @@ def _entry(operation: str, request: web.Request, status: int, node: str) -> Audi
         who=request.get(PRINCIPAL, ANONYMOUS)[:_MOST_CHARACTERS],
         from_=_address(request),
         operation=operation,
-        path=request.path[:_MOST_CHARACTERS],  # without the query, where a token may be
+        path=printable(request.path[:_MOST_CHARACTERS]),  # without the query, where a token may be
         status=status,
         before=_bounded(before),
         after=_bounded(after),
