@@ -113,8 +113,10 @@ class Director:
         """Give the leader the time that it needs on this machine, within bounds; what is measured comes after it."""
         deadline_s = time.monotonic() + _EVEN_WITHIN_S
         while (now_s := time.monotonic()) < deadline_s:
-            found = imbalance(self._state.samples, now_s - _EVEN_FOR_S, now_s)
-            if found is not None and found <= _EVEN:
+            last = [sample for sample in self._state.samples if sample.at_s >= now_s - _EVEN_FOR_S]
+            all_count = all(len(sample.by_broker) == len(self._cluster.brokers) for sample in last)
+            found = imbalance(last, now_s - _EVEN_FOR_S, now_s)
+            if all_count and found is not None and found <= _EVEN:
                 return
             await asyncio.sleep(INTERVAL_S)
 

@@ -17,7 +17,7 @@ _BY_LATEST_REPORTS = {
     "loadBalancerLoadPlacementStrategy": "LeastResourceUsageWithWeight",
     "loadBalancerBrokerLoadTargetStd": 0.02,
     "loadBalancerSheddingConditionHitCountThreshold": 0,
-    "loadBalanceSheddingDelayInSeconds": 2,
+    "loadBalanceSheddingDelayInSeconds": 0,
     "loadBalancerHistoryResourcePercentage": 0.1,
 }
 """Level believes a jump once it has stood for a minute, and ThresholdShedder goes by ten reports: both are for days."""
