@@ -335,3 +335,12 @@ async def test_nothing_is_noted_of_a_question(cluster: Cluster) -> None:
     for path in ("/loadbalance/v1/controls", "/loadbalance/v1/decisions", "/metrics"):
         await node.get(path)
     assert await entries(node) == []
+
+
+async def test_a_path_is_noted_as_it_was_sent_however_strange(cluster: Cluster) -> None:
+    node = await cluster.start_leader()
+    for method, path in changing((await node.get(PATH)).json()):
+        strange = re.sub(r"\{(\w+)\}", "%FF%ED%A0%80%00%09%22", path)
+        assert (await node.ask(method, strange)).status < 500, (method, path)
+        newest = (await entries(node, limit=1))[0]
+        assert newest["path"] == strange
