@@ -14,14 +14,15 @@ def configure_logging(*, json_lines: bool, level: str = "info") -> None:
     What libraries log through the standard module takes the same form, from warnings on; of kazoo's only errors: the
     store says itself what becomes of its session.
     """
-    renderer: structlog.typing.Processor = (
-        structlog.processors.JSONRenderer() if json_lines else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
-    )
+    renderer: structlog.typing.Processor = structlog.processors.JSONRenderer()  # which escapes by itself
+    if not json_lines:
+        renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
+        *([] if json_lines else [_without_commands]),
     ]
     structlog.configure(
         processors=[*shared, renderer],
@@ -38,3 +39,17 @@ def configure_logging(*, json_lines: bool, level: str = "info") -> None:
     )
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("kazoo").setLevel(logging.ERROR)
+
+
+def _without_commands(_: object, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """What strangers send ends in logs; what a terminal would take for a command is shown in its place."""
+    return {key: printable(value) if isinstance(value, str) else value for key, value in event.items()}
+
+
+def printable(text: str) -> str:
+    """The text with whatever cannot be printed as an escape, but for the ends of lines."""
+    if text.isprintable():
+        return text
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in text
+    )

@@ -23,6 +23,7 @@ from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
 from loadmanager.http.auditing import audited
+from loadmanager.http.foreign_pages import refuse_foreign_page
 from loadmanager.http.responses import guarded, json_bytes
 from loadmanager.leader.port import AuditPort
 from loadmanager.room import SMALL_BYTES, BodyRoom
@@ -141,6 +142,7 @@ class Operation:
         return web.route(self.method, self.path, traced.serving(path, handler))
 
     async def _change(self, room: BodyRoom, request: web.Request) -> web.StreamResponse:
+        refuse_foreign_page(request)
         known = [parameter.name for parameter in self.parameters]
         for name in request.query:
             if name not in known and name not in _MEANT_FOR_PULSAR:

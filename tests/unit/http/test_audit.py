@@ -173,6 +173,13 @@ async def test_what_a_stranger_says_of_where_it_comes_from_is_not_believed(clust
     assert (await entries(node))[0]["from"] == "10.9.9.8 via 127.0.0.1"
 
 
+async def test_no_terminal_that_shows_an_entry_obeys_it(cluster: Cluster) -> None:
+    node = await cluster.start_leader()
+    assert (await node.put("/admin/v2/namespaces/%1B%5D0;mine%07/ns")).status == 412
+    (entry,) = await entries(node)
+    assert entry["path"] == "/admin/v2/namespaces/%1B%5D0;mine%07/ns"
+
+
 async def test_an_operation_that_nobody_could_do_leaves_an_entry_where_it_was_asked_for(cluster: Cluster) -> None:
     leader, other = await cluster.start_nodes(2, lookup_timeout_ms=300)
     await leader.vanish()
