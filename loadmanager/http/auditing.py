@@ -19,7 +19,6 @@ from aiohttp.typedefs import Handler
 from loadmanager.auth.gate import PRINCIPAL
 from loadmanager.http.forwarding import PASSED_ON
 from loadmanager.leader.port import AuditPort
-from loadmanager.observability import printable
 from loadmanager.request_ids import id_of, noted
 from loadmanager.wire.audit import ANONYMOUS, AuditEntry
 from loadmanager.wire.http import CLIENT_HEADER, FORWARDED_HEADER
@@ -57,7 +56,7 @@ def _entry(operation: str, request: web.Request, status: int, node: str) -> Audi
         who=request.get(PRINCIPAL, ANONYMOUS)[:_MOST_CHARACTERS],
         from_=_address(request),
         operation=operation,
-        path=printable(request.path[:_MOST_CHARACTERS]),  # without the query, where a token may be
+        path=request.rel_url.raw_path[:_MOST_CHARACTERS],  # as it was sent; a token may be in the query
         status=status,
         before=_bounded(before),
         after=_bounded(after),
@@ -82,9 +81,9 @@ def _is_address(text: str) -> bool:
 
 
 def _bounded(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
-    """The value if it is small enough for a line of a log, else its size."""
-    size = len(orjson.dumps(value, default=list))
-    return value if size <= _MOST_BYTES else {"bytesLeftOut": size}
+    """The value, as JSON has it, if it is small enough for a line of a log, else its size."""
+    data = orjson.dumps(value, default=list)
+    return orjson.loads(data) if len(data) <= _MOST_BYTES else {"bytesLeftOut": len(data)}
 
 
 def note_change(request: web.Request, before: object, after: object) -> None:

@@ -43,7 +43,6 @@ class AuditTrail:
         self._entries: deque[AuditEntry] = deque(maxlen=_KEPT)
         self._complete_since_ms = now_ms()
         self._refusals = _Refusals()
-        self.changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.noted = 0
         """How many entries there have been, also of those that are in memory no more."""
         self.noted_before_term = 0
@@ -72,8 +71,6 @@ class AuditTrail:
         else:
             self._file.write(orjson.dumps(content).decode())
         self._recorder.put(_row_of(entry), entry.at)
-        self.changed.set_result(None)
-        self.changed = asyncio.get_running_loop().create_future()
 
     def newest(self, count: int) -> list[AuditEntry]:
         """What is in memory, newest first."""

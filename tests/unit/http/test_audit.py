@@ -177,7 +177,7 @@ async def test_no_terminal_that_shows_an_entry_obeys_it(cluster: Cluster) -> Non
     node = await cluster.start_leader()
     assert (await node.put("/admin/v2/namespaces/%1B%5D0;mine%07/ns")).status == 412
     (entry,) = await entries(node)
-    assert entry["path"] == r"/admin/v2/namespaces/\x1b]0;mine\x07/ns"
+    assert entry["path"] == "/admin/v2/namespaces/%1B%5D0;mine%07/ns"
 
 
 async def test_an_operation_that_nobody_could_do_leaves_an_entry_where_it_was_asked_for(cluster: Cluster) -> None:
@@ -342,3 +342,12 @@ async def test_nothing_is_noted_of_a_question(cluster: Cluster) -> None:
     for path in ("/loadbalance/v1/controls", "/loadbalance/v1/decisions", "/metrics"):
         await node.get(path)
     assert await entries(node) == []
+
+
+async def test_a_path_is_noted_as_it_was_sent_however_strange(cluster: Cluster) -> None:
+    node = await cluster.start_leader()
+    for method, path in changing((await node.get(PATH)).json()):
+        strange = re.sub(r"\{(\w+)\}", "%FF%ED%A0%80%00%09%22", path)
+        assert (await node.ask(method, strange)).status < 500, (method, path)
+        newest = (await entries(node, limit=1))[0]
+        assert newest["path"] == strange
