@@ -5,11 +5,15 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
-from loadmanager.config import BesideSettings, SessionSettings
+from loadmanager.config import SessionSettings
 from loadmanager.errors import ConfigurationError
 from loadmanager.store.access import Access, Acls, identities_of, read_credentials
 from loadmanager.tls import RenewedTls, TlsKeys, TlsOptions
+
+if TYPE_CHECKING:  # a node's settings, and agents do without what they need
+    from loadmanager.config import BesideSettings
 
 _KEYS = TlsKeys(
     *map(

@@ -6,6 +6,7 @@ can leave; 130 interrupted, and the drain goes on.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -119,7 +120,8 @@ class _Line:
 
     def show(self, text: str) -> None:
         if self._is_terminal:
-            print(f"\r\x1b[2K{text}", end="", file=sys.stderr, flush=True)
+            fitting = text[: shutil.get_terminal_size().columns - 1]  # what is cut stands whole in what is said last
+            print(f"\r\x1b[2K{fitting}", end="", file=sys.stderr, flush=True)
         elif text != self._said and time.monotonic() - self._said_s >= (_SAY_S if self._said else 0.0):
             print(text, file=sys.stderr, flush=True)
             self._said, self._said_s = text, time.monotonic()
