@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -88,12 +88,15 @@ def a_server(folder: Path, name: str, command: list[str]) -> Iterator[Server]:
             process.wait()
 
 
-async def give_owner(store: ZooKeeperStore, url: str) -> bytes:
-    """Register a broker, create the namespace, and have each of its bundles assigned; the answer to every lookup."""
+async def give_owner(store: ZooKeeperStore, url: str, headers: Mapping[str, str] | None = None) -> bytes:
+    """Register a broker, create the namespace, and have each of its bundles assigned; the answer to every lookup.
+
+    `headers` are those of whoever asks.
+    """
     web_url, service_url = "http://broker-1.example.com:8080", "pulsar://broker-1.example.com:6650"
     record = LocalBrokerData(webServiceUrl=web_url, pulsarServiceUrl=service_url, lastStats={})
     await store.commit([Create(paths.broker(BROKER), encode_local_broker_data(record), ephemeral=True)])
-    async with aiohttp.ClientSession() as http:
+    async with aiohttp.ClientSession(headers=headers) as http:
         async with http.put(f"{url}/admin/v2/namespaces/{NAMESPACE}") as response:
             response.raise_for_status()
         bodies = set()

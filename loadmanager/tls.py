@@ -7,8 +7,9 @@ in the log and in the metrics, until the files change again. What is asked at ea
 from __future__ import annotations
 
 import ssl
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +24,11 @@ from loadmanager.config import TlsSettings
 from loadmanager.errors import ConfigurationError
 
 log = structlog.get_logger(__name__)
+
+_TRY_AGAIN_S = 10.0
+"""After so long files that could not be used are tried again though they have not changed: the fault may have been a
+lack of files, or a certificate that holds from now on.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,22 +133,22 @@ _VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_
 class RenewedTls:
     """The context that goes with the files as they are, or as they were when they could last be used."""
 
-    def __init__(self, files: TlsFiles, wall_clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+    def __init__(self, files: TlsFiles) -> None:
         """Raises `ConfigurationError` if they cannot be used."""
         self.files = files
         self.fault = ""
         """Why the files as they are cannot be used; empty while they can."""
         self.expires_at: datetime | None = None
         """When the certificate in use ends; None without one."""
-        self._wall_clock = wall_clock
         self._seen = self._stamps()
+        self._try_again_at_s = 0.0
         self._context = self._make()
 
     def context(self) -> ssl.SSLContext:
         """For one more connection."""
-        stamps = self._stamps()
-        if stamps != self._seen:
-            self._seen = stamps
+        stamps, now_s = self._stamps(), time.monotonic()
+        if stamps != self._seen or (self.fault and now_s >= self._try_again_at_s):
+            self._seen, self._try_again_at_s = stamps, now_s + _TRY_AGAIN_S
             self._renew()
         return self._context
 
@@ -150,15 +156,16 @@ class RenewedTls:
         try:
             self._context = self._make()
         except ConfigurationError as error:
+            if self.fault != str(error):
+                log.error("tls_files_unusable", error=str(error), until_then="the last good ones stay in use")  # noqa: TRY400
             self.fault = str(error)
-            log.error("tls_files_unusable", error=self.fault, until_then="the last good ones stay in use")  # noqa: TRY400
         else:
             self.fault = ""
             log.info("tls_files_renewed", certificate=str(self.files.certificate), expires_at=str(self.expires_at))
 
     def _make(self) -> ssl.SSLContext:
         context = self.files.context()
-        self.expires_at = _end_of(self.files, self._wall_clock())
+        self.expires_at = _end_of(self.files, datetime.now(UTC))
         return context
 
     def _stamps(self) -> object:
@@ -293,6 +300,6 @@ def _end_of(files: TlsFiles, now: datetime) -> datetime | None:
     if not begins <= now <= ends:
         raise ConfigurationError(
             f"{files.keys.certificate} {files.certificate}: holds from {begins:%Y-%m-%d %H:%M} to"
-            f" {ends:%Y-%m-%d %H:%M} UTC, and it is {now:%Y-%m-%d %H:%M}: expected one that holds now"
+            f" {ends:%Y-%m-%d %H:%M} UTC: expected one that holds now"
         )
     return ends

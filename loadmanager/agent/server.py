@@ -37,8 +37,16 @@ from loadmanager.core.names import (
     parse_broker_id,
 )
 from loadmanager.core.ownership import Registration
-from loadmanager.errors import ForbiddenError, InvalidRecordError, StoreError, UnauthenticatedError
+from loadmanager.errors import (
+    BadRequestError,
+    BodyTooLargeError,
+    ForbiddenError,
+    InvalidRecordError,
+    StoreError,
+    UnauthenticatedError,
+)
 from loadmanager.request_ids import name_answer, noted
+from loadmanager.room import BodyRoom
 from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
@@ -53,6 +61,9 @@ from loadmanager.wire.http import (
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
+
+_MOST_BODY_BYTES = 256 * 1024
+"""The boundaries of as many bundles as a namespace may have take less."""
 
 _NATURAL = re.compile(r"[0-9]{1,18}")
 _STATUS_OF_REFUSAL = {
@@ -118,6 +129,7 @@ class AgentServer:
         self._registry = registry
         self._gate = gate
         self._tracing = tracing
+        self._room = BodyRoom()
         gate.show_in(registry, {"broker": broker_id})
 
     def app(self) -> web.Application:
@@ -192,9 +204,12 @@ class AgentServer:
         """Pulsar's Policies, of which only what concerns bundles is used: as a node answers for the namespace."""
         namespace = NamespaceName.of(request.match_info["tenant"], request.match_info["namespace"])
         try:
-            bundles = bundles_of(parse_model(NamespacePolicies, await request.read(), request.path), request.path)
-        except InvalidRecordError as error:
+            async with self._room.read(request, _MOST_BODY_BYTES):
+                bundles = bundles_of(parse_model(NamespacePolicies, await request.read(), request.path), request.path)
+        except (InvalidRecordError, BadRequestError) as error:
             return _problem(HTTPStatus.BAD_REQUEST, str(error))
+        except BodyTooLargeError as error:
+            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
         self._topics.take_boundaries(namespace, bundles)
         return web.Response(status=HTTPStatus.NO_CONTENT)
 

@@ -31,6 +31,7 @@ from loadmanager.tls import TlsMetrics
 log = structlog.get_logger(__name__)
 
 _LOOPBACK = "127.0.0.1"
+_OF_THIS_HOST = {"0.0.0.0": _LOOPBACK, "::": "::1"}  # noqa: S104 - what listens everywhere listens there
 
 
 def agent(
@@ -52,7 +53,7 @@ async def _run(settings: AgentSettings, ready_file: Path | None) -> None:
     doors = Doors(settings, settings.bind_address, "agent_port", "agent_port_tls", tls)
     of_broker = _listen_for_broker(settings)
     url = url_of(settings, doors.first.scheme, doors.first.port)
-    local_url = _local_url(of_broker) if of_broker else f"http://127.0.0.1:{doors.plain.port}"
+    local_url = local_url_of(of_broker or doors.plain.listener)
     store = await open_store(
         settings.key("metadata_store_url"), settings.metadata_store_url, settings, doors, Process.AGENT
     )
@@ -91,6 +92,10 @@ def _listen_for_broker(settings: AgentSettings) -> socket.socket | None:
     return None
 
 
-def _local_url(listener: socket.socket) -> str:
-    name = listener.getsockname()
-    return f"unix:{name}" if listener.family == socket.AF_UNIX else f"http://{name[0]}:{name[1]}"
+def local_url_of(listener: socket.socket) -> str:
+    """Where somebody on this host asks what listens there: a URL, or unix:PATH."""
+    if listener.family == socket.AF_UNIX:
+        return f"unix:{listener.getsockname()}"
+    address, port = listener.getsockname()[:2]
+    host = _OF_THIS_HOST.get(address, address)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -11,6 +12,8 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from loadmanager.core.declaring import Declared
+
+_IN_URL = re.compile(r"://[^/@\s]+@")
 
 ENVIRONMENT_PREFIX = "LOADMANAGER_"
 
@@ -46,6 +49,11 @@ def bounds_of(field: FieldInfo) -> str:
 def is_secret(field: FieldInfo) -> bool:
     """Whether the field's value is shown nowhere: not in an error, a log, an answer or a history."""
     return field.annotation is SecretStr
+
+
+def without_password(url: str) -> str:
+    """A URL as it may be shown; any other text as it is."""
+    return _IN_URL.sub("://***@", url)
 
 
 def hidden(secret: SecretStr) -> str:

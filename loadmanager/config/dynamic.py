@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import SecretStr, ValidationError
 
 from loadmanager.config.auth import AuthSettings
-from loadmanager.config.base import hidden
+from loadmanager.config.base import hidden, without_password
 from loadmanager.config.loading import faults_of, refuse_unknown_keys, said_by
 from loadmanager.config.node import Settings, SettingsAlone
 from loadmanager.config.shared import AuditSettings, HttpSettings, StoreSettings, TracingSettings
@@ -91,14 +91,14 @@ def values_as_text(settings: Settings) -> dict[str, str]:
 
 
 def text_of(value: object) -> str:
-    """A setting as a `broker.conf` has it; a secret is `***`."""
+    """A setting as a `broker.conf` has it; a secret is `***`, and so is a password in a URL."""
     if isinstance(value, SecretStr):
         return hidden(value)
     if isinstance(value, frozenset | list | tuple):
         return ",".join(sorted(value) if isinstance(value, frozenset) else map(str, value))
     if value is None:
         return ""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else without_password(str(value))
 
 
 def _parse_text(name: str, text: str) -> str | list[str]:

@@ -38,6 +38,7 @@ _HOT_SPOT_DELAY_S = 1.25
 _LONGEST_BEFORE_S = 6.0
 _NEXT_STRETCH_S = 2.5 * INTERVAL_S
 _MEASURED_WITHIN_S = 60.0
+_EVEN, _EVEN_FOR_S, _EVEN_WITHIN_S = 1.15, 4.0, 30.0
 _POLL_S = 0.1
 _LEADER_TIMEOUT_S = 90.0
 _START_TIMEOUT_S = 90.0
@@ -93,18 +94,29 @@ class Director:
         self._windows["before"] = (time.monotonic() + _HOT_SPOT_DELAY_S, math.inf)
         await self._measure("after_shedding", 0.34, 0.41)
         await self._kill_leader()
-        await self._reach(0.46)
+        await self._reach(0.45)
         self._move_hot_spot()
-        await self._reach(0.58)
+        await self._reach(0.55)
         await self._kill_busiest_broker()
-        await self._reach(0.66)
+        await self._reach(0.61)
         broker = await self._cluster.start_broker()
         self._enter(f"{broker.name} is new, and gets its part")
-        await self._measure("at_the_end", 0.93, 1.0)
+        await self._reach(0.95)
+        await self._become_even()
+        await self._measure("at_the_end", 0.95, 1.0)
         self._was_completed = True
         while forever:
             self._move_hot_spot()
             await asyncio.sleep(self._settings.at_s(_FOREVER_SHARE))
+
+    async def _become_even(self) -> None:
+        """Give the leader the time that it needs on this machine, within bounds; what is measured comes after it."""
+        deadline_s = time.monotonic() + _EVEN_WITHIN_S
+        while (now_s := time.monotonic()) < deadline_s:
+            found = imbalance(self._state.samples, now_s - _EVEN_FOR_S, now_s)
+            if found is not None and found <= _EVEN:
+                return
+            await asyncio.sleep(INTERVAL_S)
 
     def _move_hot_spot(self) -> None:
         """Make topics hot that are on the broker with the least to do, and the topics that were hot no longer so."""

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
+from loadmanager.config.base import without_password
 from loadmanager.errors import HistoryError, HistoryFileError
 from loadmanager.history.schemas import TABLES
 
@@ -92,7 +93,8 @@ class Directory:
             filesystem, root = fs.FileSystem.from_uri(url)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise HistoryError(
-                f"history {url}: {error}; expected a directory, or a URL such as file:///directory or s3://bucket/prefix"
+                f"history {without_password(url)}: {without_password(str(error))}; expected a directory, or a URL such"
+                " as file:///directory or s3://bucket/prefix"
             ) from None
         return cls(filesystem, root)
 

@@ -167,7 +167,7 @@ class _Teller:
                 if kind == _ELECTED:
                     yield _entry(row, "leader", None, f"{subject} leads, epoch {row['epoch']}")
                 elif kind in (TERM_BEGAN, GAP):
-                    gap = body if kind == GAP else body.get("gap")
+                    gap = body if kind == GAP else body.get("gap") and {**body["gap"], "previous": body["previous"]}
                     if gap:
                         yield _entry(row, "gap", None, f"rows may be missing: {gap['why']}", detail=gap)
                 elif kind == _BROKER_GONE and subject in brokers:

@@ -38,11 +38,11 @@ from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
-from loadmanager.http.room import BodyRoom
 from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
+from loadmanager.room import BodyRoom
 from loadmanager.tls import ServerTls, TlsMetrics
 
 _CONNECTIONS_TO_LEADER = 512
@@ -79,7 +79,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
@@ -106,7 +106,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
-        *LifeHandlers(node.lives, forwarder).operations(),
+        *LifeHandlers(node, node.view, node.lives, forwarder).operations(),
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),

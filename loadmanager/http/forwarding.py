@@ -102,8 +102,10 @@ class Forwarder:
     async def ask_leader(self, path: str, timeout_s: float) -> bytes | None:
         """What the leader, another node, answers to this question of the node's own; None without an answer of 200."""
         url = self._leadership.leader_url
-        if url is None or url == self._leadership.service_url:
-            return None
+        return None if url is None or url == self._leadership.service_url else await self.ask(url, path, timeout_s)
+
+    async def ask(self, url: str, path: str, timeout_s: float) -> bytes | None:
+        """The same of the node that answers at this URL."""
         headers = {FORWARDED_HEADER: self._leadership.node_id, **self._leadership.caller.headers()}
         try:
             whole = URL(f"{url}{path}", encoded=True)

@@ -14,6 +14,7 @@ from loadmanager.auth.roles import Role
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.names import NamespaceName
 from loadmanager.errors import BadRequestError, InvalidRecordError, NamespaceExistsError
+from loadmanager.http.auditing import note_change
 from loadmanager.http.bodies import truth_of
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import BOOLEAN, Operation, Parameter
@@ -73,6 +74,7 @@ class LaidDownHandlers:
             if not is_dry:
                 await self._create(wanted.namespaces or {})
                 await self._lay_down(wanted)
+                note_change(request, None, [f"{each.change} {each.kind} {each.name}" for each in changes] or None)
             return json_bytes(Changes(changes=changes).to_json())
 
         return await self._forwarder.once_it_leads(request, act, _PATIENCE_S)

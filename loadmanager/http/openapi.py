@@ -25,8 +25,8 @@ from loadmanager.errors import BadRequestError
 from loadmanager.http.auditing import audited
 from loadmanager.http.foreign_pages import refuse_foreign_page
 from loadmanager.http.responses import guarded, json_bytes
-from loadmanager.http.room import SMALL_BYTES, BodyRoom
 from loadmanager.leader.port import AuditPort
+from loadmanager.room import SMALL_BYTES, BodyRoom
 from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import Problem
 

@@ -216,6 +216,13 @@ class PoliciesPort(Protocol):
     def learned(self) -> LearnedData | None: ...
 
 
+class NodePlacePort(Protocol):
+    """A registered node."""
+
+    @property
+    def service_url(self) -> str: ...
+
+
 class PicturePort(Protocol):
     """What each part means, and what is raised for what is not there, is said in `picture.view.ClusterView`."""
 
@@ -226,7 +233,7 @@ class PicturePort(Protocol):
     @property
     def namespaces(self) -> Mapping[str, RecordPort]: ...
     @property
-    def nodes(self) -> Mapping[str, object]: ...
+    def nodes(self) -> Mapping[str, NodePlacePort]: ...
     @property
     def laid_down(self) -> PoliciesPort: ...
     @property

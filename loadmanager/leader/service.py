@@ -8,6 +8,7 @@ import structlog
 
 from loadmanager.calling import Caller
 from loadmanager.config import Settings
+from loadmanager.config.node import AUTO_HISTORY
 from loadmanager.core.leadership import Term
 from loadmanager.core.ownership import Registration
 from loadmanager.leader.balancing.draining import Drainer
@@ -57,6 +58,8 @@ class Node(Candidate):
     """
 
     def __init__(self, settings: Settings, store: MetadataStore, node_id: str, service_url: str, seed: int) -> None:
+        if settings.history_url == AUTO_HISTORY:  # whoever starts a process finds a place before
+            settings = settings.model_copy(update={"history_url": ""})
         self.settings = settings
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = LiveSettings(settings)

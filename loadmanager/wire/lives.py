@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -33,10 +34,32 @@ class LifeEntry(WireModel):
 
 
 class BundleLife(WireModel):
-    """All of it within these times (ms since 1970), oldest first; `omitted`: so many older entries were left out."""
+    """All of it within these times (ms since 1970), oldest first; `omitted`: so many older entries were left out.
+
+    `unheard` are nodes that may have recorded more, and did not answer.
+    """
 
     bundle: str
     since: int
     until: int
     omitted: int
     entries: list[LifeEntry]
+    unheard: list[str] = Field(default_factory=list)
+
+
+def put_together(lives: Sequence[BundleLife], most: int, unheard: list[str]) -> BundleLife:
+    """One life of what several nodes have of it; of those that record in one place each has the same."""
+    known = {(each.epoch, each.sequence, each.kind, each.bundle): each for life in lives for each in life.entries}
+    led = {epoch for epoch, *_ in known}
+    entries = sorted(
+        (each for each in known.values() if not _is_filled(each, led)), key=lambda each: (each.epoch, each.sequence)
+    )
+    omitted = max(life.omitted for life in lives) + max(0, len(entries) - most)
+    return lives[0].model_copy(update={"omitted": omitted, "entries": entries[-most:], "unheard": unheard})
+
+
+def _is_filled(entry: LifeEntry, led: Collection[int]) -> bool:
+    """Whether that is a gap of whole terms, and these were recorded by other nodes."""
+    previous = entry.detail.get("previous") if entry.kind == "gap" else None
+    between = range(previous["epoch"] + 1, entry.epoch) if previous and previous["ended"] else ()
+    return bool(between) and all(epoch in led for epoch in between)

@@ -86,11 +86,13 @@ async def test_a_namespace_is_created_looked_up_and_moved(shell: Shell) -> None:
     owned = (await shell.type(f"brokers namespaces standalone -u {target} --json")).json()
     assert owned == {f"t/ns/{bundle_range}": {"broker_assignment": "shared", "is_controlled": False, "is_active": True}}
     decisions = await shell.done(f"decisions --subject t/ns/{bundle_range}")
-    assert "admin_unload" in decisions
+    assert "admin unload" in decisions
 
 
 async def test_the_cluster_is_shown(shell: Shell) -> None:
     assert await shell.done("brokers list") == "b1:8080\nb2:8080\n"
+    status = await shell.done("status")
+    assert all(f"\n{broker}  " in status for broker in ("b1:8080", "b2:8080")), status
     leader = next(node for node in shell.cluster.nodes if node.leads)
     assert (await shell.type("brokers leader-broker --json")).json() == {
         "serviceUrl": leader.node.service_url,

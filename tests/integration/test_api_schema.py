@@ -27,6 +27,7 @@ from schemathesis.specs.openapi.checks import (
 from support.background import a_cluster_in_another_thread, in_another_thread
 from support.beside import NAMESPACE, Beside, beside_pulsar
 from support.nodes import Cluster
+from support.tokens import CLOSED, bearer, token_of
 from support.waiting import eventually
 
 from loadmanager.http import openapi
@@ -82,6 +83,17 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
+def closed() -> Iterator[str]:
+    """A node that asks everybody for a token."""
+
+    async def prepare(cluster: Cluster) -> None:
+        await cluster.start_leader(**CLOSED, lookup_timeout_ms=300)
+
+    with a_cluster_in_another_thread(prepare) as cluster:
+        yield cluster.nodes[0].node.service_url
+
+
+@pytest.fixture(scope="module")
 def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Beside]:
     @contextlib.asynccontextmanager
     async def made() -> AsyncIterator[Beside]:
@@ -98,6 +110,11 @@ def test_every_operation_answers_as_its_description_says(cluster: Cluster, known
     _ask_everything(cluster.nodes[0].node.service_url, known)
 
 
+@pytest.mark.parametrize("token", ["", "no.to.ken", token_of("root")], ids=["nobody", "forged", "root"])
+def test_so_does_every_operation_of_a_node_that_asks_for_tokens(closed: str, token: str) -> None:
+    _ask_everything(closed, {}, bearer(token) if token else {}, examples=1)
+
+
 @pytest.mark.parametrize("is_known", [False, True], ids=["any-names", "names-that-exist"])
 def test_so_does_every_operation_of_a_process_beside_a_pulsar(beside: Beside, is_known: bool) -> None:  # noqa: FBT001 - a case
     tenant, _, namespace = NAMESPACE.partition("/")
@@ -112,8 +129,9 @@ def test_so_does_every_operation_of_a_process_beside_a_pulsar(beside: Beside, is
     _ask_everything(beside.nodes[0].service_url, {**KNOWN, **names} if is_known else {})
 
 
-def _ask_everything(url: str, known: Names) -> None:
-    with urllib.request.urlopen(f"{url}{openapi.PATH}") as answer:
+def _ask_everything(url: str, known: Names, headers: Mapping[str, str] | None = None, examples: int = EXAMPLES) -> None:
+    request = urllib.request.Request(f"{url}{openapi.PATH}", headers=bearer(token_of("root")))
+    with urllib.request.urlopen(request) as answer:
         document = orjson.loads(answer.read())
     _insert_known_names(document, known)
     schema = schemathesis.openapi.from_dict(document)
@@ -125,7 +143,7 @@ def _ask_everything(url: str, known: Names) -> None:
         if _is_stream(document["paths"][operation.path][operation.method]):
             continue  # without an end: it is asked in tests/unit/http/test_live.py
         try:
-            _ask_in_many_ways(operation)
+            _ask_in_many_ways(operation, headers or {}, examples)
         except (Exception, BaseExceptionGroup) as error:  # noqa: BLE001 - all faults are shown together
             faults[operation.label] = error
     assert not faults, "\n\n".join(f"{label}: {error}" for label, error in faults.items())
@@ -145,12 +163,12 @@ def _insert_known_names(document: dict[str, Any], known: Names) -> None:
                     parameter["schema"] = {"type": "string", "enum": names}
 
 
-def _ask_in_many_ways(operation: Operation) -> None:
+def _ask_in_many_ways(operation: Operation, headers: Mapping[str, str], examples: int) -> None:
     """Requests that the document allows, and requests that it does not."""
     for mode in schemathesis.GenerationMode:
 
         @settings(
-            max_examples=EXAMPLES,
+            max_examples=examples,
             derandomize=True,
             database=None,
             deadline=None,
@@ -159,7 +177,7 @@ def _ask_in_many_ways(operation: Operation) -> None:
         )
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: schemathesis.Case[Operation]) -> None:
-            response = case.call(timeout=TIMEOUT_S)
+            response = case.call(timeout=TIMEOUT_S, headers=dict(headers))
             checks = [status_code_conformance, content_type_conformance, response_schema_conformance]
             if response.status_code not in DECLARED and NO_LISTENER not in response.text:
                 checks.append(not_a_server_error)

@@ -86,6 +86,9 @@ async def test_what_was_laid_down_comes_back_in_an_empty_zookeeper(
         done = await operator.run(IMPORT)
         assert shown.startswith(done)
         assert await operator.run(IMPORT) == "Everything is as the file says.\n"
+        last, did, looked = (await node.get("/loadbalance/v1/audit?limit=3")).json()["entries"]
+        assert "create namespace docs/example" in did["after"]
+        assert (last["after"], looked["after"]) == (None, None)
         assert await operator.exported() == before
         assert (await node.lookup(TOPIC)).status == 200
 

@@ -32,7 +32,7 @@ server.start()
 print(json.dumps({"pid": server.pid, "folder": str(server.data_dir)}), flush=True)
 sys.stdin.read()
 """
-THE_COMMAND = "import typer; from loadmanager.cli.zookeeper import zookeeper; typer.run(zookeeper)"
+THE_COMMAND = "import sys; from loadmanager.cli import main; sys.argv.insert(1, 'zookeeper'); main()"
 
 
 def test_a_started_server_serves_a_session_and_counts_it(zookeeper: EmbeddedZooKeeper, chroot: str) -> None:

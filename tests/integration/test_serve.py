@@ -102,7 +102,22 @@ async def test_it_answers_once_it_is_ready_and_ends_at_a_signal_within_two_secon
     assert code == 0
     assert "Traceback" not in said
     events = [orjson.loads(line)["event"] for line in said.splitlines()]
-    assert {"serving", "elected", "term_over"} <= set(events)
+    assert {"serving", "elected", "term_over", "history_recorded"} <= set(events)
+
+
+@pytest.mark.skipif(Path("/var/lib/loadmanager").exists(), reason="there is a place")
+async def test_without_a_place_for_the_history_it_starts_all_the_same(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("no folder")
+    for variable in ("XDG_STATE_HOME", "HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / "file"))
+    async with serving(tmp_path, {"metadataStoreUrl": store_url(zookeeper, chroot)}) as serve:
+        await serve.url()
+        serve.process.send_signal(signal.SIGTERM)
+        _, said = await serve.end()
+    (off,) = [entry for line in said.splitlines() if (entry := orjson.loads(line))["event"] == "history_off"]
+    assert "historyUrl" in off["to_change"]
 
 
 async def test_half_requests_do_not_keep_it_from_answering(

@@ -24,6 +24,7 @@ from typer.testing import CliRunner, Result
 
 from loadmanager.cli.admin import admin
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.tls import TlsOptions
 
 pytestmark = pytest.mark.zookeeper
 
@@ -160,6 +161,23 @@ async def test_all_of_a_cluster_goes_on_by_tls_alone(closed: Closed) -> None:
     unloaded = await closed.admin("namespaces unload public/default", url=first)
     assert unloaded.exit_code == 0, unloaded.stderr
     assert [TOPIC] in [unload.topics for unload in closed.broker.unloads]
+
+    own = Signed(closed.folder / "authority-lm-1.pem", closed.folder / "authority-lm-1.key")
+    closed.authority.sign("renewed").put_in_place_of(own)
+    assert await shown_by(closed, first) == "renewed", "without a restart"
+    own.key.write_text("no key")
+    assert await shown_by(closed, first) == "renewed", "the last good one stays"
+    (error,) = closed.nodes[0].events("tls_files_unusable")
+    assert str(own.key) in error["error"]
+
+
+async def shown_by(closed: Closed, url: str) -> str:
+    """The common name in the certificate that the process there shows to a new connection."""
+    context = TlsOptions(closed.authority.certificate, closed.operator.certificate, closed.operator.key).context()
+    _, writer = await asyncio.open_connection("127.0.0.1", int(url.rpartition(":")[2]), ssl=context)
+    subject = writer.get_extra_info("peercert")["subject"]
+    writer.close()
+    return str(next(value for part in subject for name, value in part if name == "commonName"))
 
 
 async def dialled(closed: Closed, url: str) -> bytes:

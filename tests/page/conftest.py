@@ -13,10 +13,7 @@ import pytest_asyncio
 from playwright.async_api import Browser, BrowserContext, async_playwright, expect
 from support.browser import NAMED_BY, find_browser
 from support.nodes import Cluster, RunningNode
-from support.page import BROKERS, BUNDLES, NAMESPACE, PATIENCE_MS, Shown, a_tab
-from support.registrations import a_record, load_of
-
-CPU = {"b1:8080": 92.0, "b2:8080": 61.0, "b3:8080": 40.0, "b4:8080": 31.0}
+from support.page import BROKERS, BUNDLES, NAMESPACE, PATIENCE_MS, Shown, a_tab, report
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -42,8 +39,7 @@ async def cluster(browser: Browser) -> AsyncIterator[Cluster]:
             await cluster.a_broker(broker)
         bundles = await cluster.a_namespace(NAMESPACE, bundles={"numBundles": BUNDLES})
         await _look_everything_up(leader, bundles)
-        for broker in BROKERS:
-            await _report(leader, cluster, broker)
+        await report(cluster)
         await _remember(leader)
         yield cluster
 
@@ -56,16 +52,6 @@ async def _look_everything_up(leader: RunningNode, bundles: list[str]) -> None:
         if leader.bundle_of(topic) in waiting:
             waiting.discard(leader.bundle_of(topic))
             assert (await leader.lookup(topic)).status == 200
-
-
-async def _report(leader: RunningNode, cluster: Cluster, broker: str) -> None:
-    """Have the broker tell a load of each bundle that it has."""
-    agent = cluster.brokers[broker]
-    entry = leader.node.view.namespaces[NAMESPACE]
-    owners = zip(entry.state.bundle_names(), entry.state.ownerships, strict=True)
-    owned = [bundle for bundle, ownership in owners if ownership.owner and ownership.owner.broker == broker]
-    record = a_record(broker, {bundle: load_of(3.0) for bundle in owned}, agent_url=agent.url, cpu=CPU[broker])
-    await agent.report(record)
 
 
 async def _remember(leader: RunningNode) -> None:

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from playwright.async_api import Locator, expect
-from support.page import BROKERS, Shown, on_one_loop
+from support.page import BROKERS, Shown, on_one_loop, report
 from support.waiting import eventually
 
 pytestmark = on_one_loop
@@ -179,6 +179,9 @@ async def test_a_view_that_there_is_not_leads_back(shown: Shown) -> None:
 
 async def test_what_keeps_every_bundle_where_it_is_is_said_with_the_key(shown: Shown) -> None:
     key, node = "loadBalancerBundleUnloadMinThroughputThreshold", shown.node
+    for bundle in shown.bundles[:2]:
+        await node.put(f"{_unload(bundle)}?destinationBroker=b1:8080")
+    await report(shown.cluster)  # b1 is the hottest, and has something to give away
     await node.ask("POST", f"/admin/v2/brokers/configuration/{key}/1000000")
     try:
         await eventually(lambda: node.node.live.planner.bundle_unload_min_throughput_threshold == 1_000_000)

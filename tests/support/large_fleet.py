@@ -94,6 +94,7 @@ class LargeFleet:
             "stepMs": step_ms,
             "columns": columns,
             "rows": self._ids[:rows],
+            "sizes": [1] * rows,
             "cells": base64.b64encode(cells.tobytes()).decode(),
             "moves": [
                 [since + at * step_ms, "t/ns/0x00000000_0x10000000", self._ids[0], self._ids[at % rows], "shed"]

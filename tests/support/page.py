@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 from support.nodes import Cluster, RunningNode
+from support.registrations import a_record, load_of
 from support.servers import listen, serve_app
 from yarl import URL
 
 from loadmanager.http.app import make_app
 
 BROKERS = ("b1:8080", "b2:8080", "b3:8080", "b4:8080")
+CPU = {"b1:8080": 92.0, "b2:8080": 61.0, "b3:8080": 40.0, "b4:8080": 31.0}
 NAMESPACE = "t/ns"
 BUNDLES = 16
 PATIENCE_MS = 20_000
@@ -96,6 +98,16 @@ async def a_browser_of(browser: Browser, cluster: Cluster, **options: Any) -> As
         context = await browser.new_context(**options)
         stack.push_async_callback(context.close)
         yield await stack.enter_async_context(a_tab(context, cluster))
+
+
+async def report(cluster: Cluster) -> None:
+    """Have each broker tell its usage, and a load of each bundle that it has."""
+    state = cluster.nodes[0].node.view.namespaces[NAMESPACE].state
+    owners = [ownership.owner and ownership.owner.broker for ownership in state.ownerships]
+    for broker in BROKERS:
+        agent, bundles = cluster.brokers[broker], zip(state.bundle_names(), owners, strict=True)
+        loads = {bundle: load_of(3.0) for bundle, owner in bundles if owner == broker}
+        await agent.report(a_record(broker, loads, agent_url=agent.url, cpu=CPU[broker]))
 
 
 @asynccontextmanager

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from rich.cells import cell_len
 
 from loadmanager.cli.admin.figures import clock, count, lasting, relative, rounded, size
+from loadmanager.cli.admin.following import Json
 from loadmanager.cli.admin.tables import pairs, styled, wrapped
 
 _LEAST_BAR, _LONGEST_BAR = 10, 40
@@ -29,8 +29,6 @@ _DROPPED = ("load", "bundles", "most")
 
 _NO_LEADER, _CANNOT, _POISON, _FAULT, _OPEN = "no leader", "cannot move", "poison", "fault", "open"
 _URGENT = {_NO_LEADER: "red", _CANNOT: "yellow", _POISON: "yellow", _FAULT: "red", _OPEN: "yellow"}
-
-Json = Mapping[str, Any]
 
 
 def draw(seen: Json, width: int, height: int) -> list[str]:
@@ -58,7 +56,7 @@ def _head(seen: Json, width: int) -> list[str]:
     rows += [(_FAULT, f"{path}: {told}") for path, told in list(faults.items())[:_SHOWN_FAULTS]]
     if len(faults) > _SHOWN_FAULTS:
         rows.append(("", f"and {len(faults) - _SHOWN_FAULTS} more faults"))
-    rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen["openToAnyone"] else []
+    rows += [(_OPEN, "to anyone: nobody is asked for a token (docs/security.md)")] if seen.get("openToAnyone") else []
     title = f"{brokers}; {clock(seen['at'])}, by {seen['node']}"
     return [*wrapped(title, width), *pairs(rows, width, _URGENT)]
 

@@ -86,6 +86,9 @@ def _lines(life: Json, width: int | None) -> list[str]:
     lines = [styled(line, "bold") for line in wrapped(_summary(life, now_ms), width)]
     if life["omitted"]:
         lines += wrapped(f"({life['omitted']} older entries are left out: --limit, or a later --since)", width)
+    if life.get("unheard"):
+        told = f"({', '.join(life['unheard'])} did not answer: what only they recorded is missing)"
+        lines += [styled(line, "yellow") for line in wrapped(told, width)]
     for entry in life["entries"]:
         lines += _entry_lines(entry, life["bundle"], width, now_ms)
     return lines
@@ -98,7 +101,7 @@ def _summary(life: Json, now_ms: float) -> str:
     if not any(entry["bundle"] for entry in entries):
         return f"Nothing is recorded of {life['bundle']} {period}."
     moves = sum(entry["kind"] == "move" and entry["acted"] for entry in entries)
-    told = f"{life['bundle']} moved {moves} times {period}"
+    told = f"{life['bundle']} moved {'once' if moves == 1 else f'{moves} times'} {period}"
     last = next((each for each in reversed(entries) if each["kind"] in _GIVEN and each["acted"]), None)
     if last is not None and last["destination"]:
         told += f"; it went to {last['destination']} {relative(last['at'], now_ms)}"

@@ -217,9 +217,13 @@ class ClusterModel:
         return glance_at(self._rows, self._owners, self._reporters.in_order())
 
     def throughput(self) -> tuple[tuple[str, ...], FloatArray]:
-        """All bundles by name, the same tuple while none comes or goes, and their bytes/s by short-term averages."""
-        order = self._rows.order()
-        return order.names, throughput_of(self._rows.columns.short.take(order.rows, axis=0))
+        """All bundles by name, the same tuple while none comes or goes, and their bytes/s by short-term averages.
+
+        One of which nothing was ever reported has 0, and not what it is taken to carry until then.
+        """
+        order, columns = self._rows.order(), self._rows.columns
+        throughput = throughput_of(columns.short.take(order.rows, axis=0))
+        return order.names, np.where(columns.short_samples.take(order.rows) > 0, throughput, 0.0)
 
     def image(self) -> ClusterImage:
         """Everything that is known now, to be written down; what is done here later does not change it."""

@@ -1,12 +1,13 @@
 """Of what a grid holds as many rows and columns as somebody can see: neighbours by name share a row.
 
 Rows of bundles are in the order of namespaces and hashes. Half of them are for the hottest, one each; the cold ones
-between them share theirs. What a row shows is the highest of those that share it, not their sum: a thousand cold
+between them share the others. What a row shows is the highest of those that share it, not their sum: a thousand cold
 bundles are not a hot one.
 """
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -83,7 +84,9 @@ def _over(grid: Grid, from_ms: int, until_ms: int, columns: int) -> tuple[tuple[
 
 
 def _hottest_alone(found: Bytes, rows: int) -> npt.NDArray[np.intp]:
-    """Where each row begins: half of the rows are for the names with the most load over all the time."""
+    """Where each row begins: half of the rows are for the names with the most load over all the time, and the longest
+    stretches between them are halved as long as there are rows left.
+    """
     names = found.shape[1]
     if names <= rows:
         return np.arange(names)
@@ -91,8 +94,18 @@ def _hottest_alone(found: Bytes, rows: int) -> npt.NDArray[np.intp]:
     total = np.zeros(names)
     for column in found:
         total += load[column]
-    alone = np.sort(np.argpartition(total, names - rows // 2)[names - rows // 2 :])
-    return np.unique(np.concatenate([[0], alone, alone[alone < names - 1] + 1]))[:rows]
+    alone = np.sort(np.argsort(total)[names - rows // 2 :])
+    begins = np.unique(np.concatenate([[0], alone, alone[alone < names - 1] + 1]))[:rows]
+    stretches = [
+        (begin - end, begin) for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), names], strict=True)
+    ]
+    heapq.heapify(stretches)  # the longest first
+    while len(stretches) < rows:
+        length, begin = heapq.heappop(stretches)
+        half = -length // 2
+        heapq.heappush(stretches, (-half, begin))
+        heapq.heappush(stretches, (length + half, begin + half))
+    return np.array(sorted(begin for _, begin in stretches))
 
 
 def _together(found: Bytes, share: npt.NDArray[np.intp]) -> Bytes:

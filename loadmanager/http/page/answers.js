@@ -15,7 +15,9 @@ export function useAnswer(load, inputs) {
     setState((before) => ({ ...before, isLoading: true }));
     load(aborter.signal).then(
       (answer) => aborter.signal.aborted || setState({ answer, problem: null, isLoading: false }),
-      (problem) => aborter.signal.aborted || setState((before) => ({ answer: problem.status === 401 ? null : before.answer, problem, isLoading: false })),
+      (problem) =>
+        aborter.signal.aborted ||
+        setState((before) => ({ answer: problem.status === 401 ? null : before.answer, problem, isLoading: false })),
     );
     return () => aborter.abort();
   }, [...inputs, turn, returned, holder]);

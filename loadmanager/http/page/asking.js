@@ -2,7 +2,7 @@
 
 import { command } from "./api.js";
 import { Modal, Problem, close, show } from "./dialogs.js";
-import { fleet } from "./live.js";
+import { BrokerSelect } from "./parts.js";
 import { html, useState } from "./ui.js";
 
 // A change: `title`, `sentences` of what will happen, `method`, `path` (or a function of what was filled in), `fields`,
@@ -12,7 +12,9 @@ export const ask = (change) => show(() => html`<${Asking} change=${change} />`);
 const resolved = (value, filled) => (typeof value === "function" ? value(filled) : value);
 
 function Asking({ change }) {
-  const [filled, fill] = useState(() => Object.fromEntries((change.fields ?? []).map((field) => [field.name, field.value ?? ""])));
+  const fields = change.fields ?? [];
+  const [filled, fill] = useState(() => Object.fromEntries(fields.map(({ name, value }) => [name, value ?? ""])));
+  const set = (name) => (value) => fill({ ...filled, [name]: value });
   const [outcome, setOutcome] = useState(null); // null, "asked", {status, body} or {problem}
   const path = resolved(change.path, filled);
   const body = resolved(change.body, filled);
@@ -29,17 +31,17 @@ function Asking({ change }) {
     }
   }
   const isDone = outcome?.status !== undefined;
+  const verb = outcome === "asked" ? "Asked, waiting…" : outcome?.problem ? "Try again" : change.verb;
   return html`<${Modal} title=${change.title} onClose=${close}>
     <form onSubmit=${act}>
       <ul class="consequences">${[resolved(change.sentences, filled)].flat().map((each) => html`<li>${each}</li>`)}</ul>
-      ${!isDone && (change.fields ?? []).map((field) => html`<${Field} field=${field} value=${filled[field.name]}
-        set=${(value) => fill({ ...filled, [field.name]: value })} />`)}
-      <p class="sent"><span class="quiet">Sends</span> <code>${change.method} ${path}${body === undefined ? "" : ` ${JSON.stringify(body)}`}</code></p>
+      ${!isDone && fields.map((field) => html`<${Field} field=${field} value=${filled[field.name]} set=${set(field.name)} />`)}
+      <p class="sent"><span class="quiet">Sends</span>${" "}
+        <code>${[change.method, path, body && JSON.stringify(body)].filter(Boolean).join(" ")}</code></p>
       <${Outcome} outcome=${outcome} done=${change.done} />
       <div class="buttons">
         <button type="button" autofocus=${change.isGrave} onClick=${close}>${isDone ? "Close" : "Cancel"}</button>
-        ${!isDone && html`<button class=${change.isGrave ? "grave" : "primary"} disabled=${outcome === "asked"}>
-          ${outcome === "asked" ? "Asked, waiting…" : outcome?.problem ? "Try again" : change.verb}</button>`}
+        ${!isDone && html`<button class=${change.isGrave ? "grave" : "primary"} disabled=${outcome === "asked"}>${verb}</button>`}
       </div>
     </form>
   <//>`;
@@ -55,24 +57,11 @@ function Outcome({ outcome, done }) {
 }
 
 function Field({ field, value, set }) {
+  const { label, name, type = "text", required = true, min, max, maxlength } = field;
+  if (type === "broker") {
+    const without = field.without ? [field.without] : [];
+    return html`<label>${label} <${BrokerSelect} ...${{ name, required, value, without, choose: set }} /></label>`;
+  }
   const onInput = (event) => set(event.target.value);
-  const { label, name, type = "text", required = true } = field;
-  if (type === "broker")
-    return html`<label>${label} <select name=${name} required=${required} value=${value} onInput=${onInput}>
-      <option value="">${field.none ?? "choose a broker"}</option>
-      ${brokersByUsage(field.without).map(([id, said]) => html`<option value=${id}>${id} · ${said}</option>`)}
-    </select></label>`;
-  return html`<label>${label} <input name=${name} type=${type} required=${required} min=${field.min} max=${field.max}
-    maxlength=${field.maxlength} value=${value} onInput=${onInput} /></label>`;
+  return html`<label>${label} <input ...${{ name, type, required, min, max, maxlength, value, onInput }} /></label>`;
 }
-
-// The least used first.
-export function brokersByUsage(without) {
-  const brokers = fleet.value?.brokers;
-  if (!brokers) return [];
-  const rows = brokers.id.map((id, row) => [id, brokers.highest[row], brokers.state[row]]).filter(([id]) => id !== without);
-  rows.sort((a, b) => (a[1] ?? 0) - (b[1] ?? 0));
-  return rows.map(([id, highest, state]) => [id, `${Math.round(highest ?? 0)} %${state === "active" ? "" : `, ${words(state)}`}`]);
-}
-
-const words = (state) => state.replace("_", " ");

@@ -1,5 +1,6 @@
 // One bar a broker, on a canvas: a thousand of them are one drawing.
 
+import { stateWords } from "./fleet_words.js";
 import { percent } from "./format.js";
 import { go } from "./route.js";
 import { colours, palette } from "./theme.js";
@@ -66,9 +67,12 @@ export function Bars({ rows, lines, label }) {
     <canvas ref=${canvas} role="img" aria-label=${label} style=${{ width: `${width}px`, height: `${HEIGHT}px` }}
       onPointerMove=${(event) => setUnder(rowAt(event))} onPointerLeave=${() => setUnder(null)}
       onClick=${(event) => rowAt(event) && go("broker", [rowAt(event).id])}></canvas>
-    <p class="legend" aria-hidden="true">${under ? html`<strong>${under.id}</strong> ${percent(under.highest)}${under.state === "active" ? "" : `, ${under.state.replace("_", " ")}`}` : "One bar a broker, in the order of the list"}</p>
+    <p class="legend" aria-hidden="true">
+      ${under ? html`<strong>${under.id}</strong> ${sayBar(under)}` : "One bar a broker, in the order of the list"}</p>
   </div>`;
 }
+
+const sayBar = ({ highest, state }) => [percent(highest), stateWords(state)].filter(Boolean).join(", ");
 
 // What the lines mean, here and in the list.
 export const Lines = ({ lines }) => html`<p class="legend lines">

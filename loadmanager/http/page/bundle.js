@@ -3,29 +3,35 @@
 import { cancelUnload, freezeBundle, pin, split, thawBundle, transfer, unload, unpin } from "./actions.js";
 import { useAnswer } from "./answers.js";
 import { OURS, get, segments } from "./api.js";
-import { brokersByUsage } from "./asking.js";
 import { DecisionList } from "./decisions.js";
 import { Problem } from "./dialogs.js";
-import { Explained, Fact, Standings, Verdicts } from "./explained.js";
+import { Change, Explained, Fact, Standings, Verdicts } from "./explained.js";
 import { bytesPerS, duration, percent, perS, whole, words } from "./format.js";
 import { decisions, operations } from "./live.js";
+import { BrokerLink, BrokerSelect, Chip, Waiting } from "./parts.js";
 import { adjust, linkTo, route } from "./route.js";
 import { html, useCell } from "./ui.js";
 
 export function BundleView({ bundle }) {
   const changes = useCell(decisions).find((each) => each.subject === bundle)?.lastAt; // something has happened to it
   const orders = useCell(operations).length;
-  const explained = useAnswer((signal) => get(`${OURS}/explain/bundle/${segments(bundle)}`, {}, signal), [bundle, changes]);
+  const explained = useAnswer(
+    (signal) => get(`${OURS}/explain/bundle/${segments(bundle)}`, {}, signal),
+    [bundle, changes],
+  );
   const controls = useAnswer((signal) => get(`${OURS}/controls`, {}, signal), [bundle, changes, orders]);
   const again = () => (explained.again(), controls.again());
   const { answer } = explained;
+  const state = answer?.ownership.state;
   const [namespace, range] = [bundle.split("/").slice(0, 2).join("/"), bundle.split("/")[2]];
   return html`<p class="crumbs"><a href=${linkTo("fleet")}>Fleet</a> / ${namespace}</p>
-    <h1><span class="name">${range}</span> ${answer && html`<span class="chip" data-state=${answer.ownership.state}>${answer.ownership.state.toLowerCase()}</span>`}</h1>
+    <h1><span class="name">${range}</span> ${answer && html`<${Chip} state=${state}>${state.toLowerCase()}<//>`}</h1>
     <p class="quiet">bundle of <code>${namespace}</code></p>
     <${Problem} problem=${explained.problem} />
     <${Actions} bundle=${bundle} answer=${answer} controls=${controls.answer} again=${again} />
-    ${answer ? html`<${Answer} answer=${answer} again=${again} isLoading=${explained.isLoading} />` : !explained.problem && html`<p class="quiet">Asking the leader…</p>`}
+    ${answer && html`<${Why} ...${answer} again=${again} isLoading=${explained.isLoading} />`}
+    ${answer && html`<${Placement} ...${answer} /><${Load} load=${answer.load} />`}
+    ${!answer && !explained.problem && html`<${Waiting} />`}
     <${WhyNot} bundle=${bundle} owner=${answer?.ownership.owner} />
     <section aria-label="Decisions"><h2>Decisions about it</h2><${DecisionList} subject=${bundle} /></section>`;
 }
@@ -34,55 +40,87 @@ function Actions({ bundle, answer, controls, again }) {
   const owner = answer?.ownership.owner;
   const isPinned = controls && Object.hasOwn(controls.pinned, bundle);
   const isFrozen = controls && Object.hasOwn(controls.frozenBundles, bundle);
+  const button = (text, act) => html`<button onClick=${act}>${text}</button>`;
   return html`<div class="actions" role="group" aria-label="Change">
-    <button onClick=${() => transfer(bundle, owner, "", again)}>Transfer…</button>
-    <button onClick=${() => unload(bundle, owner, again)}>Unload…</button>
-    ${isPinned ? html`<button onClick=${() => unpin(bundle, again)}>Unpin…</button>` : html`<button onClick=${() => pin(bundle, owner, again)}>Pin…</button>`}
-    ${isFrozen ? html`<button onClick=${() => thawBundle(bundle, again)}>Lift its freeze…</button>` : html`<button onClick=${() => freezeBundle(bundle, again)}>Freeze…</button>`}
-    <button onClick=${() => split(bundle, again)}>Split…</button>
-    ${answer?.ownership.state === "Releasing" && html`<button onClick=${() => cancelUnload(bundle, again)}>Cancel the unload…</button>`}
-    ${isPinned && html`<span class="chip">pinned to ${controls.pinned[bundle]}</span>`}
-    ${isFrozen && html`<span class="chip">frozen: ${controls.frozenBundles[bundle]}</span>`}
+    ${button("Transfer…", () => transfer(bundle, owner, "", again))}
+    ${button("Unload…", () => unload(bundle, owner, again))}
+    ${isPinned ? button("Unpin…", () => unpin(bundle, again)) : button("Pin…", () => pin(bundle, owner, again))}
+    ${
+      isFrozen
+        ? button("Lift its freeze…", () => thawBundle(bundle, again))
+        : button("Freeze…", () => freezeBundle(bundle, again))
+    }
+    ${button("Split…", () => split(bundle, again))}
+    ${answer?.ownership.state === "Releasing" && button("Cancel the unload…", () => cancelUnload(bundle, again))}
+    ${isPinned && html`<${Chip}>pinned to ${controls.pinned[bundle]}<//>`}
+    ${isFrozen && html`<${Chip}>frozen: ${controls.frozenBundles[bundle]}<//>`}
   </div>`;
 }
 
-function Answer({ answer, again, isLoading }) {
-  const { ownership, load, shedding, placement } = answer;
-  const age = ownership.ageS === null || ownership.ageS === undefined ? "" : ` for ${duration(ownership.ageS)}`;
-  const roles = { ...(placement.chosen ? { [placement.chosen]: "would be chosen" } : {}), ...(ownership.owner ? { [ownership.owner]: ownership.owner === placement.chosen ? "owner, and would be chosen" : "owner" } : {}) };
-  return html`<section class="card" aria-label="Why it is where it is"><h2>Why it is where it is <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
-    <p class="lead">${ownership.owner ? html`<a href=${linkTo("broker", [ownership.owner])}>${ownership.owner}</a> has had it${age}` : `Nobody has it${age}`}${ownership.destination ? html`, and it is going to <a href=${linkTo("broker", [ownership.destination])}>${ownership.destination}</a>` : ""}${ownership.reason ? `: ${words(ownership.reason)}` : ""}.</p>
-    <p>${shedding.wouldMove ? html`A round of shedding now would move it${shedding.destination ? html` to <a href=${linkTo("broker", [shedding.destination])}>${shedding.destination}</a>` : ""}.` : "A round of shedding now would leave it."}</p>
+function Why({ ownership, shedding, again, isLoading }) {
+  const { owner, destination, reason, ageS } = ownership;
+  const age = ageS === null || ageS === undefined ? "" : ` for ${duration(ageS)}`;
+  return html`<section class="card" aria-label="Why it is where it is">
+    <h2>Why it is where it is <button class="plain" disabled=${isLoading} onClick=${again}>Ask again</button></h2>
+    <p class="lead">${owner ? html`<${BrokerLink} name=${owner} /> has had it${age}` : `Nobody has it${age}`}${
+      destination && html`, and it is going to <${BrokerLink} name=${destination} />`
+    }${reason ? `: ${words(reason)}` : ""}.</p>
+    <p>A round of shedding now would ${shedding.wouldMove ? "move it" : "leave it"}${
+      shedding.destination && html` to <${BrokerLink} name=${shedding.destination} />`
+    }.</p>
     <${Explained} rule=${shedding.stays} kind=${shedding.staysByRule ? "held" : ""} />
     <${Verdicts} title="What the strategy says of its broker" rules=${shedding.brokerVerdicts} />
-    </section>
-    <section class="card" aria-label="Where it would be put"><h2>If it left, where it would be put</h2>
-    <${Explained} rule=${placement.verdict} kind=${placement.chosen ? "" : "held"} />
-    ${placement.runnerUp ? html`<h3>The runner-up</h3><${Explained} rule=${placement.runnerUp} />` : html`<p class="quiet">There is no runner-up.</p>`}
-    <${Standings} standings=${placement.standings} roles=${roles} />
-    ${Object.entries(placement.dropped).length > 0 && html`<p class="quiet">Filters dropped: ${Object.entries(placement.dropped).map(([filter, count]) => `${words(filter)} ${whole(count)}`).join(", ")}.</p>`}
-    </section>
-    <section class="card facts" aria-label="Load"><h2>What it carries</h2>
-      <${Fact} name="messages in, out" value=${`${perS(load.shortTerm.msgRateIn)}, ${perS(load.shortTerm.msgRateOut)}`} />
-      <${Fact} name="bytes in, out" value=${`${bytesPerS(load.shortTerm.msgThroughputIn)}, ${bytesPerS(load.shortTerm.msgThroughputOut)}`} />
-      <${Fact} name="over the long term" value=${`${perS(load.longTerm.msgRateIn + load.longTerm.msgRateOut)}, ${bytesPerS(load.longTerm.msgThroughputIn + load.longTerm.msgThroughputOut)}`} />
-      <${Fact} name="of its broker, of all" value=${`${percent(load.shareOfBrokerPercent)}, ${percent(load.shareOfClusterPercent)}`} />
-      <${Fact} name="topics" value=${whole(load.topics)} />
-      ${load.takenFrom && html`<p>${load.takenFrom}</p>`}</section>`;
+  </section>`;
+}
+
+function Placement({ ownership: { owner }, placement: { chosen, verdict, runnerUp, standings, dropped } }) {
+  const roles = { [chosen]: "would be chosen", [owner]: owner === chosen ? "owner, and would be chosen" : "owner" };
+  const filters = Object.entries(dropped).map(([filter, count]) => `${words(filter)} ${whole(count)}`);
+  return html`<section class="card" aria-label="Where it would be put">
+    <h2>If it left, where it would be put</h2>
+    <${Explained} rule=${verdict} kind=${chosen ? "" : "held"} />
+    <h3>${runnerUp ? "The runner-up" : "There is no runner-up"}</h3>
+    <${Explained} rule=${runnerUp} />
+    <${Standings} standings=${standings} roles=${roles} />
+    ${filters.length > 0 && html`<p class="quiet">Filters dropped: ${filters.join(", ")}.</p>`}
+  </section>`;
+}
+
+function Load({ load: { shortTerm, longTerm, shareOfBrokerPercent, shareOfClusterPercent, topics, takenFrom } }) {
+  const messages = longTerm.msgRateIn + longTerm.msgRateOut;
+  const bytes = longTerm.msgThroughputIn + longTerm.msgThroughputOut;
+  const pair = (say, a, b) => `${say(a)}, ${say(b)}`;
+  return html`<section class="card facts" aria-label="Load">
+    <h2>What it carries</h2>
+    <${Fact} name="messages in, out" value=${pair(perS, shortTerm.msgRateIn, shortTerm.msgRateOut)} />
+    <${Fact} name="bytes in, out" value=${pair(bytesPerS, shortTerm.msgThroughputIn, shortTerm.msgThroughputOut)} />
+    <${Fact} name="over the long term" value=${`${perS(messages)}, ${bytesPerS(bytes)}`} />
+    <${Fact} name="of its broker, of all" value=${pair(percent, shareOfBrokerPercent, shareOfClusterPercent)} />
+    <${Fact} name="topics" value=${whole(topics)} />
+    ${takenFrom && html`<p>${takenFrom}</p>`}
+  </section>`;
 }
 
 function WhyNot({ bundle, owner }) {
   const { on = "" } = useCell(route).query;
-  const { answer, problem } = useAnswer((signal) => (on ? get(`${OURS}/explain/why-not`, { bundle, broker: on }, signal) : Promise.resolve(null)), [bundle, on]);
-  return html`<section class="card" aria-label="Why not elsewhere"><h2>Why is it not on another broker?</h2>
-    <label>Broker <select value=${on} onInput=${(event) => adjust({ on: event.target.value })}><option value="">choose a broker</option>
-      ${brokersByUsage(owner).map(([id, said]) => html`<option value=${id}>${id} · ${said}</option>`)}</select></label>
+  const { answer, problem } = useAnswer(
+    (signal) => (on ? get(`${OURS}/explain/why-not`, { bundle, broker: on }, signal) : Promise.resolve(null)),
+    [bundle, on],
+  );
+  return html`<section class="card" aria-label="Why not elsewhere">
+    <h2>Why is it not on another broker?</h2>
+    <label>Broker${" "}
+      <${BrokerSelect} value=${on} choose=${(value) => adjust({ on: value })} without=${owner ? [owner] : []} /></label>
     <${Problem} problem=${problem} />
-    ${on && answer && html`<p class="lead">${answer.answer.sentence}</p>
-      ${answer.answer.change && html`<p class="change"><strong>What would have to change:</strong> ${answer.answer.change}</p>`}
-      ${answer.obstacles.length > 1 && html`<h3>Everything between the two</h3>${answer.obstacles.map((each) => html`<${Explained} rule=${each} kind="held" />`)}`}
-      <${Standings} standings=${answer.standings} roles=${{ [on]: "asked about" }} />
+    ${on && answer && html`<${NotThere} ...${answer} />
       <button onClick=${() => transfer(bundle, owner, on)}>Transfer it there…</button>`}
   </section>`;
 }
 
+const NotThere = ({ answer, obstacles, standings, brokerId }) => html`<p class="lead">${answer.sentence}</p>
+  <${Change} rule=${answer} />
+  ${
+    obstacles.length > 1 &&
+    html`<h3>Everything between the two</h3>${obstacles.map((each) => html`<${Explained} rule=${each} kind="held" />`)}`
+  }
+  <${Standings} standings=${standings} roles=${{ [brokerId]: "asked about" }} />`;

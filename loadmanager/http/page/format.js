@@ -3,9 +3,10 @@
 const NUMBERS = new Intl.NumberFormat("en", { maximumSignificantDigits: 3 });
 const WHOLE = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 
-export const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 export const whole = (value) => (isNumber(value) ? WHOLE.format(value) : "–");
-export const percent = (value) => (isNumber(value) ? `${value >= 10 ? Math.round(value) : Math.round(10 * value) / 10} %` : "–");
+export const percent = (value) =>
+  isNumber(value) ? `${value >= 10 ? Math.round(value) : Math.round(10 * value) / 10} %` : "–";
 
 // Three digits: 1,234,567 is 1.23 M.
 export function short(value, step = 1000, units = ["", " k", " M", " G", " T"]) {
@@ -18,7 +19,8 @@ export function short(value, step = 1000, units = ["", " k", " M", " G", " T"]) 
   return `${Math.abs(value) < 1000 ? NUMBERS.format(value) : WHOLE.format(value)}${units[power]}`;
 }
 
-export const bytesPerS = (value) => (isNumber(value) ? `${short(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"])}/s` : "–");
+export const bytesPerS = (value) =>
+  isNumber(value) ? `${short(value, 1024, [" B", " KiB", " MiB", " GiB", " TiB"])}/s` : "–";
 export const perS = (value) => (isNumber(value) ? `${short(value)}/s` : "–");
 export const factor = (value) => (isNumber(value) ? value.toFixed(2) : "–");
 
@@ -32,16 +34,23 @@ export function duration(seconds) {
   return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
 }
 
-export const ago = (ms, now = Date.now()) => (isNumber(ms) ? (now - ms < 1500 ? "now" : `${duration((now - ms) / 1000)} ago`) : "never");
+export const ago = (ms, now = Date.now()) =>
+  isNumber(ms) ? (now - ms < 1500 ? "now" : `${duration((now - ms) / 1000)} ago`) : "never";
 
-const TIME = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+const TIME = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit",
+  minute: "2-digit",
+  second: "2-digit",
+  hourCycle: "h23",
+});
 const MINUTE = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const DAY = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
 
 export const clock = (ms) => TIME.format(ms);
 export const minute = (ms) => MINUTE.format(ms);
 // With the day, unless it is today.
-export const moment = (ms, now = Date.now()) => (DAY.format(ms) === DAY.format(now) ? clock(ms) : `${DAY.format(ms)}, ${clock(ms)}`);
+export const moment = (ms, now = Date.now()) =>
+  DAY.format(ms) === DAY.format(now) ? clock(ms) : `${DAY.format(ms)}, ${clock(ms)}`;
 
 // Any value of `why` as one line.
 export function said(value) {
@@ -52,4 +61,8 @@ export function said(value) {
 }
 
 // "msgRateIn" and "msg_rate_in" are "msg rate in".
-export const words = (key) => key.replace(/_/g, " ").replace(/([a-z])([A-Z])/g, "$1 $2").toLowerCase();
+export const words = (key) =>
+  key
+    .replace(/_/g, " ")
+    .replace(/([a-z])([A-Z])/g, "$1 $2")
+    .toLowerCase();

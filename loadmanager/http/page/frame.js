@@ -2,7 +2,7 @@
 
 import { get, headingOf, segments } from "./api.js";
 import { show, close, Modal, Problem } from "./dialogs.js";
-import { ago, duration } from "./format.js";
+import { duration } from "./format.js";
 import { VIEWS, showHelp } from "./keys.js";
 import { connection, fleet, retryNow } from "./live.js";
 import { isBundle, linkTo, linkToSubject, route } from "./route.js";
@@ -10,6 +10,7 @@ import { switchTheme, theme } from "./theme.js";
 import { asked, keepToken, token } from "./token.js";
 import { html, useCell, useNow, useState } from "./ui.js";
 
+const OTHERS = 4; // of the other nodes so many are offered
 const THEMES = { system: ["◐", "as the system has it"], light: ["☀", "light"], dark: ["☾", "dark"] };
 
 export function Frame({ children }) {
@@ -20,7 +21,8 @@ export function Frame({ children }) {
     <header>
       <a class="brand" href=${linkTo("fleet")}><img src="page/icon.svg" alt="" width="22" height="22" />loadmanager</a>
       <nav aria-label="Views">${VIEWS.map(
-        ([name, title]) => html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : undefined}>${title}</a>`,
+        ([name, title]) =>
+          html`<a href=${linkTo(name)} aria-current=${name === view ? "page" : undefined}>${title}</a>`,
       )}</nav>
       <${Find} />
       <${Who} />
@@ -39,14 +41,12 @@ function Who() {
   const signedIn = useCell(token) !== "";
   const { state } = useCell(connection);
   const [sign, said] = THEMES[mode] ?? THEMES.system;
+  const [sayState, signOut] = [{ live: "live", lost: "lost" }[state] ?? "…", () => keepToken("")];
   return html`<div class="who">
-    <span class="pulse" data-state=${state} role="status" title=${`this node is ${state}`}>${state === "live" ? "live" : state === "lost" ? "lost" : "…"}</span>
-    ${
-      signedIn
-        ? html`<button class="plain" onClick=${() => keepToken("")} title="forget the token of this tab">Sign out</button>`
-        : html`<button class="plain" onClick=${() => (asked.value = "")}>Sign in</button>`
-    }
-    <button class="icon" onClick=${switchTheme} aria-label=${`Colours: ${said}; switch`} title=${`colours: ${said} (t)`}>${sign}</button>
+    <span class="pulse" data-state=${state} role="status" title=${`this node is ${state}`}>${sayState}</span>
+    <button class="plain" onClick=${signedIn ? signOut : () => (asked.value = "")}>${signedIn ? "Sign out" : "Sign in"}</button>
+    <button class="icon" onClick=${switchTheme} aria-label=${`Colours: ${said}; switch`} title=${`colours: ${said} (t)`}>
+      ${sign}</button>
     <button class="icon" onClick=${showHelp} aria-label="Keyboard help" title="keyboard (?)">?</button>
   </div>`;
 }
@@ -77,16 +77,20 @@ function Find() {
     }
   }
   return html`<form class="find" role="search" onSubmit=${find}>
-    <input id="find" type="search" placeholder="Broker, bundle or topic  /" aria-label="Find a broker, bundle or topic" list="brokers" required
-      autocomplete="off" spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)} />
+    <input id="find" type="search" list="brokers" required autocomplete="off" spellcheck="false"
+      placeholder="Broker, bundle or topic  /" aria-label="Find a broker, bundle or topic"
+      value=${text} onInput=${(event) => setText(event.target.value)} />
     <datalist id="brokers">${near.map((id) => html`<option value=${id} />`)}</datalist>
   </form>`;
 }
 
+const Forms = () => html`<p>A broker is <code>host:port</code>, a bundle${" "}
+  <code>tenant/namespace/0x00000000_0x40000000</code>, a topic <code>tenant/namespace/topic</code>.</p>`;
+
 const say = (problem) =>
   show(
     () => html`<${Modal} title="Not found" onClose=${close}>
-      ${problem ? html`<${Problem} problem=${problem} />` : html`<p>A broker is <code>host:port</code>, a bundle <code>tenant/namespace/0x00000000_0x40000000</code>, a topic <code>tenant/namespace/topic</code>.</p>`}
+      ${problem ? html`<${Problem} problem=${problem} />` : html`<${Forms} />`}
       <div class="buttons"><button autofocus onClick=${close}>Close</button></div>
     <//>`,
   );
@@ -98,12 +102,12 @@ function Lost() {
   const now = useNow();
   if (state !== "lost") return null;
   const next = Math.max(0, Math.ceil((nextAt - now) / 1000));
+  const [what, why] = problem?.status ? [headingOf(problem), `${problem.message}. `] : ["This node is not heard", ""];
+  const age = heardAt ? `What you see is ${duration((now - heardAt) / 1000)} old` : "Nothing was heard yet";
+  const others = nodes.filter((id) => id !== location.host).slice(0, OTHERS);
   return html`<div class="lost" role="alert">
-    <p><strong>${problem?.status ? headingOf(problem) : "This node is not heard"}.</strong>
-      ${" "}${problem?.status ? `${problem.message}. ` : ""}${heardAt ? `What you see is ${duration((now - heardAt) / 1000)} old` : "Nothing was heard yet"}; tried again ${next ? `in ${next} s` : "now"}.</p>
+    <p><strong>${what}.</strong> ${why}${age}; tried again ${next ? `in ${next} s` : "now"}.</p>
     <button onClick=${retryNow}>Try now</button>
-    ${nodes.filter((id) => id !== location.host).slice(0, 4).map((id) => html`<a href=${`${location.protocol}//${id}/${location.hash}`}>${id}</a>`)}
+    ${others.map((id) => html`<a href=${`${location.protocol}//${id}/${location.hash}`}>${id}</a>`)}
   </div>`;
 }
-
-export const Age = ({ at }) => ago(at, useNow());

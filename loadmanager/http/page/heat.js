@@ -7,11 +7,22 @@ import { bytesPerS, clock, duration, moment, percent, whole } from "./format.js"
 import { AXIS, LANE, cellAt, draw, imageOf, read, scaleOf } from "./heat_drawing.js";
 import { DecisionList } from "./decisions.js";
 import { connection } from "./live.js";
-import { adjust, linkTo, linkToSubject, route } from "./route.js";
+import { BrokerLink, Choice, SubjectLink } from "./parts.js";
+import { adjust, route } from "./route.js";
 import { palette } from "./theme.js";
 import { html, useCell, useEffect, useMemo, useRef, useState, useWidth } from "./ui.js";
 
-const RANGES = [["15 min", 900], ["1 h", 3600], ["6 h", 21600], ["24 h", 86400]];
+const KINDS = [
+  ["brokers", "Brokers"],
+  ["bundles", "Bundles by hash"],
+];
+// In seconds.
+const RANGES = [
+  ["900", "15 min"],
+  ["3600", "1 h"],
+  ["21600", "6 h"],
+  ["86400", "24 h"],
+];
 const COLUMNS = 240;
 const ROWS = 200;
 const ROW_HEIGHT = [3, 22]; // at the least and at the most
@@ -20,39 +31,40 @@ const HEIGHTS = [180, 480];
 const NARROW = 560; // on a phone the map is half as high
 
 // `since` and `until` of the address are the selected window; `range` is how many seconds the map goes back from `end`,
-// or from now on.
+// which is there while something is selected, or from now on.
 export function HeatView() {
   const { of = "brokers", range = "3600", end, since, until } = useCell(route).query;
   const seconds = Number(range) || 3600;
   const turn = useTurn(end ? null : seconds);
-  const answer = useAnswer(
-    (signal) => {
+  const { answer, problem } = useAnswer(
+    async (signal) => {
       const till = end ? Number(end) : Date.now();
-      return get(`${OURS}/timeline`, { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS }, signal).then(read);
+      const query = { of, since: till - 1000 * seconds, until: till, columns: COLUMNS, rows: ROWS };
+      return read(await get(`${OURS}/timeline`, query, signal));
     },
     [of, range, end, turn],
   );
   const selection = since && until ? [Number(since), Number(until)] : null;
-  const select = (window) => adjust({ since: window?.[0], until: window?.[1] });
+  const select = (window) => adjust({ since: window?.[0], until: window?.[1], end: window && (end ?? endOf(answer)) });
+  const ask = (query) => adjust({ ...query, since: undefined, until: undefined, end: undefined });
   return html`<h1>Heat map</h1>
     <div class="tools">
-      <${Choice} label="Of" value=${of} options=${[["brokers", "Brokers"], ["bundles", "Bundles by hash"]]} choose=${(value) => adjust({ of: value })} />
-      <${Choice} label="Back" value=${String(seconds)} options=${RANGES.map(([text, value]) => [String(value), text])} choose=${(value) => adjust({ range: value, end: undefined })} />
-      ${end ? html`<button onClick=${() => adjust({ end: undefined })}>Go to now</button>` : html`<span class="quiet">up to now</span>`}
+      <${Choice} label="Of" value=${of} options=${KINDS} choose=${(value) => adjust({ of: value })} />
+      <${Choice} label="Back" value=${String(seconds)} options=${RANGES} choose=${(value) => ask({ range: value })} />
+      <span class="quiet">${end ? `up to ${moment(Number(end))}` : "up to now"}</span>
       ${selection && html`<button onClick=${() => select(null)}>Clear the selection</button>`}
     </div>
-    <${Problem} problem=${answer.problem} />
-    ${answer.answer ? html`<${Map} timeline=${answer.answer} selection=${selection} select=${select} />` : !answer.problem && html`<p class="quiet">Loading…</p>`}
-    <section aria-label="Decisions"><h2>${selection ? `Decisions from ${moment(selection[0])} to ${clock(selection[1])}` : "Decisions"}</h2>
-      ${selection ? null : html`<p class="quiet">Drag over the map to see those of a window.</p>`}
-      <${DecisionList} window=${selection} /></section>`;
+    <${Problem} problem=${problem} />
+    ${answer && html`<${Map} timeline=${answer} selection=${selection} select=${select} />`}
+    ${!answer && !problem && html`<p class="quiet">Loading…</p>`}
+    <section aria-label="Decisions">
+      <h2>Decisions${selection && ` from ${moment(selection[0])} to ${clock(selection[1])}`}</h2>
+      ${!selection && html`<p class="quiet">Drag over the map to see those of a window.</p>`}
+      <${DecisionList} window=${selection} />
+    </section>`;
 }
 
-export function Choice({ label, value, options, choose }) {
-  return html`<div class="choice" role="group" aria-label=${label}>${options.map(
-    ([key, text]) => html`<button aria-pressed=${key === value} onClick=${() => choose(key)}>${text}</button>`,
-  )}</div>`;
-}
+const endOf = ({ from, stepMs, columns }) => from + stepMs * columns;
 
 // Counts how often a new column has become due since the node was heard, which says something every 10 s.
 function useTurn(seconds) {
@@ -74,39 +86,66 @@ function Map({ timeline, selection, select }) {
   const shown = draft ?? selection;
   useEffect(() => {
     if (!width) return undefined;
-    const frame = requestAnimationFrame(() => draw(canvas.current, width, height, { timeline, image, selection: shown, cursor }));
+    const frame = requestAnimationFrame(() =>
+      draw(canvas.current, width, height, { timeline, image, selection: shown, cursor }),
+    );
     return () => cancelAnimationFrame(frame);
   }, [timeline, image, width, height, shown, cursor]);
   const scale = scaleOf(timeline, Math.max(width, 1));
   const brush = brushOf(timeline, scale, draft, setDraft, select);
-  const keys = (event) => moveCursor(event, timeline, cursor, setCursor, selection, select);
+  const moved = (event) => {
+    setPointer(pointOf(event, timeline, scale, height));
+    brush.move(event);
+  };
+  const on = {
+    onKeyDown: (event) => moveCursor(event, timeline, cursor, setCursor, selection, select),
+    onBlur: () => setCursor(null),
+    onPointerDown: brush.down,
+    onPointerMove: moved,
+    onPointerUp: brush.up,
+    onPointerCancel: () => setDraft(null),
+    onPointerLeave: () => setPointer(null),
+  };
+  const said = shown && !pointer ? sayWindow(timeline, shown) : sayPoint(timeline, pointer, cursor);
   return html`<div class="map">
-    <div class="plot"><${Labels} timeline=${timeline} height=${height - LANE - AXIS} /><div class="surface" ref=${box}><canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="heat map" aria-label=${labelOf(timeline)} aria-describedby="map-says"
-      style=${{ width: `${width}px`, height: `${height}px` }} onKeyDown=${keys} onBlur=${() => setCursor(null)}
-      onPointerDown=${brush.down} onPointerMove=${(event) => (setPointer(pointOf(event, timeline, scale, height)), brush.move(event))}
-      onPointerUp=${brush.up} onPointerCancel=${() => setDraft(null)} onPointerLeave=${() => setPointer(null)}></canvas></div></div>
-    <p id="map-says" class="legend" aria-live="polite">${shown && !pointer ? sayWindow(timeline, shown) : sayPoint(timeline, pointer, cursor)}</p>
-    <p class="legend quiet"><span class="key ramp">${timeline.of === "brokers" ? "0 – 100 % of the highest resource" : `0 – ${bytesPerS(timeline.scale)}`}</span>
-      <span class="key moves">moves</span><span class="key splits">◆ splits</span><span class="key leads">leader</span>
-      ${timeline.of === "brokers" && html`<span>○ left, ● went to</span>`}
-      ${timeline.movesOmitted > 0 && html`<span>${whole(timeline.movesOmitted)} more moves are not marked</span>`}</p>
+    <div class="plot">
+      <${Labels} timeline=${timeline} height=${height - LANE - AXIS} />
+      <div class="surface" ref=${box}>
+        <canvas ref=${canvas} tabindex="0" role="application" aria-roledescription="heat map" aria-label=${labelOf(timeline)}
+          aria-describedby="map-says" style=${{ width: `${width}px`, height: `${height}px` }} ...${on}></canvas>
+      </div>
+    </div>
+    <p id="map-says" class="legend" aria-live="polite">${said}</p>
+    <${Legend} timeline=${timeline} />
   </div>`;
 }
 
+const Legend = ({ timeline: { of, scale, movesOmitted } }) => html`<p class="legend quiet">
+  <span class="key ramp">${of === "brokers" ? "0 – 100 % of the highest resource" : `0 – ${bytesPerS(scale)}`}</span>
+  <span class="key moves">moves</span><span class="key splits">◆ splits</span><span class="key leads">leader</span>
+  ${of === "brokers" && html`<span>○ left, ● went to</span>`}
+  ${movesOmitted > 0 && html`<span>${whole(movesOmitted)} more moves are not marked</span>`}</p>`;
+
 // The names of the rows, where there is room for them.
-function Labels({ timeline, height }) {
-  const { of, rows } = timeline;
+function Labels({ timeline: { of, rows }, height }) {
   const each = height / Math.max(rows.length, 1);
   const every = Math.ceil(LABEL_HEIGHT / each);
   if (of === "brokers" && every > 1) return null;
-  return html`<div class="labels" style=${{ paddingTop: `${LANE}px` }}>${rows.map((name, row) => row % every === 0 && html`<div style=${{ height: `${each * Math.min(every, rows.length - row)}px` }}>
-    ${of === "brokers" ? html`<a href=${linkTo("broker", [name])}>${name}</a>` : name.split("_")[0]}</div>`)}</div>`;
+  const label = (name, row) => html`<div style=${{ height: `${each * Math.min(every, rows.length - row)}px` }}>
+    ${of === "brokers" ? html`<${BrokerLink} name=${name} />` : name.split("_")[0]}</div>`;
+  return html`<div class="labels" style=${{ paddingTop: `${LANE}px` }}>
+    ${rows.map((name, row) => row % every === 0 && label(name, row))}
+  </div>`;
 }
 
-const heightOf = (rows) => Math.max(HEIGHTS[0], Math.min(HEIGHTS[1], rows * Math.min(ROW_HEIGHT[1], Math.max(ROW_HEIGHT[0], HEIGHTS[1] / Math.max(rows, 1)))));
+const within = (value, [least, most]) => Math.max(least, Math.min(most, value));
+const heightOf = (rows) => within(rows * within(HEIGHTS[1] / Math.max(rows, 1), ROW_HEIGHT), HEIGHTS);
 
-const labelOf = (timeline) =>
-  `${(timeline.sizes ?? timeline.rows.map(() => 1)).reduce((sum, size) => sum + size, 0)} ${timeline.of === "brokers" ? "brokers" : "bundles"} from ${clock(timeline.from)} to ${clock(timeline.from + timeline.stepMs * timeline.columns)}`;
+function labelOf(timeline) {
+  const { of, sizes, from } = timeline;
+  const count = sizes.reduce((sum, size) => sum + size, 0);
+  return `${count} ${of} from ${clock(from)} to ${clock(endOf(timeline))}`;
+}
 
 function pointOf(event, timeline, scale, height) {
   const row = Math.floor(((event.offsetY - LANE) / (height - LANE - AXIS)) * timeline.rows.length);
@@ -116,24 +155,26 @@ function pointOf(event, timeline, scale, height) {
 // What the pointer, or the cursor of the keyboard, is on.
 function sayPoint(timeline, pointer, cursor) {
   const column = pointer?.column ?? cursor;
-  if (column === null || column === undefined) return "Drag to select a time; with the keyboard: arrows, and Shift with arrows.";
+  if (column === null || column === undefined)
+    return "Drag to select a time; with the keyboard: arrows, and Shift with arrows.";
   const from = timeline.from + column * timeline.stepMs;
   const moves = timeline.moves.filter(([ms]) => ms >= from && ms < from + timeline.stepMs);
   const tail = `${clock(from)}, ${duration(timeline.stepMs / 1000)}${moves.length ? `, ${moves.length} moves` : ""}`;
   const row = pointer?.row ?? hottestOf(timeline, column);
-  const name = timeline.rows[row];
-  if (name === undefined) return tail;
+  if (timeline.rows[row] === undefined) return tail;
   const value = cellAt(timeline, row, column);
-  return html`<${RowName} timeline=${timeline} row=${row} /> ${value === null ? "unknown" : sayValue(timeline, value)}${pointer ? "" : " is the hottest"}, ${tail}`;
+  return html`<${RowName} timeline=${timeline} row=${row} /> ${value === null ? "unknown" : sayValue(timeline, value)}${
+    pointer ? "" : " is the hottest"
+  }, ${tail}`;
 }
 
 // What a cell of so many per cent stands for.
 const sayValue = ({ of, scale }, value) => (of === "brokers" ? percent(value) : bytesPerS((scale * value) / 100));
 
 function RowName({ timeline: { rows, sizes }, row }) {
-  const size = sizes?.[row] ?? 1;
-  const link = size === 1 && linkToSubject(rows[row]);
-  return html`<strong>${link ? html`<a href=${link}>${rows[row]}</a>` : rows[row]}</strong>${size > 1 ? ` (the highest of ${whole(size)})` : ""}`;
+  const [name, size] = [rows[row], sizes[row]];
+  if (size > 1) return html`<strong>${name}</strong> (the highest of ${whole(size)})`;
+  return html`<strong><${SubjectLink} name=${name} /></strong>`;
 }
 
 function hottestOf(timeline, column) {

@@ -58,9 +58,17 @@ function channels(colour) {
 
 // 256 colours between those of the style sheet; the upper half of the scale has the greater part of them.
 function rampOf({ cold, warm, hotter, scorching }) {
-  const stops = [[0, cold], [50, warm], [75, hotter], [100, scorching]].map(([at, colour]) => [at, channels(colour)]);
+  const stops = [
+    [0, cold],
+    [50, warm],
+    [75, hotter],
+    [100, scorching],
+  ].map(([at, colour]) => [at, channels(colour)]);
   return Array.from({ length: 256 }, (_, value) => {
-    const next = Math.max(1, stops.findIndex(([at]) => at >= Math.min(value, 100)));
+    const next = Math.max(
+      1,
+      stops.findIndex(([at]) => at >= Math.min(value, 100)),
+    );
     const [[low, from], [high, to]] = stops.slice(next - 1, next + 1);
     const share = (Math.min(value, 100) - low) / (high - low);
     return from.map((each, n) => Math.round(each + (to[n] - each) * share));
@@ -120,7 +128,12 @@ function drawMoves(context, colour, scale, timeline, map) {
   counts.forEach((count, column) => {
     if (count) {
       const height = Math.max(2, ((LANE - 8) * count) / most);
-      context.fillRect((column * map.width) / timeline.columns, LANE - 2 - height, Math.max(1.5, map.width / timeline.columns - 0.5), height);
+      context.fillRect(
+        (column * map.width) / timeline.columns,
+        LANE - 2 - height,
+        Math.max(1.5, map.width / timeline.columns - 0.5),
+        height,
+      );
     }
   });
   context.fillStyle = colour.ink;
@@ -130,7 +143,8 @@ function drawMoves(context, colour, scale, timeline, map) {
     const row = name ? rowOf(timeline, name) : -1;
     return row < 0 ? undefined : map.top + ((row + 0.5) * map.height) / timeline.rows.length;
   };
-  for (const [ms, , source, destination] of timeline.moves) drawMove(context, colour, scale.x(ms), y(source), y(destination));
+  for (const [ms, , source, destination] of timeline.moves)
+    drawMove(context, colour, scale.x(ms), y(source), y(destination));
 }
 
 // The row that a name is in, or shares: rows are in the order of names, and labelled with the first and the last. -1: none.

@@ -3,17 +3,22 @@
 import { execute, stopPlan } from "./actions.js";
 import { useAnswer } from "./answers.js";
 import { OURS, Refusal, command, get } from "./api.js";
-import { brokersByUsage } from "./asking.js";
 import { Problem } from "./dialogs.js";
 import { Figure, Notice } from "./fleet.js";
 import { bytesPerS, factor, moment, percent, whole, words } from "./format.js";
 import { decisions, fleet } from "./live.js";
 import { Matrix } from "./matrix.js";
-import { go, linkTo } from "./route.js";
+import { BrokerLink, BrokerSelect, Chip, SubjectLink, Waiting } from "./parts.js";
+import { go, linkTo, linkToSubject } from "./route.js";
 import { Rows } from "./rows.js";
 import { Cell, html, useCell, useMemo, useState } from "./ui.js";
 
-const KINDS = [["shed", "The next round of shedding"], ["drain", "Empty a broker"], ["moves", "Moves of your own"]];
+const TOLD = 500; // of the reasons
+const KINDS = [
+  ["shed", "The next round of shedding"],
+  ["drain", "Empty a broker"],
+  ["moves", "Moves of your own"],
+];
 
 // Computed by this page, newest first: nobody else may know their hashes.
 const computed = new Cell([]);
@@ -25,8 +30,11 @@ export async function compute(request) {
 }
 
 // One move a line: bundle, then broker.
-export function movesOf(text) {
-  const lines = text.split("\n").map((line) => line.trim()).filter(Boolean);
+function movesOf(text) {
+  const lines = text
+    .split("\n")
+    .map((line) => line.trim())
+    .filter(Boolean);
   return lines.map((line) => {
     const [bundle, destination] = line.split(/[\s,;]+(?:->|→)?\s*/);
     if (!destination) throw new Refusal(400, `"${line}": a line is a bundle, a space, and a broker`);
@@ -44,7 +52,11 @@ export function PlansView() {
     event.preventDefault();
     setState({ isAsked: true });
     try {
-      const made = await compute({ kind, ...(kind === "drain" ? { broker } : {}), ...(kind === "moves" ? { moves: movesOf(moves) } : {}) });
+      const made = await compute({
+        kind,
+        ...(kind === "drain" ? { broker } : {}),
+        ...(kind === "moves" ? { moves: movesOf(moves) } : {}),
+      });
       go("plans", [made.hash]);
     } catch (problem) {
       setState({ problem });
@@ -53,87 +65,190 @@ export function PlansView() {
   return html`<h1>Plans</h1>
     <p class="quiet">A plan is worked out and shown; nothing moves until it is executed, and then exactly what was shown.</p>
     <form class="card" onSubmit=${plan} aria-label="Compute a plan">
-      <fieldset><legend>What to plan</legend>${KINDS.map(([value, text]) => html`<label class="radio"><input type="radio" name="kind" value=${value} checked=${kind === value} onChange=${() => setKind(value)} /> ${text}</label>`)}</fieldset>
-      ${kind === "drain" && html`<label>Broker <select required value=${broker} onInput=${(event) => setBroker(event.target.value)}><option value="">choose a broker</option>${brokersByUsage().map(([id, said]) => html`<option value=${id}>${id} · ${said}</option>`)}</select></label>`}
-      ${kind === "moves" && html`<label>Moves, one a line: bundle, space, broker <textarea required rows="5" spellcheck="false" placeholder="tenant/namespace/0x00000000_0x40000000 broker-2:8080" value=${moves} onInput=${(event) => setMoves(event.target.value)}></textarea></label>`}
-      <div class="buttons"><button class="primary" disabled=${state.isAsked}>${state.isAsked ? "Computing…" : "Compute"}</button></div>
+      <fieldset><legend>What to plan</legend>
+        ${KINDS.map(([value, text]) => html`<${Radio} ...${{ value, text, checked: kind === value, choose: setKind }} />`)}
+      </fieldset>
+      ${kind === "drain" && html`<label>Broker <${BrokerSelect} required value=${broker} choose=${setBroker} /></label>`}
+      ${kind === "moves" && html`<${Moves} moves=${moves} change=${setMoves} />`}
+      <div class="buttons">
+        <button class="primary" disabled=${state.isAsked}>${state.isAsked ? "Computing…" : "Compute"}</button>
+      </div>
       <${Problem} problem=${state.problem} />
     </form>
     <${Kept} />`;
 }
 
-// What the leader keeps; of a node that does not list its plans, what was computed here.
+const Radio = ({ value, text, checked, choose }) => html`<label class="radio">
+  <input type="radio" name="kind" value=${value} checked=${checked} onChange=${() => choose(value)} /> ${text}</label>`;
+
+const Moves = ({ moves, change }) => html`<label>Moves, one a line: bundle, space, broker${" "}
+  <textarea required rows="5" spellcheck="false" placeholder="tenant/namespace/0x00000000_0x40000000 broker-2:8080"
+    value=${moves} onInput=${(event) => change(event.target.value)}></textarea></label>`;
+
+// What the leader keeps; of one that does not list its plans, what was computed here.
 function Kept() {
   const own = useCell(computed);
-  const { answer } = useAnswer((signal) => get(`${OURS}/plans`, {}, signal).catch((problem) => (problem.status >= 404 ? null : Promise.reject(problem))), [own]);
-  const plans = answer?.plans ?? own;
+  const { answer } = useAnswer((signal) => get(`${OURS}/plans`, {}, signal), [own]);
+  const plans = answer?.plans ?? own.map((each) => ({ ...each, bundlesMoved: each.steps.length }));
   if (!plans.length) return null;
-  return html`<section aria-label="Plans that are kept"><h2>Kept</h2><ul class="kept">${plans.map(
-    (each) => html`<li><a href=${linkTo("plans", [each.hash])}><code>${each.hash.slice(0, 12)}</code></a> ${words(each.kind)}, ${whole(each.steps?.length ?? each.bundlesMoved)} moves, ${moment(each.at)} <span class="chip" data-state=${each.state}>${each.state}</span></li>`,
-  )}</ul></section>`;
+  return html`<section aria-label="Plans that are kept">
+    <h2>Kept</h2>
+    <ul class="kept">${plans.map((each) => html`<${KeptPlan} ...${each} />`)}</ul>
+  </section>`;
 }
+
+const KeptPlan = ({ hash, kind, bundlesMoved, at, state }) => html`<li>
+  <a href=${linkTo("plans", [hash])}><code>${shortHash(hash)}</code></a> ${words(kind)}, ${whole(bundlesMoved)} moves,${" "}
+  ${moment(at)} <${Chip} state=${state}>${state}<//></li>`;
+
+const shortHash = (hash) => hash.slice(0, 12);
 
 export function PlanView({ hash }) {
   const turn = useCell(decisions)[0]; // whenever something was decided a step may be further
-  const { answer: plan, problem, again } = useAnswer((signal) => get(`${OURS}/plans/${encodeURIComponent(hash)}`, {}, signal), [hash, turn]);
-  const isFrozen = Boolean(useCell(fleet)?.balancing.frozen);
-  if (!plan) return html`<p class="crumbs"><a href=${linkTo("plans")}>Plans</a></p><h1>Plan</h1>${problem ? html`<${Problem} problem=${problem} /><p class="quiet">A plan does not outlive its leader, and of each leader the last ones are kept.</p>` : html`<p class="quiet">Asking the leader…</p>`}`;
-  const done = plan.steps.filter((each) => each.outcome === "done").length;
+  const path = `${OURS}/plans/${encodeURIComponent(hash)}`;
+  const { answer: plan, problem, again } = useAnswer((signal) => get(path, {}, signal), [hash, turn]);
   return html`<p class="crumbs"><a href=${linkTo("plans")}>Plans</a></p>
-    <h1>Plan <span class="name" title=${plan.hash}>${plan.hash.slice(0, 12)}</span> <span class="chip" data-state=${plan.state}>${plan.state}</span></h1>
-    <p class="quiet">${words(plan.kind)}, computed ${moment(plan.at)} under epoch ${plan.epoch}. Hash <code class="hash">${plan.hash}</code> <button class="plain" onClick=${() => navigator.clipboard?.writeText(plan.hash)}>Copy</button></p>
-    <div class="actions" role="group" aria-label="Change">
-      ${plan.state === "computed" && plan.steps.length > 0 && html`<button class="primary" onClick=${() => execute(plan, isFrozen, again)}>Execute…</button>`}
-      ${plan.state === "executing" && html`<button class="grave" onClick=${() => stopPlan(plan, again)}>Stop…</button>`}
-      ${plan.state !== "computed" && html`<progress max=${plan.steps.length} value=${done} aria-label="steps done"></progress> <span role="status">${whole(done)} of ${whole(plan.steps.length)} done</span>`}
-    </div>
-    ${isFrozen && plan.state === "computed" && html`<${Notice} kind="warn" title="The balancer is frozen">Executing the plan insists on it.<//>`}
+    ${plan ? html`<${Plan} plan=${plan} again=${again} />` : html`<h1>Plan</h1><${NoPlan} problem=${problem} />`}`;
+}
+
+function NoPlan({ problem }) {
+  if (!problem) return html`<${Waiting} />`;
+  return html`<${Problem} problem=${problem} />
+    <p class="quiet">A plan does not outlive its leader, and of each leader the last ones are kept.</p>`;
+}
+
+function Plan({ plan, again }) {
+  const { hash, state, kind, at, epoch, steps, verdicts, brokers } = plan;
+  const isFrozen = Boolean(useCell(fleet)?.balancing.frozen);
+  const copy = () => navigator.clipboard?.writeText(hash);
+  return html`<h1>Plan <span class="name" title=${hash}>${shortHash(hash)}</span> <${Chip} state=${state}>${state}<//></h1>
+    <p class="quiet">${words(kind)}, computed ${moment(at)} under epoch ${epoch}. Hash <code class="hash">${hash}</code>${" "}
+      <button class="plain" onClick=${copy}>Copy</button></p>
+    <${Actions} plan=${plan} isFrozen=${isFrozen} again=${again} />
+    ${
+      isFrozen &&
+      state === "computed" &&
+      html`<${Notice} kind="warn" title="The balancer is frozen">Executing the plan insists on it.<//>`
+    }
     <${Effect} plan=${plan} />
-    ${plan.steps.length > 0 && plan.brokers && html`<${Brokers} brokers=${plan.brokers} />`}
-    ${plan.steps.length > 0 ? html`<section aria-label="From and to"><h2>From and to</h2><${Matrix} steps=${plan.steps} /></section><${Steps} steps=${plan.steps} />` : html`<p class="lead">It moves nothing.</p>`}
-    <${Reasons} verdicts=${plan.verdicts} />`;
+    ${
+      steps.length > 0
+        ? html`<${Brokers} brokers=${brokers} />
+            <section aria-label="From and to"><h2>From and to</h2><${Matrix} steps=${steps} /></section>
+            <${Steps} steps=${steps} />`
+        : html`<p class="lead">It moves nothing.</p>`
+    }
+    ${verdicts.length > 0 && html`<${Reasons} verdicts=${verdicts} />`}`;
+}
+
+function Actions({ plan, isFrozen, again }) {
+  const { state, steps } = plan;
+  const done = steps.filter((each) => each.outcome === "done").length;
+  const run = () => execute(plan, isFrozen, again);
+  return html`<div class="actions" role="group" aria-label="Change">
+    ${state === "computed" && steps.length > 0 && html`<button class="primary" onClick=${run}>Execute…</button>`}
+    ${state === "executing" && html`<button class="grave" onClick=${() => stopPlan(plan, again)}>Stop…</button>`}
+    ${
+      state !== "computed" &&
+      html`<progress max=${steps.length} value=${done} aria-label="steps done"></progress>
+        <span role="status">${whole(done)} of ${whole(steps.length)} done</span>`
+    }
+  </div>`;
 }
 
 function Effect({ plan: { effect, certificate } }) {
+  const { imbalanceBefore, imbalanceAfter, imbalanceLowerBound, loadMovedBytesPerS, loadMovedPercent } = effect;
+  const change = (before, after) => `${factor(before)} → ${factor(after)}`;
   return html`<section class="figures" aria-label="Effect">
-      <${Figure} name="Imbalance" value=${html`${factor(effect.imbalanceBefore)} → ${factor(effect.imbalanceAfter)}`}>busiest by mean; no plan below ${factor(effect.imbalanceLowerBound)}<//>
-      <${Figure} name="Bundles moved" value=${whole(effect.bundlesMoved)}>${bytesPerS(effect.loadMovedBytesPerS)}, ${percent(effect.loadMovedPercent)} of all load<//>
+      <${Figure} name="Imbalance" value=${change(imbalanceBefore, imbalanceAfter)}>
+        busiest by mean; no plan below ${factor(imbalanceLowerBound)}<//>
+      <${Figure} name="Bundles moved" value=${whole(effect.bundlesMoved)}>
+        ${bytesPerS(loadMovedBytesPerS)}, ${percent(loadMovedPercent)} of all load<//>
       <${Figure} name="Clients disturbed" value=${whole(effect.clientsDisturbed)}>producers and consumers that connect again<//>
-      ${certificate && html`<${Figure} name="Heat" value=${html`${factor(certificate.heatBefore)} → ${factor(certificate.heatAfter)}`}>bound ${factor(certificate.bound)} by ${words(certificate.boundBy)}<//>`}
+      ${
+        certificate &&
+        html`<${Figure} name="Heat" value=${change(certificate.heatBefore, certificate.heatAfter)}>
+          bound ${factor(certificate.bound)} by ${words(certificate.boundBy)}<//>`
+      }
     </section>
     ${certificate && html`<p class="rule">${certificate.sentence}</p>`}
-    <${BeforeAfter} effect=${effect} />`;
+    <${BeforeAfter} before=${imbalanceBefore} after=${imbalanceAfter} bound=${imbalanceLowerBound} />`;
 }
 
 // The imbalance before, after, and what no plan can beat, as bars on one scale.
-function BeforeAfter({ effect }) {
-  const bars = [["before", effect.imbalanceBefore, "before"], ["after", effect.imbalanceAfter, "after"], ["bound", effect.imbalanceLowerBound, "bound"]];
+function BeforeAfter(imbalances) {
+  const bars = ["before", "after", "bound"].map((name) => [name, imbalances[name]]);
   const most = Math.max(...bars.map(([, value]) => value), 1);
-  return html`<div class="before-after" aria-hidden="true">${bars.map(([name, value, kind]) => html`<span>${name}</span><div class="track"><div class="fill" data-kind=${kind} style=${{ width: `${(100 * value) / most}%` }}></div></div><span class="number">${factor(value)}</span>`)}</div>`;
+  const fill = (name, value) => html`<div class="fill" data-kind=${name} style=${{ width: `${(100 * value) / most}%` }}></div>`;
+  return html`<div class="before-after" aria-hidden="true">
+    ${bars.map(
+      ([name, value]) => html`<span>${name}</span><div class="track">${fill(name, value)}</div>
+        <span class="number">${factor(value)}</span>`,
+    )}
+  </div>`;
 }
 
 // The load of each broker before and after, those that change most first.
 function Brokers({ brokers }) {
   const rows = useMemo(
-    () => brokers.id.map((id, row) => ({ id, before: brokers.before[row], after: brokers.after[row] })).sort((a, b) => Math.abs(b.after - b.before) - Math.abs(a.after - a.before)),
+    () =>
+      brokers.id
+        .map((id, row) => ({ id, before: brokers.before[row], after: brokers.after[row] }))
+        .sort((a, b) => Math.abs(b.after - b.before) - Math.abs(a.after - a.before)),
     [brokers],
   );
   const most = Math.max(...rows.map((each) => Math.max(each.before, each.after)), 1);
-  const width = (value) => ({ width: `${(100 * value) / most}%` });
-  const columns = [["id", "Broker", "c-name"], ["bar", "Before (outlined) and after", "c-bar"], ["before", "Before", "number"], ["after", "After", "number"]];
-  const link = (each) => linkTo("broker", [each.id]);
-  return html`<section aria-label="Before and after"><h2>Before and after</h2><${Rows} label="Load of brokers" className="of-loads" columns=${columns} items=${rows} keyOf=${(each) => each.id} link=${link}
-    cells=${(each) => [html`<a href=${link(each)} tabindex="-1">${each.id}</a>`, html`<div class="pair"><div class="after" style=${width(each.after)}></div><div class="before" style=${width(each.before)}></div></div>`, bytesPerS(each.before), bytesPerS(each.after)]} /></section>`;
+  const bar = (kind, value) => html`<div class=${kind} style=${{ width: `${(100 * value) / most}%` }}></div>`;
+  const cells = ({ id, before, after }) => [
+    html`<${BrokerLink} name=${id} tabindex="-1" />`,
+    html`<div class="pair">${bar("after", after)}${bar("before", before)}</div>`,
+    bytesPerS(before),
+    bytesPerS(after),
+  ];
+  return html`<section aria-label="Before and after">
+    <h2>Before and after</h2>
+    <${Rows} label="Load of brokers" className="of-loads" columns=${LOADS} items=${rows} cells=${cells}
+      keyOf=${(each) => each.id} link=${(each) => linkTo("broker", [each.id])} />
+  </section>`;
 }
+
+const LOADS = [
+  ["id", "Broker", "c-name"],
+  ["bar", "Before (outlined) and after", "c-bar"],
+  ["before", "Before", "number"],
+  ["after", "After", "number"],
+];
 
 const SIGNS = { done: "✓", failed: "✖", under_way: "▸", planned: "", not_begun: "–", unknown: "?" };
 
-function Steps({ steps }) {
-  const columns = [["bundle", "Bundle", "c-name"], ["source", "From", "c-from"], ["destination", "To", "c-to"], ["load", "Load", "number"], ["clients", "Clients", "number"], ["outcome", "Outcome", "c-outcome"]];
-  const link = (each) => linkTo("bundle", each.bundle.split("/"));
-  return html`<section aria-label="Moves"><h2>Moves</h2><${Rows} label="Moves" className="of-moves" columns=${columns} items=${steps} keyOf=${(each) => each.bundle} link=${link}
-    cells=${(each) => [html`<a href=${link(each)} tabindex="-1">${each.bundle}</a>`, each.source, each.destination, bytesPerS(each.loadBytesPerS), whole(each.clients), html`<span class="chip" data-outcome=${each.outcome} title=${each.error ?? ""}>${SIGNS[each.outcome] ?? ""} ${words(each.outcome)}</span>${each.error ? ` ${each.error}` : ""}`]} /></section>`;
-}
+const MOVES = [
+  ["bundle", "Bundle", "c-name"],
+  ["source", "From", "c-from"],
+  ["destination", "To", "c-to"],
+  ["load", "Load", "number"],
+  ["clients", "Clients", "number"],
+  ["outcome", "Outcome", "c-outcome"],
+];
 
-const Reasons = ({ verdicts }) =>
-  verdicts.length > 0 && html`<details><summary>Why, and why not (${whole(verdicts.length)})</summary><ul>${verdicts.slice(0, 500).map((each) => html`<li><strong>${each.subject}</strong>: ${each.sentence}</li>`)}</ul></details>`;
+const Outcome = ({ outcome, error }) => html`<span class="chip" data-outcome=${outcome} title=${error ?? ""}>
+  ${SIGNS[outcome] ?? ""} ${words(outcome)}</span> ${error ?? ""}`;
+
+const cellsOfMove = (step) => [
+  html`<${SubjectLink} name=${step.bundle} tabindex="-1" />`,
+  step.source,
+  step.destination,
+  bytesPerS(step.loadBytesPerS),
+  whole(step.clients),
+  html`<${Outcome} ...${step} />`,
+];
+
+const Steps = ({ steps }) => html`<section aria-label="Moves">
+  <h2>Moves</h2>
+  <${Rows} label="Moves" className="of-moves" columns=${MOVES} items=${steps} cells=${cellsOfMove}
+    keyOf=${(each) => each.bundle} link=${(each) => linkToSubject(each.bundle)} />
+</section>`;
+
+const Reasons = ({ verdicts }) => html`<details>
+  <summary>Why, and why not (${whole(verdicts.length)})</summary>
+  <ul>${verdicts.slice(0, TOLD).map((each) => html`<li><strong>${each.subject}</strong>: ${each.sentence}</li>`)}</ul>
+</details>`;

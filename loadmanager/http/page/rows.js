@@ -5,7 +5,8 @@ import { html, useEffect, useLayoutEffect, useRef, useState } from "./ui.js";
 const BEYOND = 8; // rows kept above and below what is seen
 const ALL = 120; // as many are shown without scrolling within the page
 
-// `columns`: [[key, heading, class]]; `cells(item)` in the same order; `link(item)` opens it; `rowHeight` as in the style sheet.
+// `columns`: [[key, heading, class]]; `cells(item)` in the same order; `link(item)` opens it; `rowHeight` in pixels, as in the
+// style sheet.
 export function Rows({ label, columns, items, cells, link, keyOf, rowHeight = 34, sort, onSort, className = "" }) {
   const box = useRef();
   const [top, setTop] = useState(0);
@@ -16,20 +17,27 @@ export function Rows({ label, columns, items, cells, link, keyOf, rowHeight = 34
     observer.observe(box.current);
     return () => observer.disconnect();
   }, []);
+  const scrolled = (event) => isLong && setTop(event.currentTarget.scrollTop);
   const first = isLong ? Math.max(0, Math.floor(top / rowHeight) - BEYOND) : 0;
   const last = isLong ? Math.min(items.length, Math.ceil((top + height) / rowHeight) + BEYOND) : items.length;
+  const filler = (count) => html`<div role="presentation" style=${{ height: `${count * rowHeight}px` }}></div>`;
+  const row = (item, at) => html`<${Row} key=${keyOf(item)} ...${{ item, at, id: keyOf(item), columns, cells, link }} />`;
   return html`<div class=${`rows ${className}`} role="table" aria-label=${label} aria-rowcount=${items.length + 1}>
-    <div class="row head" role="row">${columns.map(([key, heading, name]) => html`<${Heading} ...${{ key, id: key, heading, name, sort, onSort }} />`)}</div>
-    <div class=${isLong ? "body long" : "body"} role="rowgroup" ref=${box} onScroll=${(event) => isLong && setTop(event.currentTarget.scrollTop)}>
-      <div role="presentation" class="filler" style=${{ height: `${first * rowHeight}px` }}></div>
-      ${items.slice(first, last).map(
-        (item, n) => html`<div class="row" role="row" aria-rowindex=${first + n + 2} key=${keyOf(item)} data-row=${keyOf(item)} tabindex="0"
-          onKeyDown=${(event) => event.key === "Enter" && event.target === event.currentTarget && link && (location.hash = link(item))}>
-          ${cells(item).map((cell, at) => html`<div role="cell" class=${columns[at][2]}>${cell}</div>`)}
-        </div>`,
-      )}
-      <div role="presentation" class="filler" style=${{ height: `${(items.length - last) * rowHeight}px` }}></div>
+    <div class="row head" role="row">
+      ${columns.map(([key, heading, name]) => html`<${Heading} key=${key} ...${{ id: key, heading, name, sort, onSort }} />`)}
     </div>
+    <div class=${isLong ? "body long" : "body"} role="rowgroup" ref=${box} onScroll=${scrolled}>
+      ${filler(first)}${items.slice(first, last).map((item, n) => row(item, first + n))}${filler(items.length - last)}
+    </div>
+  </div>`;
+}
+
+function Row({ item, at, id, columns, cells, link }) {
+  const open = ({ key, target, currentTarget }) => {
+    if (key === "Enter" && target === currentTarget && link) location.hash = link(item);
+  };
+  return html`<div class="row" role="row" aria-rowindex=${at + 2} data-row=${id} tabindex="0" onKeyDown=${open}>
+    ${cells(item).map((cell, column) => html`<div role="cell" class=${columns[column][2]}>${cell}</div>`)}
   </div>`;
 }
 

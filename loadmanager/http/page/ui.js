@@ -1,7 +1,8 @@
 // What views are made of. Text always becomes a text node: names come from ZooKeeper, and nothing here sets innerHTML.
 
 const { h, render, createContext } = globalThis.preact;
-export const { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } = globalThis.preactHooks;
+export const { useCallback, useContext, useEffect, useLayoutEffect, useMemo, useRef, useState } =
+  globalThis.preactHooks;
 export const html = globalThis.htm.bind(h);
 export { createContext, render };
 

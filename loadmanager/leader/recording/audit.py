@@ -96,7 +96,7 @@ class AuditTrail:
         found = {_key(each): each for each in self._entries if since_ms <= each.at < until_ms}
         complete_ms = max(self._complete_since_ms, self._entries[-1].at if len(self._entries) == _KEPT else 0)
         before_ms = min(until_ms, complete_ms)
-        if len(found) < limit and self._history_url and since_ms < before_ms:
+        if len(found) < limit and self._recorder.is_on and since_ms < before_ms:
             earlier = await asyncio.to_thread(self._read, since_ms, before_ms, limit)
             found |= {_key(each): each for each in earlier}
         return sorted(found.values(), key=lambda each: each.at, reverse=True)[:limit]

@@ -30,7 +30,7 @@ class Lives:
 
     async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
         """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
-        if not self._history_url:
+        if not self._recorder.is_on:
             raise NotFoundError(
                 "nothing is recorded: historyUrl is not set; what was decided of late is in"
                 f" `loadmanager admin decisions --bundle {name}`"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from loadmanager.config.node import AUTO_HISTORY
 from loadmanager.core.extensible import ReportRules
 from loadmanager.history.files import Directory
 from loadmanager.history.retention import Retention
@@ -19,7 +18,7 @@ _HOUR_S = 3_600.0
 def open_view(live: LiveSettings, node_id: str) -> tuple[ClusterView, Recorder, MoveRecorder]:
     """An empty view, with what records into the history that the settings name, if they do, and what measures moves."""
     settings, rules, laid_down = live.base, ReportRules.of(live.planner), LaidDown()
-    if settings.history_url in ("", AUTO_HISTORY):  # whoever starts a process finds a place before
+    if not settings.history_url:
         recorder = Recorder()
         moves = MoveRecorder(recorder)
         return ClusterView(MeasuredModel(rules, moves), laid_down=laid_down), recorder, moves

@@ -102,6 +102,18 @@ async def test_the_folder_of_registrations_is_made_where_the_store_has_none(besi
     assert await beside.registered()
 
 
+@pytest.mark.parametrize("path", [paths.BROKERS, PATH])
+async def test_an_access_list_that_is_in_the_way_is_waited_for(beside: Beside, path: str) -> None:
+    beside.cluster.shut[path] = "no access"
+    with capture_logs() as logs:
+        for _ in range(2):
+            beside.clock.advance(await beside.registration.step(PROCESS))
+    assert beside.registration.incarnation is None
+    assert [(entry["event"], entry["log_level"]) for entry in logs] == [("registration_delayed", "warning")]
+    del beside.cluster.shut[path]
+    await beside.registered()
+
+
 async def test_the_znodes_czxid_is_the_incarnation_and_the_grants_are_for_it(beside: Beside) -> None:
     incarnation = await beside.registered()
     znode = await beside.znode()

@@ -58,7 +58,7 @@ def test_a_life_begins_with_where_it_went_and_has_the_newest_last(node: Recordin
     done = run(f"why {BUNDLE}", node)
     when = "12:00:00Z (2026-09-21 12:00Z)"
     assert done.stdout.splitlines() == [
-        f"{BUNDLE} moved 1 times since 2026-09-21 11:00Z; it went to b2:8080 2026-09-21 12:00Z.",
+        f"{BUNDLE} moved once since 2026-09-21 11:00Z; it went to b2:8080 2026-09-21 12:00Z.",
         "(2 older entries are left out: --limit, or a later --since)",
         f"{when}  leader",
         "  n1:8080 leads, epoch 1",
@@ -67,6 +67,12 @@ def test_a_life_begins_with_where_it_went_and_has_the_newest_last(node: Recordin
         f"{when}  move  b1:8080 -> b2:8080",
         "  moved in 16 ms",
     ]
+
+
+def test_nodes_that_did_not_answer_are_named(node: RecordingNode) -> None:
+    node.status, node.body = 200, life().replace(b'"unheard":[]', b'"unheard":["n2:8080","n3:8080"]')
+    told = run(f"why {BUNDLE}", node).stdout.splitlines()
+    assert told[1:] == ["(n2:8080, n3:8080 did not answer: what only they recorded is missing)"]
 
 
 def test_a_time_is_asked_for_as_milliseconds(node: RecordingNode) -> None:

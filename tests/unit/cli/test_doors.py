@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from support.certificates import Authority, Signed
 
-from loadmanager.cli.doors import Doors, listen_at, tls_of
+from loadmanager.cli.agent import local_url_of
+from loadmanager.cli.doors import Doors, listen, listen_at, tls_of
 from loadmanager.config import Settings, load_settings
 
 
@@ -66,3 +67,21 @@ def test_a_unix_socket_that_is_in_use_and_a_file_that_is_none_are_left_alone(
             assert ended.value.code == 1
             assert f"brokerSocketPath {path}: " in capsys.readouterr().err
     assert other.read_text() == "keep"
+
+
+@pytest.mark.parametrize(
+    ("address", "host"),
+    [("0.0.0.0", "127.0.0.1"), ("127.0.0.2", "127.0.0.2"), ("127.0.0.1", "127.0.0.1"), ("::", "[::1]")],
+)
+def test_a_broker_is_told_an_address_at_which_its_agent_listens(address: str, host: str) -> None:
+    if ":" in address and not socket.has_dualstack_ipv6():
+        pytest.skip("no IPv6 here")
+    with listen("agentPort", address, 0) as listener:
+        port = listener.getsockname()[1]
+        assert local_url_of(listener) == f"http://{host}:{port}"
+        socket.create_connection((host.strip("[]"), port), timeout=30.0).close()
+
+
+def test_a_broker_is_told_the_path_of_a_unix_socket(tmp_path: Path) -> None:
+    with listen_at("brokerSocketPath", tmp_path / "s") as listener:
+        assert local_url_of(listener) == f"unix:{tmp_path / 's'}"

@@ -48,6 +48,6 @@ def test_the_names_stay_the_same_until_a_bundle_comes_or_goes() -> None:
     model.apply_report(A, report({W: (1, 2, 30, 40)}))
     again, throughput = model.throughput()
     assert again is names == (W, X)
-    assert throughput[0] == 70
+    assert throughput.tolist() == [70, 0]
     model.set_namespace(NS, [W, X, Y], [owned(A), FREE, FREE])
     assert model.throughput()[0] == (W, X, Y)

@@ -146,6 +146,16 @@ def test_the_hottest_bundles_have_a_row_each_and_the_cold_ones_between_them_shar
     assert len(draw_bundles(grid, 1_000, 2_000, 1, 100).rows) == 10
 
 
+@given(st.lists(st.integers(0, MOST), min_size=1, max_size=40), st.integers(1, 45))
+def test_all_rows_are_used_and_each_name_has_a_place_in_one(figures: list[int], rows: int) -> None:
+    grid = Grid(SPAN_MS, STEP_MS, 10_000)
+    grid.put([f"t/ns/{number:02}" for number in range(len(figures))], figures, 1_000)
+    drawn = draw_bundles(grid, 1_000, 2_000, 1, rows)
+    assert len(drawn.rows) == len(drawn.sizes) == len(drawn.cells) == min(rows, len(figures))
+    assert sum(drawn.sizes) == len(figures)
+    assert min(drawn.sizes) >= 1
+
+
 def test_where_nothing_is_known_nothing_is_drawn() -> None:
     grid = Grid(SPAN_MS, STEP_MS, 10_000)
     for draw in (draw_brokers, draw_bundles):

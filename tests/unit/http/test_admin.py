@@ -108,7 +108,7 @@ async def test_a_body_that_cannot_be_used_is_400_and_names_the_field(
 
 async def test_a_body_that_is_too_large_is_413(node: RunningNode) -> None:
     reply = await node.put(NAMESPACE, data=io.BytesIO(b" " * (9 * 1024 * 1024)))
-    assert (reply.status, reply.reason) == (413, "body: larger than 8388608 bytes")
+    assert (reply.status, reply.reason) == (413, "body: larger than 1048576 bytes")
 
 
 async def test_more_bundles_than_a_record_can_hold_are_400_and_nothing_is_created(node: RunningNode) -> None:

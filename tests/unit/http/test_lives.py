@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from support.nodes import Cluster, a_leader
+from support.waiting import eventually
 
 BUNDLE = "t/ns/0x00000000_0x80000000"
 LIFE = f"/loadbalance/v1/history/bundle/{BUNDLE}"
@@ -39,6 +40,28 @@ async def test_a_life_goes_on_under_the_next_leader_whichever_node_is_asked(tmp_
     orders = [entry["detail"]["path"] for entry in life["entries"] if entry["kind"] == "operation"]
     assert orders == ["/admin/v2/namespaces/t/ns", f"/admin/v2/namespaces/{BUNDLE}/unload"]
     assert {entry["epoch"] for entry in life["entries"]} == {1, 2}
+
+
+async def test_what_nodes_record_on_their_own_machines_is_put_together(tmp_path: Path) -> None:
+    async with Cluster() as cluster:
+        first = await cluster.start_leader(history_url=str(tmp_path / "one"))
+        await cluster.a_broker("b1:8080")
+        lower, _ = await cluster.a_namespace("t/ns", bundles={"numBundles": 2})
+        await first.node.assigner.request(lower)
+        second = await cluster.start_node(history_url=str(tmp_path / "other"))
+        await first.stop()
+        await eventually(lambda: second.leads)
+        assert "place" not in [entry["kind"] for entry in (await second.get(LIFE)).json()["entries"]]
+        third = await cluster.start_node(history_url=str(tmp_path / "one"))
+        silent = await cluster.start_node(history_url="")
+        three = (second, third, silent)
+        await eventually(lambda: all(len(node.node.view.nodes) == 3 for node in three))
+        for node in three:
+            life = (await node.get(LIFE)).json()
+            kinds = [(entry["epoch"], entry["kind"]) for entry in life["entries"] if entry["kind"] != "operation"]
+            assert (kinds, life["unheard"]) == ([(1, "leader"), (1, "place"), (2, "leader")], [])
+        await silent.vanish()
+        assert (await second.get(LIFE)).json()["unheard"] == [silent.node.node_id]
 
 
 async def test_times_and_a_limit_are_kept_to(tmp_path: Path) -> None:

@@ -11,13 +11,19 @@ from typing import Any
 import aiohttp
 import pytest
 from aiohttp import web
+from support.agents import agent_settings, running_agent
+from support.delays import a_memory_cluster
+from support.fake_broker import FakeBroker
+from support.fake_node import FakeNode
 from support.nodes import Cluster, RunningNode
 from support.servers import LoopbackServer
 from support.tokens import CLOSED
 from support.waiting import eventually
+from yarl import URL
 
 from loadmanager.errors import BodyTooLargeError
-from loadmanager.http.room import SMALL_BYTES, BodyRoom, _whole
+from loadmanager.room import SMALL_BYTES, BodyRoom, _whole
+from loadmanager.store.memory import MemoryStore
 
 PLANS = "/loadbalance/v1/plans"
 LARGE = b"x" * (SMALL_BYTES + 1)
@@ -86,9 +92,12 @@ async def node() -> AsyncIterator[RunningNode]:
 
 
 async def raw(node: RunningNode, request: bytes) -> bytes:
-    """The first line of the answer."""
-    host, _, port = node.node.node_id.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    return await first_line(node.node.service_url, request)
+
+
+async def first_line(url: str, request: bytes) -> bytes:
+    """Of what is answered."""
+    reader, writer = await asyncio.open_connection(URL(url).host, URL(url).port)
     try:
         writer.write(request)
         return await reader.readline()
@@ -99,6 +108,15 @@ async def raw(node: RunningNode, request: bytes) -> bytes:
 async def test_a_hundred_megabytes_are_refused_at_their_first_byte(node: RunningNode) -> None:
     head = f"POST {PLANS} HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"
     assert b" 413 " in await raw(node, head.encode())
+
+
+async def test_an_agent_refuses_them_as_well() -> None:
+    store = MemoryStore(a_memory_cluster())
+    await store.start()
+    async with FakeBroker() as broker, FakeNode() as fake, running_agent(agent_settings(broker, fake), store) as agent:
+        head = "PUT /loadmanager/v1/namespaces/t/ns/bundles HTTP/1.1\r\nHost: x\r\nContent-Length: 100000000\r\n\r\n"
+        assert b" 413 " in await first_line(agent.url, head.encode())
+    await store.close()
 
 
 async def test_json_as_deep_or_as_wide_as_it_may_be_is_400(node: RunningNode) -> None:

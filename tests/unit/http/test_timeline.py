@@ -59,7 +59,7 @@ async def test_a_node_shows_what_it_has_seen(tmp_path: Path) -> None:
         await has_lived(recorded)
         answer, cells = await timeline(recorded.leader, "of=brokers&columns=10")
         assert list(cells) == ["b1:8080", "b2:8080", "b3:8080"]
-        assert (cells["b1:8080"], cells["b3:8080"]) == ([92], [12])
+        assert (max(cells["b1:8080"]), max(cells["b3:8080"])) == (92, 12)
         assert answer["columns"] <= 10
         assert answer["scale"] is None
         assert answer["leaders"] == [[answer["leaders"][0][0], recorded.leader.node.node_id, 1]]

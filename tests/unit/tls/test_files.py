@@ -69,7 +69,9 @@ def test_a_key_with_a_password_is_refused_and_nobody_is_asked_for_it(own: Signed
 @pytest.mark.parametrize("days", [(-3.0, -1.0), (1.0, 3.0)])
 def test_a_certificate_that_nobody_would_take_now_is_refused(authority: Authority, days: tuple[float, float]) -> None:
     ended = authority.sign("ended", days=days)
-    with pytest.raises(ConfigurationError, match=r"tlsCertificateFilePath .*ended.pem: holds from .* to .* it is"):
+    with pytest.raises(
+        ConfigurationError, match=r"tlsCertificateFilePath .*ended.pem: holds from .* to .* UTC: expected"
+    ):
         RenewedTls(server(ended))
 
 
@@ -112,6 +114,27 @@ def test_bad_new_files_leave_the_last_good_ones_in_use_with_an_alarm_until_they_
     assert [each["event"] for each in logs] == ["tls_files_renewed"]
     assert (tls.fault, metric("files_unusable")) == ("", 0.0)
     assert (metric("certificate_expires_seconds") or 0) > (ends or 0)
+
+
+def test_files_that_could_not_be_used_are_tried_again_though_they_have_not_changed(
+    own: Signed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tls = ServerTls(server(own))
+    first = tls.context()
+    monkeypatch.setattr("loadmanager.tls._stamp", lambda _: "as ever")
+    own.key.rename(own.key.with_name("away"))
+    with capture_logs() as logs:
+        assert tls.context() is first
+        monkeypatch.setattr("loadmanager.tls._TRY_AGAIN_S", 0.0)
+        tls._try_again_at_s = 0.0
+        assert tls.context() is tls.context() is first
+        assert "No such file" in tls.fault
+        own.key.with_name("away").rename(own.key)
+        assert tls.context() is not first
+    assert [each["event"] for each in logs] == ["tls_files_unusable", "tls_files_renewed"], (
+        "the same fault is said once"
+    )
+    assert tls.fault == ""
 
 
 def test_what_is_shown_to_peers_is_as_configured_and_nothing_where_nothing_is(authority: Authority) -> None:
