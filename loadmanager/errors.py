@@ -98,7 +98,7 @@ class NoLeaderError(LoadManagerError):
 
 
 class TooManyPreviewsError(LoadManagerError):
-    """So many plans and explanations are being waited for that this one was not begun; ask again later."""
+    """So many plans and explanations, or heat maps, are waited for that this one was not begun: ask again later."""
 
 
 class NoBrokerAvailableError(LoadManagerError):

@@ -103,6 +103,16 @@ class Gate:
         if visitor.is_proxy or _ORIGINAL in request.headers:
             request[PRINCIPAL] = self._original(request, visitor, role)
 
+    def still_permits(self, request: web.Request, role: Role) -> bool:
+        """Whether one who was let in may stay: tokens end, and keys change, while a stream goes on."""
+        if self.is_open:
+            return True
+        try:
+            self.check(request, role)
+        except (UnauthenticatedError, ForbiddenError):
+            return False
+        return True
+
     def show_in(self, registry: CollectorRegistry, labels: Mapping[str, str]) -> None:
         """Have the registry show what the gate counts, with these labels."""
         registry.register(_GateMetrics(self, labels))

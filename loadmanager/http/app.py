@@ -58,7 +58,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     registry, cluster = add_process_metrics(CollectorRegistry()), node.settings.cluster_name
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = _gate(node.settings, registry, cluster)
-    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder)
+    metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder, gate)
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
         *AdminHandlers(node, node.bundles, node.deletion, node.view, node.live, forwarder).operations(),
@@ -94,7 +94,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
     forwarder, http = _forwarder(node, node.live.current.lookup_timeout_ms / 1000)
     settings, registry = node.live.current, add_process_metrics(CollectorRegistry())
     gate = _gate(node.settings, registry, settings.cluster_name)
-    live = LiveHandlers(node.showing, node.live, forwarder)
+    live = LiveHandlers(node.showing, node.live, forwarder, gate)
     operations = [
         *BesideHandlers(node, forwarder).operations(),
         *ConfigurationHandlers(node.live, node.operators, forwarder).questions(),

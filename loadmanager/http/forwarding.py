@@ -149,7 +149,7 @@ class Forwarder:
             REQUEST_ID_HEADER: id_of(request),
         }
         headers |= {name: request.headers[name] for name in _HANDED_ON if name in request.headers}
-        if PRINCIPAL in request and "Authorization" not in request.headers:
+        if PRINCIPAL in request and not request.headers.get("Authorization"):
             # Known by a certificate, which cannot be handed on: asked for as by a proxy.
             headers = {ORIGINAL_PRINCIPAL_HEADER: request[PRINCIPAL], **headers, **self._leadership.caller.headers()}
         try:

@@ -10,6 +10,7 @@ from http import HTTPStatus
 from aiohttp import web
 from pydantic import ValidationError
 
+from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
 from loadmanager.http.feed import Feed
@@ -36,10 +37,11 @@ class LiveHandlers:
     for all streams together.
     """
 
-    def __init__(self, showing: ShowingPort, live: SettingsPort, forwarder: Forwarder) -> None:
+    def __init__(self, showing: ShowingPort, live: SettingsPort, forwarder: Forwarder, gate: Gate) -> None:
         self._showing = showing
         self._live = live
         self._forwarder = forwarder
+        self._gate = gate
         self._feed = Feed(showing.fleet, self._ask)
 
     def operations(self) -> list[Operation]:
@@ -111,13 +113,15 @@ class LiveHandlers:
         return response
 
     async def _send(self, request: web.Request, response: web.StreamResponse) -> None:
-        """The picture, and each event after the last that was seen, until the node ends or the reader is gone."""
+        """The picture, and each event after the last that was seen, until the node ends, or the reader is gone or may
+        not read any more.
+        """
         feed, place, sent_s = self._feed, self._feed.frames.beginning, time.monotonic()
         seen = Mark.parse(request.headers.get(_LAST_SEEN, ""))
         if seen is not None:
             missed, seen = await feed.events_after(seen)
             await _write(response, missed)
-        while not feed.is_closed and request.transport is not None:
+        while not feed.is_closed and request.transport is not None and self._gate.still_permits(request, Role.READ):
             changed = feed.changed
             frames, place = feed.frames.after(place, seen)
             if not frames and time.monotonic() - sent_s > _IDLE_S:

@@ -23,7 +23,7 @@ from loadmanager.core.timeline.drawing import (
 from loadmanager.core.timeline.grid import Grid
 from loadmanager.core.timeline.moments import Moments
 from loadmanager.history.recalling import Recalling
-from loadmanager.leader.deciding.working import Worker
+from loadmanager.leader.deciding.working import Previews, Worker
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.leader.port import Window
@@ -56,6 +56,7 @@ class Chronicle:
         self._grids = {of: Grid(self._span_ms, _STEP_MS, settings.timeline_max_bytes) for of in ("brokers", "bundles")}
         self._moments = Moments(_KEPT)
         self._worker = Worker("timeline")
+        self._previews = Previews(self._worker)
         self._began_ms = now_ms()
         view.on_record = self._record_changed
 
@@ -82,11 +83,12 @@ class Chronicle:
                     self._moments.leads(leader.node_id, self._view.epoch, now_ms())
 
     async def draw(self, of: Literal["brokers", "bundles"], window: Window) -> dict[str, Any]:
-        """A `wire.timeline.Timeline`."""
+        """A `wire.timeline.Timeline`; `TooManyPreviewsError`."""
         draw = draw_brokers if of == "brokers" else draw_bundles
-        drawn = await self._worker.run(
-            draw, self._grids[of], window.from_ms, window.until_ms, window.columns, window.rows
-        )
+        async with self._previews.turn() as worker:
+            drawn = await worker.run(
+                draw, self._grids[of], window.from_ms, window.until_ms, window.columns, window.rows
+            )
         return {"of": of, **_figures(drawn), **self._happened(window)}
 
     async def look(self, of: str, at_ms: int) -> None:

@@ -28,10 +28,13 @@ class Worker:
 
 
 class Previews:
-    """What is worked out only to be shown, one after the other: anybody may ask for it, no decision waits for it."""
+    """What is worked out only to be shown, one after the other: anybody may ask for it, no decision waits for it.
 
-    def __init__(self) -> None:
-        self._worker = Worker("previews")
+    What else the `worker` is given waits for one of them at most.
+    """
+
+    def __init__(self, worker: Worker | None = None) -> None:
+        self._worker = worker or Worker("previews")
         self._lock = asyncio.Lock()
         self._asked = 0
 
@@ -39,7 +42,9 @@ class Previews:
     async def turn(self) -> AsyncIterator[Worker]:
         """Where to work it out once it is its turn; `TooManyPreviewsError` when too many wait already."""
         if self._asked > MOST_WAITING:
-            raise TooManyPreviewsError(f"{MOST_WAITING} plans and explanations are waited for already; ask again later")
+            raise TooManyPreviewsError(
+                f"{MOST_WAITING} answers that take their time are waited for already; ask again later"
+            )
         self._asked += 1
         try:
             async with self._lock:

@@ -6,7 +6,6 @@ disk nor drives what operators did out of memory: what came beyond it is counted
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import deque
 from itertools import islice
@@ -21,6 +20,7 @@ from loadmanager.history.reader import History
 from loadmanager.history.rows import OperationRow
 from loadmanager.history.schemas import OPERATIONS
 from loadmanager.leader.recording.audit_file import AuditFile
+from loadmanager.leader.recording.reading import Readings
 from loadmanager.leader.recording.recorder import Recorder, now_ms
 from loadmanager.wire.audit import AuditEntry
 
@@ -43,6 +43,7 @@ class AuditTrail:
         self._entries: deque[AuditEntry] = deque(maxlen=_KEPT)
         self._complete_since_ms = now_ms()
         self._refusals = _Refusals()
+        self._readings = Readings()
         self.noted = 0
         """How many entries there have been, also of those that are in memory no more."""
         self.noted_before_term = 0
@@ -90,13 +91,14 @@ class AuditTrail:
 
         Raises `HistoryError` when that cannot be read.
         """
-        found = {_key(each): each for each in self._entries if since_ms <= each.at < until_ms}
+        found = [each for each in self._entries if since_ms <= each.at < until_ms]
         complete_ms = max(self._complete_since_ms, self._entries[-1].at if len(self._entries) == _KEPT else 0)
         before_ms = min(until_ms, complete_ms)
         if len(found) < limit and self._recorder.is_on and since_ms < before_ms:
-            earlier = await asyncio.to_thread(self._read, since_ms, before_ms, limit)
-            found |= {_key(each): each for each in earlier}
-        return sorted(found.values(), key=lambda each: each.at, reverse=True)[:limit]
+            earlier = await self._readings.run(self._read, since_ms, before_ms, limit)
+            known = {_key(each) for each in found}
+            found += [each for each in earlier if _key(each) not in known]
+        return sorted(found, key=lambda each: each.at, reverse=True)[:limit]
 
     def _read(self, since_ms: int, until_ms: int, limit: int) -> list[AuditEntry]:
         history = History(Directory.of(self._history_url))

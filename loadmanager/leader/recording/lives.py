@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import structlog
 
 from loadmanager.core.names import BundleName
@@ -11,6 +9,7 @@ from loadmanager.errors import HistoryFileError, NotFoundError
 from loadmanager.history.files import Directory
 from loadmanager.history.lives import tell_life
 from loadmanager.history.reader import History
+from loadmanager.leader.recording.reading import Readings
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.wire.lives import BundleLife
 
@@ -26,7 +25,7 @@ class Lives:
     def __init__(self, history_url: str, recorder: Recorder) -> None:
         self._history_url = history_url
         self._recorder = recorder
-        self._one_at_a_time = asyncio.Lock()
+        self._readings = Readings()
 
     async def of(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
         """The newest of it within these times; `NotFoundError` without a history, `HistoryError` from reading it."""
@@ -35,8 +34,7 @@ class Lives:
                 "nothing is recorded: historyUrl is not set; what was decided of late is in"
                 f" `loadmanager admin decisions --bundle {name}`"
             )
-        async with self._one_at_a_time:
-            return await asyncio.to_thread(self._tell, name, since_ms, until_ms, limit)
+        return await self._readings.run(self._tell, name, since_ms, until_ms, limit)
 
     def _tell(self, name: BundleName, since_ms: int, until_ms: int, limit: int) -> BundleLife:
         self._recorder.flush(_FLUSH_S)

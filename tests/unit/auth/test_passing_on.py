@@ -71,6 +71,24 @@ async def test_who_is_known_by_a_certificate_is_asked_for_by_the_node(monkeypatc
         assert reply.status == 403, "the leader takes the node for no proxy"
 
 
+async def test_a_header_without_a_token_makes_nobody_the_node_that_passes_it_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nodes show the certificate of root here, and the leader takes them for no proxies."""
+    monkeypatch.setattr(
+        gate,
+        "principal_of",
+        lambda request: "root" if FORWARDED_HEADER in request.headers else request.headers.get("X-Certificate"),
+    )
+    without_token = {"broker_client_authentication_parameters": SecretStr("")}
+    async with Cluster() as cluster:
+        leader, follower = await cluster.start_nodes(2, **{**CLOSED, **without_token})
+        headers = {"X-Certificate": "operator", "Authorization": ""}
+        await follower.put("/loadbalance/v1/freeze", headers=headers, json={"reason": "x"})
+        entries = (await leader.get("/loadbalance/v1/audit", headers=bearer(token_of("reader")))).json()["entries"]
+        assert [(each["who"], each["status"]) for each in entries] == [("root", 401)]
+
+
 async def test_a_node_asks_the_leader_with_its_own_token() -> None:
     async with Cluster() as cluster:
         _, follower = await cluster.start_nodes(2, **CLOSED)

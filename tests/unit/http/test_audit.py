@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import threading
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -21,7 +22,10 @@ from support.waiting import eventually
 
 from loadmanager.http.auditing import differing
 from loadmanager.http.openapi import PATH
+from loadmanager.leader.recording.audit import AuditTrail
+from loadmanager.leader.recording.reading import MOST_WAITING
 from loadmanager.request_ids import REQUEST_ID_HEADER
+from loadmanager.wire.audit import AuditEntry
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER
 
 AUDIT = "/loadbalance/v1/audit"
@@ -245,6 +249,40 @@ async def test_a_new_leader_tells_what_its_predecessor_did_from_the_history(tmp_
         found = await entries(second)
         assert [each["operation"][:6] for each in found] == ["DELETE", "PUT /l"]
         assert found[1] == before
+
+
+async def test_no_entry_hides_behind_another_of_the_same_id(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await cluster.start_leader()
+    moment = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: moment)
+    for reason in ("one", "two"):
+        await node.put("/loadbalance/v1/freeze", json={"reason": reason}, headers={REQUEST_ID_HEADER: "same"})
+    monkeypatch.undo()
+    assert len(await entries(node)) == 2
+
+
+async def test_however_many_ask_the_history_is_read_for_one_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[object] = []
+    may_end = threading.Event()
+
+    def read(*asked: object) -> list[AuditEntry]:
+        begun.append(asked)
+        may_end.wait(60)
+        return []
+
+    monkeypatch.setattr(AuditTrail, "_read", read)
+    async with Cluster() as cluster:
+        node = await cluster.start_leader(history_url=str(tmp_path))
+        asked = [asyncio.create_task(node.get(AUDIT)) for _ in range(MOST_WAITING + 2)]
+        try:
+            await eventually(lambda: any(each.done() for each in asked))
+            assert len(begun) == 1
+        finally:
+            may_end.set()
+        statuses = [reply.status for reply in await asyncio.gather(*asked)]
+        assert sorted(statuses) == [200] * (MOST_WAITING + 1) + [503]
 
 
 async def test_the_log_of_its_own_has_a_line_for_each(tmp_path: Path) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import orjson
 import pytest
+from pydantic import SecretStr
 from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
+from support.tokens import CLOSED, SECRET, bearer, token_of
 from support.waiting import eventually
 from yarl import URL
 
@@ -255,3 +258,17 @@ async def test_a_mark_that_is_none_is_refused(cluster: Cluster, after: str) -> N
     reply = await cluster.nodes[0].get(f"{BRIEFING}?after={after}")
     assert reply.status == 400
     assert "expected the mark of an answer" in reply.reason
+
+
+async def test_a_stream_ends_when_its_token_is_good_no_more(tmp_path: Path) -> None:
+    key = tmp_path / "secret.key"
+    key.write_bytes(SECRET)
+    reader = bearer(token_of("reader"))
+    async with Cluster() as cluster:
+        node = await cluster.start_leader(**{**CLOSED, "token_secret_key": SecretStr(str(key))})
+        async with a_stream(node, reader) as events:
+            await events.next("fleet")
+            key.write_bytes(b"another secret of 32 bytes, or of more.")
+            async with asyncio.timeout(30):
+                await events.answer.read()
+        assert (await node.get(FLEET, headers=reader)).status == 401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from support.recorded_cluster import Recorded, a_recorded_leader
 from support.waiting import eventually
 
 from loadmanager.config import Settings
+from loadmanager.errors import NotFoundError
+from loadmanager.leader import chronicle
 from loadmanager.leader.chronicle import Chronicle, now_ms
+from loadmanager.leader.deciding.working import MOST_WAITING
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.port import Window
@@ -52,6 +56,28 @@ async def has_lived(recorded: Recorded) -> None:
     chronicle = recorded.leader.node.chronicle
     for of in ("brokers", "bundles"):
         await chronicle.look(of, now_ms())
+
+
+async def test_however_many_ask_few_wait_and_what_is_seen_waits_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end = threading.Event()
+
+    def draw(*_: object) -> None:
+        may_end.wait(60)
+        raise NotFoundError("nothing was drawn")
+
+    monkeypatch.setattr(chronicle, "draw_brokers", draw)
+    async with a_leader() as (_, node):
+        asked = [asyncio.create_task(node.get(TIMELINE)) for _ in range(MOST_WAITING + 2)]
+        try:
+            await eventually(lambda: any(each.done() for each in asked))
+            looked = asyncio.create_task(node.node.chronicle.look("brokers", now_ms()))
+            await asyncio.sleep(0)
+        finally:
+            may_end.set()
+        await looked
+        assert len([each for each in asked if not each.done()]) > MOST_WAITING // 2
+        statuses = [reply.status for reply in await asyncio.gather(*asked)]
+        assert sorted(statuses) == [404] * (MOST_WAITING + 1) + [503]
 
 
 async def test_a_node_shows_what_it_has_seen(tmp_path: Path) -> None:
