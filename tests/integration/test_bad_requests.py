@@ -114,7 +114,8 @@ async def test_a_range_that_is_no_current_bundle_is_412(node: RunningNode, bad_r
     asked = 0
     for path, methods in document["paths"].items():
         for method, operation in methods.items():
-            if "{range}" in path and "requestBody" not in operation:
+            # A bundle that is no more has a history all the same.
+            if "{range}" in path and "requestBody" not in operation and "/history/" not in path:
                 names = NAMES | {"range": bad_range}
                 reply = await node.ask(method.upper(), path.format_map(names))
                 assert reply.status in (412, 204), (method, path, reply)

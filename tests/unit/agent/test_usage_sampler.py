@@ -1,7 +1,10 @@
 from __future__ import annotations
 
+import asyncio
 import os
+import sys
 import time
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -104,12 +107,22 @@ async def test_unknown_limits_are_said_once_and_again_only_when_they_change(brok
     assert bandwidth["to_change"] == "loadBalancerOverrideBrokerNicSpeedGbps"
 
 
+@asynccontextmanager
+async def a_process_of_its_own() -> AsyncIterator[int]:
+    """The number of a process without children."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", "import sys; sys.stdin.read()", stdin=PIPE)
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        await process.wait()
+
+
 async def test_where_other_brokers_are_on_the_host_each_is_measured_by_its_process(
     broker: FakeBroker, tmp_path: Path
 ) -> None:
-    broker.pid = os.getppid()
     brokers = [1]
-    async with sampling(broker, tmp_path, brokers) as sampler:
+    async with a_process_of_its_own() as broker.pid, sampling(broker, tmp_path, brokers) as sampler:
         await sampler.sample()
         await sampler.sample()
         whole = sampler.usage
