@@ -49,7 +49,8 @@ async def cut(zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path) -> Asyn
 async def populate(cluster: Cluster) -> None:
     url = next(iter(cluster.nodes.values())).url
     for _ in range(2):
-        await cluster.start_broker()
+        # However long a busy machine takes for a pause of ZooKeeper: brokers that are gone are not what is tried here.
+        await cluster.start_broker(session_timeout_s=60.0)
     await cluster.brokers_are_seen(url, 2)
     await cluster.create_namespace(url, bundles=16)
     await cluster.create_namespace(url, "tenant/fresh", 512)

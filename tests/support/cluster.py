@@ -76,8 +76,8 @@ class Cluster:
         self.nodes[name] = node
         return node
 
-    async def start_broker(self, cpu_percent: float = 1.0) -> ScriptedBroker:
-        broker = ScriptedBroker(store=await self.a_store())
+    async def start_broker(self, cpu_percent: float = 1.0, session_timeout_s: float = 10.0) -> ScriptedBroker:
+        broker = ScriptedBroker(store=await self.a_store(session_timeout_s))
         await broker.start()
         self._stack.push_async_callback(broker.stop)
         await broker.register(cpu_percent)
