@@ -115,6 +115,7 @@ class World:
         self.zookeeper.on_set_back.append(self.records.set_back)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
         self.kernels = Kernels(seed, loop)
+        self.agents_session_s = SESSION_S
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
@@ -189,7 +190,7 @@ class World:
         host = process.host
         url = f"http://{host}:{AGENT_PORT}"
         settings = _settings_of_agent(host, self.shape.nodes)
-        async with self._a_store() as store:
+        async with self._a_store(self.agents_session_s) as store:
             agent = Agent(settings, store, url, clock=self.loop.time, life=_VirtualLife(party, self.lives))
             self.network.serve(f"{host}:{AGENT_PORT}", party, agent.server.app())
             self.network.serve(f"{host}:{LOCAL_PORT}", party, agent.server.broker_app())
@@ -206,9 +207,9 @@ class World:
         await broker.host.shut_down()
 
     @contextlib.asynccontextmanager
-    async def _a_store(self) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
+    async def _a_store(self, session_timeout_s: float = SESSION_S) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
         written = as_another_version if self.rng.random() < _ANOTHER_VERSION else list
-        store = ModelStore(self.zookeeper, session_timeout_s=SESSION_S, written=written)
+        store = ModelStore(self.zookeeper, session_timeout_s=session_timeout_s, written=written)
         await store.start()
         try:
             yield store
