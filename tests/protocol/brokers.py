@@ -1,13 +1,15 @@
 """A broker's process in a run, and who serves what at every moment: a topic with two owners shows here at once.
 
 The broker is the demo's, without its sockets for clients. It is as eager as the contract allows: whoever asks for a
-topic has it opened, and it serves until it has to stop.
+topic has it opened, and so has whoever says that it is about to come; it serves until it has to stop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,9 @@ from protocol.parties import Party, VirtualLoop
 from loadmanager.broker import Hosting
 from loadmanager.broker.contract import Contract
 from loadmanager.demo.hosting import TopicHost
+
+_PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
+"""How long it takes to prepare; the last is longer than anybody waits for it."""
 
 
 @dataclass(slots=True)
@@ -93,21 +98,34 @@ class _WatchedContract(Contract):
 
 
 class Broker:
-    """To be made, and run, as its party."""
+    """To be made, and run, as its party. Some lives of it do not know how to prepare."""
 
     def __init__(self, party: Party, agent_url: str, served: Served) -> None:
         self.host = TopicHost(agent_url, _Log(served), clock=served.loop.time)  # type: ignore[arg-type]  # a log
         self.host.instance = party.name
         self.hosting = self.host.hosting
         self.hosting._contract = _WatchedContract(lambda: served.renewed(party.name))
+        self.hosting._on_prepare = self._prepare
+        self._rng = random.Random(party.name)
+        self._can_prepare = self._rng.random() < 0.75
+        self._openings: set[asyncio.Task[object]] = set()
         served.joined(party.name, party, self.hosting)
 
     def app(self) -> web.Application:
         app = web.Application()
-        app.add_routes([*self.hosting.routes(), web.get("/serve", self._serve)])
+        routes = [each for each in self.hosting.routes() if self._can_prepare or not each.path.endswith("/prepare")]
+        app.add_routes([*routes, web.get("/serve", self._serve)])
         return app
 
     async def _serve(self, request: web.Request) -> web.Response:
         """A client wants to use a topic: 204 when it can here."""
         topic = await self.host.find_or_open(request.query["topic"])
         return web.Response(status=204 if topic is not None else 409)
+
+    async def _prepare(self, _bundle: str, topics: Sequence[str]) -> None:
+        """Opens what is about to come as soon as it may: by then it has asked for it."""
+        for topic in topics:
+            opening: asyncio.Task[object] = asyncio.create_task(self.host.find_or_open(topic))
+            self._openings.add(opening)
+            opening.add_done_callback(self._openings.discard)
+        await asyncio.sleep(self._rng.choice(_PREPARES_S))

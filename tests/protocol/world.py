@@ -330,7 +330,7 @@ def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
         stack.enter_context(patch("loadmanager.agent.usage_sampler.UsageSampler.sample", _no_sample))
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-        stack.enter_context(patch("loadmanager.broker.hosting.log.disabled", True))
+        stack.enter_context(patch("loadmanager.broker.hosting.log.disabled", new=True))
         try:
             yield
         finally:
