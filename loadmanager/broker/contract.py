@@ -384,9 +384,10 @@ class Contract:
         self.incarnation, self._is_clearing = incarnation, True
 
     def _use_lease(self) -> None:
-        """Once nothing is held any more of the incarnation before."""
+        """Once nothing is held any more of the incarnation before. Each lease counts by itself: the longest one."""
         if not self._held or not self._is_clearing:
-            self.lease_until_s, self._is_clearing, self._has_lapsed = self._next_until_s, False, False
+            self.lease_until_s = max(self.lease_until_s, self._next_until_s)
+            self._is_clearing = self._has_lapsed = False
 
     def _lapse(self) -> None:
         self._has_lapsed = True

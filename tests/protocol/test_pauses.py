@@ -70,7 +70,7 @@ def test_a_pause_of_a_second_costs_no_broker_its_registration_nor_any_topic_its_
     async def main(world: World) -> None:
         _begin_with_defaults(world)
         await begin(world)
-        assert await world.wait_until(lambda: _serve_all(world), 30.0)
+        assert await world.wait_until(lambda: _serve_all(world), 30.0), (world.violations, list(world.story)[-30:])
         noted = _noting_closings(world)
         before = dict(world.records.bundles())
         for _ in range(_PAUSES):
@@ -104,12 +104,12 @@ def test_the_bundles_of_a_machine_that_is_lost_are_served_elsewhere_in_three_sec
     async def main(world: World) -> None:
         _begin_with_defaults(world)
         await begin(world)
-        assert await world.wait_until(lambda: _serve_all(world), 30.0)
+        assert await world.wait_until(lambda: _serve_all(world), 30.0), (world.violations, list(world.story)[-30:])
         await world.wait(world.rng.uniform(0.0, 1.0))
         for name in _VICTIMS["a machine"]:
             kill(world, name)
         lost_s = world.loop.now_s
-        assert await world.wait_until(lambda: _serve_all(world), 30.0)
+        assert await world.wait_until(lambda: _serve_all(world), 30.0), (world.violations, list(world.story)[-30:])
         took_s.append(world.loop.now_s - lost_s)
 
     for seed in range(_MACHINES):
