@@ -118,6 +118,12 @@ class Health(WireModel):
     leading: bool
 
 
+class TermAnswer(WireModel):
+    """`GET /loadbalance/v1/term`: the epoch of the leader that answers."""
+
+    epoch: int
+
+
 class CannotMove(WireModel):
     """Why nothing can be moved, and the key of the setting that would have to be another one."""
 
