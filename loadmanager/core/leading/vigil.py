@@ -31,7 +31,7 @@ Why it is safe
     replaced without cause has its next write refused and steps down. At worst an election was for nothing.
 
 Why there is hardly any without cause
-    Silence is time in which this process ran itself: a step counts two ticks at most, so one that was stopped, or
+    Silence is time in which this process ran itself: a step counts one tick at most, so one that was stopped, or
     starved, holds nothing against the leader. A leader that cannot be heard is asked by another way as well: the
     *doubt* is a znode, which any leader deletes as soon as it sees it, and the campaign goes through only while it is
     there. So a leader stays while it has ZooKeeper, though this node may be cut off from it. ZooKeeper that is slow or
@@ -57,7 +57,7 @@ TICKS = 8
 """In a patience: so often a silent leader is looked at."""
 
 _TICKS_UNTIL_DOUBT = 5
-_MOST_TICKS_A_STEP = 2
+_MOST_TICKS_A_STEP = 1
 _PROMPT_LOOKS = 3
 _TICKS_HELD = 2
 """For so long the leader may keep its answer back: it is asked no more often."""
@@ -250,7 +250,7 @@ class Vigil:
             self._to_do.append(Spare(leader.czxid))
         self.phase = VigilPhase.HEARD
         self.silent_s = 0.0
-        self._ask(leader)
+        self._ask(leader, hold_s=_TICKS_HELD * self.tick_s)
 
     def _missed(self, now_s: float) -> None:
         is_strange = self.phase is VigilPhase.STRANGE
@@ -258,8 +258,7 @@ class Vigil:
         if not is_strange:
             self._to_do.append(Probe())
 
-    def _ask(self, leader: Sighting) -> None:
-        hold_s = 0.0 if self.phase is VigilPhase.STRANGE else _TICKS_HELD * self.tick_s
+    def _ask(self, leader: Sighting, hold_s: float = 0.0) -> None:
         self._ask_s = math.inf
         self._to_do.append(Ask(leader, hold_s, self.least_s))
 
