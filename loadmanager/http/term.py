@@ -11,9 +11,7 @@ from loadmanager.http.bodies import number_of
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_bytes
 from loadmanager.leader.port import LeadershipPort
-from loadmanager.wire.http import TermAnswer
-
-_MOST_HOLD_MS = 1_000
+from loadmanager.wire.http import LONGEST_HOLD_MS, TermAnswer
 
 
 class TermHandlers:
@@ -23,7 +21,7 @@ class TermHandlers:
         self._leadership = leadership
 
     def operations(self) -> list[Operation]:
-        hold: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": _MOST_HOLD_MS, "default": 0}
+        hold: dict[str, object] = {"type": "integer", "minimum": 0, "maximum": LONGEST_HOLD_MS, "default": 0}
         return [
             Operation(
                 "GET",
@@ -39,7 +37,7 @@ class TermHandlers:
 
     async def term(self, request: web.Request) -> web.Response:
         """The hold keeps whoever watches from asking too often, and a request under way that ends with the process."""
-        hold_ms = number_of(request, "holdMs", 0, 0, _MOST_HOLD_MS)
+        hold_ms = number_of(request, "holdMs", 0, 0, LONGEST_HOLD_MS)
         if hold_ms:
             await asyncio.wait({self._leadership.leader_changed}, timeout=hold_ms / 1000)
         term = await self._leadership.prove_term()

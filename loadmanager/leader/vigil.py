@@ -26,6 +26,7 @@ from loadmanager.core.leading.vigil import (
     Spare,
     TakeOver,
     Vigil,
+    VigilPhase,
 )
 from loadmanager.core.saying import Say
 from loadmanager.errors import InvalidRecordError, StoreError
@@ -34,7 +35,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.term.election import Election
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore
-from loadmanager.wire.http import TermAnswer
+from loadmanager.wire.http import LONGEST_HOLD_MS, TermAnswer
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
@@ -62,6 +63,11 @@ class VigilKeeper:
     def found_silent(self) -> int:
         """How many leaders were found silent, and were to be replaced."""
         return self._vigil.found_silent
+
+    @property
+    def hears(self) -> bool:
+        """Whether the leader, another node, has answered lately."""
+        return self._vigil.phase is VigilPhase.HEARD
 
     async def run(self) -> None:
         """Watch whoever leads, for as long as the node lives."""
@@ -95,8 +101,8 @@ class VigilKeeper:
         return None
 
     async def _ask(self, ask: Ask) -> Event:
-        leader = ask.leader
-        url = f"{leader.service_url}/loadbalance/v1/term?holdMs={round(ask.hold_s * _MS_PER_S)}"
+        leader, hold_ms = ask.leader, min(round(ask.hold_s * _MS_PER_S), LONGEST_HOLD_MS)
+        url = f"{leader.service_url}/loadbalance/v1/term?holdMs={hold_ms}"
         try:
             answer = await self._http.call(
                 "GET", url, ask.hold_s + ask.patience_s, connect_timeout_s=ask.patience_s, most_bytes=_MOST_BYTES
