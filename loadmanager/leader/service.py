@@ -65,7 +65,15 @@ class Node(Candidate):
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
-        super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
+        super().__init__(
+            store,
+            self.view,
+            node_id,
+            service_url,
+            settings.leader_probe_interval_ms / 1000,
+            settings.leader_silence_ms / 1000,
+            self.caller,
+        )
         self.journal = Journal(settings.decisions_kept)
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
         self.lives = Lives(settings.history_url, self.recorder)
