@@ -297,10 +297,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
         split_algorithm(self.planner_settings())
         return self
 
-    @property
-    def most_watchers(self) -> int:
-        return min(self.max_watchers, self.max_http_server_connections * 3 // 4)
-
     def planner_settings(self) -> PlannerSettings:
         """What the core needs of these settings."""
         return PlannerSettings(
