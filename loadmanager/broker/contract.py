@@ -364,8 +364,8 @@ class Contract:
             self._close(topic, self._held[topic])
 
     def _leased(self, incarnation: int, valid_for_s: float, now_s: float) -> None:
-        """Counted from before the question was sent: this process may have been stopped since. Each lease holds by itself:
-        a shorter one takes nothing away from the one in hand.
+        """Counted from before the question was sent: this process may have been stopped since. Each lease holds by
+        itself: a shorter one takes nothing away from the one in hand.
         """
         asked_s = now_s if self._asked_s is None else self._asked_s
         self._timeout_s = min(max(valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
