@@ -57,12 +57,12 @@ class Page:
     commands: list[str]
     running: list[Command] = field(default_factory=list)
 
-    async def start(self, beginning: str, number: int = 0, **settings: str) -> Command:
+    async def start(self, beginning: str, settings: Mapping[str, str] | None = None, number: int = 0) -> Command:
         """The `number`-th of the page that begins so."""
         line = [each for each in self.commands if each.startswith(beginning)][number]
         own = {key: value for key, value in os.environ.items() if not key.startswith("LOADMANAGER_")}
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = {**own, "PYTHONPATH": str(TOP), "PATH": path, "PYTHONUNBUFFERED": "1", **settings}
+        environment = {**own, "PYTHONPATH": str(TOP), "PATH": path, "PYTHONUNBUFFERED": "1", **(settings or {})}
         output, errors = (self.folder / f"{len(self.running)}.{name}" for name in ("out", "err"))
         with output.open("w") as out, errors.open("w") as err:
             process = await asyncio.create_subprocess_exec(
@@ -72,8 +72,8 @@ class Page:
         self.running.append(command)
         return command
 
-    async def run(self, beginning: str, **settings: str) -> Command:
-        command = await self.start(beginning, **settings)
+    async def run(self, beginning: str, settings: Mapping[str, str] | None = None) -> Command:
+        command = await self.start(beginning, settings)
         await command.process.wait()
         return command
 
@@ -103,31 +103,30 @@ async def page(tmp_path: Path) -> AsyncIterator[Page]:
 async def test_a_chat_goes_on_while_its_room_moves(page: Page, zookeeper: EmbeddedZooKeeper, chroot: str) -> None:
     store = {"LOADMANAGER_METADATASTOREURL": f"zk:{zookeeper.connect_string}{chroot}", **PATIENT}
     node_url = f"http://127.0.0.1:{page.ports['8080']}"
-    await page.start(
-        "loadmanager serve",
-        **store,
-        LOADMANAGER_WEBSERVICEPORT=page.ports["8080"],
-        LOADMANAGER_BINDADDRESS="127.0.0.1",
-        LOADMANAGER_LEADERSILENCEMS="0",
-        LOADMANAGER_HISTORYURL="",
-    )
+    node = {
+        "LOADMANAGER_WEBSERVICEPORT": page.ports["8080"],
+        "LOADMANAGER_BINDADDRESS": "127.0.0.1",
+        "LOADMANAGER_LEADERSILENCEMS": "0",
+        "LOADMANAGER_HISTORYURL": "",
+    }
+    await page.start("loadmanager serve", {**store, **node})
     servers = {}
     for number, port in enumerate((page.ports["6001"], page.ports["6002"])):
-        servers[port] = await page.start("python examples/chat/server.py", number)
+        servers[port] = await page.start("python examples/chat/server.py", number=number)
 
     def without_an_agent(server: Command) -> bool:
         return "no lease from the agent" in (said := server.errors.read_text()) and "cannot be reached" in said
 
     await eventually(lambda: all(map(without_an_agent, servers.values())), 60)
     for number in range(2):
-        await page.start("loadmanager agent", number, **store, LOADMANAGER_BROKERLEASEMS="30000")
+        await page.start("loadmanager agent", {**store, "LOADMANAGER_BROKERLEASEMS": "30000"}, number)
 
     async def has_namespace() -> bool:
         curl = await page.run("curl")
         return curl.process.returncode == 0 and not any("reason" in line for line in curl.said)
 
     await eventually(has_namespace, 60)
-    ann, bob = [await page.start("python examples/chat/talk.py", number) for number in range(2)]
+    ann, bob = [await page.start("python examples/chat/talk.py", number=number) for number in range(2)]
     await eventually(lambda: ann.rooms() and bob.rooms(), 60)
     ann.type("hello, Bob")
     await eventually(lambda: "hello, Bob" in ann.said and "hello, Bob" in bob.said, 60)
@@ -137,7 +136,7 @@ async def test_a_chat_goes_on_while_its_room_moves(page: Page, zookeeper: Embedd
         each.replace(f" 127.0.0.1:{page.ports['6001']} ", f" 127.0.0.1:{page.ports[f'600{first}']} ")
         for each in page.commands
     ]
-    drain = await page.run("loadmanager admin brokers drain", LOADMANAGER_ADMIN_URL=node_url)
+    drain = await page.run("loadmanager admin brokers drain", {"LOADMANAGER_ADMIN_URL": node_url})
     assert drain.process.returncode == 0, drain.errors.read_text()
     elsewhere = f"ws://127.0.0.1:{page.ports[f'900{other}']}/chat"
     await eventually(lambda: ann.rooms()[-1] == bob.rooms()[-1] == elsewhere, 60)
