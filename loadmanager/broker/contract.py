@@ -386,10 +386,9 @@ class Contract:
         self.incarnation, self._is_clearing, self._next_until_s = incarnation, True, -math.inf
 
     def _use_lease(self) -> None:
-        """Once nothing is held any more of the incarnation before. Each lease counts by itself: the longest one."""
+        """Once nothing is held any more of the incarnation before."""
         if not self._held or not self._is_clearing:
-            self.lease_until_s = max(self.lease_until_s, self._next_until_s)
-            self._is_clearing = self._has_lapsed = False
+            self.lease_until_s, self._is_clearing, self._has_lapsed = self._next_until_s, False, False
 
     def _lapse(self) -> None:
         self._has_lapsed = True
