@@ -216,6 +216,12 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
     load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
     load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
+    planning_process_bundles: int = Field(
+        10_000,
+        ge=0,
+        description="From so many bundles on the leader works out rounds of shedding in a process of its own, so that"
+        " lookups do not wait for them; it takes some 50 MiB, and 30 for 100,000 bundles. 0: never.",
+    )
     plans_kept: int = Field(
         20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."
     )
@@ -244,6 +250,13 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     )
     max_live_streams: int = Field(
         100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
+    )
+    max_watchers: int = Field(
+        10_000,
+        ge=0,
+        le=1_000_000,
+        description="Clients to which one node pushes who owns what at a time; more are answered 503. They have at most"
+        " three quarters of maxHttpServerConnections, so that others can still ask.",
     )
     timeline_hours: float = Field(
         24, gt=0, le=168, description="How far back a node remembers what a heat map shows, in its memory."

@@ -27,6 +27,7 @@ from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.planning import Planning
 from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.deleting import NamespaceDeletion
@@ -81,7 +82,8 @@ class Node(Candidate):
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
-        self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves)
+        planning = Planning(lambda: self.live.current.planning_process_bundles)
+        self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
         self.view.on_end = self._broker_ended
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
@@ -217,6 +219,7 @@ class Node(Candidate):
     async def _put_down(self, error: Exception) -> None:
         self.ledger.fail_pending(error)
         self.assigner.fail_waiting(error)
+        await self.desk.end_term()
         await self.reshaper.abort()
         await self.executor.abort()
 

@@ -66,6 +66,25 @@ class LookupData(WireModel):
     broker_url_ssl: str = ""
 
 
+class WantedLookups(WireModel):
+    """Topics to be looked up in one request, by their full names."""
+
+    topics: Annotated[list[str], Field(min_length=1, max_length=1_000)]
+
+
+class FailedLookup(WireModel):
+    """What a lookup of that topic alone would have been answered with."""
+
+    status: int
+    reason: str
+
+
+class LookupsAnswer(WireModel):
+    """One for each topic, in the order in which they were asked for."""
+
+    lookups: list[LookupData | FailedLookup]
+
+
 class PartitionedTopicMetadata(WireModel):
     """`{"partitions": 0}` says that the topic is not partitioned, which is all this service knows of topics."""
 
@@ -315,10 +334,11 @@ class BrokerStats(WireModel):
     """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
 
     `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
-    left out by one that does not say either.
+    left out by one that does not say either. `sole_process`: with the end of `pid` nobody serves under its leases.
     """
 
     pid: int
+    sole_process: bool = False
     version: str = ""
     start_timestamp: Annotated[int, Field(ge=0)] = 0
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
