@@ -1,8 +1,9 @@
-"""What an assignment costs the leader: lookups of bundles that nobody owns, from the request at the node's part of a lookup
-to the committed record, without HTTP, over a metadata store in memory, in this one process.
+"""What an assignment costs the leader: lookups of bundles that nobody owns, from the request at the node's part of a
+lookup to the committed record, without HTTP, over a metadata store in memory, in this one process.
 
-All bundles are asked for, so many at a time, as after a restart of everything; what is shown is processor time for each. The
-yardstick is what cannot be saved: encoding each record once for each batch that changed it, as the ledger writes it.
+All bundles are asked for, so many at a time, as after a restart of everything; what is shown is processor time for
+each. The yardstick is what cannot be saved: encoding each record once for each batch that changed it, as the ledger
+writes it.
 
     python benchmarks/bench_assign.py [--profile] [--at-a-time 512]
 """
