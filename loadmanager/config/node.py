@@ -233,6 +233,13 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     max_live_streams: int = Field(
         100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
     )
+    max_watchers: int = Field(
+        10_000,
+        ge=0,
+        le=1_000_000,
+        description="Clients to which one node pushes who owns what at a time; more are answered 503. They have at most"
+        " three quarters of maxHttpServerConnections, so that others can still ask.",
+    )
     timeline_hours: float = Field(
         24, gt=0, le=168, description="How far back a node remembers what a heat map shows, in its memory."
     )
@@ -289,6 +296,10 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     def _split_algorithm_is_supported(self) -> Self:
         split_algorithm(self.planner_settings())
         return self
+
+    @property
+    def most_watchers(self) -> int:
+        return min(self.max_watchers, self.max_http_server_connections * 3 // 4)
 
     def planner_settings(self) -> PlannerSettings:
         """What the core needs of these settings."""
