@@ -49,6 +49,7 @@ COVERING = (
     "tests/unit/wire/test_plan_file.py",
     "tests/conformance/",
     "tests/unit/agent/",
+    "tests/unit/client/",
     "tests/unit/store/",
     "tests/contract/",
 )

@@ -73,15 +73,15 @@ class PushedBundles:
         return cls.of(function, _places(news.bundles, brokers), brokers)
 
     def take(self, news: News) -> PushedBundles:
-        """As it is with a change: this, or another one where the shape has changed. Raises as `of` does."""
+        """As it is with a change: this, or another one where not all bundles go on. Raises as `of` does."""
         self._take_brokers(news.brokers)
-        indices = [self.shape.find_index(each.range) for each in news.bundles]
-        if None in indices:
+        places = [self._place_of(each) for each in news.bundles]
+        if any(place is None for place in places):
             return self._reshaped(news.bundles)
-        for index, pushed in zip(indices, news.bundles, strict=True):
-            assert index is not None, "all are found"
-            self.places[index].pushed = pushed
-            self.places[index].settle(_owner_of(pushed, self.brokers))
+        for place, pushed in zip(places, news.bundles, strict=True):
+            assert place is not None, "looked at above"
+            place.pushed = pushed
+            place.settle(_owner_of(pushed, self.brokers))
         return self
 
     def is_older_than(self, other: PushedBundles) -> bool:
@@ -93,6 +93,13 @@ class PushedBundles:
 
     def place_of_hash(self, value: int) -> Place:
         return self.places[self.shape.index_of_hash(value)]
+
+    def _place_of(self, pushed: Pushed) -> Place | None:
+        """The place that goes on with it; None for a bundle that was none, or that goes back in time."""
+        index = self.shape.find_index(pushed.range)
+        if index is None or _pushed(self.places[index]).version > pushed.version:
+            return None
+        return self.places[index]
 
     def _take_brokers(self, brokers: Mapping[str, Owner | None]) -> None:
         altered = {name for name, owner in brokers.items() if self.brokers.get(name, owner) != owner}
