@@ -2,7 +2,8 @@
 more (the extra `client`).
 """
 
+from loadmanager.client.blocking import BlockingLookupClient
 from loadmanager.client.client import LookupClient
 from loadmanager.client.owner import Owner
 
-__all__ = ["LookupClient", "Owner"]
+__all__ = ["BlockingLookupClient", "LookupClient", "Owner"]

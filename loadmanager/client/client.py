@@ -51,6 +51,7 @@ class LookupClient:
         self._ssl_context = ssl_context
         self._chance = chance or random.Random()  # noqa: S311 - only jitter
         self._owners = OwnerMap(listener, topics_kept=topics_kept, kept_s=kept_s)
+        self._questions: Questions | None = None
         self._ending = contextlib.AsyncExitStack()
         self.resolve = self._owners.resolve
         """`resolve(topic)`: the owner from memory, None for what has to be looked up; from any thread. Raises
@@ -75,17 +76,18 @@ class LookupClient:
             )
             watches = Watches(self._owners, nodes, self._chance)
             ending.push_async_callback(watches.close)
-            self._questions = Questions(self._owners, nodes, watches, self._chance)
-            ending.push_async_callback(self._questions.close)
-            self._tending = asyncio.create_task(self._tend(), name="lookup client")
-            ending.callback(self._tending.cancel)
+            questions = Questions(self._owners, nodes, watches, self._chance)
+            ending.push_async_callback(questions.close)
+            tending = asyncio.create_task(self._tend(), name="lookup client")
+            ending.callback(tending.cancel)
             for name in self._first:
                 watches.follow(name)
             await watches.begun()
-            self._ending = ending.pop_all()
+            self._questions, self._ending = questions, ending.pop_all()
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        self._questions = None
         await self._ending.aclose()
 
     async def lookup(self, topic: str, timeout_s: float = LOOKUP_TIMEOUT_S) -> Owner:
@@ -95,7 +97,11 @@ class LookupClient:
         `timeout_s` `NodesUnavailableError` where no node answers, else `NoOwnerYetError`.
         """
         owner = self.resolve(topic)
-        return owner if owner is not None else await self._questions.ask(topic, timeout_s)
+        if owner is not None:
+            return owner
+        if self._questions is None:
+            raise RuntimeError("a LookupClient is used with `async with`, and within it")
+        return await self._questions.ask(topic, timeout_s)
 
     async def _tend(self) -> None:
         while True:

@@ -53,7 +53,7 @@ class _Namespace:
 
 class OwnerMap:
     """`listener` is the advertised listener of brokers whose addresses are wanted. `topics_kept` bounds the memory: so
-    many topics, about 200 bytes each and their names, need not be hashed again.
+    many topics, about 40 bytes each and their names, need not be hashed again.
     """
 
     def __init__(self, listener: str | None = None, *, topics_kept: int = TOPICS_KEPT, kept_s: float = KEPT_S) -> None:
