@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import ssl
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -34,6 +35,8 @@ LOOKUP_TIMEOUT_S = 15.0
 """A node answers within `lookupTimeoutMs`; one that takes longer than this is passed over."""
 SILENCE_S = 30.0
 """A node that pushes says something three times as often."""
+_MOST_LOOKUPS = 64
+"""At a time, of one client."""
 _MOST_BYTES = 64 * 1024
 _OPINIONS = 2
 _REFUSALS = {401: UnauthenticatedError, 403: ForbiddenError, 412: InvalidNameError}
@@ -73,6 +76,7 @@ class Nodes:
         self._session = session
         self._token = token
         self._ssl = ssl_context if ssl_context is not None else True
+        self._turns = asyncio.Semaphore(_MOST_LOOKUPS)
         self._query = "" if listener is None else "?" + urlencode({"listenerName": listener})
 
     async def lookup(self, topic: str) -> Owner | NotNow:
@@ -87,7 +91,8 @@ class Nodes:
         unknown: list[NamespaceNotFoundError] = []
         for url in list(self.urls):
             try:
-                return await self._lookup_at(url, path)
+                async with self._turns:
+                    return await self._lookup_at(url, path)
             except NamespaceNotFoundError as error:  # the node may lag behind one that has just made it
                 unknown.append(error)
             except NodeFailedError as error:
@@ -125,6 +130,7 @@ class Nodes:
             yield response.content
 
     async def _lookup_at(self, url: str, path: str) -> Owner | NotNow:
+        """Raises as `lookup` does, and `NodeFailedError`."""
         patience = aiohttp.ClientTimeout(total=LOOKUP_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S)
         async with self._get(url, path, patience) as response:
             if response.status == HTTPStatus.OK:

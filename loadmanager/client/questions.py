@@ -96,11 +96,9 @@ class Questions:
         return is_done
 
     async def _answer(self, question: _Question, namespace: str) -> Owner:
-        topic, began_s, failures = question.topic, _now_s(), 0
-        refusals = self._owners.place_of(topic).refusals
-        not_before_s = began_s + (pause_s(self._chance, refusals - 1, *_PAUSES_S) if refusals > 1 else 0.0)
+        topic, began_s, failures, not_before_s = question.topic, _now_s(), 0, 0.0
         while (owner := self._owners.resolve(topic)) is None:
-            wait_s = max(not_before_s, began_s + self._news_due_s(topic, namespace)) - _now_s()
+            wait_s = max(not_before_s, began_s + self._held_back_s(topic, namespace)) - _now_s()
             if wait_s > 0:
                 await asyncio.wait({self._watches.news}, timeout=wait_s)
                 continue
@@ -145,11 +143,14 @@ class Questions:
             self._owners.answered(place, pushed, answer, _now_s())
         return answer
 
-    def _news_due_s(self, topic: str, namespace: str) -> float:
-        """So long it is waited for what a node is about to push."""
-        if self._owners.place_of(topic).is_moving:
+    def _held_back_s(self, topic: str, namespace: str) -> float:
+        """So long no node is asked: for what one is about to push, or since the last answers were of no use."""
+        place = self._owners.place_of(topic)
+        if place.is_moving:
             return _MOVED_S
-        return _FIRST_NEWS_S if self._watches.expects(namespace) else 0.0
+        if self._watches.expects(namespace):
+            return _FIRST_NEWS_S
+        return pause_s(self._chance, place.refusals - 1, *_PAUSES_S) if place.refusals > 1 else 0.0
 
 
 def _now_s() -> float:
