@@ -198,6 +198,11 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     unload_attempt_timeout_ms: PositiveMs = Field(
         10_000, description="How long one unload call to a broker may take before it is repeated."
     )
+    namespace_bundle_prepare_timeout_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
+        2_000,
+        description="How long a destination may take to prepare for a bundle, while its owner serves on. Then the"
+        " move goes on, whatever came of it. 0: no broker is to prepare.",
+    )
     max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Unloads that may be under way at a time.")
     max_concurrent_unloads_per_broker: int = Field(
         8, ge=1, le=10_000, description="Unloads that may be under way from one broker, and to one broker, at a time."
@@ -211,6 +216,12 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
     load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
     load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
+    planning_process_bundles: int = Field(
+        10_000,
+        ge=0,
+        description="From so many bundles on the leader works out rounds of shedding in a process of its own, so that"
+        " lookups do not wait for them; it takes some 50 MiB, and 30 for 100,000 bundles. 0: never.",
+    )
     plans_kept: int = Field(
         20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."
     )
@@ -223,6 +234,13 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     )
     leader_probe_interval_ms: PositiveMs = Field(
         300, description="How often a standby tries to connect to the leader; a refused connection starts an election."
+    )
+    leader_silence_ms: int = Field(
+        800,
+        ge=0,
+        le=86_400_000,
+        description="A standby that has not heard the leader for so long takes over without waiting for the end of its"
+        " session, if ZooKeeper does not hear it either; below 600 a pause of half a second is enough. 0: never.",
     )
     decisions_kept: int = Field(
         2_000,
@@ -296,10 +314,6 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     def _split_algorithm_is_supported(self) -> Self:
         split_algorithm(self.planner_settings())
         return self
-
-    @property
-    def most_watchers(self) -> int:
-        return min(self.max_watchers, self.max_http_server_connections * 3 // 4)
 
     def planner_settings(self) -> PlannerSettings:
         """What the core needs of these settings."""

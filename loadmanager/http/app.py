@@ -30,6 +30,7 @@ from loadmanager.http.live import LiveHandlers
 from loadmanager.http.lives import LifeHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
+from loadmanager.http.lookups import ManyLookupHandlers
 from loadmanager.http.metrics import LookupMetrics, WatchMetrics
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.ops import OpsHandlers
@@ -38,6 +39,7 @@ from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
+from loadmanager.http.term import TermHandlers
 from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.http.watch import WatchHandlers
 from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
@@ -63,6 +65,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     watch = WatchHandlers(node.node_id, node.view, node.live, gate, WatchMetrics(registry, cluster))
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
+        *ManyLookupHandlers(node.lookups, forwarder, metrics).operations(),
         *AdminHandlers(node, node.bundles, node.deletion, node.view, node.live, forwarder).operations(),
         *BundleHandlers(node.bundles, node.live, forwarder).operations(),
         *PolicyHandlers(cluster, node.view, node.operators, node.bundles, node.live, forwarder).operations(),
@@ -87,6 +90,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *live.operations(),
         *watch.operations(),
         *TimelineHandlers(node.chronicle).operations(),
+        *TermHandlers(node).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
     return _application(node, operations, http, gate, (live, watch))

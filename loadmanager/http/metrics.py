@@ -41,9 +41,9 @@ class LookupMetrics(Collector):
         self._sum_s = 0.0
         registry.register(self)
 
-    def answered(self, took_s: float) -> None:
-        self._answers[bisect_left(_BUCKETS_S, took_s)] += 1
-        self._sum_s += took_s
+    def answered(self, took_s: float, topics: int = 1) -> None:
+        self._answers[bisect_left(_BUCKETS_S, took_s)] += topics
+        self._sum_s += took_s * topics
 
     def collect(self) -> Iterable[Metric]:
         bounds = [*map(str, _BUCKETS_S), "+Inf"]

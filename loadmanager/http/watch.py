@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from http import HTTPStatus
 
 import orjson
@@ -17,10 +18,14 @@ from loadmanager.http.openapi import EVENTS, Operation, Parameter
 from loadmanager.http.responses import problem
 from loadmanager.http.watch_hub import HEARTBEAT_S, Hub, Watcher
 from loadmanager.leader.port import PicturePort, SettingsPort
+from loadmanager.serving import connections_allowed
 
 PROTOCOL = "1"
 _LAST_SEEN = "Last-Event-ID"
 _MOST_NAMESPACES = 64
+_SHARE = 0.75
+"""So many of all connections are for watchers: the others are for whoever asks."""
+
 _SHOWN_CHARACTERS = 40
 
 
@@ -56,7 +61,7 @@ class WatchHandlers:
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
         names, ids = _namespaces_of(request), _ids_of(request)
-        most = self._live.current.most_watchers
+        most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
         if len(self._hub.watchers) >= most:
             reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -21,6 +22,12 @@ INCARNATION_HEADER = "X-Loadmanager-Incarnation"
 
 HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
 """The namespace's, with an unload call: it tells the topics of the bundle from others granted under a former range."""
+
+UNKNOWN = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
+"""What is answered by whoever does not know what it is told, such as a broker that cannot prepare."""
+
+DESTINATION_HEADER = "X-Loadmanager-Destination"
+"""Who is to get the bundle of an unload call, if somebody is: the broker may send its clients there."""
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
@@ -57,6 +64,25 @@ class LookupData(WireModel):
     http_url_tls: str | None = None
     native_url: str | None = None
     broker_url_ssl: str = ""
+
+
+class WantedLookups(WireModel):
+    """Topics to be looked up in one request, by their full names."""
+
+    topics: Annotated[list[str], Field(min_length=1, max_length=1_000)]
+
+
+class FailedLookup(WireModel):
+    """What a lookup of that topic alone would have been answered with."""
+
+    status: int
+    reason: str
+
+
+class LookupsAnswer(WireModel):
+    """One for each topic, in the order in which they were asked for."""
+
+    lookups: list[LookupData | FailedLookup]
 
 
 class PartitionedTopicMetadata(WireModel):
@@ -116,6 +142,16 @@ class Health(WireModel):
 
     node_id: str
     leading: bool
+
+
+LONGEST_HOLD_MS = 1_000
+"""So long a leader may keep its answer to `GET /loadbalance/v1/term` back, whoever asks for how long."""
+
+
+class TermAnswer(WireModel):
+    """`GET /loadbalance/v1/term`: the epoch of the leader that answers."""
+
+    epoch: int
 
 
 class CannotMove(WireModel):
@@ -298,10 +334,11 @@ class BrokerStats(WireModel):
     """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
 
     `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
-    left out by one that does not say either.
+    left out by one that does not say either. `sole_process`: with the end of `pid` nobody serves under its leases.
     """
 
     pid: int
+    sole_process: bool = False
     version: str = ""
     start_timestamp: Annotated[int, Field(ge=0)] = 0
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]
@@ -310,8 +347,16 @@ class BrokerStats(WireModel):
     health: HealthStats | None = None
 
 
-class UnloadRequest(WireModel):
-    """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed."""
+class TopicsOfBundle(WireModel):
+    """`POST /loadmanager/v1/prepare` of a broker, and of its agent: a bundle that is about to come, topics in it."""
 
     bundle: str
     topics: list[str]
+
+
+class UnloadRequest(TopicsOfBundle):
+    """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed. `destination` is
+    the id of the broker that is to have them next, if one is.
+    """
+
+    destination: str | None = None

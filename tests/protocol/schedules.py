@@ -129,7 +129,7 @@ def _set_back(world: World, step: Step) -> None:
 
 
 def _behave(world: World, step: Step) -> None:
-    """Some agent answers unloads in another manner, until it is started again."""
+    """Some agent answers commands in another manner, until it is started again."""
     agent = world.network.servers.get(f"b{step.number % world.shape.brokers}:{AGENT_PORT}")
     if agent is not None:
         agent.manner = list(Manner)[step.number // 3 % len(Manner)]
@@ -359,7 +359,7 @@ def live(seed: int, shape: Shape, main: Callable[[World], Coroutine[None, None, 
     world = World(seed, shape, loop)
     asyncio.set_event_loop(loop)
     try:
-        with in_virtual_time(loop, world.network):
+        with in_virtual_time(loop, world.network, world.kernels):
             try:
                 loop.run_until_complete(main(world))
             except StuckError as error:

@@ -98,10 +98,10 @@ async def test_the_leaders_split_is_waited_for_as_long_as_the_settings_say_by_no
         return await call(client, method, url, timeout_s, **rest)
 
     monkeypatch.setattr(HttpClient, "call", noted)
-    standby.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "120000"})
+    standby.node.live.apply({"namespaceBundleUnloadingTimeoutMs": "120000", "namespaceBundlePrepareTimeoutMs": "3000"})
     bundle = standby.bundle_of("persistent://t/ns/x")
     assert (await standby.put(f"/admin/v2/namespaces/{bundle}/split")).status == 204
-    assert given_s == [125.0]
+    assert given_s == [128.0]
 
 
 async def test_decisions_are_the_leaders_whoever_is_asked(cluster: Cluster, standby: RunningNode) -> None:
@@ -347,10 +347,19 @@ async def test_a_change_of_which_the_answer_is_lost_is_not_asked_for_over_and_ov
 
 
 @IMPATIENT
-async def test_a_question_of_which_the_answer_is_lost_is_asked_again(cluster: Cluster, standby: RunningNode) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/lookup/v2/topic/persistent/t/ns/x", None),
+        ("POST", "/loadbalance/v1/lookups", {"topics": ["persistent://t/ns/x"]}),
+    ],
+)
+async def test_a_question_of_which_the_answer_is_lost_is_asked_again(
+    cluster: Cluster, standby: RunningNode, method: str, path: str, body: object
+) -> None:
     async with WrongLeader(answers=False) as wrong:
         await _led_by(cluster, standby, wrong)
-        reply = await standby.lookup("persistent://t/ns/x")
+        reply = await standby.ask(method, path, json=body)
         assert reply.status == 503
         assert len(wrong.requests) > 1
 
