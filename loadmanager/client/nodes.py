@@ -39,6 +39,8 @@ _MOST_LOOKUPS = 64
 """At a time, of one client."""
 _MOST_BYTES = 64 * 1024
 _OPINIONS = 2
+_UNKNOWN = {400, 404, 405, 412}
+"""What a node answers that has no watch, or not the one that is wanted."""
 _REFUSALS = {401: UnauthenticatedError, 403: ForbiddenError, 412: InvalidNameError}
 
 
@@ -121,7 +123,7 @@ class Nodes:
         ]
         patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
         async with self._get(url, f"{WATCH_PATH}?{urlencode(query)}", patience) as response:
-            if response.status in (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.BAD_REQUEST):
+            if response.status in _UNKNOWN:
                 raise NoWatchError(await _shown(url, response))
             if response.status != HTTPStatus.OK:
                 raise await _refusal(url, response)
@@ -135,9 +137,9 @@ class Nodes:
         async with self._get(url, path, patience) as response:
             if response.status == HTTPStatus.OK:
                 try:
-                    return Owner.of_json(parse_object(await _body(response), url), url)
+                    return Owner.of_json(parse_object(await _body(response), "answer"), "answer")
                 except InvalidRecordError as error:
-                    raise NodeFailedError(str(error)) from None
+                    raise NodeFailedError(f"{url}: {error}") from None
             if response.status == HTTPStatus.SERVICE_UNAVAILABLE:
                 self.pass_over(url)
                 return NotNow(await _shown(url, response), _retry_after_s(response.headers))

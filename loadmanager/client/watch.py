@@ -35,7 +35,7 @@ class Watch:
         self.trouble: LoadManagerError | None = None
         """Why nothing is pushed at the moment; None while it is, and until all nodes were asked."""
         self.is_unknown = False
-        """Whether the nodes that answer know of no watch."""
+        """Whether nodes are there that push nothing, or nothing that we understand."""
         self._owners = owners
         self._nodes = nodes
         self._on_news = on_news
@@ -80,10 +80,17 @@ class Watch:
             self._urls.append(self._urls.pop(0))
             if self._is_live:
                 log.info("%s pushes no more: %s", url, failures[-1] if failures else "the stream has ended")
+                self._ended(failures)
                 if _now_s() - began_s > _LASTED_S:
                     self._patience.begin_anew()
                 return self._patience.next_s()
         return self._give_up(failures)
+
+    def _ended(self, failures: list[LoadManagerError]) -> None:
+        """What makes no sense is not waited for; anything else another node is about to push."""
+        if failures and isinstance(failures[-1], NoWatchError):
+            self.trouble, self.is_unknown = failures[-1], True
+            self._on_news()
 
     def _give_up(self, failures: list[LoadManagerError]) -> float:
         """All nodes have failed. Where one is there that knows of no watch, topics are looked up one by one."""
@@ -92,7 +99,8 @@ class Watch:
         self.is_unknown = refusal is None and any(isinstance(each, NoWatchError) for each in failures)
         trouble = refusal or unavailable(said)
         if self.trouble is None or str(trouble) != str(self.trouble):
-            log.warning("nobody pushes who owns what, and topics are looked up one by one: %s", "; ".join(said))
+            then = "topics are looked up one by one" if self.is_unknown else "what is known counts"
+            log.warning("nobody pushes who owns what, and %s: %s", then, "; ".join(said))
         self.trouble = trouble
         for name in self.namespaces if self.is_unknown else ():
             self._owners.forget(name)

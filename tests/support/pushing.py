@@ -111,6 +111,8 @@ class ScriptedNode:
     is_old: bool = False
     """Of a version without a watch."""
     protocol: int = 1
+    nonsense: bytes = b""
+    """What it pushes first of all."""
     is_silent: bool = False
     """It says nothing more on its streams."""
     owner: str | None = "b1:8080"
@@ -172,7 +174,7 @@ class ScriptedNode:
         return response
 
     async def _push(self, response: web.StreamResponse, mark: str) -> None:
-        await response.write(b'event: hello\ndata: {"protocol":%d}\n\n' % self.protocol)
+        await response.write(b'event: hello\ndata: {"protocol":%d}\n\n' % self.protocol + self.nonsense)
         place = self.node.sheet.place_of(mark)
         while True:
             news = self._news

@@ -204,6 +204,18 @@ async def test_a_node_of_a_later_protocol_is_asked_instead() -> None:
 
 
 @in_virtual_time
+async def test_a_node_that_pushes_nonsense_is_asked_instead_and_tried_again() -> None:
+    nonsense = b"event: snapshot\nid: x\ndata: [\n\n"
+    async with nodes([MOVED], nonsense=nonsense) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
+        began_s = now_s()
+        assert (await client.lookup(TOPIC)).broker_id == A
+        assert now_s() - began_s < 0.1
+        node.nonsense = b""
+        await asyncio.sleep(60)
+        assert broker_of(client) == B
+
+
+@in_virtual_time
 async def test_without_any_node_it_does_not_begin_and_says_why() -> None:
     client = LookupClient(["http://127.0.0.1:1", "http://127.0.0.1:2/"], namespaces=[NAMESPACE])
     with pytest.raises(NodesUnavailableError) as failed:
