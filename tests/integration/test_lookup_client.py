@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import random
+import re
+import sys
 import threading
+from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +16,7 @@ import pytest
 from support import cluster as processes
 from support.cluster import NAMESPACE
 from support.nodes import Cluster, RunningNode, topics_by_bundle
+from support.processes import ended
 from support.tokens import CLOSED, token_of
 from support.waiting import eventually
 
@@ -26,6 +30,8 @@ from loadmanager.errors import (
     UnauthenticatedError,
 )
 
+CHECKOUT = Path(__file__).parents[2]
+DOCUMENTATION = CHECKOUT / "docs" / "client.md"
 TOPIC = "persistent://t/ns/x"
 
 
@@ -139,6 +145,21 @@ async def test_programs_without_a_loop_look_topics_up_in_any_number_of_threads(c
             return {owner.broker_id for owner in owners}
 
     assert await asyncio.to_thread(work) <= cluster.brokers.keys()
+
+
+async def test_the_examples_of_the_documentation_run_as_printed(cluster: Cluster, tmp_path: Path) -> None:
+    examples = re.findall(r"```python\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    assert len(examples) == 2
+    for number, example in enumerate(examples):
+        script = tmp_path / f"owner-{number}.py"
+        script.write_text(example)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, str(script), *urls(*cluster.nodes), TOPIC, stdout=PIPE, stderr=PIPE, cwd=CHECKOUT
+        )
+        status, out, errors = await ended(process)
+        assert (status, errors) == (0, "")
+        owner = (await cluster.nodes[0].lookup(TOPIC)).json()
+        assert set(out.splitlines()) == {f"{TOPIC}: go to {owner['brokerUrl']}"}
 
 
 async def test_a_blocking_client_that_cannot_begin_leaves_no_thread_behind() -> None:
