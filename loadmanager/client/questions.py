@@ -28,11 +28,11 @@ _LONGEST_PAUSE_S = 5.0
 
 @dataclass(eq=False, slots=True)
 class _Question:
-    """Who owns `topic`, and so all topics of its place, if that is a bundle's."""
+    """Who owns `topic`, and so all topics of its place, if that is a bundle's. The answer None is to ask anew."""
 
     topic: str
     key: str | Place
-    task: asyncio.Task[Owner] = field(init=False)
+    task: asyncio.Task[Owner | None] = field(init=False)
     waiting: int = 0
     trouble: LoadManagerError | None = None
 
@@ -57,8 +57,10 @@ class Questions:
             question = self._question_of(topic)
             if not await self._wait(question, deadline_s - _now_s()):
                 raise question.trouble or NoOwnerYetError(f"topic {topic}: no answer within {timeout_s:.3g} s")
+            if question.task.cancelled():
+                raise NodesUnavailableError("the client was closed")
             answer = question.task.result()
-            if question.answers(topic):
+            if answer is not None and question.answers(topic):
                 return answer
         return owner
 
@@ -95,7 +97,7 @@ class Questions:
                     del self._open[question.key]
         return is_done
 
-    async def _answer(self, question: _Question, namespace: str) -> Owner:
+    async def _answer(self, question: _Question, namespace: str) -> Owner | None:
         topic, began_s, failures, not_before_s = question.topic, _now_s(), 0, 0.0
         while (owner := self._owners.resolve(topic)) is None:
             wait_s = max(not_before_s, began_s + self._held_back_s(topic, namespace)) - _now_s()
@@ -113,10 +115,12 @@ class Questions:
                     return known
                 answer, question.trouble = NotNow(str(error)), error
             else:
+                self._watches.follow(namespace)
                 if isinstance(answer, Owner):
-                    self._watches.follow(namespace)
                     return answer
                 question.trouble = NoOwnerYetError(f"topic {topic}: {answer.reason}")
+                if question.key == namespace:
+                    return None  # its other topics may have owners
             failures += 1
             shortest_s, longest_s = _PAUSES_S
             longest_s = min(max(longest_s, answer.passes_in_s), _LONGEST_PAUSE_S)

@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from itertools import count
 from typing import Any
 
 import pytest
@@ -94,6 +95,33 @@ async def test_the_first_topic_of_a_namespace_is_asked_for_and_the_others_wait_f
         await asyncio.gather(*(client.lookup(f"{TOPIC}-{number}") for number in range(100)))
         assert len(node.asked) == 1
         assert node.streams == 1
+
+
+@in_virtual_time
+async def test_a_topic_that_nobody_may_own_holds_up_no_other_of_a_new_namespace() -> None:
+    half = assigned(unowned(2), 1)
+    free, owned = (topic_in(half, index) for index in (0, 1))
+    async with nodes([half], owner=None) as (node,), a_client(node) as client:
+        held = asyncio.create_task(client.lookup(free, 10.0))
+        await asyncio.sleep(0)
+        assert (await client.lookup(owned, 5.0)).broker_id == A
+        with pytest.raises(NoOwnerYetError, match="because"):
+            await held
+
+
+def topic_in(state: NamespaceState, index: int) -> str:
+    topics = (f"{TOPIC}-{number}" for number in count())
+    return next(topic for topic in topics if state.bundles.index_of_topic(topic) == index)
+
+
+@in_virtual_time
+async def test_who_still_waits_when_the_client_is_closed_is_told_so() -> None:
+    async with nodes([unowned(1)], owner=None) as (node,):
+        async with a_client(node, namespaces=[NAMESPACE]) as client:
+            looking = asyncio.create_task(client.lookup(TOPIC))
+            await asyncio.sleep(1)
+        with pytest.raises(NodesUnavailableError, match="closed"):
+            await looking
 
 
 @in_virtual_time
