@@ -27,6 +27,8 @@ _SHARE = 0.75
 """So many of all connections are for watchers: the others are for whoever asks."""
 
 _SHOWN_CHARACTERS = 40
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
 
 
 class WatchHandlers:
@@ -45,8 +47,8 @@ class WatchHandlers:
                 "who owns what, as a stream: each namespace as it is, then what changes of it, from Last-Event-ID on",
                 self.watch,
                 (
-                    Parameter("namespace", f"tenant/namespace; again for each more, up to {_MOST_NAMESPACES}"),
-                    Parameter("from", "the id of the last event about a namespace; again for each more"),
+                    Parameter("namespace", "tenant/namespace; again for each more", _NAMES, required=True),
+                    Parameter("from", "the id of the last event about a namespace; again for each more", _TEXTS),
                     Parameter("protocol", f"what the client understands: {PROTOCOL}, also if it does not say"),
                 ),
                 role=Role.LOOKUP,

@@ -114,7 +114,9 @@ class Watcher:
     def _write_at_once(self, event: bytes) -> bool:
         transport = self.request.transport
         waits = self._idle is not None and not self._idle.done()
-        if not waits or len(event) > _PIECE_BYTES or transport is None or transport.get_write_buffer_size():
+        if not waits or len(event) > _PIECE_BYTES or transport is None or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size():
             return False
         transport.write(event)
         self.sent_s = time.monotonic()
@@ -128,7 +130,7 @@ class Watcher:
         for start in range(0, len(event), _PIECE_BYTES):
             await self._has_room()
             transport = self.request.transport
-            if transport is None:
+            if transport is None or transport.is_closing():
                 raise ConnectionResetError
             transport.write(event[start : start + _PIECE_BYTES])
         self.sent_s = time.monotonic()
