@@ -212,7 +212,7 @@ async def test_a_watcher_that_does_not_read_holds_little_and_is_told_what_is_new
     cluster: Cluster,
 ) -> None:
     (node,) = cluster.nodes
-    await cluster.a_namespace("t/large", bundles={"numBundles": 16_384})
+    await cluster.a_namespace("t/large", bundles={"numBundles": 8_192})
     async with a_silent_reader(node) as silent, watching(node, "namespace=t/large") as quick:
         await quick.next("snapshot")
         for number in range(20):
@@ -229,7 +229,7 @@ async def test_a_watcher_that_does_not_read_holds_little_and_is_told_what_is_new
 async def test_whoever_takes_nothing_for_long_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = cluster.nodes
     monkeypatch.setattr("loadmanager.http.watch_hub._SLOW_S", 0.5)
-    await cluster.a_namespace("t/large", bundles={"numBundles": 16_384})
+    await cluster.a_namespace("t/large", bundles={"numBundles": 8_192})
 
     async def cut_off() -> bool:
         shown = (await node.get("/metrics")).body.decode()

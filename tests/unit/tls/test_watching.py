@@ -73,7 +73,7 @@ class Watched:
 async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Watched]:
     authority, settings, view = Authority(tmp_path), Settings(history_url=""), ClusterView()
     view.put_broker(BROKER, 0, a_record(BROKER.broker), b"")
-    for name, bundles in (("t/small", 64), ("t/large", 16_384)):
+    for name, bundles in (("t/small", 64), ("t/large", 8_192)):
         state = NamespaceState.unowned(NamespaceName.parse(name), NamespaceBundles(equal_boundaries(bundles)))
         view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
     metrics = WatchMetrics(CollectorRegistry(), "test")
@@ -103,7 +103,7 @@ async def test_what_is_long_comes_whole_and_what_changes_meanwhile_after_it(watc
             watched.assign("t/small")
             await others.next("change")
         known = (await events.data("snapshot"))["bundles"]
-        assert len(known) == 16_384
+        assert len(known) == 8_192
         while sum(each["state"] == "Owned" for each in known.values()) < 10:
             known |= (await events.data("change"))["bundles"]
         watched.assign("t/large")
@@ -125,7 +125,7 @@ async def test_little_waits_for_who_does_not_read_and_nobody_else_does(watched: 
         writer.write(b"GET /loadbalance/v1/watch?namespace=t/large HTTP/1.1\r\nHost: x\r\n\r\n")
         async with watched.watching("t/large") as events:
             await events.next("snapshot")
-            for _ in range(50):
+            for _ in range(15):
                 watched.assign("t/large")
                 await events.next("change")
             assert watched.metrics.watchers == 2
