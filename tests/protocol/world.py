@@ -203,8 +203,8 @@ class World:
     async def _run_broker(self, process: Process, party: Party) -> None:
         broker = Broker(party, f"http://{process.host}:{LOCAL_PORT}", self.served)
         self.network.serve(f"{process.host}:{BROKER_PORT}", party, broker.app())
-        await _first(_event(process.stop), asyncio.ensure_future(broker.run()))
-        await broker.host.shut_down()
+        async with broker.hosting:
+            await _event(process.stop)
 
     @contextlib.asynccontextmanager
     async def _a_store(self) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
@@ -336,6 +336,7 @@ def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> It
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
         stack.enter_context(patch("loadmanager.agent.usage_sampler.UsageSampler.sample", _no_sample))
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        stack.enter_context(patch("loadmanager.broker.hosting.log.disabled", new=True))
         try:
             yield
         finally:
