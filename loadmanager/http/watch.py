@@ -63,13 +63,9 @@ class WatchHandlers:
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
         names, ids = _namespaces_of(request), _ids_of(request)
-        most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
-        if len(self._hub.watchers) >= most:
-            reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        if request.version < HttpVersion11:
-            reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"
-            return problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, reason)
+        refusal = self._refusal(request, names)
+        if refusal is not None:
+            return refusal
         response = event_stream()
         response.force_close()
         writer = await response.prepare(request)
@@ -86,6 +82,19 @@ class WatchHandlers:
                 if request.transport is not None:
                     request.transport.abort()
         return response
+
+    def _refusal(self, request: web.Request, names: list[str]) -> web.Response | None:
+        most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
+        if len(self._hub.watchers) >= most:
+            reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if not self._hub.has_room_for(names):
+            reason = "too many namespaces are watched that are not there: watch a namespace once it was created"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if request.version < HttpVersion11:
+            reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"
+            return problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, reason)
+        return None
 
     def _hello(self) -> bytes:
         hello = {"protocol": int(PROTOCOL), "node": self._node_id, "heartbeatSeconds": round(HEARTBEAT_S)}

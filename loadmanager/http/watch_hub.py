@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -45,6 +45,9 @@ _FAREWELL_S = 1.0
 _PIECE_BYTES = 16 * 1024
 _SOCKET_BYTES = 64 * 1024
 """So much waits for a watcher in this process, and in the system's buffer, of which Linux takes twice as much."""
+
+_MOST_UNKNOWN = 1_000
+"""So many namespaces may be watched that are not there."""
 
 _TURN = 64
 """Watchers that are written to before others have their turn."""
@@ -163,6 +166,10 @@ class Hub:
         self._told = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         view.tell(self._namespace_changed, self._address_changed)
+
+    def has_room_for(self, names: Collection[str]) -> bool:
+        """Of namespaces that are there nobody can name too many; of others one could go on for ever."""
+        return len(self._sheets) + len(names) <= len(self._view.namespaces) + _MOST_UNKNOWN
 
     def sheets(self, names: Iterable[str]) -> list[Sheet]:
         """Of these namespaces as they are now, whether anybody watches them or not."""
