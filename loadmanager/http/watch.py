@@ -84,6 +84,8 @@ class WatchHandlers:
         return response
 
     def _refusal(self, request: web.Request, names: list[str]) -> web.Response | None:
+        if self._hub.is_closed:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "this node is stopping: ask another node")
         most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
         if len(self._hub.watchers) >= most:
             reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"

@@ -19,6 +19,7 @@ from support.certificates import Authority
 from support.events import Events
 from support.registrations import a_record
 from support.servers import LIMITS, end_app, listen
+from support.waiting import eventually
 
 from loadmanager.auth.gate import Gate
 from loadmanager.config import Settings
@@ -43,6 +44,7 @@ class Watched:
     """A view of two namespaces, and a server of nothing but watching."""
 
     view: ClusterView
+    handlers: WatchHandlers
     metrics: WatchMetrics
     url: str
     tls: SSLContext | None
@@ -90,9 +92,26 @@ async def watched(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     )
     tls = RenewedTls(TlsOptions(trust_certs=authority.certificate)).context() if by_tls else None
     url = f"http{'s' if by_tls else ''}://127.0.0.1:{listener.getsockname()[1]}"
-    yield Watched(view, metrics, url, tls, runner)
+    yield Watched(view, handlers, metrics, url, tls, runner)
     handlers.close()
     await end_app(runner)
+
+
+@asynccontextmanager
+async def a_silent_reader(watched: Watched) -> AsyncIterator[None]:
+    """One who watches `t/large`, and takes not even the whole of its snapshot."""
+    host, _, port = watched.url.rpartition("//")[2].partition(":")
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        silent.settimeout(0)
+        await asyncio.get_running_loop().sock_connect(silent, (host, int(port)))
+        name = host if watched.tls else None
+        _, writer = await asyncio.open_connection(sock=silent, ssl=watched.tls, server_hostname=name, limit=4_096)
+        writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that reads
+        writer.write(b"GET /loadbalance/v1/watch?namespace=t/large HTTP/1.1\r\nHost: x\r\n\r\n")
+        await eventually(lambda: watched.metrics.events == 1)
+        yield
+        writer.transport.abort()
 
 
 async def test_what_is_long_comes_whole_and_what_changes_meanwhile_after_it(watched: Watched) -> None:
@@ -111,26 +130,39 @@ async def test_what_is_long_comes_whole_and_what_changes_meanwhile_after_it(watc
 
 
 async def test_little_waits_for_who_does_not_read_and_nobody_else_does(watched: Watched) -> None:
-    loop = asyncio.get_running_loop()
-    with socket.socket() as silent:
-        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        silent.settimeout(0)
-        host, _, port = watched.url.rpartition("//")[2].partition(":")
-        await loop.sock_connect(silent, (host, int(port)))
-        limit = 2**12
-        _, writer = await asyncio.open_connection(
-            sock=silent, ssl=watched.tls, server_hostname=host if watched.tls else None, limit=limit
-        )
-        writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that reads
-        writer.write(b"GET /loadbalance/v1/watch?namespace=t/large HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with watched.watching("t/large") as events:
-            await events.next("snapshot")
-            for _ in range(15):
-                watched.assign("t/large")
-                await events.next("change")
-            assert watched.metrics.watchers == 2
-            assert watched.waiting <= MOST_WAITING
-        writer.transport.abort()
+    async with a_silent_reader(watched), watched.watching("t/large") as events:
+        await events.next("snapshot")
+        for _ in range(15):
+            watched.assign("t/large")
+            await events.next("change")
+        assert watched.metrics.watchers == 2
+        assert watched.waiting <= MOST_WAITING
+
+
+async def test_what_changes_is_not_encoded_for_who_cannot_take_it_now(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoded, since = list[int | None](), Sheet.since
+
+    def noted(sheet: Sheet, place: int | None) -> bytes:
+        encoded.append(place)
+        return since(sheet, place)
+
+    async with a_silent_reader(watched), watched.watching("t/large") as events:
+        await events.next("snapshot")
+        monkeypatch.setattr(Sheet, "since", noted)
+        for _ in range(5):
+            watched.assign("t/large")
+            await events.next("change")
+    assert len(encoded) == 5
+
+
+async def test_who_comes_while_the_node_stops_is_sent_elsewhere(watched: Watched) -> None:
+    watched.handlers.close()
+    url = f"{watched.url}/loadbalance/v1/watch?namespace=t/small"
+    async with aiohttp.ClientSession() as http, http.get(url, ssl=watched.tls or True) as answer:
+        assert answer.status == 503
+        assert await answer.json() == {"reason": "this node is stopping: ask another node"}
 
 
 async def test_a_namespace_that_cannot_be_told_of_holds_up_no_other(
