@@ -7,7 +7,9 @@ import contextlib
 import json
 import logging
 import os
+import re
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -433,3 +435,17 @@ async def test_what_is_no_agent_gives_no_lease_and_the_log_says_what_it_said(
 async def agent() -> AsyncIterator[FakeAgent]:
     async with a_fake_agent() as agent:
         yield agent
+
+
+async def test_the_page_of_the_contract_shows_a_broker_that_works(agent: FakeAgent) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "broker-contract.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    found: dict[str, Any] = {}
+    exec(shown.replace("http://127.0.0.1:9091", agent.url).replace("port=8090", "port=0"), found)
+    agent.owned.add(TOPIC)
+    async with found["a_broker"]() as hosting:
+        await eventually(lambda: hosting.has_lease)
+        assert await found["publish"](hosting, TOPIC, b"hello") == "stored"
+        assert await found["publish"](hosting, OTHER, b"hello") == f"not here: {OTHER}: not the owner"
+        assert found["stored"] == {TOPIC: [b"hello"]}
+    assert found["stored"] == {}
