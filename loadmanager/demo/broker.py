@@ -179,6 +179,7 @@ class AgentInterface:
         topics = list(self._host.topics())
         stats = BrokerStats(
             pid=os.getpid(),
+            sole_process=True,
             version=VERSION,
             start_timestamp=self._started_ms,
             monotonic_s=time.monotonic(),

@@ -125,6 +125,16 @@ class Health(WireModel):
     leading: bool
 
 
+LONGEST_HOLD_MS = 1_000
+"""So long a leader may keep its answer to `GET /loadbalance/v1/term` back, whoever asks for how long."""
+
+
+class TermAnswer(WireModel):
+    """`GET /loadbalance/v1/term`: the epoch of the leader that answers."""
+
+    epoch: int
+
+
 class CannotMove(WireModel):
     """Why nothing can be moved, and the key of the setting that would have to be another one."""
 
@@ -305,10 +315,11 @@ class BrokerStats(WireModel):
     """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
 
     `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
-    left out by one that does not say either.
+    left out by one that does not say either. `sole_process`: with the end of `pid` nobody serves under its leases.
     """
 
     pid: int
+    sole_process: bool = False
     version: str = ""
     start_timestamp: Annotated[int, Field(ge=0)] = 0
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]

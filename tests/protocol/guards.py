@@ -99,6 +99,10 @@ def _no_last_lease() -> contextlib.AbstractContextManager[object]:
     return patch.object(lease.Leases, "lapsed_at_s", property(lambda _: 0.0))
 
 
+def _no_holder() -> contextlib.AbstractContextManager[object]:
+    return patch.object(lease.Leases, "ended", lambda self, _: self._lapse_at_s.clear())
+
+
 def _no_lease_at_broker() -> contextlib.AbstractContextManager[object]:
     return patch.object(Lease, "is_valid", lambda self: self.incarnation is not None)
 
@@ -179,6 +183,11 @@ GUARDS = {
         Guard("lease: it never outlives what is certain of the agent's session", _no_session_in_lease),
         Guard("session: trusted for two thirds of its timeout after a request was sent", _no_bound_on_the_session),
         Guard("lease: a registration is taken back only once the last one has lapsed", _no_last_lease),
+        Guard(
+            "lease: with a process that died those end that it was given, and no others",
+            _no_holder,
+            is_missed_soon=False,
+        ),
         Guard(
             "lease: one of another incarnation closes everything first", _no_closing_at_new_life, is_missed_soon=False
         ),

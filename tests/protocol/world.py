@@ -21,6 +21,7 @@ import aiohttp
 import orjson
 import structlog
 from protocol.brokers import Broker, Served
+from protocol.deaths import Kernels
 from protocol.network import ClientSession, Network
 from protocol.parties import Party, VirtualLoop
 from protocol.records import Records
@@ -55,6 +56,7 @@ _STORY_LINES = 400
 _NODE_SETTINGS = {
     "lookup_timeout_ms": 5_000,
     "leader_probe_interval_ms": 500,
+    "leader_silence_ms": 800,
     "namespace_bundle_unloading_timeout_ms": 8_000,
     "unload_attempt_timeout_ms": 2_000,
     "max_concurrent_unloads": UNLOADS_AT_A_TIME,
@@ -113,6 +115,7 @@ class World:
         self.zookeeper.on_commit.append(self.records.committed)
         self.zookeeper.on_set_back.append(self.records.set_back)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
+        self.kernels = Kernels(seed, loop)
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
@@ -158,6 +161,7 @@ class World:
         process.life += 1
         rate, offset_s = self.rng.uniform(1 - DRIFT, 1 + DRIFT), self.rng.uniform(100.0, 1_000_000.0)
         party = process.party = Party(f"{name}.{process.life}", process.host, rate, offset_s)
+        self.kernels.started(party)
         self.loop.as_party(party, 0.0, self._begin, process, party)
 
     def _begin(self, process: Process, party: Party) -> None:
@@ -315,7 +319,7 @@ async def _first(stop: Awaitable[None], failure: asyncio.Future[None]) -> None:
 
 
 @contextlib.contextmanager
-def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
+def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> Iterator[None]:
     """Meanwhile the product has no socket, no clock of this machine's and no figures of it, and keeps quiet."""
 
     async def is_refused(url: str) -> bool:
@@ -326,6 +330,8 @@ def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
         stack.enter_context(virtual_time(loop))
         for module in ("agent.broker", "leader.term.election"):
             stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
+        stack.enter_context(patch("loadmanager.agent.service.Deaths", kernels.deaths))
+        stack.enter_context(patch("os.getpid", kernels.pid))
         stack.enter_context(patch("aiohttp.ClientSession", ClientSession))
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
         stack.enter_context(patch("loadmanager.agent.usage_sampler.UsageSampler.sample", _no_sample))
