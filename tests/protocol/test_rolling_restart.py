@@ -110,7 +110,7 @@ class Fleet:
         """All brokers are there, and all topics are served; what was waited for until then does not count."""
         party = Party("clients", "clients")
         for client in self.clients:
-            self.world.loop.as_party(party, 0.0, lambda client=client: asyncio.create_task(client.run()))  # type: ignore[misc]
+            self.world.loop.as_party(party, 0.0, lambda client=client: asyncio.create_task(client.run()))
         assert await self.world.wait_until(self._is_served, _LONG_S)
         for client in self.clients:
             client.waited_s.clear()
