@@ -5,6 +5,9 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help demo pulsar-demo pipeline-demo test soak protocol test-pipeline test-pulsar mutation check lint bench format clean
 
+# What was compiled once is not compiled anew by each process: a cluster is many.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Test processes side by side: more than there are cores, since tests with processes of their own mostly wait for them,
 # the longest of them one after the other in one worker.
 WORKERS ?= $(shell expr $$(nproc) + 2)

@@ -1,13 +1,13 @@
-"""The broker as its agent sees it: its statistics, its unloads, and whether its process is there at all."""
+"""The broker as its agent sees it: its statistics, its preparing and its unloads, and whether its process is there."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
 
 from loadmanager.agent.bundle_stats import check_stats
-from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.liveness import is_refused
-from loadmanager.wire.http import BrokerStats, UnloadRequest
+from loadmanager.wire.http import UNKNOWN, BrokerStats, TopicsOfBundle, UnloadRequest
 from loadmanager.wire.validation import parse_model
 
 STATS_TIMEOUT_S = 5.0
@@ -39,18 +39,31 @@ class BrokerClient:
         check_stats(stats, answer.url)
         return stats
 
-    async def unload(self, bundle: str, topics: list[str]) -> None:
-        """Return once the broker has closed the topics; `PeerUnavailableError` when it did not say so in time."""
-        request = UnloadRequest(bundle=bundle, topics=topics).to_json()
-        answer = await self._http.call(
-            "POST",
-            f"{self._url}/loadmanager/v1/unload",
-            self._unload_timeout_s,
-            data=request,
-            headers={"Content-Type": "application/json"},
-        )
+    async def prepare(self, wanted: TopicsOfBundle) -> bool:
+        """Return once the broker has prepared for the bundle, or has said that it does not know how: False.
+        `PeerUnavailableError` when it says neither.
+        """
+        answer = await self._tell("prepare", wanted)
+        if answer.status not in {HTTPStatus.NO_CONTENT, *UNKNOWN}:
+            raise PeerUnavailableError(f"{answer.shown()}, expected 204")
+        return answer.status == HTTPStatus.NO_CONTENT
+
+    async def unload(self, bundle: str, topics: list[str], destination: str | None = None) -> None:
+        """Return once the broker has closed the topics; `PeerUnavailableError` when it did not say so in time.
+        `destination` is who is to have them next, if somebody is.
+        """
+        answer = await self._tell("unload", UnloadRequest(bundle=bundle, topics=topics, destination=destination))
         if answer.status != HTTPStatus.NO_CONTENT:
             raise PeerUnavailableError(f"{answer.shown()}, expected 204")
+
+    async def _tell(self, what: str, body: TopicsOfBundle) -> HttpAnswer:
+        return await self._http.call(
+            "POST",
+            f"{self._url}/loadmanager/v1/{what}",
+            self._unload_timeout_s,
+            data=body.to_json(),
+            headers={"Content-Type": "application/json"},
+        )
 
     async def is_gone(self) -> bool:
         """Whether the broker's process has ended: its port refuses connections."""

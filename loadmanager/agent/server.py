@@ -1,5 +1,5 @@
-"""The agent's two HTTP interfaces: one for its broker (lease, owner), one for the leader (unload, topics, bundles) and
-operators (health, metrics). Each route belongs to one of them.
+"""The agent's two HTTP interfaces: one for its broker (lease, owner), one for the leader (prepare, unload, topics,
+bundles) and operators (health, metrics). Each route belongs to one of them.
 
 Where both are served on one port, the broker's routes answer callers of this host alone: whoever else asks for leases
 could keep a dead broker registered.
@@ -19,6 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
+from loadmanager.agent.coming import LONGEST_WAIT_S, Coming
 from loadmanager.agent.grants import Refusal
 from loadmanager.agent.nodes import bundles_of
 from loadmanager.agent.open_topics import OpenTopics
@@ -50,13 +51,14 @@ from loadmanager.room import BodyRoom
 from loadmanager.tracing import OFF, Tracing
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
+    DESTINATION_HEADER,
     EPOCH_HEADER,
     HASH_FUNCTION_HEADER,
     INCARNATION_HEADER,
     OWNER_HEADER,
     LeaseAnswer,
     NamespacePolicies,
-    OwnerAnswer,
+    TopicsOfBundle,
 )
 from loadmanager.wire.validation import parse_model
 
@@ -112,8 +114,10 @@ class AgentServer:
         broker_id: BrokerId,
         *,
         grant_lease: Callable[[], LeaseAnswer | None],
-        ask_owner: Callable[[TopicName], Awaitable[OwnerAnswer]],
-        unload: Callable[[BundleName, Registration, int, int, HashFunction | None], Awaitable[Refusal | None]],
+        coming: Coming,
+        unload: Callable[
+            [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[Refusal | None]
+        ],
         topics: OpenTopics,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
@@ -122,7 +126,7 @@ class AgentServer:
     ) -> None:
         self._broker_id = broker_id
         self._grant_lease = grant_lease
-        self._ask_owner = ask_owner
+        self._coming = coming
         self._unload = unload
         self._topics = topics
         self._health = health
@@ -158,6 +162,7 @@ class AgentServer:
         return [
             AgentRoute("GET", "/loadmanager/v1/topics", self._get_topics, Role.PEER),
             AgentRoute("PUT", bundles, self._put_bundles, Role.PEER),
+            AgentRoute("POST", "/loadmanager/v1/prepare", self._prepare, Role.PEER),
             AgentRoute("PUT", unload, self._put_unload, Role.PEER),
             AgentRoute("GET", "/healthz", self._healthz, Role.ANYONE),
             AgentRoute("GET", "/metrics", self._metrics, Role.READ),
@@ -179,16 +184,34 @@ class AgentServer:
         text = request.query.get("topic")
         if text is None:
             raise InvalidNameError("query parameter topic: missing; expected 'persistent://tenant/namespace/topic'")
-        answer = await self._ask_owner(TopicName.parse(text))
+        answer = await self._coming.ask_owner(TopicName.parse(text), _wait_s(request))
         return _json(answer.to_json())
+
+    async def _prepare(self, request: web.Request) -> web.Response:
+        destination = _registration(request)
+        try:
+            async with self._room.read(request, _MOST_BODY_BYTES):
+                wanted = parse_model(TopicsOfBundle, await request.read(), request.path)
+        except (InvalidRecordError, BadRequestError) as error:
+            return _problem(HTTPStatus.BAD_REQUEST, str(error))
+        except BodyTooLargeError as error:
+            return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error))
+        bundle = BundleName.parse(wanted.bundle)
+        done = await self._coming.prepare(destination, wanted)
+        if isinstance(done, Refusal):
+            return _problem(_STATUS_OF_REFUSAL[done], f"{bundle}: {_REASON_OF_REFUSAL[done]}")
+        if not done:
+            return _problem(HTTPStatus.NOT_IMPLEMENTED, f"{bundle}: the broker does not know how to prepare")
+        return web.Response(status=HTTPStatus.NO_CONTENT)
 
     async def _put_unload(self, request: web.Request) -> web.Response:
         match = request.match_info
         namespace = NamespaceName.of(match["tenant"], match["namespace"])
         bundle = BundleName(namespace, BundleRange.parse(match["range"]))
         epoch, version = _natural(request, EPOCH_HEADER), _natural(request, BUNDLE_VERSION_HEADER)
-        owner = Registration(parse_broker_id(_header(request, OWNER_HEADER)), _natural(request, INCARNATION_HEADER))
-        refusal = await self._unload(bundle, owner, epoch, version, _hash_function(request))
+        owner, destination = _registration(request), request.headers.get(DESTINATION_HEADER)
+        to = None if destination is None else parse_broker_id(destination)
+        refusal = await self._unload(bundle, owner, epoch, version, _hash_function(request), to)
         if refusal is not None:
             return _problem(_STATUS_OF_REFUSAL[refusal], f"{bundle}: {_REASON_OF_REFUSAL[refusal]}")
         return web.Response(status=HTTPStatus.NO_CONTENT)
@@ -272,6 +295,19 @@ def _natural(request: web.Request, header: str) -> int:
     if not _NATURAL.fullmatch(text):
         raise InvalidNameError(f"header {header}: {text[:40]!r}: expected a whole number")
     return int(text)
+
+
+def _registration(request: web.Request) -> Registration:
+    """Whom the call is for."""
+    return Registration(parse_broker_id(_header(request, OWNER_HEADER)), _natural(request, INCARNATION_HEADER))
+
+
+def _wait_s(request: web.Request) -> float:
+    text = request.query.get("waitMs", "0")
+    if not _NATURAL.fullmatch(text):
+        most = int(LONGEST_WAIT_S * 1000)
+        raise InvalidNameError(f"query parameter waitMs: {text[:40]!r}: expected whole milliseconds, up to {most}")
+    return int(text) / 1000
 
 
 def _hash_function(request: web.Request) -> HashFunction | None:

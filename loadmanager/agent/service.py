@@ -10,6 +10,7 @@ import structlog
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.broker_watch import BrokerWatch
+from loadmanager.agent.coming import Coming
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.lease import Leases
@@ -105,9 +106,10 @@ class Agent:
             self.reporter.bundle_unloaded,
             set_back.look,
         )
-        self._questions = OwnershipQuestions(
+        questions = OwnershipQuestions(
             self.grants, nodes, self.namespaces, self.metrics, lambda: self.registration.is_certain, set_back.look
         )
+        self._coming = Coming(self.grants, self._broker, questions.ask, clock)
         self._topics = OpenTopics(
             self.namespaces, self.unloads.topics_of, lambda: self.watch.loads, self.reporter.bundles_changed
         )
@@ -165,7 +167,7 @@ class Agent:
         return AgentServer(
             BrokerId(self._settings.broker_id),
             grant_lease=self.grant_lease,
-            ask_owner=self._questions.ask,
+            coming=self._coming,
             unload=self.unloads.unload,
             topics=self._topics,
             health=self.health,

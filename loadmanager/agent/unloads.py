@@ -13,7 +13,7 @@ from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
 from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.hashing import HashFunction, topic_hash
-from loadmanager.core.names import BundleName, NamespaceName, TopicName
+from loadmanager.core.names import BrokerId, BundleName, NamespaceName, TopicName
 from loadmanager.core.ownership import Registration
 from loadmanager.errors import InvalidRecordError, StoreError
 
@@ -54,8 +54,9 @@ class Unloads:
         epoch: int,
         version: int,
         hash_function: HashFunction | None = None,
+        destination: BrokerId | None = None,
     ) -> Refusal | None:
-        """None once the broker has closed the bundle's topics.
+        """None once the broker has closed the bundle's topics; it is told who is to have them next, if somebody is.
 
         `PeerUnavailableError` when it does not say so, `StoreError` when it cannot be known whether the epoch exists.
 
@@ -72,7 +73,7 @@ class Unloads:
                 await self._contradicted(bundle)
             return revocation
         try:
-            await self._broker.unload(str(bundle), self._topics(revocation, hash_function))
+            await self._broker.unload(str(bundle), self._topics(revocation, hash_function), destination)
         except (PeerUnavailableError, InvalidRecordError) as error:
             self._metrics.unloads.labels("broker_unavailable").inc()
             log.warning("unload_failed", bundle=str(bundle), epoch=epoch, version=version, error=str(error))

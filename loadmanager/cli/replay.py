@@ -25,6 +25,7 @@ from loadmanager.cli.running import given_settings, write_lines
 from loadmanager.cli.whatif import Compared, what_if
 from loadmanager.errors import ConfigurationError, HistoryFileError, LoadManagerError, ScenarioError
 from loadmanager.history.files import Directory
+from loadmanager.history.gaps import find_end, last_epoch
 from loadmanager.history.reader import History
 from loadmanager.observability import configure_logging
 from loadmanager.sim.comparing import Difference
@@ -93,7 +94,8 @@ def _verify(history: History, start: Start, to_ms: int | None) -> Outcome:
         under_way.take(item)
         if under_way.outcome.difference is not None:
             break
-    outcome = under_way.end()
+    end = find_end(history, last_epoch(history) + 1, 0)
+    outcome = under_way.end(None if end is None or end.ended else (end.epoch, end.since_ms))
     outcome.is_complete = outcome.is_complete and not faults
     return outcome
 

@@ -198,6 +198,11 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     unload_attempt_timeout_ms: PositiveMs = Field(
         10_000, description="How long one unload call to a broker may take before it is repeated."
     )
+    namespace_bundle_prepare_timeout_ms: Annotated[int, Field(ge=0, le=60_000)] = Field(
+        2_000,
+        description="How long a destination may take to prepare for a bundle, while its owner serves on. Then the"
+        " move goes on, whatever came of it. 0: no broker is to prepare.",
+    )
     max_concurrent_unloads: int = Field(16, ge=1, le=10_000, description="Unloads that may be under way at a time.")
     max_concurrent_unloads_per_broker: int = Field(
         8, ge=1, le=10_000, description="Unloads that may be under way from one broker, and to one broker, at a time."

@@ -6,6 +6,7 @@ All of them are children of a guardian process that ends them when this one ends
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import sys
@@ -23,7 +24,7 @@ from loadmanager.demo.settings import DemoSettings, agent_configuration, node_co
 from loadmanager.demo.workload import HotSpotFile
 from loadmanager.embedded.processes import ServerProcesses
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
-from loadmanager.errors import LoadManagerError
+from loadmanager.errors import EmbeddedServerError, LoadManagerError
 
 _TEMPORARY_PREFIX = "loadmanager-demo-"
 _READY_TIMEOUT_S = 120.0
@@ -90,7 +91,7 @@ class DemoCluster:
 
         What leaders record goes to `history`, by default in that folder. `tell` hears of each step of the start.
         """
-        # The guardian of a temporary folder ends its processes at once: the demo has nothing to save, even in `folder`.
+        # The guardian of a temporary folder ends its processes at once: only nodes have something to save.
         processes = ServerProcesses(_TEMPORARY_PREFIX)
         home = _home(folder or processes.folder)
         cluster = cls(settings, processes, home, (history or home / _HISTORY).absolute())
@@ -205,6 +206,12 @@ class DemoCluster:
         return {name: self._processes.find_exit_code(name) for name in names}
 
     def _close(self) -> None:
+        """End the nodes in order, so that all that was recorded is written, and everything else at once."""
+        with contextlib.suppress(EmbeddedServerError):
+            for name in self.nodes:
+                self._processes.signal(name, signal.SIGTERM)
+            for name in self.nodes:
+                self._processes.stop(name)
         self._processes.close()
         self._zookeeper.stop()
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from loadmanager.history.files import HOUR_MS, pack, path_of
 from loadmanager.history.rows import Placed, by_table, columns_of
+from loadmanager.history.schemas import EVENTS
 
 Refused = Callable[[Placed, Exception], None]
 """What is done about an entry that does not fit its table; the others are written all the same."""
@@ -29,7 +30,9 @@ class PackedFile:
 
 
 def pack_entries(entries: Sequence[Placed], node: str, refused: Refused) -> list[PackedFile]:
-    """The files for these entries of one epoch, which are in the order of their sequences."""
+    """The files for these entries of one epoch, which are in the order of their sequences; in the order in which they
+    are to be written: events come last, since one of them says that the term was ended, and all of it is there.
+    """
     columns: dict[str, list[pa.Table]] = defaultdict(list)
     for piece in _pieces(entries):
         for table, placed in by_table(piece).items():
@@ -37,7 +40,7 @@ def pack_entries(entries: Sequence[Placed], node: str, refused: Refused) -> list
     since_ms = min(each.at_ms for each in entries)
     return [
         packed
-        for table, parts in columns.items()
+        for table, parts in sorted(columns.items(), key=lambda each: each[0] == EVENTS)
         if parts
         for packed in _pack_table(table, pa.concat_tables(parts).unify_dictionaries(), node, since_ms)
     ]

@@ -46,7 +46,8 @@ _REDIRECTS = range(300, 400)
 
 def unloading_timeout_s(settings: Settings) -> float:
     """How long another node may take for what unloads bundles."""
-    return settings.namespace_bundle_unloading_timeout_ms / 1000 + _MARGIN_S
+    unload_ms = settings.namespace_bundle_prepare_timeout_ms + settings.namespace_bundle_unloading_timeout_ms
+    return unload_ms / 1000 + _MARGIN_S
 
 
 class Forwarder:

@@ -20,6 +20,7 @@ from loadmanager.leader.carrying_out.agents import Agents
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor, ExecutorSettings
 from loadmanager.leader.carrying_out.owners import AgentOwners
+from loadmanager.leader.carrying_out.preparing import Destinations
 from loadmanager.leader.carrying_out.reconciling import Reconciler
 from loadmanager.leader.carrying_out.reshaping import Reshaper
 from loadmanager.leader.chronicle import Chronicle
@@ -77,6 +78,7 @@ class Node(Candidate):
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
         self.standstill = StandstillWatch(self.desk, self.live)
+        self.agents = Agents(self.view, self.caller)
         self.executor = self._make_executor()
         self.assigner = Assigner(self.desk, self.view, self.ledger, self.journal, self.caller.tracing)
         self.shedding = SheddingLoop(
@@ -90,7 +92,6 @@ class Node(Candidate):
         self.showing = Showing(self)
         self.chronicle = Chronicle(self.view, self.live, lambda: self.leader_changed)
         self.persistence = Persistence(store, self.view, self.election, self.desk, self.intake.reject, self.live)
-        self.agents = Agents(self.view, self.caller)
         self.reshaper = self._make_reshaper()
         self.bundles = BundleCommands(
             self.view, self.ledger, self.executor, self.reshaper, self.agents, self.must_lead, self.get_term
@@ -120,6 +121,7 @@ class Node(Candidate):
             self.desk.churn,
             self.recorder,
             self.caller.tracing,
+            Destinations(self.agents),
         )
 
     def _make_reshaper(self) -> Reshaper:

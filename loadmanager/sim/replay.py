@@ -44,6 +44,9 @@ DECISIONS, MOVES, EVENTS = "decisions", "moves", "events"
 _SNAPSHOTS_KEPT = 16
 """A decision goes by the last snapshot, or one that was taken since it began."""
 
+_WITHOUT_MODEL = ("checkpoint", "checkpoint_part", "gap", "term_began")
+"""The kinds of events that are applied also where nothing is compared."""
+
 _CANNOT_BE_USED = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 SettingsOf = Callable[[Mapping[str, str]], PlannerSettings]
@@ -73,6 +76,16 @@ class Reported:
 
 
 Item = Row | Reported
+
+
+@dataclass(frozen=True, slots=True)
+class _Hole:
+    """Sequences that are missing, and the time of the row behind them."""
+
+    epoch: int
+    first: int
+    last: int
+    until_ms: int
 
 
 @dataclass(slots=True)
@@ -112,11 +125,12 @@ class Replay:
         self._machines: dict[str, SteppedAgain] = {}
         self._head: tuple[Item, Mapping[str, Any]] | None = None
         self._parts: list[tuple[str, Any]] = []
-        self._holes: list[tuple[int, int, int]] = []
+        self._holes: list[_Hole] = []
         self._apply_by_kind: dict[str, Callable[[str, Any, Item], None]] = {
             "checkpoint": self._begin_checkpoint,
             "checkpoint_part": self._take_part,
             "gap": self._gap,
+            "term_began": self._begin_term,
             "snapshot": self._take_snapshot,
             "decision_began": self._begin_decision,
             "broker_gone": lambda broker, _, __: self._known.remove_broker(BrokerId(broker)),
@@ -154,11 +168,17 @@ class Replay:
             what = f"{type(error).__name__}: {error}"
             self._differs(item, Mismatch("", "", "a row that can be used", what))
 
-    def end(self) -> Outcome:
-        """Everything was taken; what came of it."""
-        for epoch, first, last in self._holes:
+    def end(self, unended: tuple[int, int] | None = None) -> Outcome:
+        """Everything was taken; what came of it. `unended` is the epoch of the last term, if nothing ended it, and
+        from when on (ms) its rows may be missing: what was written together is in several files.
+        """
+        if unended is not None:
+            self._explain_holes(*unended, "its leader has not ended its term, and not all of its last rows are here")
+        for hole in self._holes:
             self.outcome.is_complete = False
-            self.outcome.notes.append(f"epoch {epoch}: sequences {first} to {last} are missing, and no gap says so")
+            self.outcome.notes.append(
+                f"epoch {hole.epoch}: sequences {hole.first} to {hole.last} are missing, and no gap says so"
+            )
         return self.outcome
 
     @property
@@ -173,7 +193,7 @@ class Replay:
         if item.epoch != epoch:
             self._wait(None)
         elif sequence >= 0 and item.sequence != sequence + 1:
-            self._holes.append((epoch, sequence + 1, item.sequence - 1))
+            self._holes.append(_Hole(epoch, sequence + 1, item.sequence - 1, item.at_ms))
             self._wait(f"epoch {epoch}: nothing is compared from sequence {sequence + 1} to the next checkpoint")
 
     def _wait(self, note: str | None) -> None:
@@ -204,7 +224,7 @@ class Replay:
     def _event(self, item: Row) -> None:
         kind, subject = item.columns["kind"], item.columns["subject"] or ""
         apply = self._apply_by_kind.get(kind)
-        if apply is None or (self._model is None and kind not in ("checkpoint", "checkpoint_part", "gap")):
+        if apply is None or (self._model is None and kind not in _WITHOUT_MODEL):
             return
         self.outcome.inputs += 1
         apply(subject, content_of(item.columns["body"]), item)
@@ -213,10 +233,23 @@ class Replay:
         """Rows were dropped, and the history says so."""
         first, last = body.get("first_sequence", -1), body.get("last_sequence", -1)
         self._holes = [
-            hole for hole in self._holes if hole[0] != item.epoch or not (first <= hole[1] and hole[2] <= last)
+            hole for hole in self._holes if hole.epoch != item.epoch or not (first <= hole.first and hole.last <= last)
         ]
         self.outcome.notes.append(f"epoch {item.epoch}: a gap of {body.get('rows')} rows: {body.get('why')}")
         self._wait(None)
+
+    def _begin_term(self, _: str, body: Mapping[str, Any], __: Item) -> None:
+        """The leader before may have been killed between two files of what it wrote together."""
+        previous, gap = body.get("previous"), body.get("gap")
+        if previous and gap:
+            self._explain_holes(previous["epoch"], gap["from_ms"], gap["why"])
+
+    def _explain_holes(self, epoch: int, from_ms: int, why: str) -> None:
+        explained = [hole for hole in self._holes if hole.epoch == epoch and hole.until_ms >= from_ms]
+        if explained:
+            self._holes = [hole for hole in self._holes if hole not in explained]
+            missing = sum(hole.last - hole.first + 1 for hole in explained)
+            self.outcome.notes.append(f"epoch {epoch}: {missing} rows are missing: {why}")
 
     def _take_snapshot(self, _: str, body: Mapping[str, Any], item: Item) -> None:
         self._snapshots[item.sequence] = self._known.snapshot(body["atS"], body["gracePeriodS"])

@@ -20,13 +20,17 @@ from loadmanager.wire.leading.plans import PlansForm
 
 
 class Ask(Protocol):
-    """By its name, what a machine asks with; `read` makes an answer of what is written, if that is something else."""
+    """By its name, what a machine asks with; `read` makes an answer of what is written, if that is something else.
+    `unasked` is the answer where none is written: machines have not always asked this.
+    """
 
-    def __call__(self, name: str, read: Callable[[Any], Any] = ...) -> Callable[..., Any]: ...
+    def __call__(self, name: str, read: Callable[[Any], Any] = ..., unasked: object = ...) -> Callable[..., Any]: ...
 
 
 MACHINES: dict[str, Callable[[Ask], Form[Any, Any]]] = {
-    "moves": lambda ask: MovesForm(Moves(ask("limits"), ask("deadline_s"), ask("is_registered"))),
+    "moves": lambda ask: MovesForm(
+        Moves(ask("limits"), ask("deadline_s"), ask("is_registered"), ask("prepare_s", unasked=0.0))
+    ),
     "drains": lambda ask: DrainsForm(
         Drains(
             ask("controls", wishes_of),
@@ -75,12 +79,16 @@ class SteppedAgain:
             for field in both:
                 compare_value(subject, f"{self._name}.{field}", recorded.get(field), replayed.get(field))
 
-    def _ask_for(self, name: str, read: Callable[[Any], Any] = lambda written: written) -> Callable[..., Any]:
+    def _ask_for(
+        self, name: str, read: Callable[[Any], Any] = lambda written: written, unasked: object = None
+    ) -> Callable[..., Any]:
         def answer(*about: object) -> Any:  # noqa: ANN401 - whatever was answered
             asked = question(name, about)
-            if asked not in self._answers:
+            if asked in self._answers:
+                return read(self._answers[asked])
+            if unasked is None:
                 raise _NeverAskedError(asked)
-            return read(self._answers[asked])
+            return unasked
 
         return answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Annotated, Any
 
 from pydantic import BaseModel, Field
@@ -21,6 +22,12 @@ INCARNATION_HEADER = "X-Loadmanager-Incarnation"
 
 HASH_FUNCTION_HEADER = "X-Loadmanager-Hash-Function"
 """The namespace's, with an unload call: it tells the topics of the bundle from others granted under a former range."""
+
+UNKNOWN = frozenset({HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED})
+"""What is answered by whoever does not know what it is told, such as a broker that cannot prepare."""
+
+DESTINATION_HEADER = "X-Loadmanager-Destination"
+"""Who is to get the bundle of an unload call, if somebody is: the broker may send its clients there."""
 
 FORWARDED_HEADER = "X-Loadmanager-Forwarded"
 """Set on a request that a node passes on to the leader, so that two confused nodes cannot play ping-pong."""
@@ -310,8 +317,16 @@ class BrokerStats(WireModel):
     health: HealthStats | None = None
 
 
-class UnloadRequest(WireModel):
-    """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed."""
+class TopicsOfBundle(WireModel):
+    """`POST /loadmanager/v1/prepare` of a broker, and of its agent: a bundle that is about to come, topics in it."""
 
     bundle: str
     topics: list[str]
+
+
+class UnloadRequest(TopicsOfBundle):
+    """`POST /loadmanager/v1/unload` of a broker: close these topics and answer when they are closed. `destination` is
+    the id of the broker that is to have them next, if one is.
+    """
+
+    destination: str | None = None

@@ -28,10 +28,12 @@ from loadmanager.store.base import SessionState
 from loadmanager.store.memory import Link, MemoryStore
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
+    DESTINATION_HEADER,
     EPOCH_HEADER,
     HASH_FUNCTION_HEADER,
     INCARNATION_HEADER,
     OWNER_HEADER,
+    TopicsOfBundle,
 )
 from loadmanager.wire.records import BundlesData
 
@@ -915,3 +917,70 @@ async def test_statistics_and_ownership_are_not_taken_from_where_a_redirect_lead
         broker.stats_status, node.status = 200, 200
         await eventually(lambda: beside.agent.watch.is_answering)
         assert (await beside.owner(TOPIC))[1]["owned"]
+
+
+def coming(bundle: str) -> bytes:
+    return TopicsOfBundle(bundle=bundle, topics=[TOPIC]).to_json()
+
+
+async def test_a_broker_is_told_what_to_prepare_for_and_asks_until_it_has_come(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    await beside.registered()
+    bundle = node.bundle_of(TOPIC)
+    node.own(bundle, "broker-2.example:8080", 99, version=2, state="Releasing")
+    assert await beside.prepare(coming(bundle)) == (204, None)
+    assert [(each.bundle, each.topics) for each in broker.prepared] == [(bundle, [TOPIC])]
+    question = asyncio.create_task(beside.owner(TOPIC, waitMs="60000"))
+    await eventually(lambda: len(node.questions) > 2)
+    assert not question.done(), "the broker that has it may serve it still"
+    await own(beside, node, version=3)
+    assert (await question)[1]["owned"]
+
+
+@pytest.mark.parametrize(("answered", "status"), [(404, 501), (405, 501), (501, 501), (500, 503), (200, 503)])
+async def test_a_broker_that_does_not_prepare_is_told_apart_from_one_that_fails(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker, answered: int, status: int
+) -> None:
+    await beside.registered()
+    broker.prepare_status = answered
+    assert (await beside.prepare(coming(node.bundle_of(TOPIC))))[0] == status
+
+
+async def test_what_is_said_to_prepare_for_has_to_make_sense_and_be_meant_for_this_life(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    await beside.registered()
+    good = coming(node.bundle_of(TOPIC))
+    assert [
+        (await beside.prepare(body))[0]
+        for body in (b"{}", coming("t/ns"), b"x" * 300_000, b'{"bundle":"t/ns/0x0_0x1"}')
+    ] == [400, 400, 413, 400]
+    assert (await beside.prepare(good, incarnation=1))[0] == 412
+    assert broker.prepared == []
+    status, answer = await beside.owner(TOPIC, waitMs="-1")
+    assert (status, "waitMs: '-1': expected" in answer["reason"]) == (400, True)
+
+
+async def test_an_agent_without_a_registration_has_nobody_prepare(
+    broker: FakeBroker, node: FakeNode, store: MemoryStore
+) -> None:
+    broker.may_answer_stats.clear()
+    async with running_agent(agent_settings(broker, node), store) as beside:
+        assert (await beside.prepare(coming(node.bundle_of(TOPIC))))[0] == 503
+        broker.may_answer_stats.set()
+
+
+async def test_a_broker_is_told_who_gets_what_it_has_to_close(
+    beside: RunningAgent, node: FakeNode, broker: FakeBroker
+) -> None:
+    bundle = await open_topic(beside, node, broker)
+    headers = {
+        EPOCH_HEADER: "1",
+        BUNDLE_VERSION_HEADER: "2",
+        OWNER_HEADER: BROKER_ID,
+        INCARNATION_HEADER: str(await beside.registered()),
+    }
+    assert (await beside.unload_with(bundle, {**headers, DESTINATION_HEADER: "no port"}))[0] == 400
+    assert (await beside.unload_with(bundle, {**headers, DESTINATION_HEADER: "broker-2.example:8080"}))[0] == 204
+    assert [each.destination for each in broker.unloads] == ["broker-2.example:8080"]

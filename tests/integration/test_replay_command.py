@@ -11,8 +11,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from support.builders import broker, report
+from support.recorded import FLUSH_S, NEVER, NOON_MS, Disk, abandon, record
 from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
-from support.waiting import eventually
+from support.waiting import eventually, eventually_sync
 
 from loadmanager.cli import main
 from loadmanager.core.leading import moves
@@ -20,7 +21,7 @@ from loadmanager.core.names import BundleName
 from loadmanager.core.reasons import OwnershipReason
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.history.rows import Event, Report
+from loadmanager.history.rows import Event, Report, StrategyState
 from loadmanager.history.schemas import DECISIONS, EVENTS
 from loadmanager.history.writer import HistoryWriter
 
@@ -87,6 +88,31 @@ async def test_moves_that_would_be_carried_out_otherwise_now_are_named(
     code, output, _ = replay(capsys, monkeypatch, tmp_path / "history")
     assert code == 1
     assert f"stepped about {bundle}, moves.OwnerAnswered: to be woken at: recorded " in output.splitlines()[-1]
+
+
+def test_what_a_killed_leader_wrote_in_part_is_missing_and_no_difference(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = Disk()
+    directory = disk.directory(tmp_path / "history")
+    writer = HistoryWriter(directory, "node", NEVER)
+    writer.start()
+    writer.begin_term(1, NOON_MS)
+    writer.put(NOON_MS, Event("checkpoint", "", {"parts": 1}))
+    assert writer.flush(FLUSH_S)
+    for second in range(1, 4):
+        writer.put(NOON_MS + second * 1000, Event("redistributed", "", {}))
+        writer.put(NOON_MS + second * 1000, StrategyState("ThresholdShedder", {}))
+    disk.left = 1
+    writer.flush(0)
+    eventually_sync(lambda: writer.figures.write_failures, what="the second file cannot be written")
+    abandon(writer)
+    disk.left = None
+    code, output, _ = replay(capsys, monkeypatch, tmp_path / "history")
+    assert (code, "epoch 1: 3 rows are missing: its leader has not ended its term" in output) == (0, True), output
+    record(directory, 2, at_ms=NOON_MS + 60_000)
+    code, output, _ = replay(capsys, monkeypatch, tmp_path / "history")
+    assert (code, "epoch 1: 3 rows are missing: the leader of epoch 1 did not end" in output) == (0, True), output
 
 
 async def test_a_range_begins_at_the_checkpoint_before_it(

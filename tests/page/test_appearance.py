@@ -111,13 +111,15 @@ async def test_the_colours_are_those_of_the_system_until_somebody_chooses(browse
 
 async def test_the_keyboard_is_enough(shown: Shown) -> None:
     press = shown.page.keyboard.press
+    views = shown.page.get_by_role("navigation", name="Views")
     await shown.open("fleet")
+    await expect(shown.page.locator("[data-row]").first).to_be_visible()
     await press("?")
     await expect(shown.dialog()).to_contain_text("the next and the previous row")
     await press("2")  # not while a dialog is open
     await press("Escape")
     await expect(shown.dialog()).to_have_count(0)
-    await expect(shown.page.get_by_role("link", name="Fleet")).to_have_attribute("aria-current", "page")
+    await expect(views.get_by_role("link", name="Fleet")).to_have_attribute("aria-current", "page")
     for _ in "jjk":
         await press(_)
     await expect(shown.page.locator("[data-row]").first).to_be_focused()
@@ -130,7 +132,7 @@ async def test_the_keyboard_is_enough(shown: Shown) -> None:
     await shown.page.locator("main").focus()
     for key, name in zip("123456", ("Fleet", "Heat map", "Decisions", "Plans", "Drains", "Audit"), strict=True):
         await press(key)
-        await expect(shown.page.get_by_role("link", name=name, exact=True)).to_have_attribute("aria-current", "page")
+        await expect(views.get_by_role("link", name=name, exact=True)).to_have_attribute("aria-current", "page")
     await shown.page.go_back()
     await expect(shown.page.get_by_role("heading", name="Drains")).to_be_visible()
 

@@ -12,10 +12,20 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.random_clusters import Build, Seeded, SomeCluster, broker_name, drawn, namespace_name, some_cluster
+from support.random_clusters import (
+    Build,
+    Seeded,
+    SomeBroker,
+    SomeBundle,
+    SomeCluster,
+    broker_name,
+    drawn,
+    namespace_name,
+    some_cluster,
+)
 
 from loadmanager.core.invariants import plan_violations
 from loadmanager.core.names import BrokerId
@@ -187,8 +197,27 @@ def test_bundles_of_an_excluded_namespace_are_never_shed(
         assert not [step for step in plan.steps if isinstance(step, Unload) and step.bundle.startswith(name + "/")]
 
 
+def _bundle(state: str, owner: int, rate: float) -> SomeBundle:
+    load = (rate, 0.0, 0.0, 0.0)
+    return SomeBundle(0, state, owner, destination=None, dead=False, reported=True, recent=False, load=load)
+
+
+EXCHANGEABLE = SomeCluster(
+    brokers=tuple(SomeBroker(cpu, 0, persistent_enabled=True, incarnation=1) for cpu in (0, 0, 7, 0, 0, 0)),
+    bundles=(
+        _bundle("Free", 0, 0.0),
+        _bundle("Owned", 2, 10_000_001.0),
+        _bundle("Owned", 0, 0.0),
+        _bundle("Owned", 0, 0.0),
+        _bundle("Owned", 0, 10_000_000.0),
+    ),
+)
+"""The third broker is hot; the first, which a bundle has just left, has one that could be exchanged for its own."""
+
+
 @each_shedding
 @examples
+@example(placement="AvgShedder", cluster=EXCHANGEABLE, seed=0)
 @given(placement=any_placement, cluster=busy_clusters, seed=st.integers(0, 5))
 def test_a_broker_with_load_that_already_left_is_left_alone(
     shedding: str, placement: str, cluster: SomeCluster, seed: int

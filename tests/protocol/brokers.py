@@ -1,11 +1,13 @@
 """A broker's process in a run, and who serves what at every moment: a topic with two owners shows here at once.
 
 The broker is the demo's, without its sockets for clients. It is as eager as the contract allows: whoever asks for a
-topic has it opened, and it serves until it has to stop.
+topic has it opened, and so has whoever says that it is about to come; it serves until it has to stop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import random
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +22,11 @@ from loadmanager.demo.broker import AgentClient, AgentInterface, renew_lease
 from loadmanager.demo.hosting import TopicHost
 from loadmanager.demo.lease import Lease
 from loadmanager.demo.vitals import Vitals
-from loadmanager.wire.http import LeaseAnswer
+from loadmanager.wire.http import LeaseAnswer, OwnerAnswer, TopicsOfBundle
+
+_WAIT_MS = 2_000
+_PREPARES_S = (0.0, 0.0, 0.0, 0.1, 1.0, 3.0)
+"""How long it takes to prepare; the last is longer than anybody waits for it."""
 
 
 @dataclass(slots=True)
@@ -107,11 +113,22 @@ class _AgentFile:
         return orjson.dumps({"url": self.url})
 
 
+class _PatientAgent(AgentClient):
+    """Asked about topics that were announced, to be told once they have come."""
+
+    async def find_owner(self, topic: str) -> OwnerAnswer | None:
+        status, body = await self._get("/loadmanager/v1/owner", {"topic": topic, "waitMs": str(_WAIT_MS)})
+        return OwnerAnswer.model_validate_json(body) if status == web.HTTPOk.status_code else None
+
+
 class Broker:
-    """To be made, and run, as its party."""
+    """To be made, and run, as its party. Some lives of it do not know how to prepare."""
 
     def __init__(self, party: Party, agent_url: str, served: Served) -> None:
-        self._agent = AgentClient(_AgentFile(agent_url), HttpClient())  # type: ignore[arg-type]  # a file
+        self._agent = _PatientAgent(_AgentFile(agent_url), HttpClient())  # type: ignore[arg-type]  # a file
+        self._rng = random.Random(party.name)
+        self._can_prepare = self._rng.random() < 0.75
+        self._openings: set[asyncio.Task[object]] = set()
         self._lease = _WatchedLease(party.name, served)
         self.host = TopicHost(party.name, self._lease, self._agent, _Log(served), served.loop.time)  # type: ignore[arg-type]  # a log
         served.joined(party.name, party, self._lease)
@@ -119,6 +136,8 @@ class Broker:
     def app(self) -> web.Application:
         app = AgentInterface(self.host, Vitals()).application()
         app.router.add_get("/serve", self._serve)
+        if self._can_prepare:
+            app.router.add_post("/loadmanager/v1/prepare", self._prepare)
         return app
 
     async def run(self) -> None:
@@ -128,3 +147,12 @@ class Broker:
         """A client wants to use a topic: 204 when it can here."""
         topic = await self.host.find_or_open(request.query["topic"])
         return web.Response(status=204 if topic is not None else 409)
+
+    async def _prepare(self, request: web.Request) -> web.Response:
+        """Opens what is about to come as soon as it may: by then it has asked for it."""
+        for topic in TopicsOfBundle.model_validate_json(await request.read()).topics:
+            opening: asyncio.Task[object] = asyncio.create_task(self.host.find_or_open(topic))
+            self._openings.add(opening)
+            opening.add_done_callback(self._openings.discard)
+        await asyncio.sleep(self._rng.choice(_PREPARES_S))
+        return web.Response(status=204)

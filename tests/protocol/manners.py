@@ -1,4 +1,6 @@
-"""How unloads may be answered, by an agent that fails or by what is between: none of it is a word that can be taken."""
+"""How unloads, and what is to be prepared, may be answered, by an agent that fails or by what is between: none of it is
+a word that can be taken.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +10,14 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-UNLOADS = "/unload"
+COMMANDS = ("/unload", "/prepare")
 """What their paths end with."""
 _CREEPS_S = 3.0
 _WHO_SAYS_YES = "http://yes:1/"
 
 
 class Manner(enum.Enum):
-    """What is said of an unload. Whatever is not obeyed leaves the broker as it is."""
+    """What is said of a command. Whatever is not obeyed leaves the broker as it is."""
 
     OBEYS = "does it, and says so"
     REFUSES = "412"

@@ -29,7 +29,7 @@ from aiohttp.client_reqrep import ConnectionKey
 from aiohttp.http_parser import RawRequestMessage
 from aiohttp.http_writer import HttpVersion11
 from multidict import CIMultiDict, CIMultiDictProxy
-from protocol.manners import UNLOADS, Manner, answer
+from protocol.manners import COMMANDS, Manner, answer
 from protocol.parties import Party, VirtualLoop, current_party
 from yarl import URL
 
@@ -49,7 +49,7 @@ class Server:
     party: Party
     app: web.Application
     manner: Manner = Manner.OBEYS
-    """How it answers unloads."""
+    """How it answers commands."""
 
 
 @dataclass(slots=True)
@@ -175,7 +175,7 @@ class _Delivery:
 
     async def _handle(self) -> None:
         obey = partial(respond, self.server.app, self.method, self.url, self.headers, self.body)
-        response = await (answer(self.server.manner, obey) if self.url.path.endswith(UNLOADS) else obey())
+        response = await (answer(self.server.manner, obey) if self.url.path.endswith(COMMANDS) else obey())
         self._send(self.server.party.host, self.client, lambda: self._answered(response))
 
     def _answered(self, response: web.Response | None) -> None:

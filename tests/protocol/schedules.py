@@ -129,7 +129,7 @@ def _set_back(world: World, step: Step) -> None:
 
 
 def _behave(world: World, step: Step) -> None:
-    """Some agent answers unloads in another manner, until it is started again."""
+    """Some agent answers commands in another manner, until it is started again."""
     agent = world.network.servers.get(f"b{step.number % world.shape.brokers}:{AGENT_PORT}")
     if agent is not None:
         agent.manner = list(Manner)[step.number // 3 % len(Manner)]

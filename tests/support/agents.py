@@ -46,8 +46,8 @@ class RunningAgent:
     async def get(self, path: str, **query: str) -> Reply:
         return await self._get(self.url + path, query)
 
-    async def owner(self, topic: str) -> Reply:
-        return await self._get(f"{self.local_url}/loadmanager/v1/owner", {"topic": topic})
+    async def owner(self, topic: str, **query: str) -> Reply:
+        return await self._get(f"{self.local_url}/loadmanager/v1/owner", {"topic": topic, **query})
 
     async def lease(self) -> Reply:
         return await self._get(f"{self.local_url}/loadmanager/v1/lease", {})
@@ -56,6 +56,13 @@ class RunningAgent:
         async with self.http.get(url, params=query) as answer:
             is_json = answer.content_type == "application/json"
             return answer.status, await answer.json() if is_json else await answer.text()
+
+    async def prepare(self, body: bytes, *, incarnation: int | None = None) -> Reply:
+        """As the leader tells of a bundle that this very broker, or another life of it, is to get."""
+        life = self.agent.registration.incarnation or 0 if incarnation is None else incarnation
+        headers = {OWNER_HEADER: BROKER_ID, INCARNATION_HEADER: str(life)}
+        async with self.http.post(f"{self.url}/loadmanager/v1/prepare", data=body, headers=headers) as answer:
+            return answer.status, await answer.json() if await answer.read() else None
 
     async def unload(self, bundle: str, version: int, epoch: int = 1) -> Reply:
         """As the leader asks for a bundle of this very broker."""

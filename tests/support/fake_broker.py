@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 from support.servers import LoopbackServer
 
-from loadmanager.wire.http import BrokerStats, HealthStats, TopicStats, UnloadRequest
+from loadmanager.wire.http import BrokerStats, HealthStats, TopicsOfBundle, TopicStats, UnloadRequest
 from loadmanager.wire.validation import parse_model
 
 
@@ -31,6 +31,8 @@ class FakeBroker(LoopbackServer):
     """Sent instead of the statistics."""
     stats_status: int = 200
     unload_status: int = 204
+    prepare_status: int = 204
+    prepared: list[TopicsOfBundle] = field(default_factory=list)
     redirect: str = ""
     """Where an answer with another status than these says to go."""
     authorizations: set[str] = field(default_factory=set)
@@ -45,7 +47,11 @@ class FakeBroker(LoopbackServer):
         self.may_answer_unloads.set()
 
     def routes(self) -> list[web.RouteDef]:
-        return [web.get("/loadmanager/v1/stats", self._stats), web.post("/loadmanager/v1/unload", self._unload)]
+        return [
+            web.get("/loadmanager/v1/stats", self._stats),
+            web.post("/loadmanager/v1/prepare", self._prepare),
+            web.post("/loadmanager/v1/unload", self._unload),
+        ]
 
     def open(self, topic: str, **counters: int) -> None:
         self.topics[topic] = TopicStats(topic=topic, **counters)
@@ -71,6 +77,10 @@ class FakeBroker(LoopbackServer):
             body=stats.to_json(),
             content_type="application/json",
         )
+
+    async def _prepare(self, request: web.Request) -> web.Response:
+        self.prepared.append(parse_model(TopicsOfBundle, await request.read(), "prepare"))
+        return web.Response(status=self.prepare_status)
 
     async def _unload(self, request: web.Request) -> web.Response:
         unload = parse_model(UnloadRequest, await request.read(), "unload")

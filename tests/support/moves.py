@@ -26,6 +26,8 @@ from loadmanager.core.leading.moves import (
     NotCommitted,
     OwnerAnswered,
     Phase,
+    Prepare,
+    Prepared,
     Unanswered,
     Want,
 )
@@ -36,6 +38,7 @@ from loadmanager.core.ownership import IllegalTransitionError, Ownership, Regist
 A, B, C = (Registration(BrokerId(f"{letter}:1"), number) for number, letter in enumerate("abc", 1))
 STAMP = Stamp(7, 1_000, "a test")
 DEADLINE_S = 5.0
+PREPARE_S = 2.0
 LOST = RuntimeError("no answer")
 
 Ask = Callable[..., Any]
@@ -43,10 +46,13 @@ Ask = Callable[..., Any]
 
 @dataclass(slots=True)
 class Leader:
-    """`noting` is given all that the machine asks with; `make_step` makes its steps, if it is there."""
+    """`noting` is given all that the machine asks with; `make_step` makes its steps, if it is there. `preparing` are
+    those who are given time to prepare.
+    """
 
     limits: tuple[int, int] = (16, 8)
     registered: set[Registration] = field(default_factory=lambda: {A, B, C})
+    preparing: set[Registration] = field(default_factory=set)
     records: dict[str, Ownership] = field(default_factory=dict)
     now_s: float = 100.0
     to_do: list[Instruction] = field(default_factory=list)
@@ -59,6 +65,7 @@ class Leader:
             self.noting("limits", lambda: self.limits),
             self.noting("deadline_s", lambda: DEADLINE_S),
             self.noting("is_registered", lambda each: each in self.registered),
+            self.noting("prepare_s", lambda each: PREPARE_S if each in self.preparing else 0.0),
         )
 
     def owned(self, bundle: str, owner: Registration = A) -> None:
@@ -162,6 +169,8 @@ class Whatever:
         match instruction:
             case Commit():
                 leader.step(self._write(instruction))
+            case Prepare():
+                leader.step(Prepared(move))
             case AskOwner():
                 refusal = draw(st.sampled_from([None, "no"]))
                 leader.step(OwnerAnswered(move, refusal, is_final=refusal is not None and draw(st.booleans())))

@@ -31,7 +31,7 @@ from loadmanager.store.base import MetadataStore, Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
 from loadmanager.store.zookeeper import ZooKeeperStore
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
-from loadmanager.wire.http import NamespacePolicies, OpenTopic, TopicsAnswer
+from loadmanager.wire.http import NamespacePolicies, OpenTopic, TopicsAnswer, TopicsOfBundle
 from loadmanager.wire.validation import parse_model
 
 Connect = Callable[[], Awaitable[MetadataStore]]
@@ -169,6 +169,9 @@ class FakeAgent(LoopbackServer):
     topics: dict[str, Load] = field(default_factory=dict)
     """The open topics with their load; the agent names those of the bundle that it is asked about."""
     topics_status: int = 200
+    prepare_status: int = 204
+    prepared: list[TopicsOfBundle] = field(default_factory=list)
+    may_answer_prepares: asyncio.Event = field(default_factory=asyncio.Event)
     boundaries_status: int = 204
     boundaries: list[tuple[str, list[str]]] = field(default_factory=list)
     """The namespaces whose bundles the agent was told, and their boundaries."""
@@ -178,9 +181,11 @@ class FakeAgent(LoopbackServer):
 
     def __post_init__(self) -> None:
         self.may_answer.set()
+        self.may_answer_prepares.set()
 
     def routes(self) -> list[web.RouteDef]:
         return [
+            web.post("/loadmanager/v1/prepare", self._prepare),
             web.put("/admin/v2/namespaces/{tenant}/{namespace}/{range}/unload", self._unload),
             web.get("/loadmanager/v1/topics", self._name_topics),
             web.put("/loadmanager/v1/namespaces/{tenant}/{namespace}/bundles", self._take_bundles),
@@ -197,6 +202,11 @@ class FakeAgent(LoopbackServer):
         assert self.store is not None
         await self.store.close()
         await self.stop()
+
+    async def _prepare(self, request: web.Request) -> web.Response:
+        self.prepared.append(parse_model(TopicsOfBundle, await request.read(), "prepare"))
+        await self.may_answer_prepares.wait()
+        return web.Response(status=self.prepare_status)
 
     async def _name_topics(self, request: web.Request) -> web.Response:
         bundle = BundleName.parse(request.query["bundle"])

@@ -66,8 +66,8 @@ def _volumes(instance: Instance, places: BoolArray) -> FloatArray:
         np.bincount(instance.classes, weights=np.where(counted(instance), each, 0.0), minlength=len(instance.may_own))
         for each in instance.need.T
     ]
-    outside = instance.may_own.astype(np.float32) @ (~places).T.astype(np.float32)
-    used = (outside == 0).T.astype(np.float64) @ np.stack(sums, axis=1)
+    reaches_out = instance.may_own @ (~places).T
+    used = (~reaches_out).T.astype(np.float64) @ np.stack(sums, axis=1)
     having = np.where(places[:, :, None], instance.capacity, 0.0).sum(axis=1)
     return np.asarray(np.divide(used, having, out=np.zeros_like(used), where=having > 0))
 

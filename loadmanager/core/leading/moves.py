@@ -1,4 +1,4 @@
-"""Moves under way: unloads that are wanted, begun, asked for, and seen through to their end.
+"""Moves under way: unloads that are wanted, prepared, begun, asked for, and seen through to their end.
 
 A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
 to be stepped by itself, with `TIME`. A driver does what it is told, in its own way of waiting, and comes back with what
@@ -6,8 +6,13 @@ came of it. The record is the truth at every phase, so that whoever leads next f
 
     phase       event                       if                              then
     -----       -----                       --                              ----
-    WAITING     its turn comes                                              Commit its release        ─▶ RELEASING
+    WAITING     its turn comes              its destination prepares        Prepare                   ─▶ PREPARING
+                                            else                            Commit its release        ─▶ RELEASING
                 CallOff                                                     Ended: CalledOff
+    PREPARING   Prepared                                                    Commit its release        ─▶ RELEASING
+                MEMBERSHIP                  one of the two is not           StopAsking, Commit its
+                                            registered                      release                   ─▶ RELEASING
+                CallOff                                                     StopAsking, Ended: CalledOff
     RELEASING   Committed                   the owner is registered         AskOwner                  ─▶ ASKED
                                             it is not                       Commit the destination    ─▶ COMPLETING
                 NotCommitted                                                Ended: Failed
@@ -31,8 +36,11 @@ came of it. The record is the truth at every phase, so that whoever leads next f
     COMPLETING, record, read again,         is the release as it was        Commit the same again
     KEEPING                                 is another                      Ended: Failed
 
+A destination prepares while the owner serves on: what can be done before the release keeps nobody waiting. It may be
+slow, or fail, or not know how, and the move goes on all the same; of one that is called off it hears nothing.
+
 A move that ended with Failed may have left its bundle released: whoever looks at the records resumes it. A turn is had
-from RELEASING to the end, also while nobody knows what became of a write; what is resumed has one, whatever the limits.
+from PREPARING to the end, also while nobody knows what became of a write; what is resumed has one, whatever the limits.
 An owner refuses for good where it is not the leader here who places bundles, and this one has gone to another broker
 than it was meant for: what is committed then is what is true, and the move has failed.
 """
@@ -65,6 +73,7 @@ _LONGEST_PAUSE_S = 2.0
 
 class Phase(enum.Enum):
     WAITING = enum.auto()
+    PREPARING = enum.auto()
     RELEASING = enum.auto()
     ASKED = enum.auto()
     PAUSED = enum.auto()
@@ -192,6 +201,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Prepared:
+    """The destination is as ready as it gets."""
+
+    move: Move
+
+
+@dataclass(frozen=True, slots=True)
 class Committed:
     move: Move
     stored: Ownership
@@ -221,9 +237,17 @@ class OwnerAnswered:
     is_final: bool = False
 
 
-Event = Want | Resume | CallOff | Cancel | Committed | NotCommitted | Unanswered | OwnerAnswered | Signal
+Event = Want | Resume | CallOff | Cancel | Prepared | Committed | NotCommitted | Unanswered | OwnerAnswered | Signal
 
 # Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare:
+    """Have the destination prepare, for `patience_s` at most, and come back with Prepared whatever it says."""
+
+    move: Move
+    patience_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +269,7 @@ class AskOwner:
 
 @dataclass(frozen=True, slots=True)
 class StopAsking:
-    """What the owner answers does not matter any more: do not come back with it."""
+    """What the owner, or the destination, answers does not matter any more: do not come back with it."""
 
     move: Move
 
@@ -256,18 +280,20 @@ class Ended:
     outcome: Outcome
 
 
-Instruction = Commit | AskOwner | StopAsking | Ended
+Instruction = Prepare | Commit | AskOwner | StopAsking | Ended
 
 
 @dataclass(slots=True)
 class Moves:
     """The moves of one leader. `limits` are how many have a turn at a time, in all and per broker; `deadline_s` is how
-    long an owner may take to let go; both are asked anew each time. `is_registered` is of this moment.
+    long an owner may take to let go, `prepare_s` how long a destination may prepare, 0 for one that is not to; all are
+    asked anew each time. `is_registered` is of this moment.
     """
 
     limits: Callable[[], tuple[int, int]]
     deadline_s: Callable[[], float]
     is_registered: Callable[[Registration | None], bool]
+    prepare_s: Callable[[Registration], float] = lambda _: 0.0
     _turns: Turns[Move] = field(init=False)
     _waiting: dict[Move, None] = field(default_factory=dict)
     _begun: dict[Move, None] = field(default_factory=dict)
@@ -280,7 +306,7 @@ class Moves:
 
     @property
     def known(self) -> list[Move]:
-        """All there are: first those that wait, in the order in which they came."""
+        """All there are: first those that have released nothing, in the order in which they came."""
         return [*self._waiting, *self._begun]
 
     def is_waiting(self, bundle: str) -> bool:
@@ -306,10 +332,11 @@ class Moves:
                 self._turns.have(move, move.brokers)
                 self._follow(move, move.get_released())
             case CallOff(is_meant, why):
-                for move in [move for move in self._waiting if is_meant(move)]:
-                    self._end(move, CalledOff(why))
+                self._call_off([move for move in self._waiting if is_meant(move)], why)
             case Cancel(move):
                 self._cancel(move)
+            case Prepared(move):
+                self._prepared(move)
             case Committed(move, stored):
                 self._committed(move, stored)
             case NotCommitted(move, error):
@@ -340,8 +367,11 @@ class Moves:
         for move in known:
             if move.phase is Phase.WAITING:
                 self._wait(move)
+                continue
+            self._turns.have(move, move.brokers)
+            if move.phase is Phase.PREPARING:
+                self._waiting[move] = None
             else:
-                self._turns.have(move, move.brokers)
                 self._have(move)
 
     def _wait(self, move: Move) -> None:
@@ -355,10 +385,32 @@ class Moves:
 
     def _give_turns(self) -> None:
         for move in self._turns.give():
-            del self._waiting[move]
-            self._begun[move] = None
-            move.phase = Phase.RELEASING
-            self._to_do.append(Commit(move, self._releasing(move), move.reason))
+            self._prepare(move)
+
+    def _prepare(self, move: Move) -> None:
+        """Before anything is released; at once where nobody is to prepare."""
+        destination = move.destination
+        patience_s = self.prepare_s(destination) if destination is not None else 0.0
+        if patience_s > 0 and self.is_registered(destination):
+            move.phase = Phase.PREPARING
+            self._to_do.append(Prepare(move, patience_s))
+        else:
+            self._release(move)
+
+    def _prepared(self, move: Move) -> None:
+        if move.phase is Phase.PREPARING:
+            self._release(move)
+
+    def _call_off(self, moves: Iterable[Move], why: str) -> None:
+        for move in moves:
+            self._stop_asking(move)
+            self._end(move, CalledOff(why))
+
+    def _release(self, move: Move) -> None:
+        del self._waiting[move]
+        self._begun[move] = None
+        move.phase = Phase.RELEASING
+        self._to_do.append(Commit(move, self._releasing(move), move.reason))
 
     def _releasing(self, move: Move) -> Callable[[Ownership, Stamp], Ownership]:
         def begin(current: Ownership, stamp: Stamp) -> Ownership:
@@ -430,7 +482,13 @@ class Moves:
             move.phase, move.wake_s = Phase.PAUSED, wake_s
 
     def _look(self) -> None:
-        """At pauses that are over, and owners that are gone."""
+        """At pauses that are over, and brokers that are gone."""
+        for move in list(self._waiting):
+            if move.phase is Phase.PREPARING and not (
+                self.is_registered(move.owner) and self.is_registered(move.destination)
+            ):
+                self._stop_asking(move)
+                self._release(move)
         for move in list(self._begun):
             if move.phase not in {Phase.ASKED, Phase.PAUSED}:
                 continue
@@ -451,7 +509,7 @@ class Moves:
             self._complete(move)
 
     def _stop_asking(self, move: Move) -> None:
-        if move.phase is Phase.ASKED:
+        if move.phase in {Phase.PREPARING, Phase.ASKED}:
             self._to_do.append(StopAsking(move))
 
     def _complete(self, move: Move) -> None:

@@ -186,8 +186,7 @@ class _Round:
 
     def run(self) -> Shed:
         task = self._task()
-        misplaced = self._limits.misplaced() & task.givers[task.assigned]
-        forced, left = find_forced(replace(task, movable=task.movable & misplaced))
+        forced, left = find_forced(replace(task, movable=task.movable & self._limits.misplaced()))
         found, reason = self._search(replace(left, movable=task.movable & ~self._rests), forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
         given: dict[int, list[LevelReason]] = {}
@@ -228,16 +227,18 @@ class _Round:
         return find_moves(replace(task, givers=np.zeros_like(task.givers))), LevelReason.ABOVE_LEVEL
 
     def _task(self) -> Task:
-        """To bring all brokers that are not awaiting a report down to the target."""
-        snapshot = self._snapshot
+        """To bring all brokers that are not awaiting a report down to the target; the others give nothing, also not in
+        an exchange.
+        """
+        snapshot, settled = self._snapshot, self._snapshot.brokers.settled
         total = total_load(snapshot)
         carried, limits = carried_load(snapshot), self._limits
         share = carried / total if total > 0 else np.zeros(len(carried))
         return Task(
             loads=self._loads,
             assigned=snapshot.bundles.assigned,
-            movable=eligible(snapshot) & limits.may_be_shed(),
-            givers=snapshot.brokers.settled,
+            movable=eligible(snapshot) & limits.may_be_shed() & settled[snapshot.bundles.assigned],
+            givers=settled,
             takers=self._takers,
             share=share,
             cost=share * move_costs(snapshot, self._settings.level_move_costs),

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from http import HTTPStatus
 
 import structlog
 
-from loadmanager.calling import Caller, HttpClient, PeerUnavailableError
+from loadmanager.calling import Caller, HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.core.names import BundleName
 from loadmanager.core.ownership import NamespaceState, Registration
 from loadmanager.errors import InvalidRecordError, OwnerSilentError
 from loadmanager.leader.picture.view import ClusterView
-from loadmanager.wire.http import NamespacePolicies, OpenTopic, TopicsAnswer, WantedBundles
+from loadmanager.wire.http import (
+    INCARNATION_HEADER,
+    OWNER_HEADER,
+    UNKNOWN,
+    NamespacePolicies,
+    OpenTopic,
+    TopicsAnswer,
+    TopicsOfBundle,
+    WantedBundles,
+)
 from loadmanager.wire.records import BundlesData
 from loadmanager.wire.validation import parse_model
 
 log = structlog.get_logger(__name__)
 
 TIMEOUT_S = 3.0
+
+_MOST_NAMES_BYTES = 192 * 1024
+"""Of the topics that a destination is told to prepare for: its agent reads no more than 256 KiB."""
 
 
 class Agents:
@@ -57,6 +70,21 @@ class Agents:
         headers = {"Content-Type": "application/json"}
         await self._call("PUT", url, HTTPStatus.NO_CONTENT, data=policies.to_json(), headers=headers)
 
+    async def prepare(self, destination: Registration, bundle: BundleName, topics: Iterable[str]) -> bool:
+        """Have the broker prepare for a bundle that it is about to get; False when it does not know how. As many topics
+        are named as go into one request. `OwnerSilentError` when it does not say that it has.
+        """
+        headers = {
+            "Content-Type": "application/json",
+            OWNER_HEADER: destination.broker,
+            INCARNATION_HEADER: str(destination.incarnation),
+        }
+        data = TopicsOfBundle(bundle=str(bundle), topics=list(_as_fits(topics))).to_json()
+        answer = await self._ask("POST", f"{self._url(destination)}/loadmanager/v1/prepare", data=data, headers=headers)
+        if answer.status not in {HTTPStatus.NO_CONTENT, *UNKNOWN}:
+            raise OwnerSilentError(answer.shown())
+        return answer.status == HTTPStatus.NO_CONTENT
+
     def _url(self, broker: Registration) -> str:
         entry = self._view.brokers.get(broker.broker)
         if entry is None or entry.registration != broker or not entry.command_url:
@@ -73,12 +101,32 @@ class Agents:
         data: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        if self._http is None:
-            raise OwnerSilentError("this node is not running")
-        try:
-            answer = await self._http.call(method, url, self._timeout_s, params=params, data=data, headers=headers)
-        except (PeerUnavailableError, InvalidRecordError) as error:
-            raise OwnerSilentError(str(error)) from None
+        answer = await self._ask(method, url, params=params, data=data, headers=headers)
         if answer.status != expected:
             raise OwnerSilentError(answer.shown())
         return answer.body
+
+    async def _ask(
+        self,
+        method: str,
+        url: str,
+        *,
+        params: dict[str, str] | None = None,
+        data: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> HttpAnswer:
+        if self._http is None:
+            raise OwnerSilentError("this node is not running")
+        try:
+            return await self._http.call(method, url, self._timeout_s, params=params, data=data, headers=headers)
+        except (PeerUnavailableError, InvalidRecordError) as error:
+            raise OwnerSilentError(str(error)) from None
+
+
+def _as_fits(topics: Iterable[str]) -> Iterator[str]:
+    left = _MOST_NAMES_BYTES
+    for topic in topics:
+        left -= len(topic.encode()) + len('"",')
+        if left < 0:
+            return
+        yield topic

@@ -38,6 +38,8 @@ from loadmanager.core.leading.moves import (
     Outcome,
     OwnerAnswered,
     Phase,
+    Prepare,
+    Prepared,
     Resume,
     StaleStepError,
     StopAsking,
@@ -60,6 +62,7 @@ from loadmanager.errors import (
 )
 from loadmanager.leader.carrying_out.driving import Waiting
 from loadmanager.leader.carrying_out.owners import Owners
+from loadmanager.leader.carrying_out.preparing import Destinations
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Recorder
@@ -75,11 +78,14 @@ _LOOK_AHEAD = 256
 
 @dataclass(frozen=True, slots=True)
 class ExecutorSettings:
-    """Limits on unloads: the deadline of one, how many at a time, and how many per broker."""
+    """Limits on unloads: the deadline of one, how many at a time, and how many per broker; and how long a destination
+    may prepare, 0 where none is to.
+    """
 
     deadline_s: float
     concurrency: int
     concurrency_per_broker: int
+    prepare_s: float = 0.0
 
     @classmethod
     def of(cls, settings: Settings) -> ExecutorSettings:
@@ -87,6 +93,7 @@ class ExecutorSettings:
             deadline_s=settings.namespace_bundle_unloading_timeout_ms / 1000,
             concurrency=settings.max_concurrent_unloads,
             concurrency_per_broker=settings.max_concurrent_unloads_per_broker,
+            prepare_s=settings.namespace_bundle_prepare_timeout_ms / 1000,
         )
 
 
@@ -128,7 +135,7 @@ class Followed(Protocol):
 class Executor:
     """Runs unloads of the current leader. `settings` are asked anew for each unload.
 
-    `followed_by` is told when an unload has begun, and how it ended.
+    `followed_by` is told when an unload has begun, and how it ended. Without `destinations` none of them prepares.
     """
 
     def __init__(
@@ -141,10 +148,12 @@ class Executor:
         followed_by: Followed,
         recorder: Recorder,
         tracing: Tracing = OFF,
+        destinations: Destinations | None = None,
     ) -> None:
         self._view = view
         self._writes = writes
         self._owners = owners
+        self._destinations = destinations
         self._journal = journal
         self._followed_by = followed_by
         self._tracing = tracing
@@ -154,6 +163,12 @@ class Executor:
             answers.noting("limits", lambda: (settings().concurrency, settings().concurrency_per_broker)),
             answers.noting("deadline_s", lambda: settings().deadline_s),
             answers.noting("is_registered", view.is_registered),
+            answers.noting(
+                "prepare_s",
+                lambda each: (
+                    settings().prepare_s if destinations is not None and destinations.can_prepare(each) else 0.0
+                ),
+            ),
         )
         self._recorded = RecordedMachine("moves", MovesForm(self._moves), answers, recorder)
         self._ends = Waiting[Move, Ownership]()
@@ -298,6 +313,8 @@ class Executor:
 
     def _do(self, instruction: Instruction) -> None:
         match instruction:
+            case Prepare(move, patience_s):
+                self._begin(move, self._prepare(move, patience_s))
             case Commit(move):
                 self._begin(move, self._commit(instruction))
             case AskOwner(move, patience_s):
@@ -335,6 +352,12 @@ class Executor:
         if wake_s is not None:
             pause_s = max(0.0, wake_s - time.monotonic())
             self._timer = asyncio.get_running_loop().call_later(pause_s, self._step, Signal.TIME)
+
+    async def _prepare(self, move: Move, patience_s: float) -> None:
+        if self._destinations is not None and move.destination is not None:
+            name = BundleName.parse_any(move.bundle)
+            await self._destinations.prepare(name, move.owner, move.destination, patience_s)
+        self._step(Prepared(move))
 
     async def _commit(self, instruction: Commit) -> None:
         move = instruction.move

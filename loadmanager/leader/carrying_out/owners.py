@@ -15,6 +15,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.term.election import Election
 from loadmanager.wire.http import (
     BUNDLE_VERSION_HEADER,
+    DESTINATION_HEADER,
     EPOCH_HEADER,
     HASH_FUNCTION_HEADER,
     INCARNATION_HEADER,
@@ -81,6 +82,8 @@ class AgentOwners:
             INCARNATION_HEADER: str(owner.incarnation),
             HASH_FUNCTION_HEADER: self._view.get_namespace(str(name.namespace)).state.bundles.hash_function.value,
         }
+        if released.destination is not None:
+            headers[DESTINATION_HEADER] = released.destination.broker
         # Never 0 or less, which would mean "without limit" to aiohttp.
         timeout_s = min(self._longest_s(), max(patience_s, _SHORTEST_CALL_S))
         try:

@@ -27,6 +27,8 @@ from loadmanager.core.leading.moves import (
     Outcome,
     OwnerAnswered,
     Phase,
+    Prepare,
+    Prepared,
     Resume,
     StopAsking,
     Unanswered,
@@ -37,6 +39,7 @@ from loadmanager.core.ownership import FREE, OwnershipState, Registration, Stamp
 from loadmanager.wire.checkpoint import owned_as_json, owned_of
 from loadmanager.wire.leading.form import Image, registration_as_json, registration_of
 
+_ABOUT_A_MOVE: dict[str, type[Cancel | Prepared]] = {"Cancel": Cancel, "Prepared": Prepared}
 _NO_STAMP = Stamp(0, 0, "")
 
 
@@ -63,8 +66,8 @@ class MovesForm:
                 event = Resume(self._meet(number, Move(*_planned(*plan), released=owned_of(released))))
             case ["CallOff", numbers, why]:
                 event = CallOff({self._find(number) for number in numbers}.__contains__, why)
-            case ["Cancel", number]:
-                event = Cancel(self._find(number))
+            case ["Cancel" | "Prepared" as name, number]:
+                event = _ABOUT_A_MOVE[name](self._find(number))
             case ["Committed", number, stored]:
                 event = Committed(self._find(number), owned_of(stored))
             case ["NotCommitted", number, error]:
@@ -84,8 +87,8 @@ class MovesForm:
         match instruction:
             case Commit(move, _, reason):
                 return ["Commit", number, *_written(instruction), reason]
-            case AskOwner(_, patience_s):
-                return ["AskOwner", number, patience_s]
+            case Prepare(_, patience_s) | AskOwner(_, patience_s):
+                return [type(instruction).__name__, number, patience_s]
             case StopAsking():
                 return ["StopAsking", number]
             case Ended(move, outcome):
@@ -112,9 +115,9 @@ class MovesForm:
             case Resume(move):
                 said = [self._name(move), *_plan_of(move), owned_as_json(move.get_released())]
             case CallOff(is_meant, why):
-                waiting = (move for move in self.machine.known if move.phase is Phase.WAITING)
+                waiting = (move for move in self.machine.known if move.phase in {Phase.WAITING, Phase.PREPARING})
                 said = [[self._number(move) for move in waiting if is_meant(move)], why]
-            case Cancel(move):
+            case Cancel(move) | Prepared(move):
                 said = [self._number(move)]
             case Committed(move, stored):
                 said = [self._number(move), owned_as_json(stored)]

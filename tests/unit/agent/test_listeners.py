@@ -13,6 +13,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry
 from support.servers import LIMITS, end_app, listen, serve_app
 
+from loadmanager.agent.coming import Coming
 from loadmanager.agent.grants import Refusal
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.server import AgentServer
@@ -20,13 +21,9 @@ from loadmanager.auth.gate import Gate
 from loadmanager.calling import HttpClient
 from loadmanager.config import AuthSettings
 from loadmanager.core.names import BrokerId
-from loadmanager.wire.http import LeaseAnswer, OwnerAnswer
+from loadmanager.wire.http import LeaseAnswer
 
 LEASE = "/loadmanager/v1/lease"
-
-
-async def _owner(_topic: object) -> OwnerAnswer:
-    raise AssertionError("nobody asks")
 
 
 async def _unload(*_: object) -> Refusal | None:
@@ -37,7 +34,7 @@ def server() -> AgentServer:
     return AgentServer(
         BrokerId("b1:8080"),
         grant_lease=lambda: LeaseAnswer(broker_id="b1:8080", incarnation=1, valid_for_ms=1),
-        ask_owner=_owner,
+        coming=Coming.__new__(Coming),
         unload=_unload,
         topics=OpenTopics.__new__(OpenTopics),
         health=lambda: {"registered": True},

@@ -39,7 +39,7 @@ class Broker:
     def __init__(self) -> None:
         self.closed: list[tuple[str, list[str]]] = []
 
-    async def unload(self, bundle: str, topics: list[str]) -> None:
+    async def unload(self, bundle: str, topics: list[str], _: BrokerId | None) -> None:
         self.closed.append((bundle, topics))
 
 

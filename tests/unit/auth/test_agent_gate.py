@@ -16,6 +16,7 @@ from loadmanager.store.memory import MemoryStore
 
 ROLES = {
     ("GET", "/loadmanager/v1/topics"): Role.PEER,
+    ("POST", "/loadmanager/v1/prepare"): Role.PEER,
     ("PUT", "/loadmanager/v1/namespaces/t/ns/bundles"): Role.PEER,
     ("PUT", "/admin/v2/namespaces/t/ns/0x00000000_0x40000000/unload"): Role.PEER,
     ("GET", "/healthz"): Role.ANYONE,

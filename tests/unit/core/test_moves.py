@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.moves import DEADLINE_S, LOST, STAMP, A, B, C, Leader, Whatever
+from support.moves import DEADLINE_S, LOST, PREPARE_S, STAMP, A, B, C, Leader, Whatever
 
 from loadmanager.core.leading.moves import (
     AskOwner,
@@ -25,6 +25,8 @@ from loadmanager.core.leading.moves import (
     NotCommitted,
     OwnerAnswered,
     Phase,
+    Prepare,
+    Prepared,
     Resume,
     StaleStepError,
     StopAsking,
@@ -53,6 +55,67 @@ def test_a_move_is_released_asked_for_and_completed(leader: Leader) -> None:
     assert isinstance(outcome, Moved)
     assert (outcome.done.state, outcome.done.owner) == (OwnershipState.OWNED, B)
     assert (leader.moves.find("t/ns/b", 2), leader.moves.known, leader.moves.wake_s) == (None, [], None)
+
+
+def prepared(leader: Leader) -> Move:
+    """A move whose destination prepares, and nothing else is to be done."""
+    leader.preparing = {B}
+    move = leader.want("t/ns/b")
+    assert leader.take() == Prepare(move, PREPARE_S)
+    return move
+
+
+def test_a_destination_prepares_before_anything_is_released(leader: Leader) -> None:
+    move = prepared(leader)
+    assert (move.phase, leader.moves.is_waiting("t/ns/b"), leader.moves.known) == (Phase.PREPARING, True, [move])
+    assert not leader.step(Signal.TIME)
+    leader.step(Prepared(move))
+    assert leader.commit() == AskOwner(move, DEADLINE_S)
+    assert not leader.moves.is_waiting("t/ns/b")
+    leader.to_do.clear()
+    assert not leader.step(Prepared(move)), "it is said once"
+
+
+def test_whoever_does_not_prepare_or_is_nobody_or_has_gone_is_not_waited_for(leader: Leader) -> None:
+    leader.preparing = {B}
+    for bundle, destination in (("t/ns/1", C), ("t/ns/2", None), ("t/ns/3", Registration(B.broker, 99))):
+        leader.want(bundle, destination)
+        assert isinstance(leader.take(), Commit)
+
+
+def test_a_move_that_is_called_off_while_its_destination_prepares_has_released_nothing(leader: Leader) -> None:
+    leader.limits = (1, 1)
+    move = prepared(leader)
+    leader.want("t/ns/2", C)
+    assert not leader.to_do, "its turn is taken"
+    stop, ended, begun = leader.step(CallOff(lambda each: each is move, "another plan"))
+    assert (stop, ended) == (StopAsking(move), Ended(move, CalledOff("another plan")))
+    assert isinstance(begun, Commit), "the next one's turn has come"
+    assert leader.records["t/ns/b"].state is OwnershipState.OWNED
+    assert not leader.step(Prepared(move)), "nobody waits for it any more"
+
+
+@pytest.mark.parametrize("gone", [A, B])
+def test_nobody_prepares_for_a_broker_that_has_gone_or_to_take_from_one(leader: Leader, gone: Registration) -> None:
+    move = prepared(leader)
+    leader.registered.discard(C)
+    assert not leader.step(Signal.MEMBERSHIP), "somebody else has gone"
+    leader.registered.discard(gone)
+    stop, commit = leader.step(Signal.MEMBERSHIP)
+    assert stop == StopAsking(move)
+    assert isinstance(commit, Commit), "what is true is looked at as it is written"
+
+
+def test_preparing_goes_on_where_another_had_it(leader: Leader) -> None:
+    leader.limits = (1, 1)
+    prepared(leader)
+    leader.want("t/ns/2", C)
+    other = Leader((1, 1), records=leader.records)
+    other.moves.restore([replace(move) for move in leader.moves.known])
+    preparing, waiting = other.moves.known
+    assert not other.step(Signal.TIME), "it has its turn"
+    assert isinstance(other.step(Prepared(preparing))[0], Commit)
+    assert other.moves.is_waiting(waiting.bundle)
 
 
 def test_a_bundle_may_be_unloaded_to_nobody(leader: Leader) -> None:
@@ -442,12 +505,15 @@ def test_after_a_term_nothing_is_under_way(leader: Leader) -> None:
 
 @given(st.data())
 def test_whatever_happens_limits_hold_versions_grow_and_every_move_ends(data: st.DataObject) -> None:
-    leader = Leader(limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))))
+    preparing = data.draw(st.sets(st.sampled_from([B, C])))
+    leader = Leader(limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))), preparing=preparing)
     whatever = Whatever(leader, data)
     for _ in range(data.draw(st.integers(1, 40))):
         whatever.happens()
         with_turn = [move for move in whatever.wanted if move.phase not in {Phase.WAITING, Phase.ENDED}]
         assert len(with_turn) <= leader.limits[0]
+        still_owned = {Phase.WAITING, Phase.PREPARING}
+        assert all(move.released is None for move in whatever.wanted if move.phase in still_owned)
     whatever.ends()
     assert {move for move in whatever.wanted if move.phase is not Phase.ENDED} == set()
     assert set(whatever.outcomes) == set(whatever.wanted), "and each was said to have ended"

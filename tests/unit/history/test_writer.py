@@ -98,6 +98,25 @@ def test_what_a_crashed_leader_may_have_lost_is_marked_from_its_last_file_on(dir
     assert "epoch 1 did not end its term" in gap.why
 
 
+def test_a_term_is_not_ended_before_all_of_it_is_there(tmp_path: Path) -> None:
+    disk = Disk()
+    directory = disk.directory(tmp_path / "history")
+    writer = HistoryWriter(directory, "node-1:8080", NEVER)
+    writer.start()
+    writer.begin_term(1, NOON_MS)
+    assert writer.flush(FLUSH_S)
+    disk.left = 1
+    writer.put(NOON_MS, Event("x"))
+    writer.put(NOON_MS, StrategyState("ThresholdShedder", {}))
+    writer.end_term(NOON_MS)
+    eventually_sync(lambda: writer.figures.write_failures, timeout_s=FLUSH_S)
+    abandon(writer)
+    disk.left = None
+    record(directory, 2, at_ms=NOON_MS + 60_000)
+    (gap,) = find_gaps(History(directory))
+    assert "epoch 1 did not end its term" in gap.why
+
+
 def test_terms_that_were_recorded_elsewhere_are_a_gap(directory: Directory) -> None:
     record(directory, 1, "a")
     record(directory, 4, "b", at_ms=NOON_MS + 60_000)

@@ -28,7 +28,13 @@ from loadmanager.leader.carrying_out.owners import AgentOwners, Refusal
 from loadmanager.store import paths
 from loadmanager.store.base import Delete, Put
 from loadmanager.wire.broker_data import AGENT_PROTOCOL
-from loadmanager.wire.http import BUNDLE_VERSION_HEADER, EPOCH_HEADER, INCARNATION_HEADER, OWNER_HEADER
+from loadmanager.wire.http import (
+    BUNDLE_VERSION_HEADER,
+    DESTINATION_HEADER,
+    EPOCH_HEADER,
+    INCARNATION_HEADER,
+    OWNER_HEADER,
+)
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
@@ -490,3 +496,70 @@ async def test_nothing_was_withdrawn_of_a_bundle_that_waits_for_nothing_though_o
         assert not executor.withdraw(bundles[2])
         broker.may_answer.set()
         await asyncio.gather(*unloads)
+
+
+async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> None:
+    async with a_leader() as (cluster, leader):
+        owner, bundle = await _owned(cluster, leader)
+        owner.topics[str(TOPIC)] = (0.0, 0.0, 0.0, 0.0)
+        target = await cluster.a_broker("b2:8080")
+        target.may_answer_prepares.clear()
+        move = asyncio.create_task(_move(leader, bundle, target))
+        await eventually(lambda: target.prepared)
+        assert [(each.bundle, each.topics) for each in target.prepared] == [(bundle, [str(TOPIC)])]
+        assert (leader.ownership(bundle).state, owner.unloads) == (OwnershipState.OWNED, [])
+        target.may_answer_prepares.set()
+        assert (await move).owner == target.registration
+        ((_, headers),) = owner.unloads
+        assert headers[DESTINATION_HEADER] == target.broker_id
+
+
+async def _move(leader: RunningNode, bundle: str, target: FakeAgent) -> Ownership:
+    """The bundle's ownership once it was moved there."""
+    await leader.node.bundles.unload(BundleName.parse(bundle), target.registration, OwnershipReason.ADMIN_UNLOAD)
+    return leader.ownership(bundle)
+
+
+@pytest.mark.parametrize(("status", "times"), [(204, 2), (500, 2), (404, 1), (405, 1), (501, 1)])
+async def test_a_destination_that_does_not_know_how_to_prepare_is_not_asked_again_and_gets_bundles_all_the_same(
+    status: int, times: int
+) -> None:
+    async with a_leader() as (cluster, leader):
+        owner, bundle = await _owned(cluster, leader)
+        target = await cluster.a_broker("b2:8080")
+        target.prepare_status = status
+        assert (await _move(leader, bundle, target)).owner == target.registration
+        assert (await _move(leader, bundle, owner)).owner == owner.registration
+        assert (await _move(leader, bundle, target)).owner == target.registration
+        assert len(target.prepared) == times
+
+
+async def test_neither_a_silent_destination_nor_a_silent_owner_holds_a_move_up_for_long() -> None:
+    async with a_leader(namespace_bundle_prepare_timeout_ms=50) as (cluster, leader):
+        owner, bundle = await _owned(cluster, leader)
+        target = await cluster.a_broker("b2:8080")
+        target.may_answer_prepares.clear()
+        assert (await _move(leader, bundle, target)).owner == target.registration
+        owner.topics_status = target.topics_status = 503
+        assert (await _move(leader, bundle, owner)).owner == owner.registration
+        assert owner.prepared == [], "what its topics are was not said"
+
+
+async def test_nobody_prepares_where_it_is_set_so() -> None:
+    async with a_leader(namespace_bundle_prepare_timeout_ms=0) as (cluster, leader):
+        _, bundle = await _owned(cluster, leader)
+        target = await cluster.a_broker("b2:8080")
+        assert (await _move(leader, bundle, target)).owner == target.registration
+        assert target.prepared == []
+
+
+async def test_of_many_topics_as_many_are_named_as_go_into_a_request() -> None:
+    async with a_leader() as (cluster, leader):
+        owner, bundle = await _owned(cluster, leader)
+        names = [f"persistent://t/ns/{number:05}-{'x' * 170}" for number in range(2_000)]
+        owner.topics = dict.fromkeys(names, (0.0, 0.0, 0.0, 0.0))
+        target = await cluster.a_broker("b2:8080")
+        await _move(leader, bundle, target)
+        (told,) = target.prepared
+        assert told.topics == names[: len(told.topics)]
+        assert 180_000 < len(told.to_json()) < 200_000

@@ -26,7 +26,8 @@ def recorded(tape: Tape, **values: Any) -> Leader:  # noqa: ANN401 - any field
 @given(st.data())
 def test_whatever_happens_is_the_same_again_and_from_a_checkpoint_in_its_midst_too(data: st.DataObject) -> None:
     tape = Tape("moves")
-    leader = recorded(tape, limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))))
+    preparing = data.draw(st.sets(st.sampled_from([B, C])))
+    leader = recorded(tape, limits=data.draw(st.tuples(st.integers(1, 3), st.integers(1, 2))), preparing=preparing)
     whatever = Whatever(leader, data)
     for _ in range(data.draw(st.integers(0, 20))):
         whatever.happens()
@@ -63,6 +64,17 @@ def test_a_release_that_was_found_and_a_write_of_which_nobody_knows_are_the_same
     ]
     assert tape.bodies[-1]["event"] == ["Cancel", None], "nothing is said of a move that is over"
     replayed(tape).compare(tape.image())
+
+
+def test_what_was_recorded_when_nobody_was_asked_to_prepare_is_the_same_again() -> None:
+    tape = Tape("moves")
+    leader = recorded(tape)
+    leader.asked()
+    asked = tape.bodies[0]["asked"]
+    assert asked.pop(f"prepare_s {B}") == 0.0, "an old leader did not ask this"
+    replayed(tape).compare(tape.image())
+    asked[f"prepare_s {B}"] = 2.0
+    assert difference(tape) == ("t/ns/b", "moves.Want: asked", None, f"is_registered {B}")
 
 
 def test_an_owner_that_refused_for_good_does_so_again() -> None:

@@ -1,0 +1,105 @@
+"""Bundles that are about to come: the broker is told to prepare, and a "no" to its questions waits until it is a "yes".
+
+A question about such a bundle would be asked over and over until the release is over, by each client that has come
+early. So one of them looks at the nodes again and again, and the others ask when it has found what it looks for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+
+import structlog
+
+from loadmanager.agent.broker import BrokerClient
+from loadmanager.agent.grants import Grants, Refusal
+from loadmanager.core.names import TopicName
+from loadmanager.core.ownership import Registration
+from loadmanager.wire.http import OwnerAnswer, TopicsOfBundle
+
+log = structlog.get_logger(__name__)
+
+COMING_S = 30.0
+"""A bundle that has not come by then is expected no more: nobody is told that a move was called off."""
+
+LONGEST_WAIT_S = 5.0
+_MOST_BUNDLES = 10_000
+_FIRST_PAUSE_S = 0.002
+_LONGEST_PAUSE_S = 0.1
+_GROWTH = 1.2
+
+
+class Coming:
+    """What the leader has said will come. `ask` is how the broker's questions are answered."""
+
+    def __init__(
+        self,
+        grants: Grants,
+        broker: BrokerClient,
+        ask: Callable[[TopicName], Awaitable[OwnerAnswer]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._grants = grants
+        self._broker = broker
+        self._ask = ask
+        self._clock = clock
+        self._until_s: dict[str, float] = {}
+        self._looks: dict[str, asyncio.Event] = {}
+
+    async def prepare(self, destination: Registration, wanted: TopicsOfBundle) -> Refusal | bool:
+        """Whether the broker has prepared; False when it does not know how. `PeerUnavailableError` when it says
+        neither. The call is for this destination.
+        """
+        if self._grants.registration is None:
+            return Refusal.NOT_REGISTERED
+        if self._grants.registration != destination:
+            return Refusal.OTHER_BROKER
+        self._expect(wanted.bundle)
+        is_prepared = await self._broker.prepare(wanted)
+        log.info("prepared", bundle=wanted.bundle, topics=len(wanted.topics), by_broker=is_prepared)
+        return is_prepared
+
+    async def ask_owner(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
+        """The answer for the broker, as it is asked; of a bundle that is coming, a "no" only after so long at most."""
+        gives_up_s = self._clock() + min(wait_s, LONGEST_WAIT_S)
+        answer = await self._ask(topic)
+        while not answer.owned and self._is_coming(answer.bundle) and self._clock() < gives_up_s:
+            assert answer.bundle is not None, "it is coming"
+            answer = await self._ask_again(topic, answer.bundle, gives_up_s)
+        return answer
+
+    def _expect(self, bundle: str) -> None:
+        now_s = self._clock()
+        if len(self._until_s) >= _MOST_BUNDLES:
+            self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}
+        if len(self._until_s) < _MOST_BUNDLES:
+            self._until_s[bundle] = now_s + COMING_S
+
+    def _is_coming(self, bundle: str | None) -> bool:
+        return bundle is not None and self._until_s.get(bundle, 0.0) > self._clock()
+
+    async def _ask_again(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
+        """Once there is reason to: what is looked for was found, or whoever looked has given up."""
+        looked = self._looks.get(bundle)
+        if looked is None:
+            return await self._look(topic, bundle, gives_up_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(gives_up_s - self._clock()):
+                await looked.wait()
+        return await self._ask(topic)
+
+    async def _look(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
+        """Again and again, for all who ask about the bundle."""
+        looked = self._looks[bundle] = asyncio.Event()
+        pause_s = _FIRST_PAUSE_S
+        try:
+            while True:
+                await asyncio.sleep(pause_s)
+                answer = await self._ask(topic)
+                if answer.owned or self._clock() >= gives_up_s:
+                    return answer
+                pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
+        finally:
+            del self._looks[bundle]
+            looked.set()
