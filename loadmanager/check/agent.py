@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 
 import orjson
 from aiohttp import web
@@ -43,6 +43,12 @@ def owned(incarnation: int) -> Reply:
 
 def not_owned(incarnation: int) -> Reply:
     return Reply("not owned", 200, orjson.dumps({"owned": False, "bundle": BUNDLE, "incarnation": incarnation}))
+
+
+def with_unknown_field(reply: Reply) -> Reply:
+    """The same from an agent of a later version."""
+    body = orjson.dumps({**orjson.loads(reply.body), "notYetKnown": {"a": [1]}})
+    return replace(reply, shown=f"{reply.shown}, and a field that is not known yet", body=body)
 
 
 REFUSED = Reply("503", 503, b'{"reason":"check-broker: no answer for now"}')
@@ -120,7 +126,7 @@ class PlayedAgent:
     async def stirred(self, limit_s: float) -> None:
         """Return when another question has come, or the time is over."""
         self._stirred.clear()
-        with contextlib.suppress(TimeoutError):
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._stirred.wait(), limit_s)
 
     def _grant(self, question: Question, reply: Reply) -> None:
@@ -167,18 +173,19 @@ Listen = Callable[[web.Application], Awaitable[web.AppRunner]]
 """Serves an application from now on."""
 
 
-def listening_at(port: int) -> tuple[Listen, int]:
+@contextmanager
+def port_taken(port: int) -> Iterator[tuple[Listen, int]]:
     """How to listen on a port of this host (0: any free one), and which one it is: it is taken, but nobody is answered
     there yet. `OSError` when it cannot be had.
     """
-    taken = socket.socket()
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    taken.bind(("127.0.0.1", port))
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind(("127.0.0.1", port))
 
-    async def listen(app: web.Application) -> web.AppRunner:
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
-        await runner.setup()
-        await web.SockSite(runner, taken).start()
-        return runner
+        async def listen(app: web.Application) -> web.AppRunner:
+            runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.01)
+            await runner.setup()
+            await web.SockSite(runner, taken).start()
+            return runner
 
-    return listen, taken.getsockname()[1]
+        yield listen, taken.getsockname()[1]

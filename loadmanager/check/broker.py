@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 
-from loadmanager.agent.broker import BrokerClient
-from loadmanager.calling import HttpClient, PeerUnavailableError
+from loadmanager.agent.broker import UNLOAD_TIMEOUT_S, BrokerClient
+from loadmanager.calling import HttpAnswer, HttpClient, PeerUnavailableError
 from loadmanager.check.agent import BUNDLE
 from loadmanager.check.diary import Diary, short
 from loadmanager.check.verdicts import BrokenError, LateError
@@ -15,27 +17,25 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import BrokerStats
 
 _REPEAT_S = 0.2
+_KNOWS_NOT_HOW = (HTTPStatus.NOT_FOUND, HTTPStatus.METHOD_NOT_ALLOWED, HTTPStatus.NOT_IMPLEMENTED)
 
 
 @dataclass(slots=True)
 class Broker:
     """`fault` is the first statistics that cannot be true."""
 
-    client: BrokerClient
+    url: str
+    http: HttpClient
     diary: Diary
     patience_s: float
     fault: str = ""
     _last: tuple[BrokerStats | None, float] = None, 0.0
 
-    @classmethod
-    def at(cls, url: str, http: HttpClient, diary: Diary, patience_s: float) -> Broker:
-        return cls(BrokerClient(http, url), diary, patience_s)
-
     async def stats(self) -> BrokerStats:
         """`LateError` without an answer, `BrokenError` for one that cannot be true."""
         sent_s = time.monotonic()
         try:
-            stats = await self.client.stats()
+            stats = await BrokerClient(self.http, self.url).stats()
         except PeerUnavailableError as error:
             self.diary.note(f"statistics: {error}")
             raise LateError(f"no statistics: {error}") from None
@@ -74,18 +74,39 @@ class Broker:
                     raise LateError(f"no 204 for {self.patience_s:g} s: {error}") from None
             await asyncio.sleep(_REPEAT_S)
 
-    async def unload_once(self, *topics: str) -> float:
-        """When the broker had answered 204 (monotonic). `LateError` for no answer, `BrokenError` for another one."""
-        named = ", ".join(map(short, topics))
-        self.diary.note(f"an unload of {named} is sent")
-        try:
-            await self.client.unload(BUNDLE, list(topics))
-        except PeerUnavailableError as error:
-            self.diary.note(f"an unload of {named}: {error}")
-            kind = BrokenError if "expected 204" in str(error) else LateError
-            raise kind(f"an unload of {named}: {error}") from None
-        self.diary.note(f"an unload of {named} is answered with 204")
+    async def unload_once(self, *topics: str, **more: object) -> float:
+        """When the broker had answered 204 (monotonic), called with `more` fields than an agent has. `LateError` for no
+        answer, `BrokenError` for another one.
+        """
+        answer = await self._post("unload", topics, more)
+        if answer.status != HTTPStatus.NO_CONTENT:
+            raise BrokenError(f"an unload: {answer.shown()}, expected 204")
         return time.monotonic()
+
+    async def prepare(self, *topics: str) -> bool:
+        """Whether the broker knows how to. `LateError` for no answer, `BrokenError` for one that means nothing."""
+        answer = await self._post("prepare", topics, {})
+        if answer.status in _KNOWS_NOT_HOW:
+            return False
+        if answer.status != HTTPStatus.NO_CONTENT:
+            raise BrokenError(f"to prepare: {answer.shown()}, expected 204, or 501 of a broker that does not know how")
+        return True
+
+    async def _post(self, what: str, topics: tuple[str, ...], more: Mapping[str, object]) -> HttpAnswer:
+        named = f"{what} of {', '.join(map(short, topics))}"
+        self.diary.note(f"{named} is sent")
+        try:
+            answer = await self.http.call(
+                "POST",
+                f"{self.url}/loadmanager/v1/{what}",
+                UNLOAD_TIMEOUT_S,
+                json={"bundle": BUNDLE, "topics": list(topics), **more},
+            )
+        except PeerUnavailableError as error:
+            self.diary.note(f"{named}: {error}")
+            raise LateError(f"{named}: {error}") from None
+        self.diary.note(f"{named} is answered with {answer.status}")
+        return answer
 
     def _compare(self, stats: BrokerStats, sent_s: float) -> None:
         """With the last ones that had come before these were asked for."""

@@ -158,12 +158,15 @@ class LinesProbe:
         assert process.stdout is not None
         try:
             process.stdin.write(f"{topic}\n".encode())
+            await process.stdin.drain()
             line = await process.stdout.readline()
+        except ConnectionError:
+            line = b""
         except BaseException:
             process.kill()  # what it would say to this topic must not be taken for its word on the next one
             raise
         if not line.endswith(b"\n"):
-            raise ConfigurationError(f"--probe: {self.words[0]!r} ended, expected a line for each topic")
+            raise ConfigurationError(f"--probe {self.words[0]!r}: it ended, expected a line for each topic")
         self._idle.append(process)
         said = line.decode(errors="replace").strip()
         return Tried(said == SERVED, said)

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.calling import HttpClient, PeerNotReachedError, PeerUnavailableError
-from loadmanager.check.agent import PlayedAgent, listening_at
+from loadmanager.check.agent import PlayedAgent, port_taken
 from loadmanager.check.broker import Broker
 from loadmanager.check.diary import Diary
 from loadmanager.check.probes import Probe, probe_of
@@ -113,7 +113,7 @@ def check_broker(
     """
     rules = _chosen(only or (), skip or ())
     wishes = _Wishes(url.rstrip("/"), agent_port, probe, hang, start, pid, lease_ms, start_timeout, timeout)
-    if not agent_port and not start:
+    if not agent_port and start is None:
         fail("expected --agent-port PORT, at which the broker asks its agent, or --start COMMAND", EXIT_CONFIGURATION)
     try:
         findings = asyncio.run(_check(wishes, rules))
@@ -144,13 +144,12 @@ async def _staged(wishes: _Wishes) -> AsyncIterator[Stage]:
     """The broker answers, and nobody at the port of its agent does, yet."""
     async with AsyncExitStack() as stack:
         try:
-            listen, port = listening_at(wishes.agent_port)
+            listen, port = stack.enter_context(port_taken(wishes.agent_port))
         except OSError as error:
             raise ConfigurationError(f"--agent-port {wishes.agent_port}: {error.strerror}") from None
         running = None
         if wishes.start is not None:
-            words = shlex.split(wishes.start.replace(_AGENT, f"http://127.0.0.1:{port}"))
-            running = stack.enter_context(started(words))
+            running = stack.enter_context(started(_words(wishes.start.replace(_AGENT, f"http://127.0.0.1:{port}"))))
         http = await stack.enter_async_context(HttpClient())
         pid = await _first_answer(wishes, BrokerClient(http, wishes.url), running.poll if running else lambda: None)
         diary, pace = Diary(), Pace(wishes.lease_ms)
@@ -159,7 +158,7 @@ async def _staged(wishes: _Wishes) -> AsyncIterator[Stage]:
             process = LocalProcess(psutil.Process(running.pid))
         stage = Stage(
             PlayedAgent(diary),
-            Broker.at(wishes.url, http, diary, pace.patience_s),
+            Broker(wishes.url, http, diary, pace.patience_s),
             diary,
             pace,
             listen,
@@ -169,6 +168,16 @@ async def _staged(wishes: _Wishes) -> AsyncIterator[Stage]:
         )
         stack.push_async_callback(stage.leave)
         yield stage
+
+
+def _words(command: str) -> list[str]:
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise ConfigurationError(f"--start {command!r}: {error}") from None
+    if not words:
+        raise ConfigurationError(f"--start {command!r}: expected a command")
+    return words
 
 
 def _probe(stack: AsyncExitStack, text: str | None) -> Probe | None:

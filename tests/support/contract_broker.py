@@ -26,6 +26,7 @@ BREAKS = {
     "lease-lapses": ("assumes a length", "keeps topics open"),
     "late-lease": ("counts from the answer",),
     "stopped": ("looks at the lease by a timer",),
+    "sole-process": ("another process serves",),
     "incarnation-changes": ("goes on",),
     "other-incarnation": ("does not compare",),
     "void-by-unload": ("believes the answer",),
@@ -35,10 +36,12 @@ BREAKS = {
     "unload-twice": ("500 while it closes", "404 when it is closed"),
     "unload-under-load": ("204 before it has closed",),
     "unload-hangs": ("204 before it has closed", "statistics behind a lock"),
+    "prepare": ("serves what was prepared", "302"),
     "opening-is-told": ("says nothing of a question", "says nothing of what it opens"),
     "statistics": ("counts on", "names a topic twice", "wall clock"),
     "opened-once": ("opens it for each",),
     "large-incarnation": ("floating point",),
+    "unknown-fields": ("no lease from such an answer", "400 to such an unload"),
     "told-to-end": ("does not end",),
 }
 """By the name of a rule, the ways to break it."""
@@ -61,7 +64,8 @@ class ContractBroker:
 
     agent_url: str
     breaks: tuple[str, str] = ("", "")
-    has_opening: bool = True
+    is_plain: bool = False
+    """It has nothing of what may be left out."""
     opening_s: float = 0.03
     hangs: Counter[str] = field(default_factory=Counter)
     thawed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -72,6 +76,7 @@ class ContractBroker:
     _asking: Counter[str] = field(default_factory=Counter)
     _openers: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _voided: Counter[str] = field(default_factory=Counter)
+    _prepared: set[str] = field(default_factory=set)
     _lapses: int = 0
     _valid_until_s: float = -math.inf
     _incarnation: float | None = None
@@ -94,6 +99,8 @@ class ContractBroker:
         app = web.Application()
         app.router.add_get("/loadmanager/v1/stats", self._stats)
         app.router.add_post("/loadmanager/v1/unload", self._unload)
+        if not self.is_plain:
+            app.router.add_post("/loadmanager/v1/prepare", self._prepare)
         return app
 
     async def run(self) -> None:
@@ -172,6 +179,8 @@ class ContractBroker:
         if self._incarnation is None:
             return ""
         opened = self._topics.get(name)
+        if opened is None and name in self._prepared:
+            opened = self._topics[name] = OpenTopic(name)
         if opened is None:
             opened = await self._open(name)
         if opened is None or not self.may_serve():
@@ -254,6 +263,8 @@ class ContractBroker:
             self._is_dead = self._is_dead or self.does("broken-answers", "dies of what is no JSON")
             return None
         wanted = {"incarnation", "validForMs"} if what == "lease" else {"owned", "incarnation"}
+        if "notYetKnown" in found and self.does("unknown-fields", "no lease from such an answer"):
+            return None
         return found if wanted <= set(found) else None
 
     # The agent's calls
@@ -278,7 +289,7 @@ class ContractBroker:
         if self.does("statistics", "wall clock") and self._statistics % 2:
             clock_s -= 3_600
         stats = {"pid": 1, "startTimestamp": 1, "monotonicS": clock_s, "topics": topics}
-        return web.json_response(stats | ({"opening": opening} if self.has_opening else {}))
+        return web.json_response(stats | ({} if self.is_plain else {"opening": opening, "soleProcess": True}))
 
     async def _stand_in_line(self) -> None:
         await self.thawed.wait()
@@ -288,8 +299,18 @@ class ContractBroker:
             async with self._unloads:
                 return
 
+    async def _prepare(self, request: web.Request) -> web.Response:
+        if self.does("prepare", "302"):
+            return web.Response(status=302, headers={"Location": "/"})
+        if self.does("prepare", "serves what was prepared"):
+            self._prepared |= set((await request.json())["topics"])
+        return web.Response(status=204)
+
     async def _unload(self, request: web.Request) -> web.Response:
-        names = (await request.json())["topics"]
+        body = await request.json()
+        if set(body) > {"bundle", "topics"} and self.does("unknown-fields", "400 to such an unload"):
+            raise web.HTTPBadRequest
+        names = body["topics"]
         if not self.does("void-by-unload", "believes the answer"):
             for name in names:
                 self._voided[name] += 1
@@ -353,7 +374,8 @@ class BrokersProcess:
     broker: ContractBroker
 
     def stop(self) -> None:
-        self.broker.thawed.clear()
+        if not self.broker.does("sole-process", "another process serves"):
+            self.broker.thawed.clear()
 
     def go_on(self) -> None:
         self.broker.thawed.set()

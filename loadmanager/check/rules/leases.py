@@ -7,7 +7,7 @@ import time
 
 from loadmanager.check.agent import lease
 from loadmanager.check.stage import Stage
-from loadmanager.check.verdicts import BrokenError, Need, UnsettledError, rule
+from loadmanager.check.verdicts import BrokenError, Need, NotApplicableError, UnsettledError, rule
 
 _LONGER = (1, 2, 4, 8, 16)
 """How many times as long a short lease is, from try to try: a slow broker needs some time to open a topic under it."""
@@ -30,8 +30,10 @@ async def serves(stage: Stage) -> None:
     topic = stage.topic("serves")
     await stage.calm()
     await stage.open(topic)
-    if not await stage.broker.names(topic):
-        raise BrokenError("a client was served, and the statistics do not have the topic among `topics`")
+    named, begin = await stage.broker.names(topic), len(stage.agent.questions)
+    await stage.served(topic)
+    if not named and stage.agent.first_about(topic, begin) is None:
+        raise BrokenError("the statistics do not have a topic among `topics` that clients were served on before and after")
 
 
 @rule(
@@ -117,6 +119,27 @@ async def stopped(stage: Stage) -> None:
         if client.result().served:
             raise BrokenError(f"a client that came while the process was stopped was served: {client.result().said}")
     await stage.refused(topic, "after the process woke up, and before it was given another lease")
+
+
+@rule(
+    "sole-process",
+    "If there is `soleProcess`: while the process `pid` is stopped nobody is served, also under a valid lease.",
+    Need.PROBE,
+    Need.PROCESS,
+)
+async def sole_process(stage: Stage) -> None:
+    """With the end of that process its bundles are given away, at once."""
+    assert stage.process is not None
+    topic = stage.topic("sole-process")
+    await stage.calm()
+    if not (await stage.broker.stats()).sole_process:
+        raise NotApplicableError("its statistics have no `soleProcess: true`")
+    await stage.open(topic)
+    stage.process.stop()
+    try:
+        await stage.refused(topic, "while the process was stopped that is said to be the only one that serves", times=1)
+    finally:
+        stage.process.go_on()
 
 
 @rule(

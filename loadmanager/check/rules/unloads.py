@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from loadmanager.check.agent import lease, owned, with_unknown_field
 from loadmanager.check.stage import Stage
-from loadmanager.check.verdicts import BrokenError, LateError, Need, UnsettledError, rule
+from loadmanager.check.verdicts import BrokenError, LateError, Need, NotApplicableError, UnsettledError, rule
 
 _CLIENTS = 4
 _BETWEEN_REQUESTS_S = 0.001
@@ -134,6 +135,38 @@ async def _hangs(stage: Stage, unload: asyncio.Task[float]) -> bool:
         answered += 1
         await asyncio.sleep(_BETWEEN_STATISTICS_S)
     return not unload.done()
+
+
+@rule(
+    "prepare",
+    "If there is `prepare`: nothing is served after it but what was asked for and granted.",
+    Need.PROBE,
+)
+async def prepare(stage: Stage) -> None:
+    """What was prepared stays closed on a "no", and an unload makes the question about it void like any other."""
+    topic = stage.topic("prepare")
+    await stage.calm()
+    stage.disown(topic)
+    if not await stage.broker.prepare(topic):
+        raise NotApplicableError("it answers that it does not know how to prepare")
+    await stage.refused(topic, "of a topic that was to be prepared and is not owned")
+    async with stage.held_question(topic) as (question, client):
+        await stage.broker.unload(topic)
+        await stage.reply_in_vain(question, client, "the answer about a prepared topic that an unload had made void")
+    stage.require_no_gap()
+    await stage.open(topic)
+
+
+@rule("unknown-fields", "A field that it does not know, in any body, changes nothing.", Need.PROBE)
+async def unknown_fields(stage: Stage) -> None:
+    topic = stage.topic("unknown-fields")
+    stage.incarnation += 1
+    await stage.granted(with_unknown_field(lease(stage.incarnation, stage.pace.calm_ms)))
+    stage.agent.owners[topic] = with_unknown_field(owned(stage.incarnation))
+    await stage.served(topic)
+    stage.disown(topic)
+    await stage.broker.unload_once(topic, notYetKnown={"a": [1]})
+    await stage.refused(topic, "after an unload was answered with 204")
 
 
 @rule("told-to-end", "Told to end (`SIGTERM`), it closes all topics and ends.", Need.START)
