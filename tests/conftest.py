@@ -49,6 +49,7 @@ COVERING = (
     "tests/unit/wire/test_plan_file.py",
     "tests/conformance/",
     "tests/unit/agent/",
+    "tests/unit/broker/test_contract.py",
     "tests/unit/store/",
     "tests/contract/",
 )

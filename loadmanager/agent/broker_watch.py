@@ -6,6 +6,7 @@
     no answer, or garbage, for a while              SERVING (slow is not gone; the last statistics stay)
     neither statistics nor a lease asked for        GONE after `silence_s`: it has not had a lease for long
     its port refuses connections                    GONE at once: the process has ended
+    the kernel says that it has ended (`deaths`)    GONE at once
     (nothing yet)                                   GONE
 
 A broker with another pid or start time than before is another broker: it has none of the old one's topics open.
@@ -59,11 +60,17 @@ class BrokerWatch:
         self._stats_at_s = clock()
         self._stats_failed = False
         self._loads: Mapping[str, OpenTopicLoad] = {}
+        self._dead: BrokerProcess | None = None
 
     @property
     def process(self) -> BrokerProcess | None:
         """The broker's process, None while there is none to register."""
-        return (self._stats.pid, self._stats.start_timestamp) if self._stats else None
+        return _process_of(self._stats) if self._stats else None
+
+    @property
+    def sole_process(self) -> BrokerProcess | None:
+        """The broker's process, where it says that nobody else serves under its leases."""
+        return self.process if self._stats is not None and self._stats.sole_process else None
 
     @property
     def stats(self) -> BrokerStats | None:
@@ -84,6 +91,12 @@ class BrokerWatch:
     def is_answering(self) -> bool:
         """Whether the last statistics that were asked for came."""
         return self._stats is not None and not self._stats_failed
+
+    def died(self, process: BrokerProcess) -> None:
+        """This process has ended for certain, whatever of its answers may still be on the way."""
+        self._dead = process
+        if self.process == process:
+            self._lose("died")
 
     async def run(self) -> None:
         while True:
@@ -106,6 +119,8 @@ class BrokerWatch:
             self._metrics.garbage.labels("broker").inc()
             await self._without_answer(str(error))
         else:
+            if _process_of(stats) == self._dead:
+                return
             self._accept(stats)
             if stats.opening is not None:
                 self._grants.saw({entry.topic for entry in stats.topics}.union(stats.opening))
@@ -136,3 +151,7 @@ class BrokerWatch:
         log.warning("broker_gone", reason=reason)
         self._stats, self._loads, self._stats_failed = None, {}, True
         self._on_change()
+
+
+def _process_of(stats: BrokerStats) -> BrokerProcess:
+    return stats.pid, stats.start_timestamp

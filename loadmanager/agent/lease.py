@@ -7,6 +7,7 @@ broker was stopped is out of date by the broker's own clock, and no clock is eve
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 _CLOCK_DRIFT_RATIO = 0.01
 """How much slower than ours the broker's clock may run; time daemons slew a clock by 0.05 % at most."""
@@ -24,36 +25,41 @@ def lease_ms(now_s: float, session_valid_until_s: float, broker_lease_ms: int) -
 class Leases:
     """Grants leases, and knows when the last of them has lapsed at the broker, whatever became of the broker.
 
-    All times are seconds on the agent's monotonic clock.
+    A holder is a process that is known for certain to be who asked, and to share its lease with nobody: its leases end
+    with it. All others (None) are over when they have lapsed. All times are seconds on the agent's monotonic clock.
     """
 
     def __init__(self, broker_lease_ms: int) -> None:
         self._broker_lease_ms = broker_lease_ms
-        self._lapsed_at_s = -math.inf
+        self._lapse_at_s: dict[Hashable | None, float] = {}
         self._last_granted_at_s: float | None = None
 
     @property
     def lapsed_at_s(self) -> float:
         """When no lease granted so far is valid any more."""
-        return self._lapsed_at_s
+        return max(self._lapse_at_s.values(), default=-math.inf)
 
     @property
     def last_granted_at_s(self) -> float | None:
         """When the broker last was granted a lease: a sign of life."""
         return self._last_granted_at_s
 
-    def grant(self, now_s: float, session_valid_until_s: float) -> int:
+    def grant(self, now_s: float, session_valid_until_s: float, holder: Hashable | None = None) -> int:
         """The lease in milliseconds from the moment the broker asked; 0 refuses it."""
         granted_ms = lease_ms(now_s, session_valid_until_s, self._broker_lease_ms)
         if granted_ms > 0:
-            self._note(now_s, granted_ms)
+            self._note(now_s, granted_ms, holder)
             self._last_granted_at_s = now_s
         return granted_ms
 
+    def ended(self, holder: Hashable) -> None:
+        """This holder has died: nobody is left to use what it was granted."""
+        self._lapse_at_s.pop(holder, None)
+
     def assume_granted_by_predecessor(self, now_s: float, longest_lease_ms: int) -> None:
         """A former life of this agent may have granted its longest lease a moment ago."""
-        self._note(now_s, longest_lease_ms)
+        self._note(now_s, longest_lease_ms, None)
 
-    def _note(self, granted_at_s: float, granted_ms: int) -> None:
-        lapses_at_s = granted_at_s + granted_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)
-        self._lapsed_at_s = max(self._lapsed_at_s, lapses_at_s)
+    def _note(self, granted_at_s: float, granted_ms: int, holder: Hashable | None) -> None:
+        lapse_at_s = granted_at_s + granted_ms / 1000 * (1 + _CLOCK_DRIFT_RATIO)
+        self._lapse_at_s[holder] = max(self._lapse_at_s.get(holder, -math.inf), lapse_at_s)

@@ -26,7 +26,9 @@ at a time, whose outcome is the next event; `wake_s` is when it wants to `Look` 
                                              else                                   Delete
                   Found nothing, or another                                         (it is gone)      ─▶ ABSENT
                   Deleted                                                           (it is gone)      ─▶ ABSENT
-    any           Failed                                                            (again soon)
+    any           Died                       (its leases are over) it was           Forget            ─▶ WITHDRAWING
+                                             registered
+                  Failed                                                            (again soon)
 
 The incarnation is the znode's `czxid`. The znode is deleted only when no lease can be valid any more, because its
 absence tells the leader that this broker serves nothing.
@@ -136,6 +138,13 @@ class Withdraw:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A process of the broker has ended for certain, and none of its leases can be used any more."""
+
+    process: BrokerProcess
+
+
 class PresenceSignal(enum.Enum):
     """Events that say nothing but that they happened."""
 
@@ -149,7 +158,7 @@ class PresenceSignal(enum.Enum):
     """Nothing is left to do but to take the registration back."""
 
 
-Event = Look | Found | Made | Failed | Wrote | Withdraw | PresenceSignal
+Event = Look | Found | Made | Failed | Wrote | Withdraw | Died | PresenceSignal
 
 # Instructions
 
@@ -239,9 +248,14 @@ class Presence:
             return None
         return held.incarnation
 
-    def grant(self, now_s: float, session_id: int, session_valid_until_s: float) -> int:
-        """Milliseconds for which the broker may serve, counted from when it asked; 0: not at all."""
-        return 0 if self.incarnation(session_id) is None else self.leases.grant(now_s, session_valid_until_s)
+    def grant(
+        self, now_s: float, session_id: int, session_valid_until_s: float, holder: BrokerProcess | None = None
+    ) -> int:
+        """Milliseconds for which the broker may serve, counted from when it asked; 0: not at all.
+
+        `holder` is the process that asked, where that is certain; see `Leases`.
+        """
+        return 0 if self.incarnation(session_id) is None else self.leases.grant(now_s, session_valid_until_s, holder)
 
     def may_go(self, now_s: float) -> bool:
         """Whether the session may be closed."""
@@ -262,6 +276,8 @@ class Presence:
                 self._wrote(incarnation, version)
             case Withdraw(reason):
                 self._withdraw(reason)
+            case Died(process):
+                self._died(process)
             case _:
                 self._happened(event, now_s)
         to_do, self._to_do = self._to_do, []
@@ -377,6 +393,11 @@ class Presence:
             held.is_withdrawn, self._has_nothing_open = True, False
             self._say("withdrawing", reason=reason, incarnation=held.incarnation)
             self._to_do.append(Forget(reason))
+
+    def _died(self, process: BrokerProcess) -> None:
+        self.leases.ended(process)
+        if self._held is not None and self._held.process == process:
+            self._withdraw("broker_died")
 
     def _lose(self, held: Held, reason: str) -> None:
         """The registration has ended without our doing."""

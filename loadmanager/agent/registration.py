@@ -19,6 +19,7 @@ from loadmanager.agent.presence import (
     BrokerProcess,
     Create,
     Delete,
+    Died,
     Event,
     Failed,
     Forget,
@@ -88,9 +89,12 @@ class Registrar:
         """Whether the broker is registered beyond doubt, at this moment."""
         return self.incarnation is not None and self._clock() < self._store.lease_valid_until_s
 
-    def grant_lease(self) -> int:
-        """Milliseconds for which the broker may serve, counted from when it asked; 0: not at all."""
-        return self._presence.grant(self._clock(), self._store.session_id, self._store.lease_valid_until_s)
+    def grant_lease(self, holder: BrokerProcess | None = None) -> int:
+        """Milliseconds for which the broker may serve, counted from when it asked; 0: not at all.
+
+        `holder` is the process that asked, where that is certain; see `Leases`.
+        """
+        return self._presence.grant(self._clock(), self._store.session_id, self._store.lease_valid_until_s, holder)
 
     def wake(self) -> None:
         """Something that may bear on the registration has changed."""
@@ -105,6 +109,11 @@ class Registrar:
         is_registered = self.phase is PresencePhase.REGISTERED
         self._tell(Withdraw(reason))
         return is_registered
+
+    def died(self, process: BrokerProcess) -> None:
+        """This process of the broker has ended for certain: its leases need not be waited for."""
+        self._tell(Died(process))
+        self.wake()
 
     def broker_closed_everything(self) -> None:
         """The broker said that it serves nothing: its lease need not be waited for."""

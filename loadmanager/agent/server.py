@@ -8,6 +8,7 @@ could keep a dead broker registered.
 from __future__ import annotations
 
 import re
+from asyncio import BaseTransport
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from http import HTTPStatus
@@ -113,7 +114,7 @@ class AgentServer:
         self,
         broker_id: BrokerId,
         *,
-        grant_lease: Callable[[], LeaseAnswer | None],
+        grant_lease: Callable[[BaseTransport | None], LeaseAnswer | None],
         coming: Coming,
         unload: Callable[
             [BundleName, Registration, int, int, HashFunction | None, BrokerId | None], Awaitable[Refusal | None]
@@ -174,8 +175,8 @@ class AgentServer:
             AgentRoute("GET", "/loadmanager/v1/owner", self._owner, Role.LOOKUP),
         ]
 
-    async def _lease(self, _request: web.Request) -> web.Response:
-        lease = self._grant_lease()
+    async def _lease(self, request: web.Request) -> web.Response:
+        lease = self._grant_lease(request.transport)
         if lease is None:
             return _problem(HTTPStatus.SERVICE_UNAVAILABLE, f"no lease: broker {self._broker_id} is not registered")
         return _json(lease.to_json())

@@ -11,6 +11,7 @@ import structlog
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.broker_watch import BrokerWatch
 from loadmanager.agent.coming import Coming
+from loadmanager.agent.deaths import Deaths
 from loadmanager.agent.grants import Grants
 from loadmanager.agent.host_readings import Roots
 from loadmanager.agent.lease import Leases
@@ -21,7 +22,7 @@ from loadmanager.agent.neighbours import Neighbours
 from loadmanager.agent.nodes import LoadManagerNodes
 from loadmanager.agent.open_topics import OpenTopics
 from loadmanager.agent.ownership import OwnershipQuestions
-from loadmanager.agent.presence import PresencePhase
+from loadmanager.agent.presence import BrokerProcess, PresencePhase
 from loadmanager.agent.registration import Registrar
 from loadmanager.agent.reporter import Identity, Reporter
 from loadmanager.agent.server import AgentServer
@@ -89,6 +90,7 @@ class Agent:
         nodes = LoadManagerNodes(self._http_of_nodes, settings.load_manager_urls, self.metrics)
         self.namespaces = NamespaceCache(nodes, self.grants, clock)
         self.watch = self._make_watch()
+        self._deaths = Deaths(self._broker_died)
         self._neighbours = Neighbours(store, broker_id)
         self.sampler = UsageSampler(settings, self.watch, self.metrics, clock, roots or Roots(), self._neighbours.look)
         self.reporter = self._make_reporter(agent_url)
@@ -131,14 +133,15 @@ class Agent:
             await self._leave("stopped" if stop.is_set() else "failed")
 
     async def close(self) -> None:
+        self._deaths.close()
         self._life.close()
         await self._http.close()
         await self._http_of_nodes.close()
         await asyncio.to_thread(self.caller.tracing.close)
 
-    def grant_lease(self) -> LeaseAnswer | None:
+    def grant_lease(self, asked_over: asyncio.BaseTransport | None = None) -> LeaseAnswer | None:
         incarnation = self.registration.incarnation
-        valid_for_ms = self.registration.grant_lease()
+        valid_for_ms = self.registration.grant_lease(self._deaths.holder(asked_over))
         self.metrics.leases.labels("granted" if valid_for_ms else "refused").inc()
         if incarnation is None or valid_for_ms == 0:
             return None
@@ -206,7 +209,12 @@ class Agent:
         self.registration.wake()
 
     def _broker_changed(self) -> None:
+        self._deaths.follow(self.watch.sole_process)
         self.registration.wake()
+
+    def _broker_died(self, process: BrokerProcess) -> None:
+        self.registration.died(process)
+        self.watch.died(process)
 
     async def _work(self, stop: asyncio.Event) -> None:
         async with asyncio.TaskGroup() as group:

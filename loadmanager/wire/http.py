@@ -305,10 +305,11 @@ class BrokerStats(WireModel):
     """`GET /loadmanager/v1/stats` of a broker; `monotonic_s` is its clock at the moment of counting.
 
     `opening` are the topics that it asks for or is about to open, None from a broker that does not say; `health` is
-    left out by one that does not say either.
+    left out by one that does not say either. `sole_process`: with the end of `pid` nobody serves under its leases.
     """
 
     pid: int
+    sole_process: bool = False
     version: str = ""
     start_timestamp: Annotated[int, Field(ge=0)] = 0
     monotonic_s: Annotated[float, Field(allow_inf_nan=False)]

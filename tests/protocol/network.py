@@ -174,7 +174,7 @@ class _Delivery:
         self.network.loop.create_task(self._handle())
 
     async def _handle(self) -> None:
-        obey = partial(respond, self.server.app, self.method, self.url, self.headers, self.body)
+        obey = partial(respond, self.server.app, self.method, self.url, self.headers, self.body, self.client)
         response = await (answer(self.server.manner, obey) if self.url.path.endswith(COMMANDS) else obey())
         self._send(self.server.party.host, self.client, lambda: self._answered(response))
 
@@ -189,7 +189,9 @@ class _Delivery:
             self.answer.set_result(response)
 
 
-async def respond(app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes) -> web.Response:
+async def respond(
+    app: web.Application, method: str, url: URL, headers: CIMultiDict[str], body: bytes, client: Party | None = None
+) -> web.Response:
     """What the application answers, also when it is an error of aiohttp's or of the handler's own."""
     loop = asyncio.get_running_loop()
     payload = streams.StreamReader(BaseProtocol(loop), 2**16, loop=loop)
@@ -210,7 +212,7 @@ async def respond(app: web.Application, method: str, url: URL, headers: CIMultiD
     )
     task = asyncio.current_task()
     assert task is not None
-    request = web.Request(message, payload, _CONNECTION, None, task, loop)  # type: ignore[arg-type]  # stand-ins
+    request = web.Request(message, payload, _Connection(client), None, task, loop)  # type: ignore[arg-type]  # stand-ins
     try:
         response = await app._handle(request)
     except web.HTTPException as error:
@@ -221,16 +223,22 @@ async def respond(app: web.Application, method: str, url: URL, headers: CIMultiD
     return response
 
 
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """Who is at the other end, as the kernel knows it."""
+
+    party: Party
+
+
 class _Connection:
     """As much of a connection as requests look at."""
 
     ssl_context = None
     peername = ("10.0.0.1", 1)
     sockname = ("10.0.0.2", 1)
-    transport = None
 
-
-_CONNECTION = _Connection()
+    def __init__(self, client: Party | None) -> None:
+        self.transport = None if client is None else Transport(client)
 
 
 _NOWHERE = ConnectionKey("nowhere", 0, is_ssl=False, ssl=True, proxy=None, proxy_auth=None, proxy_headers_hash=None)

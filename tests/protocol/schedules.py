@@ -359,7 +359,7 @@ def live(seed: int, shape: Shape, main: Callable[[World], Coroutine[None, None, 
     world = World(seed, shape, loop)
     asyncio.set_event_loop(loop)
     try:
-        with in_virtual_time(loop, world.network):
+        with in_virtual_time(loop, world.network, world.kernels):
             try:
                 loop.run_until_complete(main(world))
             except StuckError as error:

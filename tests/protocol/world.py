@@ -21,6 +21,7 @@ import aiohttp
 import orjson
 import structlog
 from protocol.brokers import Broker, Served
+from protocol.deaths import Kernels
 from protocol.network import ClientSession, Network
 from protocol.parties import Party, VirtualLoop
 from protocol.records import Records
@@ -113,6 +114,8 @@ class World:
         self.zookeeper.on_commit.append(self.records.committed)
         self.zookeeper.on_set_back.append(self.records.set_back)
         self.topics = [f"persistent://{NAMESPACE}/topic-{number}" for number in range(shape.topics)]
+        self.kernels = Kernels(seed, loop)
+        self.agents_session_s = SESSION_S
         self.lives: dict[str, Party] = {}
         """The agents there have been, by the names of their lives."""
         self.unanswered: dict[str, float] = {}
@@ -158,6 +161,7 @@ class World:
         process.life += 1
         rate, offset_s = self.rng.uniform(1 - DRIFT, 1 + DRIFT), self.rng.uniform(100.0, 1_000_000.0)
         party = process.party = Party(f"{name}.{process.life}", process.host, rate, offset_s)
+        self.kernels.started(party)
         self.loop.as_party(party, 0.0, self._begin, process, party)
 
     def _begin(self, process: Process, party: Party) -> None:
@@ -186,7 +190,7 @@ class World:
         host = process.host
         url = f"http://{host}:{AGENT_PORT}"
         settings = _settings_of_agent(host, self.shape.nodes)
-        async with self._a_store() as store:
+        async with self._a_store(self.agents_session_s) as store:
             agent = Agent(settings, store, url, clock=self.loop.time, life=_VirtualLife(party, self.lives))
             self.network.serve(f"{host}:{AGENT_PORT}", party, agent.server.app())
             self.network.serve(f"{host}:{LOCAL_PORT}", party, agent.server.broker_app())
@@ -199,13 +203,13 @@ class World:
     async def _run_broker(self, process: Process, party: Party) -> None:
         broker = Broker(party, f"http://{process.host}:{LOCAL_PORT}", self.served)
         self.network.serve(f"{process.host}:{BROKER_PORT}", party, broker.app())
-        await _first(_event(process.stop), asyncio.ensure_future(broker.run()))
-        await broker.host.shut_down()
+        async with broker.hosting:
+            await _event(process.stop)
 
     @contextlib.asynccontextmanager
-    async def _a_store(self) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
+    async def _a_store(self, session_timeout_s: float = SESSION_S) -> Any:  # noqa: ANN401 - AsyncIterator[ModelStore], which mypy wants spelt out
         written = as_another_version if self.rng.random() < _ANOTHER_VERSION else list
-        store = ModelStore(self.zookeeper, session_timeout_s=SESSION_S, written=written)
+        store = ModelStore(self.zookeeper, session_timeout_s=session_timeout_s, written=written)
         await store.start()
         try:
             yield store
@@ -315,7 +319,7 @@ async def _first(stop: Awaitable[None], failure: asyncio.Future[None]) -> None:
 
 
 @contextlib.contextmanager
-def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
+def in_virtual_time(loop: VirtualLoop, network: Network, kernels: Kernels) -> Iterator[None]:
     """Meanwhile the product has no socket, no clock of this machine's and no figures of it, and keeps quiet."""
 
     async def is_refused(url: str) -> bool:
@@ -326,10 +330,13 @@ def in_virtual_time(loop: VirtualLoop, network: Network) -> Iterator[None]:
         stack.enter_context(virtual_time(loop))
         for module in ("agent.broker", "leader.term.election"):
             stack.enter_context(patch(f"loadmanager.{module}.is_refused", is_refused))
+        stack.enter_context(patch("loadmanager.agent.service.Deaths", kernels.deaths))
+        stack.enter_context(patch("os.getpid", kernels.pid))
         stack.enter_context(patch("aiohttp.ClientSession", ClientSession))
         stack.enter_context(patch("aiohttp.TCPConnector", lambda **_: None))
         stack.enter_context(patch("loadmanager.agent.usage_sampler.UsageSampler.sample", _no_sample))
         structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+        stack.enter_context(patch("loadmanager.broker.hosting.log.disabled", new=True))
         try:
             yield
         finally:

@@ -29,3 +29,17 @@ def test_the_lease_of_a_former_life_lapses_a_hundredth_late() -> None:
     leases = Leases(3000)
     leases.assume_granted_by_predecessor(100.0, 3000)
     assert leases.lapsed_at_s - 100.0 == pytest.approx(3.03)
+
+
+def test_what_a_holder_was_granted_ends_with_it_and_nothing_else_does() -> None:
+    leases = Leases(3000)
+    leases.grant(100.0, 200.0, "dead")
+    leases.grant(100.5, 200.0, "alive")
+    leases.grant(101.0, 200.0, "dead")
+    leases.ended("dead")
+    assert leases.lapsed_at_s == pytest.approx(103.53)
+    leases.grant(101.0, 101.5)
+    leases.ended("alive")
+    assert leases.lapsed_at_s == pytest.approx(101.505), "nobody knows whose it is"
+    leases.ended("never heard of")
+    assert leases.lapsed_at_s == pytest.approx(101.505)

@@ -14,6 +14,7 @@ from loadmanager.agent.lease import Leases
 from loadmanager.agent.presence import (
     Create,
     Delete,
+    Died,
     Event,
     Failed,
     Forget,
@@ -205,6 +206,44 @@ def test_its_lease_is_not_waited_for_when_the_broker_has_closed_everything(withd
     assert withdrawing.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
 
 
+def test_the_lease_of_a_process_that_died_for_certain_is_not_waited_for(registered: Presence) -> None:
+    registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
+    said = Say("withdrawing", {"reason": "broker_died", "incarnation": 50})
+    assert registered.step(Died(PROCESS), NOW_S) == [said, Forget("broker_died")]
+    assert registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS) == 0
+    registered.step(Look(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
+
+
+@pytest.mark.parametrize("holder", [None, RESTARTED], ids=["nobody knows whose", "another's"])
+def test_a_lease_that_was_not_its_own_is_waited_for_when_a_process_died(
+    registered: Presence, holder: tuple[int, int] | None
+) -> None:
+    registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
+    registered.grant(NOW_S, OURS, NOW_S + 60, holder)
+    registered.step(Died(PROCESS), NOW_S)
+    registered.step(Look(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(Found(a_znode(), OURS), NOW_S) == []
+    assert registered.wake_s == pytest.approx(NOW_S + LEASE_S)
+
+
+def test_the_death_of_another_process_than_the_registered_one_withdraws_nothing(
+    registered: Presence,
+) -> None:
+    assert registered.step(Died(RESTARTED), NOW_S) == []
+    assert registered.phase is PresencePhase.REGISTERED
+    assert Presence("own", Leases(LEASE_MS)).step(Died(PROCESS), NOW_S) == []
+
+
+def test_that_a_process_which_is_withdrawn_already_died_makes_its_lease_end_at_once(registered: Presence) -> None:
+    registered.grant(NOW_S, OURS, NOW_S + 60, PROCESS)
+    registered.step(Look(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(Found(a_znode(), OURS), NOW_S) == []
+    assert registered.step(Died(PROCESS), NOW_S) == []
+    registered.step(Look(None, OURS, is_connected=True), NOW_S)
+    assert registered.step(Found(a_znode(), OURS), NOW_S) == [Delete(0, OURS)]
+
+
 def test_that_it_has_counts_for_the_registration_that_is_being_withdrawn_and_no_other(registered: Presence) -> None:
     registered.step(PresenceSignal.CLOSED_EVERYTHING, NOW_S)
     registered.grant(NOW_S, OURS, NOW_S + 60)
@@ -328,13 +367,16 @@ class Place:
     zxid: int = 50
     session_id: int = 1
     process: tuple[int, int] | None = PROCESS
+    """The broker's process as the agent sees it."""
+    living: tuple[int, int] = PROCESS
+    """The one that there is."""
     znode: Znode | None = None
     maker: Maker = OTHER
     work: Work | None = None
     granted: int | None = None
     """The incarnation that grants are for."""
-    served_until_s: dict[str, float] = field(default_factory=dict)
-    """When the last lease of each life lapses, at a broker whose clock is slow."""
+    served_until_s: dict[tuple[str, tuple[int, int] | None], float] = field(default_factory=dict)
+    """When the last lease lapses that a life gave to a process, at a broker whose clock is slow; None: to any."""
     has_closed: bool = False
     is_ending: bool = False
 
@@ -396,7 +438,9 @@ class Place:
         if session_id != self.session_id or version not in {ANY_VERSION, self.znode.version}:
             return Failed(OSError("refused"))
         assert self.maker is not OTHER, "a living other's record is never deleted"
-        is_served = self.now_s < self.served_until_s.get(self.maker.life, 0.0)
+        is_served = any(
+            life == self.maker.life and self.now_s < until_s for (life, _), until_s in self.served_until_s.items()
+        )
         assert not is_served or self.has_closed, "never while a lease may be valid"
         self.znode = None
         return PresenceSignal.DELETED
@@ -413,7 +457,7 @@ class Place:
                 self.make(OTHER, 1000)
             case "a former life was here":
                 self.make(FORMER, 1001)
-                self.served_until_s["former"] = self.now_s + LEASE_MS / 1000
+                self.served_until_s["former", None] = self.now_s + LEASE_MS / 1000
             case "it went with its session" if znode is not None and znode.ephemeral_owner >= 1000:
                 self.znode = None
             case "an operator deleted it":
@@ -429,27 +473,35 @@ class Place:
     def happen_to_the_broker(self, what: str) -> None:
         match what:
             case "it asks":
-                self.ask()
+                self.ask(self.living)
+            case "somebody asks":
+                self.ask(None)
+            case "it dies":
+                self.served_until_s.pop(("own", self.living), None)
+                dead, self.living = self.living, (self.living[0] + 1, self.living[1] + 1)
+                self.tell(Died(dead))
+            case "it is seen":
+                self.process = self.living
             case "it closed everything" if self.presence.phase is PresencePhase.WITHDRAWING:
                 self.has_closed = True
                 self.tell(PresenceSignal.CLOSED_EVERYTHING)
             case "it is withdrawn":
                 self.tell(Withdraw("stopped"))
             case "it restarts":
-                self.process = RESTARTED if self.process == PROCESS else PROCESS
+                self.process = self.living = (self.living[0] + 1, self.living[1] + 1)
             case "it goes":
                 self.process = None
             case "its agent is about to end":
                 self.is_ending = True
                 self.tell(PresenceSignal.END)
 
-    def ask(self) -> None:
-        lease_s = self.presence.grant(self.now_s, self.session_id, self.now_s + 60) / 1000
+    def ask(self, holder: tuple[int, int] | None) -> None:
+        lease_s = self.presence.grant(self.now_s, self.session_id, self.now_s + 60, holder) / 1000
         if lease_s:
             assert self.presence.registered is not None
             assert self.presence.registered.session_id == self.session_id
             assert not self.is_ending
-            self.served_until_s["own"], self.has_closed = self.now_s + lease_s, False
+            self.served_until_s["own", holder], self.has_closed = self.now_s + lease_s, False
 
     def check(self) -> None:
         incarnation = self.presence.incarnation(self.session_id)
@@ -467,10 +519,12 @@ TO_THE_ZNODE = st.sampled_from(
     ]
 )
 TO_THE_SESSION = st.sampled_from(["it is over", "it is given up"])
-TO_THE_BROKER = st.sampled_from(["it closed everything", "it is withdrawn", "it restarts", "it goes"])
+TO_THE_BROKER = st.sampled_from(
+    ["it closed everything", "it is withdrawn", "it restarts", "it goes", "it dies", "it is seen"]
+)
 HAPPENINGS = st.one_of(
     st.tuples(st.just(Place.pass_time), st.sampled_from([0.1, 1.0, 2.9, 3.1])),
-    st.tuples(st.just(Place.happen_to_the_broker), st.just("it asks")),
+    st.tuples(st.just(Place.happen_to_the_broker), st.sampled_from(["it asks", "it asks", "somebody asks"])),
     st.tuples(st.just(Place.happen_to_the_broker), TO_THE_BROKER),
     st.tuples(st.just(Place.happen_to_the_znode), TO_THE_ZNODE),
     st.tuples(st.just(Place.happen_to_the_session), TO_THE_SESSION),

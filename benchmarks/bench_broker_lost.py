@@ -1,0 +1,178 @@
+"""How long the bundles of a broker have no owner when its process is killed, and when its machine is lost.
+
+A real node, real agents and the demo's brokers, each a process, on a real ZooKeeper whose ticks are as short as
+docs/operations.md wants them. From the signal on, all topics of that broker are looked up until each has another owner;
+beside it when ZooKeeper no longer had the broker's znode. A machine is lost when broker and agent are killed at once.
+
+    python benchmarks/bench_broker_lost.py [--runs 10] [--session-ms 10000] [--tick-ms 500]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+import yaml
+from measure import Measured, show
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from support.cluster import Cluster, a_cluster, topics_of_bundles
+from support.processes import Processes
+from support.waiting import eventually
+
+from loadmanager.config import AgentSettings
+from loadmanager.demo.settings import agent_configuration
+from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
+from loadmanager.store import paths
+
+BROKERS, BUNDLES = 3, 64
+NAMESPACE = "bench/lost"
+KILLED_S, LOST_S = 0.3, 3.0
+_POLL_S = 0.005
+_REPOSITORY = Path(__file__).resolve().parents[1]
+_IN_DEMO = {"metadataStoreUrl", "brokerLeaseMs", "metadataStoreSessionTimeoutMillis", "loadBalancerCPUResourceWeight"}
+"""Keys whose value is the demo's, or another here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A broker and its agent."""
+
+    broker_id: str
+    pids: tuple[int, int]
+
+
+@dataclass(slots=True)
+class Fleet:
+    cluster: Cluster
+    connect_string: str
+    session_ms: int
+    folder: Path
+    processes: Processes
+    started: int = 0
+
+    async def start_machine(self) -> Machine:
+        self.started += 1
+        name = f"broker-{self.started}"
+        agent_file, broker_ready = self.folder / f"{name}-agent.ready", self.folder / f"{name}.ready"
+        files = {"--agent-file": agent_file, "--ready-file": broker_ready, "--serving-log": self.folder / f"{name}.log"}
+        words = [word for option, path in files.items() for word in (option, str(path))]
+        self.processes.start(name, ["-m", "loadmanager.demo.broker", *words], self.folder / f"{name}.out")
+        broker = await ready(broker_ready)
+        config = self.folder / f"{name}-agent.yaml"
+        demo = agent_configuration("", broker, [node.url for node in self.cluster.nodes.values()])
+        settings = {key: value for key, value in demo.items() if key not in _IN_DEMO}
+        settings["metadataStoreUrl"] = f"zk:{self.connect_string}{self.cluster.chroot}"
+        settings["metadataStoreSessionTimeoutMillis"] = self.session_ms
+        config.write_text(yaml.safe_dump(settings))
+        words = ["agent", "--config", str(config), "--ready-file", str(agent_file)]
+        self.processes.start(f"{name}-agent", ["-m", "loadmanager", *words], self.folder / f"{name}-agent.out")
+        agent = await ready(agent_file)
+        machine = Machine(broker["broker_id"], (broker["pid"], agent["pid"]))
+        await eventually(lambda: self.is_registered(machine.broker_id), what=f"{name} is registered")
+        return machine
+
+    async def is_registered(self, broker_id: str) -> bool:
+        return await self.cluster.witness.get(paths.broker(broker_id)) is not None
+
+
+async def ready(file: Path) -> dict[str, Any]:
+    await eventually(file.exists, 60.0)
+    found: dict[str, Any] = orjson.loads(await asyncio.to_thread(file.read_bytes))
+    return found
+
+
+async def measure(fleet: Fleet, victim: Machine, pids: Iterable[int]) -> tuple[float, float]:
+    """Seconds from the signal until the znode was gone, and until each bundle of it had another owner."""
+    (node,) = fleet.cluster.nodes.values()
+    topics = topics_of_bundles(await fleet.cluster.state(NAMESPACE))
+    owners = {topic: await owner_of(fleet, node.url, topic) for topic in topics}
+    lost = [topic for topic, owner in owners.items() if owner == victim.broker_id]
+    gone: list[float] = []
+
+    async def watch_znode() -> None:
+        while await fleet.is_registered(victim.broker_id):  # noqa: ASYNC110 - ZooKeeper is asked
+            await asyncio.sleep(_POLL_S)
+        gone.append(time.monotonic())
+
+    async def wait_for_other(topic: str) -> None:
+        while await owner_of(fleet, node.url, topic) == victim.broker_id:  # noqa: ASYNC110 - a node is asked
+            await asyncio.sleep(_POLL_S * len(lost))
+
+    sent_s = time.monotonic()
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(watch_znode())
+        for topic in lost:
+            group.create_task(wait_for_other(topic))
+    return gone[0] - sent_s, time.monotonic() - sent_s
+
+
+async def owner_of(fleet: Fleet, url: str, topic: str) -> str:
+    status, body = await fleet.cluster.lookup(url, topic)
+    assert status == 200, body
+    return str(body["brokerId"])
+
+
+async def rounds(fleet: Fleet, machines: list[Machine], runs: int, *, with_agent: bool) -> tuple[list[float], ...]:
+    gone_s, assigned_s = [], []
+    for _ in range(runs):
+        victim = machines.pop(0)
+        gone, assigned = await measure(fleet, victim, victim.pids if with_agent else victim.pids[:1])
+        gone_s.append(gone)
+        assigned_s.append(assigned)
+        machines.append(await fleet.start_machine())
+    return gone_s, assigned_s
+
+
+def report(title: str, gone_s: list[float], assigned_s: list[float], target_s: float) -> None:
+    show(
+        title,
+        [
+            Measured("until its znode was gone, median", statistics.median(gone_s), "s"),
+            Measured("until all its bundles had other owners, median", statistics.median(assigned_s), "s"),
+            Measured("the longest", max(assigned_s), "s", target_s),
+        ],
+    )
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10)
+    default_ms = AgentSettings.model_fields["metadata_store_session_timeout_millis"].default
+    parser.add_argument("--session-ms", type=int, default=default_ms)
+    parser.add_argument("--tick-ms", type=int, default=200)
+    given = parser.parse_args()
+    with ExitStack() as stack:
+        zookeeper = stack.enter_context(EmbeddedZooKeeper(tick_time_ms=given.tick_ms))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        processes = stack.enter_context(Processes(_REPOSITORY))
+        async with a_cluster(zookeeper.connect_string, "/bench", folder) as cluster:
+            node = await cluster.start_node("node")
+            await cluster.leader()
+            fleet = Fleet(cluster, zookeeper.connect_string, given.session_ms, folder, processes)
+            machines = [await fleet.start_machine() for _ in range(BROKERS)]
+            await cluster.create_namespace(node.url, NAMESPACE, BUNDLES)
+            report(
+                "A broker's process is killed", *await rounds(fleet, machines, given.runs, with_agent=False), KILLED_S
+            )
+            title = f"A broker's machine is lost: sessions of {given.session_ms} ms, ticks of {given.tick_ms} ms"
+            report(title, *await rounds(fleet, machines, given.runs, with_agent=True), LOST_S)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

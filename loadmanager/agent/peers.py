@@ -1,0 +1,80 @@
+"""Which process is at the other end of a connection of this host, as the kernel tells it.
+
+Over a unix socket it keeps who connected. Over TCP it is asked for the socket at the other end, by its addresses, and a
+process has that if one of its descriptors leads there. What it does not tell (of another pid or network namespace, of
+another user's process) is not known, and never guessed.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+_CREDENTIALS = struct.Struct("iII")
+_HEADER = struct.Struct("=IHHII")
+_REQUEST = struct.Struct("=BBBxI")
+_PORTS = struct.Struct("!HH")
+_REST_OF_ID = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)
+"""Of any interface, whatever its cookie."""
+
+_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLM_F_REQUEST = 1
+_INODE_AT = _HEADER.size + 68
+_ANSWER_BYTES = 8192
+
+Address = tuple[Any, ...]
+"""Host and port first, as sockets name themselves."""
+
+
+def pid_that_connected(connection: socket.socket) -> int:
+    """Of a unix socket; 0 for a process that is not seen from here."""
+    found: int = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[0]
+    return found
+
+
+def inode_at_other_end(own: Address, other: Address) -> int | None:
+    """Of a TCP connection between these addresses the socket at `other`, if it is one of this network namespace."""
+    ours, theirs = _plain(own[0]), _plain(other[0])
+    family = socket.AF_INET if ours.version == 4 else socket.AF_INET6  # noqa: PLR2004 - IPv4
+    request = _REQUEST.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF)
+    request += _PORTS.pack(other[1], own[1]) + theirs.packed.ljust(16, b"\0") + ours.packed.ljust(16, b"\0")
+    request += _REST_OF_ID
+    header = _HEADER.pack(_HEADER.size + len(request), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0)
+    try:
+        with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_NONBLOCK, _SOCK_DIAG) as asked:
+            asked.send(header + request)
+            answer = asked.recv(_ANSWER_BYTES)
+    except OSError:
+        return None
+    if len(answer) < _INODE_AT + 4 or _HEADER.unpack_from(answer)[1] != _SOCK_DIAG_BY_FAMILY:
+        return None
+    inode: int = struct.unpack_from("=I", answer, _INODE_AT)[0]
+    return inode or None
+
+
+def has_socket(pid: int, inode: int) -> bool:
+    """Whether the process has this socket open, as far as it may be looked at."""
+    try:
+        with os.scandir(f"/proc/{pid}/fd") as descriptors:
+            return any(_is_socket(each, inode) for each in descriptors)
+    except OSError:
+        return False
+
+
+def _is_socket(descriptor: os.DirEntry[str], inode: int) -> bool:
+    try:
+        found = descriptor.stat()
+    except OSError:  # closed meanwhile
+        return False
+    return stat.S_ISSOCK(found.st_mode) and found.st_ino == inode
+
+
+def _plain(host: str) -> IPv4Address | IPv6Address:
+    """An IPv4 address in IPv6's clothes as what it is."""
+    address = ip_address(host.partition("%")[0])
+    return getattr(address, "ipv4_mapped", None) or address

@@ -1,0 +1,85 @@
+"""What the kernel of a host tells an agent of the broker's process, in place of `loadmanager.agent.deaths`.
+
+On some hosts the two are in pid namespaces of their own: there a process is never known, and never seen to die. A death
+is told soon, or late, but never of a process that lives.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+from protocol.parties import Party, VirtualLoop, current_party
+
+from loadmanager.agent.presence import BrokerProcess
+
+_SEPARATE_SHARE = 0.25
+_TOLD_AFTER_S = (0.001, 0.01, 0.5)
+_THIS_PROCESS = os.getpid
+
+
+class Kernels:
+    """Of all hosts; `pids` are theirs, each given once."""
+
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.rng = random.Random(seed)
+        self.parties: dict[int, Party] = {}
+        self.separate_share = _SEPARATE_SHARE
+        self.told_after_s = _TOLD_AFTER_S
+        """One of these is drawn, for how late a death is told at most."""
+        self._separate: dict[str, bool] = {}
+
+    def started(self, party: Party) -> None:
+        self.parties[len(self.parties) + 1] = party
+
+    def pid(self) -> int:
+        """In place of `os.getpid`."""
+        party = current_party()
+        return next((pid for pid, other in self.parties.items() if other is party), 0) or _THIS_PROCESS()
+
+    def find(self, pid: int, seen_from: Party | None) -> Party | None:
+        """The process of that number that lives on this host, where the agent is told of it."""
+        party = self.parties.get(pid)
+        if party is None or party.is_dead or seen_from is None or party.host != seen_from.host:
+            return None
+        separate = self._separate.setdefault(party.host, self.rng.random() < self.separate_share)
+        return None if separate else party
+
+    def deaths(self, on_death: Callable[[BrokerProcess], None]) -> VirtualDeaths:
+        return VirtualDeaths(self, on_death)
+
+
+class VirtualDeaths:
+    """`Deaths` of an agent, which is the party that makes it."""
+
+    def __init__(self, kernels: Kernels, on_death: Callable[[BrokerProcess], None]) -> None:
+        self._kernels = kernels
+        self._on_death = on_death
+        self._agent = current_party()
+        self._followed: tuple[BrokerProcess, Party] | None = None
+
+    def follow(self, process: BrokerProcess | None) -> None:
+        if process is None or (self._followed is not None and self._followed[0] == process):
+            return
+        party = self._kernels.find(process[0], self._agent)
+        self._followed = None if party is None else (process, party)
+        if party is not None:
+            party.on_death.append(lambda: self._tell(process))
+
+    def holder(self, transport: Any) -> BrokerProcess | None:  # noqa: ANN401 - of the network's model
+        if self._followed is None or transport is None:
+            return None
+        process, party = self._followed
+        return process if party is transport.party and not party.is_dead else None
+
+    def close(self) -> None:
+        self._followed = None
+
+    def _tell(self, process: BrokerProcess) -> None:
+        assert self._agent is not None
+        rng = self._kernels.rng
+        delay_s = rng.uniform(0.0, rng.choice(self._kernels.told_after_s))
+        self._kernels.loop.as_party(self._agent, delay_s, self._on_death, process)
