@@ -33,7 +33,9 @@ async def serves(stage: Stage) -> None:
     named, begin = await stage.broker.names(topic), len(stage.agent.questions)
     await stage.served(topic)
     if not named and stage.agent.first_about(topic, begin) is None:
-        raise BrokenError("the statistics do not have a topic among `topics` that clients were served on before and after")
+        raise BrokenError(
+            "the statistics do not have a topic among `topics` that clients were served on before and after"
+        )
 
 
 @rule(

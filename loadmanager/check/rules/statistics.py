@@ -19,8 +19,8 @@ _BETWEEN_STATISTICS_S = 0.005
     Need.PROBE,
 )
 async def opening_is_told(stage: Stage) -> None:
-    """A topic that is closed as soon as nobody uses it may be missing when a client was served: of those nothing more is
-    told than that the question is.
+    """A broker that closes what nobody uses may not have the topic any more when the client hears that it was served:
+    of such a one only the outstanding question is looked at.
     """
     topic, other = stage.topic("opening-is-told"), stage.topic("stays-open")
     await stage.calm()

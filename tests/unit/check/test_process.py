@@ -58,7 +58,7 @@ def test_the_number_of_somebody_else_is_not_taken_for_the_broker(listening: tupl
 
 
 def test_a_number_of_nobody_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="--pid 4194303: .*"):
+    with pytest.raises(ConfigurationError, match=r"^--pid 4194303: ."):
         process_of(2**22 - 1)
 
 
