@@ -61,12 +61,15 @@ class Cycles:
         owners = AgentOwners(node.view, node.election, NOBODY, lambda: 10.0)
         self._executor = PlansOnly(node.view, node.ledger, owners, node.journal, lambda: limits, churn, recorder)
         self._loop = SheddingLoop(node.desk, self._executor, node.election, node.journal, node.view, node.live)
+        self._node = node
         self._store = store
         self._records = records
         self._task: asyncio.Task[None] | None = None
         self._started_s = 0.0
 
-    async def start(self, _request: web.Request) -> web.Response:
+    async def start(self, request: web.Request) -> web.Response:
+        """Cycles that are planned where the query says: in a `thread`, or in a `process`."""
+        self._node.live.apply({"planningProcessBundles": "1" if request.query["in"] == "process" else "0"})
         self._executor.steps, self._loop.cycles = 0, 0
         self._started_s = time.perf_counter()
         self._task = asyncio.create_task(self._run())

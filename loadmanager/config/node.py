@@ -216,6 +216,12 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     load_balancer_thrash_threshold_percentage: Finite = _planned("thrash_threshold_percentage")
     load_balancer_moved_again_threshold_percentage: Finite = _planned("moved_again_threshold_percentage")
     load_balancer_thrash_shedding_stop_minutes: Finite = _planned("thrash_shedding_stop_minutes")
+    planning_process_bundles: int = Field(
+        10_000,
+        ge=0,
+        description="From so many bundles on the leader works out rounds of shedding in a process of its own, so that"
+        " lookups do not wait for them; it takes some 50 MiB, and 30 for 100,000 bundles. 0: never.",
+    )
     plans_kept: int = Field(
         20, ge=1, le=10_000, description="Plans that the leader keeps in memory for operators to execute."
     )
@@ -228,6 +234,13 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     )
     leader_probe_interval_ms: PositiveMs = Field(
         300, description="How often a standby tries to connect to the leader; a refused connection starts an election."
+    )
+    leader_silence_ms: int = Field(
+        800,
+        ge=0,
+        le=86_400_000,
+        description="A standby that has not heard the leader for so long takes over without waiting for the end of its"
+        " session, if ZooKeeper does not hear it either; below 600 a pause of half a second is enough. 0: never.",
     )
     decisions_kept: int = Field(
         2_000,

@@ -319,6 +319,8 @@ def _drop_broken_exchanges(steps: Sequence[Assign | Unload], refusals: dict[str,
 
     A refusal names the bundle that broke the exchange.
     """
+    if not refusals:
+        return
     directed = {
         (step.source, step.destination) for step in steps if isinstance(step, Unload) and step.destination is not None
     }

@@ -6,8 +6,9 @@ An election alone does not stop a leader that was paused and wakes up, so leader
 - the **lease**: a leader trusts itself only while the newest answered heartbeat of its own session is young;
 - the **session** in which it won: another session is another life.
 
-Since the epoch makes an early take-over safe, a standby may be quick: it campaigns when there is no leader, or when
-the leader's process is gone (its port refuses connections), without waiting for the old session to expire.
+Since the epoch makes an early take-over safe, a standby may be quick: it campaigns when there is no leader, when the
+leader's process is gone (its port refuses connections), or when it has been silent for too long
+(`loadmanager.core.leading.vigil`), without waiting for the old session to expire.
 
 A node whose link to the store broke lately leaves others the first turn: when it is back it takes its own znode away,
 and waits a little before it campaigns. Else one whose link flaps would be elected each time that it is up.
@@ -62,7 +63,9 @@ class Knowledge:
     """Everything a node knows that bears on leadership, at one moment of the monotonic clock `now_s`.
 
     `view_is_fresh` says that leader and epoch were read after the last (re)connection. `refused_czxid` is the leader
-    znode (by czxid) whose process was found gone, `next_probe_s` when the leader's port is to be tried again.
+    znode (by czxid) whose process was found gone, `silent_czxid` the one whose leader a doubt stands against,
+    `next_probe_s` when the leader's port is to be tried again. `is_doubted`: somebody asks through the store whether
+    this node leads.
     `open_since_s` is what `open_since` said last. Until `unsound_until_s` the own link is one that broke lately, and
     then the turn is with the others for `turn_s` from `open_since_s` on; 0 when there are none.
     """
@@ -76,6 +79,8 @@ class Knowledge:
     leader: Sighting | None
     term: Term | None = None
     refused_czxid: int | None = None
+    silent_czxid: int | None = None
+    is_doubted: bool = False
     next_probe_s: float = 0.0
     open_since_s: float | None = None
     unsound_until_s: float = -math.inf
@@ -91,10 +96,13 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """Try to win epoch `epoch_version` + 1; `replaces_leader`: a leader znode is there and has to go with it."""
+    """Try to win epoch `epoch_version` + 1; `replaces_leader`: a leader znode is there and has to go with it. With
+    `on_doubt` only while the doubt is there, which goes too.
+    """
 
     epoch_version: int
     replaces_leader: bool
+    on_doubt: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +121,18 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class Reassure:
+    """Take the doubt away if the epoch is still `epoch`: this node leads."""
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepDown:
     reason: StepDownReason
 
 
-Action = Wait | Campaign | Vacate | Probe | StepDown
+Action = Wait | Campaign | Vacate | Probe | Reassure | StepDown
 
 
 def next_action(known: Knowledge) -> Action:
@@ -145,7 +160,7 @@ def _as_leader(known: Knowledge, term: Term) -> Action:
         return StepDown(StepDownReason.EPOCH_MOVED_ON)
     if known.view_is_fresh and known.epoch_version == term.epoch and not _is_ours(known, term):
         return StepDown(StepDownReason.LEADER_ZNODE_GONE)
-    return Wait(known.lease_valid_until_s)
+    return Reassure(term.epoch) if known.is_doubted else Wait(known.lease_valid_until_s)
 
 
 def _is_ours(known: Knowledge, term: Term) -> bool:
@@ -160,7 +175,8 @@ def _as_follower(known: Knowledge) -> Action:
         return Wait(known.next_probe_s) if known.now_s < known.next_probe_s else Probe(leader.service_url, leader.czxid)
     others_until_s = _others_turn_ends_s(known)
     if known.now_s >= others_until_s:
-        return Campaign(known.epoch_version, replaces_leader=leader is not None)
+        on_doubt = leader is not None and not _is_gone(known, leader)
+        return Campaign(known.epoch_version, replaces_leader=leader is not None, on_doubt=on_doubt)
     if leader is not None and _is_own(known, leader):
         return Vacate(known.epoch_version)
     return Wait(others_until_s)
@@ -175,10 +191,15 @@ def _others_turn_ends_s(known: Knowledge) -> float:
 def _is_open(known: Knowledge) -> bool:
     """Whether nobody leads behind the leader znode, whatever it says.
 
-    There is none, it is our own and we do not lead, no session holds it, or the leader's process is gone.
+    There is none, it is our own and we do not lead, no session holds it, the leader's process is gone, or it is silent.
     """
     leader = known.leader
-    return leader is None or _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.refused_czxid
+    return leader is None or _is_gone(known, leader) or leader.czxid == known.silent_czxid
+
+
+def _is_gone(known: Knowledge, leader: Sighting) -> bool:
+    """Whether that is certain: then nobody need be asked."""
+    return _is_own(known, leader) or leader.session_id == 0 or leader.czxid == known.refused_czxid
 
 
 def _is_own(known: Knowledge, leader: Sighting) -> bool:

@@ -38,6 +38,7 @@ from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
+from loadmanager.http.term import TermHandlers
 from loadmanager.http.timeline import TimelineHandlers
 from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
@@ -84,6 +85,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *PageHandlers().operations(),
         *live.operations(),
         *TimelineHandlers(node.chronicle).operations(),
+        *TermHandlers(node).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
     return _application(node, operations, http, gate, live)

@@ -11,11 +11,14 @@ from typing import Any
 import structlog
 
 from loadmanager import __version__
+from loadmanager.calling import NOBODY, Caller
 from loadmanager.core.leadership import StepDownReason, Term
 from loadmanager.errors import NoLeaderError, NotLeaderError, OutcomeUnknownError, StoreUnavailableError
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.registering import NodeRegistrar
 from loadmanager.leader.term.election import Election
+from loadmanager.leader.vigil import VigilKeeper
+from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState
 from loadmanager.wire.records import LeaderRecord, NodeRecord
 
@@ -27,11 +30,19 @@ _TRY_AGAIN_S = 0.5
 class Candidate(ABC):
     """What it does while it leads is said by whoever derives from it. It is a `port.LeadershipPort`.
 
-    `view` mirrors the store in which it is elected.
+    `view` mirrors the store in which it is elected. A leader that has been silent for `patience_s` is replaced early,
+    and asked whether it leads on behalf of the `caller`; 0: none is.
     """
 
     def __init__(
-        self, store: MetadataStore, view: ClusterView, node_id: str, service_url: str, probe_interval_s: float
+        self,
+        store: MetadataStore,
+        view: ClusterView,
+        node_id: str,
+        service_url: str,
+        probe_interval_s: float,
+        patience_s: float = 0.0,
+        caller: Caller = NOBODY,
     ) -> None:
         self.store = store
         self.node_id = node_id
@@ -44,6 +55,7 @@ class Candidate(ABC):
             self._on_elected,
             self._on_deposed,
         )
+        self.vigil = VigilKeeper(store, view, self.election, caller, patience_s) if patience_s else None
         self.leading = asyncio.Event()
         self.leader_changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when the leader changes, or this node begins to lead; then there is another one for the next time."""
@@ -54,6 +66,7 @@ class Candidate(ABC):
         self._tasks: list[asyncio.Task[None]] = []
         self._term_task: asyncio.Task[None] | None = None
         self._end_of_term: asyncio.Task[None] | None = None
+        self._epoch_asked: asyncio.Task[int] | None = None
         now_ms = time.time_ns() // 1_000_000
         record = NodeRecord(node_id=node_id, service_url=service_url, version=__version__, start_timestamp=now_ms)
         self._registrar = NodeRegistrar(store, record)
@@ -83,6 +96,24 @@ class Candidate(ABC):
     def get_term(self) -> Term:
         """The term that this node has won; `NotLeaderError` when it has not."""
         return self.election.get_term()
+
+    async def prove_term(self) -> Term:
+        """The term, once the store has said that no later one began. All who ask meanwhile wait for one answer.
+
+        Raises `NotLeaderError`, or the `StoreError` of a store that does not say.
+        """
+        if self._epoch_asked is None or self._epoch_asked.done():
+            self.get_term()
+            self._epoch_asked = asyncio.create_task(self._ask_epoch())
+        epoch = await asyncio.shield(self._epoch_asked)
+        term = self.get_term()
+        if epoch > term.epoch:
+            self.election.deposed()
+        return self.get_term()
+
+    async def _ask_epoch(self) -> int:
+        znode = await self.store.get(paths.EPOCH)
+        return -1 if znode is None else znode.version
 
     def must_lead(self) -> None:
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
@@ -118,6 +149,8 @@ class Candidate(ABC):
         """Register, and take part in elections from now on."""
         self._spawn(self._registrar.run(), "register")
         self._spawn(self.election.run(), "election")
+        if self.vigil is not None:
+            self._spawn(self.vigil.run(), "vigil")
 
     async def _leave(self) -> None:
         """Hand leadership over and end every task; what is under way is finished by the next leader."""
@@ -133,8 +166,13 @@ class Candidate(ABC):
     def _store_changed(self) -> None:
         """Something that was read may bear on who leads."""
         self.election.wake()
+        self._keep_watch()
         if self.leader_url != self._announced_url:
             self._announce_leader()
+
+    def _keep_watch(self) -> None:
+        if self.vigil is not None:
+            self.vigil.look()
 
     def _announce_leader(self) -> None:
         self._announced_url = self.leader_url
@@ -143,14 +181,17 @@ class Candidate(ABC):
 
     def _on_session(self, state: SessionState) -> None:
         self.election.link_changed()
+        self._keep_watch()
         if state is SessionState.CONNECTED:
             self._spawn(self._registrar.run(), "register")
 
     def _on_elected(self, term: Term) -> None:
+        self._keep_watch()
         self._term_task = self._spawn(self._lead(term, self._end_of_term), f"term {term.epoch}")
 
     def _on_deposed(self, reason: StepDownReason) -> None:
         self.leading.clear()
+        self._keep_watch()
         self._note_end(str(reason))
         error = NotLeaderError(f"this node has just stepped down: {reason}")
         self._end_of_term = self._spawn(self._end_term(self._term_task, error), "end of term")

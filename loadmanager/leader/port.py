@@ -108,6 +108,9 @@ class LeadershipPort(Protocol):
     def get_term(self) -> Term:
         """The term that this node has won; `NotLeaderError` when it has not."""
 
+    async def prove_term(self) -> Term:
+        """The same, once the store has said that its epoch is still the last one; also a `StoreError`."""
+
     def must_lead(self) -> None:
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
 

@@ -29,6 +29,7 @@ from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Recorder
 from loadmanager.leader.term.election import Election
 from loadmanager.leader.term.ledger import Ledger
+from loadmanager.leader.vigil import VigilKeeper
 from loadmanager.store.base import MetadataStore
 
 _SPLIT_REASONS = {**PULSAR_REASONS, SplitReason.ADMIN_SPLIT: "Admin"}
@@ -80,12 +81,14 @@ class CountingOwners(Counting, Protocol):
     ledger: Ledger
     reshaper: Reshaper
     reshaping: ReshapingLoop
+    vigil: VigilKeeper | None
 
 
 def scrape_of(node: CountingOwners) -> Scrape:
     """What the node counts at this moment; called on the event loop."""
     merges = {reason.value: node.reshaper.merges[reason] for reason in _MERGE_REASONS}
-    return replace(scrape_of_moves(node, _owner_counters(node)), splits=splits_of(node.reshaper), merges=merges)
+    scrape = scrape_of_moves(node, _owner_counters(node), _owner_gauges(node))
+    return replace(scrape, splits=splits_of(node.reshaper), merges=merges)
 
 
 def scrape_of_moves(node: Counting, counters: Iterable[Sample] = (), gauges: Iterable[Sample] = ()) -> Scrape:
@@ -120,6 +123,12 @@ def _owner_counters(node: CountingOwners) -> list[Sample]:
         *split_counters(node.reshaper, node.reshaping),
         ("loadmanager_assignments", "Bundles given an owner.", none, node.assigner.assignments),
         (
+            "loadmanager_leaders_found_silent",
+            "Leaders that this node was to replace early.",
+            none,
+            0 if node.vigil is None else node.vigil.found_silent,
+        ),
+        (
             "loadmanager_invariants_violated",
             "Writes not made because of what they would have said.",
             none,
@@ -127,6 +136,11 @@ def _owner_counters(node: CountingOwners) -> list[Sample]:
         ),
         ("loadmanager_writes_fenced", "Writes refused because another leads.", none, node.ledger.writes_fenced),
     ]
+
+
+def _owner_gauges(node: CountingOwners) -> list[Sample]:
+    hears = node.vigil is not None and node.vigil.hears
+    return [("loadmanager_leader_heard", "1 while the leader, another node, says that it leads.", {}, hears)]
 
 
 def _counters(node: Counting) -> list[Sample]:

@@ -27,6 +27,7 @@ from loadmanager.leader.chronicle import Chronicle
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.deciding.desk import Desk
 from loadmanager.leader.deciding.explaining import Explainer
+from loadmanager.leader.deciding.planning import Planning
 from loadmanager.leader.deciding.standstill import StandstillWatch
 from loadmanager.leader.deciding.terms import Terms
 from loadmanager.leader.deleting import NamespaceDeletion
@@ -65,7 +66,15 @@ class Node(Candidate):
         self.caller = Caller.of(settings, tracing_of(settings, SERVICE, node_id))
         self.live = LiveSettings(settings)
         self.view, self.recorder, self.moves = open_view(self.live, node_id)
-        super().__init__(store, self.view, node_id, service_url, settings.leader_probe_interval_ms / 1000)
+        super().__init__(
+            store,
+            self.view,
+            node_id,
+            service_url,
+            settings.leader_probe_interval_ms / 1000,
+            settings.leader_silence_ms / 1000,
+            self.caller,
+        )
         self.journal = Journal(settings.decisions_kept)
         self.audit = AuditTrail(node_id, settings, self.recorder, settings.history_url)
         self.lives = Lives(settings.history_url, self.recorder)
@@ -73,7 +82,8 @@ class Node(Candidate):
         self.intake = Intake(store, self.view, self.live, self._on_change)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
-        self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves)
+        planning = Planning(lambda: self.live.current.planning_process_bundles)
+        self.desk = Desk(self.view, self.live, self.journal, seed, self.recorder, self.moves, planning)
         self.view.on_end = self._broker_ended
         self.terms = Terms(node_id, self.view, self.desk, self.moves, self.live)
         self.explainer = Explainer(self.view, self.desk, self.journal)
@@ -209,6 +219,7 @@ class Node(Candidate):
     async def _put_down(self, error: Exception) -> None:
         self.ledger.fail_pending(error)
         self.assigner.fail_waiting(error)
+        await self.desk.end_term()
         await self.reshaper.abort()
         await self.executor.abort()
 

@@ -125,6 +125,16 @@ class Health(WireModel):
     leading: bool
 
 
+LONGEST_HOLD_MS = 1_000
+"""So long a leader may keep its answer to `GET /loadbalance/v1/term` back, whoever asks for how long."""
+
+
+class TermAnswer(WireModel):
+    """`GET /loadbalance/v1/term`: the epoch of the leader that answers."""
+
+    epoch: int
+
+
 class CannotMove(WireModel):
     """Why nothing can be moved, and the key of the setting that would have to be another one."""
 

@@ -130,6 +130,13 @@ class LeaderRecord(WireModel):
     epoch: Natural
 
 
+class DoubtRecord(WireModel):
+    """`/loadbalance/doubt`: the node that does not hear the leader of that epoch."""
+
+    node_id: str
+    epoch: Natural
+
+
 class NodeRecord(WireModel):
     """`/loadbalance/nodes/<node-id>`: one load-manager node."""
 

@@ -21,6 +21,7 @@ OFTEN = {
     "loadBalancerSheddingIntervalMinutes": 0.01,
     "loadBalancerResourceQuotaUpdateIntervalMinutes": 0.01,
     "metadataStoreSessionTimeoutMillis": 9_000,
+    "leaderSilenceMs": 60_000,
 }
 """Everything that is done now and then is done several times in the test, and the session is renewed as often."""
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 from support.cluster import Cluster, a_cluster, probing, topics_of_bundles
+from support.lm_node import NodeProcess
 from support.waiting import eventually
 
 from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
@@ -63,6 +65,25 @@ async def test_a_leader_that_ends_is_replaced_long_before_its_session_expires(cl
     assert await cluster.state() == owned_before, "a failover moves nothing"
 
 
+async def test_a_leader_that_hangs_is_replaced_long_before_its_session_expires(
+    zookeeper: EmbeddedZooKeeper, chroot: str, tmp_path: Path
+) -> None:
+    settings = {"metadataStoreSessionTimeoutMillis": 60_000, "leaderSilenceMs": 800}
+    async with a_cluster(zookeeper.connect_string, chroot, tmp_path) as cluster:
+        for name in ("n1", "n2"):
+            await cluster.start_node(name, settings)
+        hung = await cluster.leader()
+        (standby,) = (node for node in cluster.nodes.values() if node is not hung)
+        epoch = await cluster.epoch()
+        await eventually(lambda: _hears(cluster, standby), what="the standby hears the leader")
+        hung.pause()
+        await eventually(lambda: standby.events("leader_silent"), what="the standby says that the leader is silent")
+        await eventually(lambda: standby.events("elected"))
+        hung.resume()
+        await eventually(lambda: hung.events("stepped_down"), what="the old leader steps down")
+        assert await cluster.epoch() > epoch
+
+
 async def test_a_node_that_comes_back_follows_and_forwards(cluster: Cluster) -> None:
     leader = await cluster.leader()
     del cluster.nodes[leader.name]
@@ -88,3 +109,8 @@ async def test_nodes_whose_advertised_addresses_are_wrong_do_not_depose_each_oth
         await eventually(lambda: any(node.events(doubts) for node in nodes), what="a standby says what is wrong")
         assert await cluster.epoch() == 1
         assert [len(node.events("elected")) for node in nodes].count(1) == 1
+
+
+async def _hears(cluster: Cluster, node: NodeProcess) -> bool:
+    async with cluster.http.get(f"{node.url}/metrics") as answer:
+        return re.search(r"^loadmanager_leader_heard\{.*\} 1\.0$", await answer.text(), re.MULTILINE) is not None

@@ -13,6 +13,7 @@ from loadmanager.core.leadership import (
     Campaign,
     Knowledge,
     Probe,
+    Reassure,
     Sighting,
     StepDown,
     Term,
@@ -44,6 +45,8 @@ def knowledge(draw: st.DrawFn, *, leads: bool) -> Knowledge:
         leader=draw(st.none() | LEADERS),
         term=Term(draw(st.just(epoch) | SMALL), draw(st.just(session_id) | SMALL)) if leads else None,
         refused_czxid=draw(st.none() | SMALL),
+        silent_czxid=draw(st.none() | SMALL),
+        is_doubted=draw(st.booleans()),
         next_probe_s=now_s + draw(MARGINS_S),
         open_since_s=draw(st.none() | st.sampled_from([now_s - 3.0, now_s - 0.5, now_s])),
         unsound_until_s=now_s + draw(MARGINS_S),
@@ -57,7 +60,11 @@ def test_a_node_without_a_term_campaigns_or_probes_only_on_a_valid_lease_and_a_f
     may_act = known.view_is_fresh and known.now_s < known.lease_valid_until_s
     assert may_act or action == Wait(None)
     if isinstance(action, Campaign):
-        assert action == Campaign(known.epoch_version, replaces_leader=known.leader is not None)
+        assert (action.epoch_version, action.replaces_leader) == (known.epoch_version, known.leader is not None)
+        if action.on_doubt:
+            assert known.leader is not None
+            assert known.leader.czxid == known.silent_czxid
+            assert isinstance(next_action(replace(known, silent_czxid=None)), Probe | Wait), "nothing else allows it"
     elif isinstance(action, Probe):
         assert known.leader is not None
         assert known.leader.node_id != known.node_id
@@ -121,7 +128,11 @@ def test_a_leader_goes_on_only_in_its_own_session_within_its_lease_and_while_no_
         or known.session_id != known.term.session_id
         or (known.view_is_fresh and known.epoch_version > known.term.epoch)
     )
-    if isinstance(action, Wait):
+    if isinstance(action, Reassure):
+        assert not has_to_go
+        assert known.is_doubted
+        assert action.epoch == known.term.epoch
+    elif isinstance(action, Wait):
         assert not has_to_go
         assert action.until_s is not None
         assert action.until_s > known.now_s

@@ -29,6 +29,7 @@ from loadmanager.wire.records import decode_namespace
 
 CALM: dict[str, Any] = {
     "metadataStoreSessionTimeoutMillis": 10_000,
+    "leaderSilenceMs": 0,
     "lookupTimeoutMs": 15_000,
     "namespaceBundleUnloadingTimeoutMs": 20_000,
     "unloadAttemptTimeoutMs": 5_000,

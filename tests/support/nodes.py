@@ -68,6 +68,7 @@ def settings(**overrides: Any) -> Settings:  # noqa: ANN401 - whatever a setting
     values: dict[str, Any] = {
         "lookup_timeout_ms": 10_000,
         "leader_probe_interval_ms": 50,
+        "leader_silence_ms": 0,
         "namespace_bundle_unloading_timeout_ms": 20_000,
         "unload_attempt_timeout_ms": 10_000,
         "load_balancer_shedding_interval_minutes": 1_000.0,

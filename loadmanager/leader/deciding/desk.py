@@ -26,6 +26,7 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.core.splitting.round import SPLIT_STRATEGY
 from loadmanager.core.state import merged
 from loadmanager.leader.deciding.churn import Churn
+from loadmanager.leader.deciding.planning import Planning
 from loadmanager.leader.deciding.poison import PoisonWatch
 from loadmanager.leader.deciding.working import Previews, Worker
 from loadmanager.leader.picture.live_settings import LiveSettings
@@ -61,6 +62,7 @@ class Desk:
         seed: int,
         recorder: Recorder | None = None,
         moves: MoveRecorder | None = None,
+        planning: Planning | None = None,
     ) -> None:
         self.state: planner.State = {}
         self.split_state: planner.State = {}
@@ -78,6 +80,7 @@ class Desk:
         self._snapshot: Snapshot | None = None
         self._small, self._round = asyncio.Lock(), asyncio.Lock()
         self._worker = Worker("small decisions")
+        self._planning = planning or Planning()
         self.previews = Previews()
 
     @property
@@ -115,6 +118,11 @@ class Desk:
         """Draw from generators of this term's own; no round has been decided in it."""
         self.last_round = None
         self._rng, self._round_rng = self._rng.spawn(2)
+        self._planning.begin_term()
+
+    async def end_term(self) -> None:
+        """No round is worked out any more."""
+        await self._planning.end_term()
 
     async def checkpoint(self, model: RecordedModel) -> None:
         """Record all that decisions depend on, between two of them."""
@@ -128,7 +136,7 @@ class Desk:
             rng = copy.deepcopy(self._round_rng)
             asked = self.recorder.begin("shed")
             try:
-                proposal = await asyncio.to_thread(shedding.propose, snapshot, settings, before, rng)
+                proposal = await self._planning.propose(snapshot, settings, before, rng)
             except Exception as error:
                 async with self._small:
                     self._round_rng = rng

@@ -38,7 +38,7 @@ from loadmanager.wire.validation import parse_model
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.2
-_ELECTION_PATHS = (paths.EPOCH, paths.LEADER)
+_ELECTION_PATHS = (paths.EPOCH, paths.LEADER, paths.DOUBT)
 _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ISOLATION: ("isolation", decode_isolation),
     paths.FAILURE_DOMAINS: ("failure_domains", decode_domains),
@@ -201,8 +201,9 @@ class Intake:
     def _apply_election(self, read: dict[str, Znode | None]) -> None:
         if paths.EPOCH not in read:
             return
-        epoch, leader = read[paths.EPOCH], read[paths.LEADER]
+        epoch, leader, doubt = (read[path] for path in _ELECTION_PATHS)
         self._view.epoch = epoch.version if epoch else 0
+        self._view.doubt_czxid = doubt.czxid if doubt else None
         self._view.leader = None
         if leader is None:
             self._view.faults.pop(paths.LEADER, None)
@@ -306,6 +307,7 @@ def _is_record(path: str) -> bool:
         "namespaces": 3,
         "epoch": 1,
         "leader": 1,
+        "doubt": 1,
         "policies": 2,
         "configuration": 1,
         "learned": 1,

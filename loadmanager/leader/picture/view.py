@@ -117,6 +117,8 @@ class ClusterView:
     nodes: dict[str, NodeRecord] = field(default_factory=dict)
     laid_down: LaidDown = field(default_factory=LaidDown)
     leader: Sighting | None = None
+    doubt_czxid: int | None = None
+    """Of the znode by which a standby asks whether the leader is alive, while it is there."""
     epoch: int = 0
     commits: int = 0
     """How many records this node has committed itself."""

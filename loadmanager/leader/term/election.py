@@ -15,6 +15,8 @@ from loadmanager.core.leadership import (
     Campaign,
     Knowledge,
     Probe,
+    Reassure,
+    Sighting,
     StepDown,
     StepDownReason,
     Term,
@@ -28,7 +30,7 @@ from loadmanager.leader.picture.view import ClusterView
 from loadmanager.liveness import is_refused
 from loadmanager.store import paths
 from loadmanager.store.base import Check, Create, Delete, MetadataStore, Op, Put
-from loadmanager.wire.records import LeaderRecord
+from loadmanager.wire.records import DoubtRecord, LeaderRecord
 
 log = structlog.get_logger(__name__)
 
@@ -71,6 +73,9 @@ class Election:
         self._wake = asyncio.Event()
         self._term: Term | None = None
         self._refused_czxid: int | None = None
+        self._silent_czxid: int | None = None
+        self._reassured_czxid: int | None = None
+        self._probing: asyncio.Task[None] | None = None
         self._doubted_czxid: int | None = None
         self._next_probe_s = 0.0
         self._open_since_s: float | None = None
@@ -115,6 +120,35 @@ class Election:
         self._unsound_until_s = time.monotonic() + self._store.session_timeout_s
         self.wake()
 
+    def probe_soon(self) -> None:
+        """The leader's process may be gone: try its port now."""
+        self._next_probe_s = -math.inf
+        self.wake()
+
+    def find_other_leader(self) -> Sighting | None:
+        """The node that leads in place of this one, by a view that can be relied on; None when there is none."""
+        known = self._knowledge()
+        if known.term is not None or not known.view_is_fresh or open_since(known) is not None:
+            return None
+        return known.leader
+
+    async def doubt(self, leader: Sighting) -> bool:
+        """Ask the leader through the store whether it is alive; False when it leads no more."""
+        record = DoubtRecord(node_id=self._node.broker_id, epoch=leader.epoch)
+        doubt = Create(paths.DOUBT, record.to_json(), ephemeral=True)
+        try:
+            await self._store.commit([Check(paths.EPOCH, leader.epoch), doubt])
+        except TransactionFailedError as error:
+            return error.index != 0
+        except StoreError as error:
+            log.info("doubt_not_written", error=str(error))
+        return True
+
+    def found_silent(self, czxid: int | None) -> None:
+        """The leader of that znode has answered nobody, and a doubt stands against it; None: it was heard after all."""
+        self._silent_czxid = czxid
+        self.wake()
+
     def deposed(self) -> None:
         """The store refused a write of this term: another leader has taken over."""
         if self._term is not None:
@@ -140,6 +174,8 @@ class Election:
         """Hand leadership over at once: the leader znode goes, and this node takes no further part."""
         self._resigned = True
         self.wake()
+        if self._probing is not None:
+            self._probing.cancel()
         term = self._term
         if term is None:
             return
@@ -157,6 +193,8 @@ class Election:
             leader=self._view.leader,
             term=self._term,
             refused_czxid=self._refused_czxid,
+            silent_czxid=self._silent_czxid,
+            is_doubted=self._view.doubt_czxid not in {None, self._reassured_czxid},
             next_probe_s=self._next_probe_s,
             open_since_s=self._open_since_s,
             unsound_until_s=self._unsound_until_s,
@@ -173,8 +211,10 @@ class Election:
                 log.info("leaves_the_first_turn_to_others", epoch=epoch_version)
                 await self._take_znode_away(epoch_version, self._store.session_id)
                 await self._sleep_until(time.monotonic() + _RETRY_S)
+            case Reassure(epoch):
+                await self._reassure(epoch)
             case Probe():
-                await self._probe(action)
+                return self._begin_probe(action)
             case StepDown(reason):
                 self._step_down(reason)
         return 0.0
@@ -192,6 +232,9 @@ class Election:
         ops: list[Op] = [Put(paths.EPOCH, self._node.broker_id.encode(), campaign.epoch_version)]
         if campaign.replaces_leader:
             ops.append(Delete(paths.LEADER))
+        if campaign.on_doubt:
+            ops.append(Delete(paths.DOUBT))
+            self._silent_czxid = None  # once: when it fails the leader has answered, or is another
         ops.append(Create(paths.LEADER, record.to_json(), ephemeral=True))
         try:
             await self._store.commit(ops, session_id=session_id)
@@ -211,7 +254,7 @@ class Election:
             return
         self._term = Term(epoch, session_id)
         self.terms_won += 1
-        log.info("elected", epoch=epoch, replaced_leader=campaign.replaces_leader)
+        log.info("elected", epoch=epoch, replaced_leader=campaign.replaces_leader, on_doubt=campaign.on_doubt)
         self._on_elected(self._term)
 
     async def _take_znode_away(self, epoch: int, session_id: int) -> None:
@@ -221,13 +264,40 @@ class Election:
         except StoreError as error:
             log.info("leader_znode_left_to_expire", error=str(error))
 
+    async def _reassure(self, epoch: int) -> None:
+        """Take away the doubt of a standby that does not hear this node."""
+        doubted = self._view.doubt_czxid
+        try:
+            await self._store.commit([Check(paths.EPOCH, epoch), Delete(paths.DOUBT)])
+        except TransactionFailedError as error:
+            if error.index == 0:
+                self.deposed()
+                return
+        except StoreError as error:
+            log.info("doubt_not_taken_away", error=str(error))
+            await self._sleep_until(time.monotonic() + _RETRY_S)
+            return
+        self._reassured_czxid = doubted
+        log.info("doubted", epoch=epoch)
+
+    def _begin_probe(self, probe: Probe) -> float:
+        """Probe beside whatever else there is to do: a machine that is gone takes long to say nothing. One at a time;
+        when to look again.
+        """
+        now_s = time.monotonic()
+        if self._probing is not None and not self._probing.done():
+            return now_s + _RETRY_S
+        self._next_probe_s = now_s + self._probe_interval_s
+        self._probing = asyncio.create_task(self._probe(probe))
+        self._probing.add_done_callback(lambda _: self.wake())
+        return self._next_probe_s
+
     async def _probe(self, probe: Probe) -> None:
         """Find out whether the leader's process is gone.
 
         A refusal counts only if our own advertised address does not refuse too: then it is addresses that are wrong,
         and nodes that believed it would depose each other without end.
         """
-        self._next_probe_s = time.monotonic() + self._probe_interval_s
         if not await is_refused(probe.service_url) or probe.czxid == self._doubted_czxid:
             return
         if await is_refused(self._node.service_url):

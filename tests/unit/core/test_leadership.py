@@ -10,6 +10,7 @@ from loadmanager.core.leadership import (
     Campaign,
     Knowledge,
     Probe,
+    Reassure,
     Sighting,
     StepDown,
     StepDownReason,
@@ -66,6 +67,18 @@ def test_a_follower_replaces_a_leader_whose_port_refused() -> None:
 
 def test_a_refusal_of_a_former_leader_says_nothing_about_the_present_one() -> None:
     assert next_action(replace(FOLLOWING, refused_czxid=39)) == Wait(105.0)
+
+
+def test_a_follower_replaces_a_leader_that_is_silent_while_the_doubt_stands() -> None:
+    assert next_action(replace(FOLLOWING, silent_czxid=40)) == Campaign(4, replaces_leader=True, on_doubt=True)
+    assert next_action(replace(FOLLOWING, silent_czxid=39)) == Wait(105.0), "that was a former one"
+    assert next_action(replace(FOLLOWING, silent_czxid=40, refused_czxid=40)) == Campaign(4, replaces_leader=True)
+
+
+def test_a_leader_takes_a_doubt_away_if_it_may_go_on() -> None:
+    assert next_action(replace(LEADING, is_doubted=True)) == Reassure(4)
+    assert next_action(replace(LEADING, is_doubted=True, epoch_version=5)) == StepDown(StepDownReason.EPOCH_MOVED_ON)
+    assert next_action(replace(FOLLOWING, is_doubted=True)) == Wait(105.0), "it is for the leader"
 
 
 def test_a_node_that_finds_itself_as_the_leader_without_a_term_replaces_what_its_former_life_left() -> None:

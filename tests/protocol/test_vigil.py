@@ -1,0 +1,271 @@
+"""Nodes that watch each other: none is replaced without cause, and one that is gone is, in less than a second."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from unittest.mock import patch
+
+import pytest
+from protocol.schedules import calm, live
+from protocol.world import SESSION_S, Process, Shape, World
+
+from loadmanager.core.leading import vigil
+from loadmanager.http.term import TermHandlers
+from loadmanager.leader.picture.intake import Intake
+from loadmanager.store import paths
+from loadmanager.store.base import Create, Znode
+
+PAUSES = 10_000
+_PAUSES_A_WORLD = 500
+_LONGEST_PAUSE_S = 0.5
+_APART_S = (0.2, 0.6)
+_SETTLE_S = 60.0
+
+Happens = Callable[[World], Coroutine[None, None, None]]
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+def epoch(world: World) -> int:
+    return world.zookeeper.znodes[paths.EPOCH].version
+
+
+def leader_of(world: World) -> Process:
+    return next(each for each in world.of("node") if each.node is not None and each.node.election._term is not None)
+
+
+def pause(world: World, process: Process) -> None:
+    assert process.party is not None
+    world.loop.pause(process.party)
+
+
+def resume(world: World, process: Process) -> None:
+    assert process.party is not None
+    world.loop.resume(process.party)
+
+
+def play(seed: int, main: Happens) -> World:
+    """Three nodes without brokers, of which one leads and is heard; then `main`."""
+
+    async def begin(world: World) -> None:
+        calm(world)
+        for name in world.processes:
+            world.start(name)
+        assert await world.wait_until(lambda: world.records.has_leader, _SETTLE_S)
+        await world.wait(2.0)
+        await main(world)
+
+    world = live(seed, Shape(nodes=3, brokers=0, bundles=1, topics=0), begin)
+    assert not world.violations
+    return world
+
+
+@pytest.mark.parametrize("seed", range(PAUSES // _PAUSES_A_WORLD))
+def test_no_pause_of_up_to_half_a_second_brings_an_election(seed: int) -> None:
+    """Of the leader, of a standby, of both, or of ZooKeeper; now and then each for the longest time."""
+    rng = random.Random(seed)
+
+    async def pauses(world: World) -> None:
+        before = epoch(world)
+        for _ in range(_PAUSES_A_WORLD):
+            leader = leader_of(world)
+            standby = rng.choice([each for each in world.of("node") if each is not leader])
+            paused = rng.choice([[leader], [leader], [leader], [standby], [leader, standby], []])
+            for each in paused:
+                pause(world, each)
+            if not paused:
+                world.zookeeper.stop()
+            await world.wait(_LONGEST_PAUSE_S if rng.random() < 0.2 else rng.uniform(0.0, _LONGEST_PAUSE_S))
+            for each in paused:
+                resume(world, each)
+            if not paused:
+                world.zookeeper.go_on()
+            await world.wait(rng.uniform(*_APART_S))
+            if epoch(world) != before:
+                world.failures.append(f"an election without cause at {world.loop.now_s:.3f} s")
+                return
+
+    play(seed, pauses)
+
+
+def doubts(world: World) -> list[float]:
+    """When each doubt was put into the store, from now on."""
+    at_s: list[float] = []
+    world.zookeeper.on_commit.append(
+        lambda _session, ops, _changes: at_s.extend(
+            world.loop.now_s for op in ops if isinstance(op, Create) and op.path == paths.DOUBT
+        )
+    )
+    return at_s
+
+
+def lose_the_machine(world: World, leader: Process) -> None:
+    cut_off_from_nodes(world, leader)
+    cut_off_from_zookeeper(world, leader)
+
+
+def cut_off_from_zookeeper(world: World, leader: Process) -> None:
+    world.zookeeper.cut(leader.host)
+
+
+def cut_off_from_nodes(world: World, node: Process) -> None:
+    for each in world.of("node"):
+        world.network.cuts |= {(node.host, each.host), (each.host, node.host)}
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("lose", [pause, lose_the_machine, cut_off_from_zookeeper])
+def test_a_leader_that_is_lost_has_a_successor_within_a_second(
+    seed: int, lose: Callable[[World, Process], None]
+) -> None:
+    async def main(world: World) -> None:
+        await world.wait(world.rng.uniform(0.0, 0.3))
+        lost, begun_s = leader_of(world), world.loop.now_s
+        lose(world, lost)
+
+        def succeeded() -> bool:
+            return any(each is not lost and each.node is not None and each.node.is_leading for each in world.of("node"))
+
+        assert await world.wait_until(succeeded, SESSION_S)
+        assert world.loop.now_s - begun_s < 1.0
+        successor = epoch(world)
+        await world.wait(SESSION_S)
+        resume(world, lost)
+        world.zookeeper.heal(lost.host)
+        world.network.cuts.clear()
+        await world.wait(SESSION_S)
+        assert epoch(world) == successor, "who comes back follows"
+        assert lost.node is not None
+        assert not lost.node.is_leading
+
+    play(seed, main)
+
+
+async def a_leader_cut_off_from_the_other_nodes(world: World) -> None:
+    cut_off_from_nodes(world, leader_of(world))
+    await world.wait(10 * SESSION_S)
+
+
+async def a_standby_cut_off_from_the_other_nodes(world: World) -> None:
+    leader = leader_of(world)
+    cut_off_from_nodes(world, next(each for each in world.of("node") if each is not leader))
+    await world.wait(10 * SESSION_S)
+
+
+async def standbys_that_are_paused(world: World) -> None:
+    leader = leader_of(world)
+    for standby in [each for each in world.of("node") if each is not leader] * 5:
+        pause(world, standby)
+        await world.wait(world.rng.uniform(0.5, 3.0))
+        resume(world, standby)
+        await world.wait(1.0)
+
+
+async def zookeeper_that_is_paused(world: World) -> None:
+    for _ in range(10):
+        world.zookeeper.stop()
+        await world.wait(world.rng.uniform(0.5, SESSION_S / 2))
+        world.zookeeper.go_on()
+        await world.wait(2.0)
+
+
+MOST_DOUBTS: dict[Happens, int] = {
+    a_leader_cut_off_from_the_other_nodes: 2 * 11,
+    a_standby_cut_off_from_the_other_nodes: 11,
+    standbys_that_are_paused: 0,
+    zookeeper_that_is_paused: 2 * 10,
+}
+"""Without a cause for an election: one that was answered is good for a session."""
+
+
+def elections(seed: int, happens: Happens) -> tuple[int, int]:
+    """How many there were while something happens, and how many doubts."""
+    counted: list[int] = []
+
+    async def main(world: World) -> None:
+        before, doubted = epoch(world), doubts(world)
+        await happens(world)
+        counted[:] = [epoch(world) - before, len(doubted)]
+
+    play(seed, main)
+    return counted[0], counted[1]
+
+
+@pytest.mark.parametrize("happens", MOST_DOUBTS)
+def test_no_leader_that_has_zookeeper_is_replaced_or_doubted_all_the_time(happens: Happens) -> None:
+    for seed in range(5):
+        elected, doubted = elections(seed, happens)
+        assert elected == 0
+        assert doubted <= MOST_DOUBTS[happens]
+
+
+def test_a_leader_that_does_not_say_whether_it_leads_is_left_to_its_session() -> None:
+    """As one of an earlier version does, or one whose address nobody reaches."""
+
+    async def main(world: World) -> None:
+        before = epoch(world)
+        pause(world, leader_of(world))
+        await world.wait(SESSION_S / 2)
+        assert epoch(world) == before
+        assert await world.wait_until(lambda: epoch(world) > before, SESSION_S)
+
+    with patch.object(TermHandlers, "operations", lambda _: []):
+        play(1, main)
+
+
+def test_nodes_that_all_pause_again_and_again_depose_each_other_ever_less() -> None:
+    async def whoever_leads_pauses(world: World) -> None:
+        for _ in range(200):
+            leader = leader_of(world)
+            pause(world, leader)
+            await world.wait(1.5)
+            resume(world, leader)
+            await world.wait(1.0)
+
+    assert elections(1, whoever_leads_pauses)[0] <= 8, "two each, and a lease: then patience is longer than a pause"
+
+
+GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] = {
+    "a leader takes a doubt away": (
+        lambda: patch.object(Intake, "_apply_election", _deaf(Intake._apply_election)),
+        a_leader_cut_off_from_the_other_nodes,
+    ),
+    "time in which a standby did not run is not silence": (
+        lambda: patch.object(vigil, "_MOST_TICKS_A_STEP", math.inf),
+        standbys_that_are_paused,
+    ),
+    "only a store that answers at once says that a doubt stands": (
+        lambda: patch.object(vigil, "_PROMPT_LOOKS", 0),
+        zookeeper_that_is_paused,
+    ),
+    "a doubt that was answered is good for a session": (
+        lambda: patch.object(vigil.Vigil, "_rest", _restless),
+        a_leader_cut_off_from_the_other_nodes,
+    ),
+}
+
+
+def _deaf(
+    apply: Callable[[Intake, dict[str, Znode | None]], None],
+) -> Callable[[Intake, dict[str, Znode | None]], None]:
+    def without_doubts(intake: Intake, read: dict[str, Znode | None]) -> None:
+        apply(intake, read | {paths.DOUBT: None})
+
+    return without_doubts
+
+
+def _restless(self: vigil.Vigil, now_s: float) -> None:
+    self.phase, self._rested_s = vigil.VigilPhase.RESTING, now_s
+
+
+@pytest.mark.parametrize("name", GUARDS)
+def test_a_guard_of_the_vigil_that_is_taken_out_is_missed(name: str) -> None:
+    taken_out, happens = GUARDS[name]
+    with taken_out():
+        assert any(elections(seed, happens) > (0, MOST_DOUBTS[happens]) for seed in range(10))
