@@ -217,11 +217,11 @@ def _lacking(wishes: _Wishes, stage: Stage) -> dict[Need, str]:
 
 
 def _begin(rule: Rule) -> None:
-    print(f"{rule.name} ... ", end="", file=sys.stderr, flush=True)
+    print(f"{rule.name} ...", file=sys.stderr, flush=True)
 
 
 def _tell(finding: Finding) -> None:
-    print(f"{finding.verdict} ({finding.took_s:.1f} s)", file=sys.stderr, flush=True)
+    print(f"{finding.rule.name}: {finding.verdict}, {finding.took_s:.1f} s", file=sys.stderr, flush=True)
 
 
 def _exit_status(findings: Sequence[Finding]) -> int:
