@@ -7,6 +7,7 @@ a request that arrives at once, as nearly all do, no timer is started.
 from __future__ import annotations
 
 import asyncio
+import math
 import resource
 import socket
 from dataclasses import dataclass
@@ -170,6 +171,10 @@ class _LimitedConnection(web.RequestHandler):
         self._head_timer: asyncio.TimerHandle | None = None
 
     @property
+    def most_at_a_time(self) -> int:
+        return self._limits.connections
+
+    @property
     def is_silent(self) -> bool:
         """Whether no request has arrived that was not answered."""
         return self._waiter is not None and not self._waiter.done()
@@ -244,6 +249,12 @@ class _LimitedConnection(web.RequestHandler):
         response.headers[REQUEST_ID_HEADER] = id_of(request)
         response.force_close()
         return response
+
+
+def connections_allowed(request: web.Request) -> float:
+    """How many connections there may be at a time to the server that was asked; infinite where nobody counts them."""
+    connection = request.protocol
+    return connection.most_at_a_time if isinstance(connection, _LimitedConnection) else math.inf
 
 
 def unreadable(error: web.RequestPayloadError) -> str:

@@ -364,13 +364,15 @@ class Contract:
             self._close(topic, self._held[topic])
 
     def _leased(self, incarnation: int, valid_for_s: float, now_s: float) -> None:
-        """Counted from before the question was sent: this process may have been stopped since."""
+        """Counted from before the question was sent: this process may have been stopped since. Each lease holds by
+        itself: a shorter one takes nothing away from the one in hand.
+        """
         asked_s = now_s if self._asked_s is None else self._asked_s
         self._timeout_s = min(max(valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
         self._ask_again(valid_for_s / 3, now_s)
         if incarnation != self.incarnation:
             self._begin_anew(incarnation, now_s)
-        self._next_until_s = asked_s + valid_for_s
+        self._next_until_s = max(self._next_until_s, asked_s + valid_for_s)
         self._use_lease()
 
     def _ask_again(self, pause_s: float, now_s: float) -> None:
@@ -381,7 +383,7 @@ class Contract:
         """Everything of the incarnation before is closed before the new lease is used."""
         self.lease_until_s = min(self.lease_until_s, now_s)
         self._lapse()
-        self.incarnation, self._is_clearing = incarnation, True
+        self.incarnation, self._is_clearing, self._next_until_s = incarnation, True, -math.inf
 
     def _use_lease(self) -> None:
         """Once nothing is held any more of the incarnation before."""

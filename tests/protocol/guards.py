@@ -7,6 +7,7 @@ the guard, and nothing beside it.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from unittest.mock import patch
@@ -92,7 +93,13 @@ def _no_holder() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_lease_at_broker() -> contextlib.AbstractContextManager[object]:
-    return patch.object(Contract, "has_lease", lambda self, _: self.incarnation is not None)
+    use_lease = Contract._use_lease
+
+    def for_ever(self: Contract) -> None:
+        self._next_until_s = math.inf
+        use_lease(self)
+
+    return patch.object(Contract, "_use_lease", for_ever)
 
 
 def _no_session_in_lease() -> contextlib.AbstractContextManager[object]:

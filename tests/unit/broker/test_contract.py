@@ -125,6 +125,12 @@ def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker:
     assert broker.contract.wake_s == pytest.approx(102.55)
 
 
+def test_a_shorter_lease_takes_nothing_away_from_the_one_in_hand(broker: Broker) -> None:
+    broker.now_s = 101.0
+    broker.step(Leased(7, 0.5))
+    assert broker.contract.lease_until_s == 103.0
+
+
 def test_an_answer_that_nobody_asked_for_counts_from_its_arrival(broker: Broker) -> None:
     broker.now_s = 101.0
     broker.step(Leased(7, 3.0))
@@ -356,7 +362,9 @@ class Witness:
                     self.void = dict.fromkeys(self.void, True)
                     self.former = set(self.alive)
                 asked_s = self.now_s if self.asked_lease_s is None else self.asked_lease_s
-                self.incarnation, self.until_s, self.asked_lease_s = incarnation, asked_s + valid_for_s, None
+                before_s = self.until_s if incarnation == self.incarnation else -math.inf
+                self.until_s = max(before_s, asked_s + valid_for_s)
+                self.incarnation, self.asked_lease_s = incarnation, None
             case Signal.UNLEASED:
                 self.asked_lease_s = None
             case Signal.END:

@@ -347,10 +347,19 @@ async def test_a_change_of_which_the_answer_is_lost_is_not_asked_for_over_and_ov
 
 
 @IMPATIENT
-async def test_a_question_of_which_the_answer_is_lost_is_asked_again(cluster: Cluster, standby: RunningNode) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/lookup/v2/topic/persistent/t/ns/x", None),
+        ("POST", "/loadbalance/v1/lookups", {"topics": ["persistent://t/ns/x"]}),
+    ],
+)
+async def test_a_question_of_which_the_answer_is_lost_is_asked_again(
+    cluster: Cluster, standby: RunningNode, method: str, path: str, body: object
+) -> None:
     async with WrongLeader(answers=False) as wrong:
         await _led_by(cluster, standby, wrong)
-        reply = await standby.lookup("persistent://t/ns/x")
+        reply = await standby.ask(method, path, json=body)
         assert reply.status == 503
         assert len(wrong.requests) > 1
 
