@@ -117,7 +117,8 @@ async function serveClient(request, response) {
     return send(response, 421, { reason: `${name}: not served here, look it up` });
   }
   if (request.method === "POST") {
-    fs.writeFileSync(topic.file, String(topic.count + 1));
+    fs.writeFileSync(`${topic.file}.new`, String(topic.count + 1));
+    fs.renameSync(`${topic.file}.new`, topic.file); // whole or not at all, if the process is killed
     topic.count += 1;
     topic.messagesIn += 1;
     topic.bytesIn += 1;

@@ -37,7 +37,9 @@ class Counters:
         count = int(file.read_text()) if file.exists() else 0
         if request.method == "POST":
             count += 1
-            file.write_text(str(count))
+            new = file.with_suffix(".new")
+            new.write_text(str(count))
+            new.replace(file)  # whole or not at all, if the process is killed
             topic.messages_in += 1
             topic.bytes_in += 1
         if self._hosting.serving(name) is None:

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 from collections import Counter
 
 import aiohttp
 
 NAMESPACE = "public/counters"
+AGAIN_S = 0.2
 
 
 class Client:
@@ -20,6 +20,12 @@ class Client:
         self._http = http
         self._owners: dict[str, str] = {}
         self.counted: Counter[str] = Counter()
+        self.in_all = 0
+
+    async def count_on(self, name: str, every_s: float) -> None:
+        while True:
+            await self.count(name)
+            await asyncio.sleep(every_s)
 
     async def count(self, name: str) -> None:
         """Add to a counter; who does not serve it any more is looked up again, until it is counted."""
@@ -32,9 +38,10 @@ class Client:
             except (aiohttp.ClientError, TimeoutError):
                 self._owners.pop(name, None)
                 self.counted["tried again"] += 1
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(AGAIN_S)
             else:
                 self.counted[owner] += 1
+                self.in_all += 1
                 return
 
     async def _look_up(self, name: str) -> str:
@@ -49,8 +56,8 @@ async def run(node: str, counters: int, rate: float) -> None:
     async with aiohttp.ClientSession(timeout=timeout) as http, asyncio.TaskGroup() as group:
         client = Client(node, http)
         group.create_task(tell(client))
-        for number in itertools.count():
-            group.create_task(client.count(f"visits-{number % counters}"))
+        for number in range(counters):
+            group.create_task(client.count_on(f"visits-{number}", counters / rate))
             await asyncio.sleep(1 / rate)
 
 
@@ -58,7 +65,8 @@ async def tell(client: Client) -> None:
     while True:
         client.counted.clear()
         await asyncio.sleep(1)
-        print(", ".join(f"{where}: {times}" for where, times in sorted(client.counted.items())), flush=True)
+        where = [f"{each}: {times}" for each, times in sorted(client.counted.items())]
+        print(f"{client.in_all} in all", *where, sep=", ", flush=True)
 
 
 if __name__ == "__main__":

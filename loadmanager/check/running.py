@@ -20,7 +20,8 @@ from loadmanager.check.verdicts import (
     Verdict,
 )
 
-TRIES = 3
+TRIES = 5
+TIMES_LATE = 3
 LONGEST_TRY_S = 90.0
 
 _NO_TIME = "no time was left for it (--timeout)"
@@ -61,16 +62,16 @@ def _is_never_served(findings: Iterable[Finding]) -> bool:
 
 
 async def _judge(stage: Stage, rule: Rule, until_s: float) -> Finding:
-    """What must happen may be late on a slow machine; it is missing if it is late each time."""
+    """What must happen may be late on a slow machine; it is missing if it is late again and again."""
     began_s = time.monotonic()
     times_late = 0
     for _ in range(TRIES):
         await stage.begin()
         outcome, why = await _try(stage, rule, until_s)
         times_late += outcome is LateError
-        if outcome not in (LateError, UnsettledError):
+        if outcome not in (LateError, UnsettledError) or times_late == TIMES_LATE:
             break
-    verdict = Verdict.BROKEN if times_late == TRIES else _VERDICTS[outcome]
+    verdict = Verdict.BROKEN if times_late == TIMES_LATE else _VERDICTS[outcome]
     events = () if verdict is Verdict.KEPT else stage.diary.events()
     return Finding(rule, verdict, time.monotonic() - began_s, why, events)
 
