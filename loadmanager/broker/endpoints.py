@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -50,8 +51,8 @@ class Endpoints:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/loadmanager/v1/stats", self._stats),
-            web.post("/loadmanager/v1/unload", lambda request: _do(self.unload, request)),
-            web.post("/loadmanager/v1/prepare", lambda request: _do(self.prepare, request)),
+            web.post("/loadmanager/v1/unload", partial(_do, self.unload)),
+            web.post("/loadmanager/v1/prepare", partial(_do, self.prepare)),
         ]
 
     async def _stats(self, _request: web.Request) -> web.Response:
