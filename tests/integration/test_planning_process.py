@@ -7,7 +7,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import suppress
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ import psutil
 import pytest
 from support.random_clusters import Build, Seeded, some_cluster
 from support.recorded_cluster import OF_STRATEGY, a_recorded_leader
+from support.waiting import eventually_sync
 
 from loadmanager.cli.recorded import find_start, planner_settings_of, recorded_items
 from loadmanager.core.extensible import Listed, TopBundles
@@ -77,6 +77,14 @@ def said(proposal: Proposal) -> str:
 
 def planning_processes() -> set[psutil.Process]:
     return {each for each in psutil.Process().children() if "loadmanager.leader.deciding.apart" in each.cmdline()}
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Also when nobody has looked at how yet."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE or not process.is_running()
+    except psutil.NoSuchProcess:
+        return True
 
 
 def noting(asked: list[int], snapshot: Snapshot) -> TopBundles:
@@ -214,8 +222,7 @@ def test_the_process_ends_with_whoever_started_it() -> None:
         assert starter.stdout is not None
         process = psutil.Process(int(starter.stdout.readline()))
         starter.kill()
-    with suppress(psutil.NoSuchProcess):
-        process.wait(60)
+    eventually_sync(lambda: has_ended(process), timeout_s=60)
 
 
 @pytest.mark.parametrize("strategy", ["TransferShedder", "SimpleLoadManagerImpl"])
