@@ -181,6 +181,16 @@ async def test_where_no_process_can_be_had_a_thread_plans(command: tuple[str, ..
     assert said(await planning.propose(snapshot, SETTINGS, {}, rng)) == said(here(snapshot, SETTINGS, {}, 1)[0])
 
 
+async def test_what_cannot_be_handed_over_is_planned_in_a_thread() -> None:
+    """Whatever it is: a leader that could not shed would be worse than one that answers slowly."""
+    snapshot, rng = a_snapshot(1), np.random.default_rng(1)
+    planning, state = Planning(lambda: 1), {"Another": {"of its own": lambda: 0}}
+    proposal = await planning.propose(snapshot, SETTINGS, state, rng)
+    assert proposal.plan.steps == here(snapshot, SETTINGS, {}, 1)[0].plan.steps
+    assert proposal.state["Another"] == state["Another"]
+    await planning.end_term()
+
+
 async def test_for_few_bundles_there_is_no_process() -> None:
     def start() -> PlanningProcess:
         raise AssertionError("it is not worth it")
