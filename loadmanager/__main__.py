@@ -1,6 +1,24 @@
-"""`python -m loadmanager`."""
+"""`loadmanager`, and `python -m loadmanager`."""
 
-from loadmanager.cli import main
+from __future__ import annotations
+
+import sys
+
+from loadmanager.extras import how_to_install
+
+
+def main() -> None:
+    """Entry point of `loadmanager`, also where nothing but a kit is installed."""
+    try:
+        from loadmanager.cli import main as run  # noqa: PLC0415 - only so can it be said what is lacking
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith(f"{__package__}."):
+            raise
+        fix = f"install what commands need with: {how_to_install('agent')}"
+        print(f"loadmanager: not installed: {error.name}; {fix}", file=sys.stderr)  # noqa: T201 - a command prints
+        raise SystemExit(1) from None
+    run()
+
 
 if __name__ == "__main__":
     main()

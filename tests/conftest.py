@@ -28,6 +28,7 @@ TOGETHER = {
     "tests/chaos/test_cut_off_leader.py::": "many processes",
     "tests/chaos/test_every_step.py::test_when_a_zookeeper_server_dies": "many processes",
     "tests/chaos/test_killed_processes.py::": "many processes",
+    "tests/integration/test_chat.py::": "many processes",
     "tests/integration/test_demo.py::": "many processes",
     "tests/integration/test_small_fleet.py::": "many processes",
     "tests/integration/test_image_steps.py::": "image",
@@ -49,6 +50,8 @@ COVERING = (
     "tests/unit/wire/test_plan_file.py",
     "tests/conformance/",
     "tests/unit/agent/",
+    "tests/unit/broker/test_contract.py",
+    "tests/unit/client/",
     "tests/unit/store/",
     "tests/contract/",
 )

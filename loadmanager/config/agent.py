@@ -54,6 +54,14 @@ class AgentSettings(TlsSettings, HttpSettings, AuthSettings, TracingSettings, St
     agent_url: str = Field(
         "", description="URL under which load-manager nodes reach this agent; empty: from the above."
     )
+    metadata_store_session_timeout_millis: int = Field(
+        2_700,
+        ge=1_000,
+        le=600_000,
+        description="Session timeout: for so long, and one of ZooKeeper's ticks, the bundles of a machine that is lost"
+        " have no owner; for two thirds of it brokers serve without ZooKeeper. Its tickTime should be 200 ms, and must"
+        " be a third of this at most.",
+    )
     broker_lease_ms: int = Field(
         3_000, ge=100, le=60_000, description="A broker stops serving when it could not renew for this long."
     )

@@ -251,6 +251,13 @@ class Settings(AuditSettings, TlsSettings, HttpSettings, AuthSettings, TracingSe
     max_live_streams: int = Field(
         100, ge=1, le=10_000, description="Pages that one node keeps up to date at a time; more are answered 503."
     )
+    max_watchers: int = Field(
+        10_000,
+        ge=0,
+        le=1_000_000,
+        description="Clients to which one node pushes who owns what at a time; more are answered 503. They have at most"
+        " three quarters of maxHttpServerConnections, so that others can still ask.",
+    )
     timeline_hours: float = Field(
         24, gt=0, le=168, description="How far back a node remembers what a heat map shows, in its memory."
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from loadmanager.demo.cluster import DemoCluster, DemoError
 from loadmanager.demo.journal import read_journals
 from loadmanager.demo.monitor import INTERVAL_S, DemoState, Monitor
 from loadmanager.demo.prober import AssignmentProber
+from loadmanager.demo.protocol import CloseReason
 from loadmanager.demo.serving import find_overlaps, serving_intervals, topics_without_owner
 from loadmanager.demo.settings import DemoSettings
 from loadmanager.demo.summary import (
@@ -234,11 +235,7 @@ class Director:
         windows = dict(self._windows)
         if "before" in windows:
             from_s, _ = windows["before"]
-            unloads = [
-                r["at_s"]
-                for r in serving_records
-                if r["event"] == "unloaded" and r["at_s"] > from_s - _HOT_SPOT_DELAY_S
-            ]
+            unloads = [r["at_s"] for r in _unloaded(serving_records) if r["at_s"] > from_s - _HOT_SPOT_DELAY_S]
             first_s = min([from_s + _LONGEST_BEFORE_S, *unloads])
             windows["before"] = from_s, max(first_s, from_s + 1.5 * INTERVAL_S)
         return {name: imbalance(self._state.samples, *window) for name, window in windows.items()}
@@ -249,9 +246,15 @@ class Director:
         return round(spent_s / (self._end_s - self._start_s), 2)
 
 
-def _bundles_moved(serving_records: Iterable[dict[str, Any]]) -> int:
-    """Unloads that closed at least one topic; one that is repeated finds them closed."""
-    return sum(record["event"] == "unloaded" and record["topics"] > 0 for record in serving_records)
+def _bundles_moved(serving_records: Iterable[Mapping[str, Any]]) -> int:
+    """Unloads that closed at least one topic."""
+    return len({(record["instance"], record["call"]) for record in _unloaded(serving_records)})
+
+
+def _unloaded(serving_records: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Each topic that was closed because its bundle was to leave."""
+    closed = (record for record in serving_records if record["event"] == "closed")
+    return (record for record in closed if record["reason"] == CloseReason.UNLOADED)
 
 
 async def run_demo(

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from loadmanager.demo.lease import Clock
+from loadmanager.broker import Topic as Hosted
 from loadmanager.demo.protocol import CloseReason, Frame, Kind
 from loadmanager.demo.ranges import NumberRanges
-from loadmanager.wire.http import TopicStats
+
+Clock = Callable[[], float]
 
 MAX_RETAINED_BYTES = 8 << 20
 """A topic with more than this to deliver takes no further message."""
@@ -52,10 +54,9 @@ class Topic:
     A batch is gone once every subscriber it was sent to has confirmed it or left, and at least one has confirmed it.
     """
 
-    def __init__(self, name: str, incarnation: int, clock: Clock) -> None:
-        self.name = name
-        self.incarnation = incarnation
-        self.closing: asyncio.Event | None = None
+    def __init__(self, hosted: Hosted, clock: Clock) -> None:
+        self.hosted = hosted
+        self.is_closed = False
         self.drained = asyncio.Event()
         self.drained.set()
         self._clock = clock
@@ -64,11 +65,10 @@ class Topic:
         self._subscribers: set[Channel] = set()
         self._retained: deque[_TopicBatch] = deque()
         self._retained_bytes = 0
-        self._messages_in = self._messages_out = self._bytes_in = self._bytes_out = 0
 
     @property
-    def is_closed(self) -> bool:
-        return self.closing is not None and self.closing.is_set()
+    def name(self) -> str:
+        return self.hosted.name
 
     @property
     def waiting(self) -> int:
@@ -77,16 +77,19 @@ class Topic:
 
     def attach_producer(self, channel: Channel) -> None:
         self._publishers.add(channel)
+        self._count_channels()
 
     def attach_subscriber(self, channel: Channel) -> None:
         """Add a subscriber; it gets what is retained first."""
         self._subscribers.add(channel)
+        self._count_channels()
         for batch in self._retained:
             self._deliver(batch, channel)
 
     def detach(self, channel: Channel) -> None:
         self._publishers.discard(channel)
         self._subscribers.discard(channel)
+        self._count_channels()
         for batch in self._retained:
             batch.unconfirmed.discard(channel)
         self._forget_delivered()
@@ -95,14 +98,14 @@ class Topic:
         """Take a batch and deliver it; False when it cannot be taken now."""
         full = self._retained_bytes + len(body) > MAX_RETAINED_BYTES
         congested = any(subscriber.link.is_congested() for subscriber in self._subscribers)
-        if self.closing is not None or full or congested:
+        if full or congested:
             return False
         batch = _TopicBatch(first, count, body)
         self._retained.append(batch)
         self._retained_bytes += len(body)
         self.drained.clear()
-        self._messages_in += count
-        self._bytes_in += len(body)
+        self.hosted.messages_in += count
+        self.hosted.bytes_in += len(body)
         for subscriber in self._subscribers:
             self._deliver(batch, subscriber)
         self.last_served_s = self._clock()
@@ -127,22 +130,11 @@ class Topic:
         for channel in self._publishers | self._subscribers:
             channel.send(Kind.CLOSED, body=reason.encode())
 
-    def stats(self) -> TopicStats:
-        return TopicStats(
-            topic=self.name,
-            messages_in=self._messages_in,
-            messages_out=self._messages_out,
-            bytes_in=self._bytes_in,
-            bytes_out=self._bytes_out,
-            producers=len(self._publishers),
-            consumers=len(self._subscribers),
-        )
-
     def _deliver(self, batch: _TopicBatch, channel: Channel) -> None:
         batch.unconfirmed.add(channel)
         channel.send(Kind.MESSAGES, batch.first, batch.count, batch.body)
-        self._messages_out += batch.count
-        self._bytes_out += len(batch.body)
+        self.hosted.messages_out += batch.count
+        self.hosted.bytes_out += len(batch.body)
         self.last_served_s = self._clock()
 
     def _forget_delivered(self) -> None:
@@ -151,3 +143,6 @@ class Topic:
         self._retained = kept
         if not kept:
             self.drained.set()
+
+    def _count_channels(self) -> None:
+        self.hosted.producers, self.hosted.consumers = len(self._publishers), len(self._subscribers)

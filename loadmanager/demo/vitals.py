@@ -6,7 +6,7 @@ from collections import deque
 
 import numpy as np
 
-from loadmanager.wire.http import HealthStats
+from loadmanager.broker import Health
 
 _MOST_KEPT = 10_000
 _PERCENTILE = 99
@@ -25,12 +25,12 @@ class Vitals:
         self._done += 1
         self._refused += not taken
 
-    def take(self, waiting: int) -> HealthStats:
+    def take(self, waiting: int) -> Health:
         """What was counted, which then begins anew; `waiting` batches are not delivered yet."""
         took_s, done, refused = list(self._took_s), self._done, self._refused
         self._took_s.clear()
         self._done = self._refused = 0
         if not done:
-            return HealthStats(queue=waiting)
+            return Health(queue=waiting)
         latency_ms = 1000 * float(np.percentile(took_s, _PERCENTILE))
-        return HealthStats(latency_ms=latency_ms, error_share=refused / done, queue=waiting)
+        return Health(latency_ms=latency_ms, error_share=refused / done, queue=waiting)

@@ -33,8 +33,8 @@ from loadmanager.store.probe import session_works
 DEFAULT_HEAP_MIB = 1024
 """The most it may take: ZooKeeper keeps its last 500 transactions in memory, and a namespace's record is up to 1 MB."""
 
-DEFAULT_TICK_TIME_MS = 500
-"""ZooKeeper grants session timeouts from two ticks on: 1 s with this one."""
+DEFAULT_TICK_TIME_MS = 200
+"""ZooKeeper grants session timeouts from two ticks on, and ends a session up to a tick after its timeout."""
 
 _TEMPORARY_PREFIX = "loadmanager-zookeeper-"
 _TRIES_TO_FIND_PORTS = 3

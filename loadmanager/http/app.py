@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -30,21 +30,26 @@ from loadmanager.http.live import LiveHandlers
 from loadmanager.http.lives import LifeHandlers
 from loadmanager.http.loadbalance import LoadBalanceHandlers
 from loadmanager.http.lookup import LookupHandlers
-from loadmanager.http.metrics import LookupMetrics
+from loadmanager.http.lookups import ManyLookupHandlers
+from loadmanager.http.metrics import LookupMetrics, WatchMetrics
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.ops import OpsHandlers
 from loadmanager.http.page import PageHandlers
 from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
+from loadmanager.http.quick import QuickLookups
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.term import TermHandlers
 from loadmanager.http.timeline import TimelineHandlers
+from loadmanager.http.watch import WatchHandlers
 from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
 from loadmanager.room import BodyRoom
+from loadmanager.serving import QUICK, Quick
 from loadmanager.tls import ServerTls, TlsMetrics
+from loadmanager.tracing import OFF
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -60,8 +65,10 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
     registry.register(TlsMetrics(node.caller.tls, tls, {"cluster": cluster}))
     gate = _gate(node.settings, registry, cluster)
     metrics, live = LookupMetrics(registry, cluster), LiveHandlers(node.showing, node.live, forwarder, gate)
+    watch = WatchHandlers(node.node_id, node.view, node.live, gate, WatchMetrics(registry, cluster))
     operations = [
         *LookupHandlers(node.lookups, node.view, forwarder, metrics).operations(),
+        *ManyLookupHandlers(node.lookups, forwarder, metrics).operations(),
         *AdminHandlers(node, node.bundles, node.deletion, node.view, node.live, forwarder).operations(),
         *BundleHandlers(node.bundles, node.live, forwarder).operations(),
         *PolicyHandlers(cluster, node.view, node.operators, node.bundles, node.live, forwarder).operations(),
@@ -84,11 +91,16 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *AuditHandlers(node, node.audit, forwarder).operations(),
         *PageHandlers().operations(),
         *live.operations(),
+        *watch.operations(),
         *TimelineHandlers(node.chronicle).operations(),
         *TermHandlers(node).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(node, operations, http, gate, live)
+    app = _application(node, operations, http, gate, (live, watch))
+    if node.caller.tracing is OFF:
+        quick: Quick = QuickLookups(node.lookups, metrics, gate)
+        app[QUICK] = quick
+    return app
 
 
 def make_beside_app(node: BesidePort) -> web.Application:
@@ -115,7 +127,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *TimelineHandlers(node.chronicle).operations(),
         *OpsHandlers(node, node.view, settings.cluster_name, registry, gate).operations(),
     ]
-    return _application(node, operations, http, gate, live, _ASK_PULSAR)
+    return _application(node, operations, http, gate, (live,), _ASK_PULSAR)
 
 
 def _gate(settings: AuthSettings, registry: CollectorRegistry, cluster: str) -> Gate:
@@ -136,7 +148,7 @@ def _application(
     operations: list[Operation],
     http: HttpClient,
     gate: Gate,
-    live: LiveHandlers,
+    streaming: Sequence[LiveHandlers | WatchHandlers],
     elsewhere: str = "",
 ) -> web.Application:
     """All of these and the document about them, behind the gate, and nothing else; `http` is closed with it, and
@@ -154,7 +166,8 @@ def _application(
         await http.close()
 
     async def end_streams(_: web.Application) -> None:
-        live.close()
+        for handlers in streaming:
+            handlers.close()
 
     app.on_shutdown.append(end_streams)
     app.cleanup_ctx.append(close_http)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 import orjson
 import structlog
 
+from loadmanager.http.events import frame_of
 from loadmanager.wire.fleet import Briefing, Mark
 
 log = structlog.get_logger(__name__)
@@ -216,9 +217,3 @@ def _mark_of(text: str) -> Mark:
     mark = Mark.parse(text)
     assert mark is not None, "a briefing has no others"
     return mark
-
-
-def frame_of(event: str, data: bytes, mark: Mark | None = None) -> bytes:
-    """One event of a stream of server-sent events; `data` has no line ends, as JSON of ours has none."""
-    identity = b"" if mark is None else b"id: %b\n" % str(mark).encode()
-    return b"event: %b\n%bdata: %b\n\n" % (event.encode(), identity, data)

@@ -29,6 +29,9 @@ from loadmanager.wire.http import (
 PASSED_ON = web.RequestKey("passed_on", bool)
 """A request has this once the leader has answered it in this node's stead."""
 
+IS_QUESTION = web.RequestKey("is_question", bool)
+"""A request that is no GET and yet changes nothing has this: if its answer is lost, it is asked again."""
+
 log = structlog.get_logger(__name__)
 
 _ASK_AGAIN_S = 0.25
@@ -74,11 +77,11 @@ class Forwarder:
             try:
                 return await act()
             except (NotLeaderError, NoLeaderError) as error:
-                if FORWARDED_HEADER in request.headers and self._leadership.leader_url != self._leadership.service_url:
+                if FORWARDED_HEADER in request.headers and not self._is_elected():
                     raise
                 refusal = error
             body = b"" if request.method == "GET" else await request.read()
-            if request.method == "GET":
+            if _asks(request):
                 timeout_s = min(timeout_s, max(_SHORTEST_S, deadline_s - time.monotonic()))
             answer = await self._pass_on_while_it_leads(request, body, timeout_s)
             if isinstance(answer, web.Response):
@@ -88,6 +91,14 @@ class Forwarder:
             if left_s <= 0:
                 raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
             await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
+
+    def _is_elected(self) -> bool:
+        """Whether this node is about to lead, by its term or by what it has read: others may have read it before."""
+        try:
+            self._leadership.get_term()
+        except NotLeaderError:
+            return self._leadership.leader_url == self._leadership.service_url
+        return True
 
     async def once_it_leads(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0
@@ -132,7 +143,7 @@ class Forwarder:
             return ""
         passing = asyncio.ensure_future(self._pass_on(request, url, body, timeout_s))
         try:
-            while not passing.done() and request.method == "GET":
+            while not passing.done() and _asks(request):
                 changed = self._leadership.leader_changed
                 if self._leadership.leader_url != url:
                     return ""
@@ -165,7 +176,7 @@ class Forwarder:
         except (PeerNotReachedError, ValueError) as error:  # nobody there, or what it published is no URL
             return f"the leader at {url} cannot be reached ({error})"
         except (PeerUnavailableError, InvalidRecordError) as error:
-            if request.method == "GET":
+            if _asks(request):
                 return f"the leader at {url} did not answer as it should ({error})"
             raise NoLeaderError(f"the leader's answer was lost ({error}): ask what became of it") from None
         if answer.headers.get(NOT_LEADER_HEADER):
@@ -174,3 +185,7 @@ class Forwarder:
             return f"what answers at {url} is no load-manager node: {answer.shown()}"
         passed_on = {name: answer.headers[name] for name in _PASSED_ON if name in answer.headers}
         return web.Response(body=answer.body, status=answer.status, headers=passed_on)
+
+
+def _asks(request: web.Request) -> bool:
+    return request.method == "GET" or IS_QUESTION in request

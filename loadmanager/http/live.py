@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from loadmanager.auth.gate import Gate
 from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError, NoLeaderError, NotLeaderError
+from loadmanager.http.events import NOTHING_NEW, event_stream
 from loadmanager.http.feed import Feed
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.http.openapi import EVENTS, Operation, Parameter
@@ -29,7 +30,6 @@ _LOOK_S = 1.0
 """How often a stream looks whether its reader is still there."""
 _SLOW_S = 30.0
 """Whoever does not take a frame for so long is not there any more."""
-_IDLE = b": nothing new\n\n"
 
 
 class LiveHandlers:
@@ -100,8 +100,7 @@ class LiveHandlers:
         most = self._live.current.max_live_streams
         if self._feed.readers >= most:
             return problem(HTTPStatus.SERVICE_UNAVAILABLE, f"{most} streams are open, as maxLiveStreams allows")
-        response = web.StreamResponse(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
-        response.content_type = EVENTS
+        response = event_stream()
         with self._feed.reading():
             await response.prepare(request)
             try:
@@ -125,7 +124,7 @@ class LiveHandlers:
             changed = feed.changed
             frames, place = feed.frames.after(place, seen)
             if not frames and time.monotonic() - sent_s > _IDLE_S:
-                frames = _IDLE
+                frames = NOTHING_NEW
             if frames:
                 await _write(response, frames)
                 sent_s = time.monotonic()

@@ -34,6 +34,26 @@ def topic_of(request: web.Request) -> TopicName:
     return _topic_of(names["domain"], names["tenant"], names["namespace"], names["topic"])
 
 
+def listener_of(request: web.Request) -> str | None:
+    """Which of the owner's advertised listeners is asked for, if any."""
+    listener = request.query.get("listenerName") if "?" in request.raw_path else None
+    return listener or request.headers.get(_LISTENER_HEADER)
+
+
+def answer_with(owner: BrokerPort, listener: str | None) -> web.Response:
+    """Where the owner listens; as in Pulsar, a listener that it does not have is a 500."""
+    if not listener:
+        return json_bytes(owner.lookup_body)
+    answer = owner.find_answer(listener)
+    if answer is None:
+        reason = f"the broker {owner.registration.broker} has no advertised listener named {listener!r}"
+        return problem(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
+    return json_bytes(answer)
+
+
+LISTENER = Parameter("listenerName", f"which advertised listener; the header {LISTENER_HEADER} says it too")
+
+
 class LookupHandlers:
     """Pulsar's lookup paths."""
 
@@ -44,14 +64,13 @@ class LookupHandlers:
         self._metrics = metrics
 
     def operations(self) -> list[Operation]:
-        listener = Parameter("listenerName", f"which advertised listener; the header {LISTENER_HEADER} says it too")
         return [
             Operation(
                 "GET",
                 f"/lookup/v2/topic/{_TOPIC}",
                 "where the owner of the topic listens; it is chosen now if there is none",
                 self.lookup,
-                (listener,),
+                (LISTENER,),
                 role=Role.LOOKUP,
                 response_model=LookupData,
                 statuses=(200, 404, 412, 500),
@@ -86,7 +105,9 @@ class LookupHandlers:
         try:
             topic = topic_of(request)
             owner = self._lookups.find_owner(topic)
-            response = self._respond(request, owner) if owner is not None else await self._assign(request, topic)
+            response = (
+                answer_with(owner, listener_of(request)) if owner is not None else await self._assign(request, topic)
+            )
         except Exception as error:  # noqa: BLE001 - the top of the request, as in `guarded`
             response = problem_of(request, error)
         if response.status == HTTPStatus.OK:
@@ -97,20 +118,9 @@ class LookupHandlers:
 
     async def _assign(self, request: web.Request, topic: TopicName) -> web.Response:
         async def act() -> web.Response:
-            return self._respond(request, await self._lookups.lookup(topic))
+            return answer_with(await self._lookups.lookup(topic), listener_of(request))
 
         return await self._forwarder.on_leader(request, act)
-
-    def _respond(self, request: web.Request, owner: BrokerPort) -> web.Response:
-        listener = request.query.get("listenerName") if "?" in request.raw_path else None
-        listener = listener or request.headers.get(_LISTENER_HEADER)
-        if not listener:
-            return json_bytes(owner.lookup_body)
-        answer = owner.find_answer(listener)
-        if answer is None:
-            reason = f"the broker {owner.registration.broker} has no advertised listener named {listener!r}"
-            return problem(HTTPStatus.INTERNAL_SERVER_ERROR, reason)
-        return json_bytes(answer)
 
     async def bundle(self, request: web.Request) -> web.Response:
         """`GET /lookup/v2/topic/.../bundle`: the range of the topic's bundle, as bare text; nothing is assigned."""

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector
@@ -41,9 +41,9 @@ class LookupMetrics(Collector):
         self._sum_s = 0.0
         registry.register(self)
 
-    def answered(self, took_s: float) -> None:
-        self._answers[bisect_left(_BUCKETS_S, took_s)] += 1
-        self._sum_s += took_s
+    def answered(self, took_s: float, topics: int = 1) -> None:
+        self._answers[bisect_left(_BUCKETS_S, took_s)] += topics
+        self._sum_s += took_s * topics
 
     def collect(self) -> Iterable[Metric]:
         bounds = [*map(str, _BUCKETS_S), "+Inf"]
@@ -55,6 +55,38 @@ class LookupMetrics(Collector):
         answers = list(zip(bounds, map(float, accumulate(self._answers)), strict=True))
         seconds.add_metric([self._cluster], answers, self._sum_s)
         yield seconds
+
+
+class WatchMetrics(Collector):
+    """What watchers count: plain numbers, since a change is pushed to thousands."""
+
+    def __init__(self, registry: CollectorRegistry, cluster: str) -> None:
+        self.watchers = 0
+        self.events = 0
+        self.compacted = 0
+        self.cut_off = 0
+        self.lag = Histogram(
+            "loadmanager_watch_lag_seconds",
+            "Time from when this node knew of a change until it was handed to all watchers that keep up.",
+            ["cluster"],
+            buckets=_BUCKETS_S,
+            registry=registry,
+        ).labels(cluster)
+        self._cluster = cluster
+        registry.register(self)
+
+    def collect(self) -> Iterable[Metric]:
+        watchers = GaugeMetricFamily("loadmanager_watchers", "Streams of who owns what.", labels=["cluster"])
+        watchers.add_metric([self._cluster], self.watchers)
+        yield watchers
+        for name, text, value in (
+            ("loadmanager_watch_events", "Events handed to watchers.", self.events),
+            ("loadmanager_watch_compacted", "Events that stand for several changes.", self.compacted),
+            ("loadmanager_watchers_cut_off", "Watchers that took nothing for too long.", self.cut_off),
+        ):
+            counter = CounterMetricFamily(name, text, labels=["cluster"])
+            counter.add_metric([self._cluster], value)
+            yield counter
 
 
 class NodeCollector(Collector):

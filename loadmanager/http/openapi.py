@@ -24,6 +24,7 @@ from loadmanager.auth.roles import Role
 from loadmanager.errors import BadRequestError
 from loadmanager.http.auditing import audited
 from loadmanager.http.foreign_pages import refuse_foreign_page
+from loadmanager.http.forwarding import IS_QUESTION
 from loadmanager.http.responses import guarded, json_bytes
 from loadmanager.leader.port import AuditPort
 from loadmanager.room import SMALL_BYTES, BodyRoom
@@ -109,6 +110,7 @@ class Operation:
     body_required: bool = True
     most_body_bytes: int = 1024 * 1024
     guards_itself: bool = False
+    is_question: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
@@ -138,7 +140,8 @@ class Operation:
             handler = handler if self.guards_itself and gate.is_open else guarded(handler)
             return web.get(self.path, traced.serving(path, handler))
         handler = guarded(gate.permitting(self.role, partial(self._change, room)))
-        handler = audited(f"{self.method} {path}", handler, audit)
+        if not self.is_question:
+            handler = audited(f"{self.method} {path}", handler, audit)
         return web.route(self.method, self.path, traced.serving(path, handler))
 
     async def _change(self, room: BodyRoom, request: web.Request) -> web.StreamResponse:
@@ -147,6 +150,8 @@ class Operation:
         for name in request.query:
             if name not in known and name not in _MEANT_FOR_PULSAR:
                 raise BadRequestError(f"query parameter {name[:40]!r}: unknown; known: {', '.join(known) or 'none'}")
+        if self.is_question:
+            request[IS_QUESTION] = True
         most_bytes = SMALL_BYTES if self.body_model is None else self.most_body_bytes
         async with room.read(request, most_bytes):
             return await self.handler(request)

@@ -22,14 +22,16 @@ to be stepped by itself, with `TIME`. Every store has one, whatever carries its 
     any           CLOSE                         Announce LOST                                       ─▶ CLOSED
 
 What is not in the table has come too late and changes nothing; a state is announced only when it is another. Of
-heartbeats one is under way at a time, and the next one is due a sixth of the timeout after what came of it is known.
+heartbeats one is under way at a time, and the next one is due a twelfth of the timeout after what came of it is known.
 
 The lease
     A client that is busy takes a dead connection for a live one, and learns that a session expired only from the next
     server it reaches. So it keeps its own time: each heartbeat is a request that the leader of the ensemble has to
     answer, and the session is trusted for two thirds of its timeout after the newest answered one was *sent*. That
     bound holds even when the server that we are connected to dies with what it has not yet told the leader about our
-    session, provided that the timeout is at least three of the servers' ticks.
+    session, provided that the timeout is at least three of the servers' ticks. A server that grants a longer timeout
+    than was asked for has long ticks, half of that as a rule: then the session is trusted for half of it only, which
+    is said (session_timeout_raised).
 
 Certainly over
     A session is given up, and another begun with nothing seen, when a server grants others and yet hangs up on it: its
@@ -51,7 +53,14 @@ from loadmanager.store.base import SessionState
 LEASE_RATIO = 2 / 3
 """How much of its timeout a session is trusted for, counted from an answered request's sending."""
 
-HEARTBEATS_PER_TIMEOUT = 6
+RAISED_LEASE_RATIO = 1 / 2
+"""The same for a timeout that is longer than was asked for."""
+
+HEARTBEATS_PER_TIMEOUT = 12
+"""So many that whoever is granted part of a short session's lease outlives a pause of a second."""
+
+_MS = 0.001
+_LONG_TICKS = "ZooKeeper grants two of its ticks at least: tickTime should be a third of the timeout, or less"
 
 OVER_AFTER_TIMEOUTS = 2
 """After how many timeouts without an answer a session is certainly over."""
@@ -184,10 +193,14 @@ class Session:
     """How many sessions were."""
     obstacle: str | None = None
     """What keeps it from being connected, as far as it is known."""
+    _asked_s: float = field(init=False)
     _asked_at_s: float = -math.inf
     _sent_at_s: float | None = None
     _due_s: float = math.inf
     _to_do: list[Instruction] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._asked_s = self.timeout_s
 
     @property
     def state(self) -> SessionState:
@@ -209,7 +222,7 @@ class Session:
 
     def is_over(self, now_s: float) -> bool:
         """Whether the session is certain to have ended, by our own clock."""
-        unanswered_timeouts = OVER_AFTER_TIMEOUTS - LEASE_RATIO
+        unanswered_timeouts = OVER_AFTER_TIMEOUTS - self._lease_ratio
         return now_s >= self.lease_valid_until_s + unanswered_timeouts * self.timeout_s
 
     def why_not(self, now_s: float, session_id: int | None = None) -> str | None:
@@ -253,12 +266,15 @@ class Session:
                 self._look(now_s)
 
     def _connected(self, granted: Connected, now_s: float) -> None:
-        if self.session_id != granted.session_id:
+        is_new = self.session_id != granted.session_id
+        if is_new:
             self._end(SessionPhase.SEEKING)
         self.session_id, self.timeout_s, self.obstacle = granted.session_id, granted.timeout_s, None
         self._asked_at_s = granted.asked_at_s
         self._trust(granted.asked_at_s)
         self._say("session_connected", is_warning=False, timeout_s=granted.timeout_s)
+        if is_new and self._is_raised:
+            self._say("session_timeout_raised", asked_s=self._asked_s, granted_s=granted.timeout_s, why=_LONG_TICKS)
         self._go(SessionPhase.CONNECTED)
         self._to_do.append(Arm())
         self._rest(now_s)
@@ -273,7 +289,15 @@ class Session:
 
     def _trust(self, sent_at_s: float) -> None:
         """The session has lived after this moment: the server began to count later."""
-        self.lease_valid_until_s = max(self.lease_valid_until_s, sent_at_s + LEASE_RATIO * self.timeout_s)
+        self.lease_valid_until_s = max(self.lease_valid_until_s, sent_at_s + self._lease_ratio * self.timeout_s)
+
+    @property
+    def _is_raised(self) -> bool:
+        return self.timeout_s > self._asked_s + _MS
+
+    @property
+    def _lease_ratio(self) -> float:
+        return RAISED_LEASE_RATIO if self._is_raised else LEASE_RATIO
 
     def _rest(self, now_s: float) -> None:
         """No heartbeat is under way, and none is due for a while."""

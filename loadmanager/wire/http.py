@@ -66,6 +66,25 @@ class LookupData(WireModel):
     broker_url_ssl: str = ""
 
 
+class WantedLookups(WireModel):
+    """Topics to be looked up in one request, by their full names."""
+
+    topics: Annotated[list[str], Field(min_length=1, max_length=1_000)]
+
+
+class FailedLookup(WireModel):
+    """What a lookup of that topic alone would have been answered with."""
+
+    status: int
+    reason: str
+
+
+class LookupsAnswer(WireModel):
+    """One for each topic, in the order in which they were asked for."""
+
+    lookups: list[LookupData | FailedLookup]
+
+
 class PartitionedTopicMetadata(WireModel):
     """`{"partitions": 0}` says that the topic is not partitioned, which is all this service knows of topics."""
 

@@ -46,7 +46,13 @@ def installed(source: Path) -> Path:
 @pytest.fixture(scope="module")
 def installed_for_agents(source: Path) -> Path:
     """The one of the image for agents."""
-    return install(source)
+    return install(source, "agent")
+
+
+@pytest.fixture(scope="module")
+def installed_for_brokers(source: Path) -> Path:
+    """What somebody installs who writes a broker."""
+    return install(source, "broker")
 
 
 def run(installed: Path, *command: str) -> str:
@@ -87,3 +93,20 @@ def test_what_nodes_need_is_named_with_the_fix(installed_for_agents: Path, comma
         run(installed_for_agents, "loadmanager", *command)
     fix = "install what nodes need with: pip install 'numpy>=2' 'pyarrow>=20'"
     assert refused.value.stderr == f"loadmanager: not installed: numpy; {fix}\n"
+
+
+def test_the_kit_for_brokers_needs_aiohttp_and_what_that_brings(installed_for_brokers: Path) -> None:
+    kit = "from loadmanager.broker import Hosting; Hosting('http://127.0.0.1:9091')"
+    run(installed_for_brokers, "python", "-W", "error", "-c", kit)
+    frozen = run(installed_for_brokers, "python", "-m", "pip", "list", "--format", "freeze").splitlines()
+    brought = {"aiohappyeyeballs", "aiosignal", "attrs", "frozenlist", "idna", "multidict", "propcache", "yarl"}
+    found = {line.split("==")[0] for line in frozen} - {"loadmanager", "pip", "setuptools", "typing_extensions"}
+    assert found == {"aiohttp", *brought}
+
+
+def test_commands_where_there_is_only_a_kit_name_what_they_need(installed_for_brokers: Path) -> None:
+    with pytest.raises(subprocess.CalledProcessError) as refused:
+        run(installed_for_brokers, "loadmanager", "--help")
+    said = refused.value.stderr
+    assert said.startswith("loadmanager: not installed: typer; install what commands need with: pip install 'PyJWT")
+    assert "aiohttp" not in said, "that is there"

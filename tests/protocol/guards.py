@@ -7,20 +7,19 @@ the guard, and nothing beside it.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 from unittest.mock import patch
 
 from protocol.zookeeper import ModelStore
 
 from loadmanager.agent import grants, lease
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict, TopicQuestion
+from loadmanager.broker.contract import Contract
 from loadmanager.core.names import NamespaceName
 from loadmanager.core.ownership import NamespaceState
 from loadmanager.core.ownership import Registration as Life
-from loadmanager.demo.hosting import TopicHost
-from loadmanager.demo.lease import Lease
 from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.picture.intake import Intake
@@ -57,17 +56,7 @@ def _no_void_at_agent() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_void_at_broker() -> contextlib.AbstractContextManager[object]:
-    class Never:
-        def __init__(self) -> None: ...
-
-        @property
-        def is_void(self) -> bool:
-            return False
-
-        @is_void.setter
-        def is_void(self, value: bool) -> None: ...
-
-    return patch("loadmanager.demo.hosting._Question", Never)
+    return patch.object(Contract, "_make_void", lambda *_: None)
 
 
 def _no_incarnation() -> contextlib.AbstractContextManager[object]:
@@ -104,7 +93,13 @@ def _no_holder() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_lease_at_broker() -> contextlib.AbstractContextManager[object]:
-    return patch.object(Lease, "is_valid", lambda self: self.incarnation is not None)
+    use_lease = Contract._use_lease
+
+    def for_ever(self: Contract) -> None:
+        self._next_until_s = math.inf
+        use_lease(self)
+
+    return patch.object(Contract, "_use_lease", for_ever)
 
 
 def _no_session_in_lease() -> contextlib.AbstractContextManager[object]:
@@ -116,10 +111,10 @@ def _no_bound_on_the_session() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_closing_at_new_life() -> contextlib.AbstractContextManager[object]:
-    def renew(host: TopicHost, asked_at_s: float, answer: Any) -> None:  # noqa: ANN401 - a LeaseAnswer
-        host._lease.renew(asked_at_s, answer)
+    def go_on(contract: Contract, incarnation: int, _: float) -> None:
+        contract.incarnation = incarnation
 
-    return patch.object(TopicHost, "renew_lease", renew)
+    return patch.object(Contract, "_begin_anew", go_on)
 
 
 def _no_leftover() -> contextlib.AbstractContextManager[object]:
@@ -133,12 +128,13 @@ def _no_registrations_read() -> contextlib.AbstractContextManager[object]:
 
 
 def _no_moment_of_asking() -> contextlib.AbstractContextManager[object]:
-    renew = Lease.renew
+    leased = Contract._leased
 
-    def later(self: Lease, _: float, answer: Any) -> None:  # noqa: ANN401 - a LeaseAnswer
-        renew(self, self._clock(), answer)
+    def later(self: Contract, incarnation: int, valid_for_s: float, now_s: float) -> None:
+        self._asked_s = now_s
+        leased(self, incarnation, valid_for_s, now_s)
 
-    return patch.object(Lease, "renew", later)
+    return patch.object(Contract, "_leased", later)
 
 
 def _no_version_remembered() -> contextlib.AbstractContextManager[object]:

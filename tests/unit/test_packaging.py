@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +42,9 @@ def name_of(requirement: str) -> str:
 
 
 def test_everything_that_is_imported_is_declared_and_not_only_brought_by_others() -> None:
-    wanted = ("node", "embedded", "pipeline", "fast", "otel")
+    wanted = ("broker", "client", "agent", "node", "embedded", "pipeline", "fast", "otel")
     optional = [each for extra in wanted for each in PROJECT["optional-dependencies"][extra]]
-    declared = {name_of(each) for each in [*PROJECT["dependencies"], *optional]}
+    declared = {name_of(each) for each in optional}
     providers = packages_distributions()
     undeclared = {
         name: sorted(by) for name, by in imported().items() if not declared & set(map(name_of, providers[name]))
@@ -52,7 +55,35 @@ def test_everything_that_is_imported_is_declared_and_not_only_brought_by_others(
 def test_everything_that_is_declared_is_imported() -> None:
     providers = packages_distributions()
     used = {name_of(each) for name in imported() for each in providers[name]}
-    assert {name_of(each) for each in PROJECT["dependencies"]} <= used
+    kits = [each for extra in ("broker", "client", "agent") for each in PROJECT["optional-dependencies"][extra]]
+    assert {name_of(each) for each in kits} <= used
+
+
+def test_the_client_loads_nothing_but_what_its_extra_brings() -> None:
+    script = "import sys; was = {*sys.modules}; import loadmanager.client; print(*{*sys.modules} - was)"
+    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    loaded = {name.partition(".")[0] for name in printed.split()}
+    providers = packages_distributions()
+    brought = with_all_they_need(name_of(each) for each in PROJECT["optional-dependencies"]["client"])
+    others = {name for name in loaded & providers.keys() if not brought & set(map(name_of, providers[name]))}
+    assert others == {"loadmanager"}
+
+
+def with_all_they_need(packages: Iterable[str]) -> set[str]:
+    """The distributions, and those that they require, as far as they are installed."""
+    found: set[str] = set()
+    wanted = list(packages)
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(PackageNotFoundError):  # of another Python
+                wanted += [name_of(each) for each in requires(name) or [] if "extra ==" not in each]
+    return found
+
+
+def test_nothing_is_needed_by_all() -> None:
+    assert PROJECT["dependencies"] == []
 
 
 def test_the_licence_is_named_and_is_there() -> None:
@@ -60,10 +91,22 @@ def test_the_licence_is_named_and_is_there() -> None:
     assert [each for name in PROJECT["license-files"] for each in CHECKOUT.glob(name)]
 
 
-def test_how_to_install_names_packages_that_an_index_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    declared = ["aiohttp>=3", 'uvloop>=0.21; extra == "fast"', "b<2,>=1 ; extra == 'two'", 'a>=3; extra == "two"']
+def test_how_to_install_names_packages_that_an_index_has_and_this_installation_lacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declared = [
+        'no-such-loop>=0.21; extra == "fast"',
+        "b-lacks<2,>=1 ; extra == 'two'",
+        'a-lacks>=3; extra == "two"',
+        'pytest>=8; extra == "two"',
+        "loadmanager[fast,two]; extra == 'all'",
+        'c-lacks; extra == "all"',
+        'pytest>=8; extra == "there"',
+    ]
     monkeypatch.setattr(extras, "requires", lambda _: declared)
-    assert how_to_install("fast") == "pip install 'uvloop>=0.21'"
-    assert how_to_install("two") == "pip install 'a>=3' 'b<2,>=1'"
+    assert how_to_install("fast") == "pip install 'no-such-loop>=0.21'"
+    assert how_to_install("two") == "pip install 'a-lacks>=3' 'b-lacks<2,>=1'"
+    assert how_to_install("all") == "pip install 'a-lacks>=3' 'b-lacks<2,>=1' c-lacks 'no-such-loop>=0.21'"
+    assert how_to_install("there") == "pip install 'pytest>=8'"
     monkeypatch.setattr(extras, "requires", lambda _: None)
     assert how_to_install("fast") == "pip install '.[fast]', in the checkout"

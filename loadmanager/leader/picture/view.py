@@ -57,6 +57,12 @@ class BrokerEntry:
         """
         return (self.record.get("protocols") or {}).get(AGENT_PROTOCOL)
 
+    def answers_as(self, other: BrokerEntry) -> bool:
+        """Whether lookups get the same of the same owner."""
+        listeners = (self.record.get("advertisedListeners"), other.record.get("advertisedListeners"))
+        mine, others = (self.registration, self.lookup_body), (other.registration, other.lookup_body)
+        return mine == others and listeners[0] == listeners[1]
+
     def find_answer(self, listener: str) -> bytes | None:
         """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
         answer = lookup_answer(self.registration.broker, self.record, listener)
@@ -132,6 +138,14 @@ class ClusterView:
     """Told of each registration that has ended, before anything is done about what it owned."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
     """Told of each record that takes the place of another."""
+    on_namespace: Callable[[str], None] = lambda _: None
+    """Told of each namespace that has another record now, or none."""
+    on_address: Callable[[BrokerId], None] = lambda _: None
+    """Told of each broker that lookups answer with from now on, with something else, or no more."""
+
+    def tell(self, on_namespace: Callable[[str], None], on_address: Callable[[BrokerId], None]) -> None:
+        """Have these two told from now on, and nobody else."""
+        self.on_namespace, self.on_address = on_namespace, on_address
 
     def get_namespace(self, name: str) -> NamespaceEntry:
         entry = self.namespaces.get(name)
@@ -212,6 +226,7 @@ class ClusterView:
             self.on_record(before, entry)
         self.namespaces[name] = entry
         self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
+        self.on_namespace(name)
 
     def commit_namespace(self, entry: NamespaceEntry) -> None:
         """Take over a record that this node has just committed."""
@@ -221,6 +236,7 @@ class ClusterView:
     def drop_namespace(self, name: str) -> None:
         if self.namespaces.pop(name, None) is not None:
             self.model.remove_namespace(name)
+            self.on_namespace(name)
 
     def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData, data: bytes) -> None:
         """Take over what a broker wrote of itself: `record`, which is what `data` says."""
@@ -229,7 +245,10 @@ class ClusterView:
         assert answer is not None, "only an advertised listener can be missing"
         itself: LocalBrokerData = {**record}
         itself.pop("lastStats", None)
-        self.brokers[registration.broker] = BrokerEntry(registration, znode_version, itself, data, answer.to_json())
+        entry = BrokerEntry(registration, znode_version, itself, data, answer.to_json())
+        before, self.brokers[registration.broker] = self.brokers.get(registration.broker), entry
+        if before is None or not entry.answers_as(before):
+            self.on_address(registration.broker)
 
     def drop_broker(self, broker_id: BrokerId) -> None:
         ended = self.registrations.pop(broker_id, None)
@@ -239,6 +258,7 @@ class ClusterView:
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
             self.gate.forget(broker_id)
+            self.on_address(broker_id)
 
 
 def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | None = None) -> LookupData | None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from loadmanager.broker import Health
 from loadmanager.demo.vitals import Vitals
-from loadmanager.wire.http import HealthStats
 
 
 def test_what_was_published_is_said_once() -> None:
@@ -13,4 +13,4 @@ def test_what_was_published_is_said_once() -> None:
     said = vitals.take(waiting=7)
     assert said.latency_ms == pytest.approx(1.0 + 0.01 * 499, rel=0.01)
     assert (said.error_share, said.queue) == (0.25, 7)
-    assert vitals.take(waiting=0) == HealthStats(queue=0)
+    assert vitals.take(waiting=0) == Health(queue=0)

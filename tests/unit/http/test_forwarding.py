@@ -20,6 +20,7 @@ from support.waiting import eventually
 from yarl import URL
 
 from loadmanager.calling import HttpClient
+from loadmanager.core.leadership import Term
 from loadmanager.errors import NoLeaderError
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.store import paths
@@ -270,6 +271,26 @@ async def test_what_is_passed_on_to_a_node_that_is_about_to_lead_waits_until_it_
         assert (await asked).status == 204
 
 
+async def test_others_may_know_of_an_election_before_the_elected_node_has_read_of_it() -> None:
+    changed = asyncio.get_running_loop().create_future()
+    elected = SimpleNamespace(
+        leader_changed=changed, leader_url=None, service_url="http://n1:8080", get_term=lambda: Term(2, 7)
+    )
+
+    async def act() -> web.Response:
+        if not changed.done():
+            raise NoLeaderError("the new leader is still reading the cluster")
+        return web.Response(status=204)
+
+    async with HttpClient() as http:
+        request = make_mocked_request("GET", "/nowhere", {FORWARDED_HEADER: "n9:8080"}, payload=EMPTY_PAYLOAD)
+        asked = asyncio.create_task(Forwarder(elected, http, PATIENCE_S).on_leader(request, act, PATIENCE_S))
+        await asyncio.sleep(0)
+        assert not asked.done(), "it waits"
+        changed.set_result(None)
+        assert (await asked).status == 204
+
+
 async def test_a_request_that_waits_for_a_leader_is_done_as_soon_as_there_is_one() -> None:
     async with Cluster() as cluster:
         first, second = await cluster.start_nodes(2, leader_probe_interval_ms=60_000)
@@ -347,10 +368,19 @@ async def test_a_change_of_which_the_answer_is_lost_is_not_asked_for_over_and_ov
 
 
 @IMPATIENT
-async def test_a_question_of_which_the_answer_is_lost_is_asked_again(cluster: Cluster, standby: RunningNode) -> None:
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("GET", "/lookup/v2/topic/persistent/t/ns/x", None),
+        ("POST", "/loadbalance/v1/lookups", {"topics": ["persistent://t/ns/x"]}),
+    ],
+)
+async def test_a_question_of_which_the_answer_is_lost_is_asked_again(
+    cluster: Cluster, standby: RunningNode, method: str, path: str, body: object
+) -> None:
     async with WrongLeader(answers=False) as wrong:
         await _led_by(cluster, standby, wrong)
-        reply = await standby.lookup("persistent://t/ns/x")
+        reply = await standby.ask(method, path, json=body)
         assert reply.status == 503
         assert len(wrong.requests) > 1
 

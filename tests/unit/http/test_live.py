@@ -6,12 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
-import aiohttp
 import orjson
 import pytest
 from pydantic import SecretStr
+from support.events import Events
 from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.tokens import CLOSED, SECRET, bearer, token_of
@@ -35,34 +34,6 @@ async def cluster() -> AsyncIterator[Cluster]:
         await cluster.a_broker("b2:8080", a_record("b2:8080", cpu=10))
         await cluster.a_namespace()
         yield cluster
-
-
-class Events:
-    """The events of a stream, as they come."""
-
-    def __init__(self, answer: aiohttp.ClientResponse) -> None:
-        self.answer = answer
-        self._read = bytearray()
-
-    async def next(self, wanted: str = "") -> dict[str, str]:
-        """The next event, or the next of that kind."""
-        while True:
-            async with asyncio.timeout(30):
-                frame = await self._frame()
-            fields = dict(line.split(": ", 1) for line in frame.decode().strip().split("\n"))
-            if fields.get("event") and (not wanted or fields["event"] == wanted):
-                return fields
-
-    async def _frame(self) -> bytes:
-        """However long it is."""
-        while b"\n\n" not in self._read:
-            self._read += await self.answer.content.readany()
-            assert not self.answer.content.at_eof(), "the stream has ended"
-        frame, _, self._read = self._read.partition(b"\n\n")
-        return bytes(frame)
-
-    async def data(self, wanted: str) -> Any:  # noqa: ANN401 - JSON
-        return orjson.loads((await self.next(wanted))["data"])
 
 
 @asynccontextmanager

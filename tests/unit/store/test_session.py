@@ -32,7 +32,7 @@ from loadmanager.store.session import (
 
 TIMEOUT_S = 12.0
 LEASE_S = 8.0
-PAUSE_S = 2.0
+PAUSE_S = 1.0
 ADDRESS = "127.0.0.1:2181"
 LOST, SUSPENDED, CONNECTED = (Announce(SessionState[name]) for name in ("LOST", "SUSPENDED", "CONNECTED"))
 LAPSED = Say("session_lease_lapsed", {"session_id": "0x7"})
@@ -43,14 +43,14 @@ HANGS_UP = Say("zookeeper_hangs_up", {"session_id": "0x7", "address": ADDRESS, "
 @pytest.fixture
 def session() -> Session:
     """Connected at 100 s, by what was asked for at 99 s."""
-    session = Session(5.0)
+    session = Session(TIMEOUT_S)
     session.step(SessionSignal.OPEN, 0.0)
     session.step(Connected(7, TIMEOUT_S, 99.0), 100.0)
     return session
 
 
 def test_the_first_connection_begins_a_session_as_the_server_granted_it() -> None:
-    session = Session(5.0)
+    session = Session(TIMEOUT_S)
     assert session.step(SessionSignal.OPEN, 0.0) == []
     assert (session.phase, session.state, session.session_id) == (SessionPhase.SEEKING, SessionState.LOST, 0)
     said = Say("session_connected", {"session_id": "0x7", "timeout_s": TIMEOUT_S}, is_warning=False)
@@ -60,22 +60,38 @@ def test_the_first_connection_begins_a_session_as_the_server_granted_it() -> Non
     assert session.wake_s == 100 + PAUSE_S
 
 
-def test_heartbeats_are_sent_one_at_a_time_a_sixth_of_the_timeout_after_the_last(session: Session) -> None:
-    assert session.step(SessionSignal.TIME, 101.9) == []
+def test_a_timeout_that_is_longer_than_was_asked_for_is_trusted_for_half_and_said_once() -> None:
+    session = Session(5.0)
+    session.step(SessionSignal.OPEN, 0.0)
+    (_, said, *to_do) = session.step(Connected(7, TIMEOUT_S, 99.0), 100.0)
+    assert isinstance(said, Say)
+    assert (said.event, said.is_warning) == ("session_timeout_raised", True)
+    assert (said.fields["asked_s"], said.fields["granted_s"]) == (5.0, TIMEOUT_S)
+    assert to_do == [CONNECTED, Arm()]
+    assert (session.lease_valid_until_s, session.wake_s) == (99 + TIMEOUT_S / 2, 100 + PAUSE_S)
+    over_s = 99 + 2 * TIMEOUT_S
+    assert (session.is_over(over_s - 0.001), session.is_over(over_s)) == (False, True)
+    session.step(SessionSignal.DISCONNECTED, 101.0)
+    (_, *to_do) = session.step(Connected(7, TIMEOUT_S, 101.0), 102.0)
+    assert to_do == [CONNECTED, Arm()], "it is the same session"
+
+
+def test_heartbeats_are_sent_one_at_a_time_a_twelfth_of_the_timeout_after_the_last(session: Session) -> None:
+    assert session.step(SessionSignal.TIME, 100.9) == []
     assert session.step(SessionSignal.TIME, 102.0) == [Heartbeat(7, 102.0)]
     assert session.step(SessionSignal.TIME, 105.0) == [], "one is under way"
     assert session.wake_s == session.lease_valid_until_s == 107
     session.step(Answered(7, 102.0), 105.5)
     assert session.lease_valid_until_s == 102 + LEASE_S, "counted from the sending"
-    assert session.wake_s == 107.5
-    assert session.step(SessionSignal.TIME, 107.5) == [Heartbeat(7, 107.5)]
+    assert session.wake_s == 106.5
+    assert session.step(SessionSignal.TIME, 106.5) == [Heartbeat(7, 106.5)]
 
 
 def test_one_that_fails_is_followed_by_another_and_makes_the_lease_no_longer(session: Session) -> None:
     session.step(SessionSignal.TIME, 102.0)
     session.step(Unanswered(7, 102.0), 103.0)
-    assert (session.lease_valid_until_s, session.wake_s) == (107.0, 105.0)
-    assert session.step(SessionSignal.TIME, 105.0) == [Heartbeat(7, 105.0)]
+    assert (session.lease_valid_until_s, session.wake_s) == (107.0, 104.0)
+    assert session.step(SessionSignal.TIME, 104.0) == [Heartbeat(7, 104.0)]
 
 
 def test_an_answer_of_before_the_reconnection_is_one_of_the_session_and_not_to_the_heartbeat_under_way(

@@ -1,0 +1,54 @@
+"""Talk in a room, from a terminal: each line is said, and what is said is printed.
+
+usage: python examples/chat/talk.py http://127.0.0.1:8080 persistent://chat/rooms/lobby
+
+It asks a load-manager node who has the room, and asks again when that server sends it away. A line counts as said when
+it has come back; until then it is said again, so that in a bad moment it may be heard twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import deque
+
+import aiohttp
+
+
+async def talk(node: str, topic: str) -> None:
+    unsaid: deque[str] = deque()
+    lines = asyncio.StreamReader()
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as http:
+        line = asyncio.create_task(lines.readline())
+        while True:
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
+                async with http.get(f"{node}/lookup/v2/topic/{topic.replace('://', '/')}") as answer:
+                    server = (await answer.json())["brokerUrl"]
+                async with http.ws_connect(server, params={"topic": topic}, heartbeat=20) as socket:
+                    print(f"* in the room, at {server}", flush=True)
+                    for each in unsaid:
+                        await socket.send_str(each)
+                    heard = asyncio.create_task(socket.receive())
+                    while True:
+                        await asyncio.wait({line, heard}, return_when=asyncio.FIRST_COMPLETED)
+                        if heard.done():
+                            if heard.result().type is not aiohttp.WSMsgType.TEXT:
+                                break
+                            text = heard.result().data
+                            print(text, flush=True)
+                            if unsaid and unsaid[0] == text:
+                                unsaid.popleft()
+                            heard = asyncio.create_task(socket.receive())
+                        if line.done():
+                            if not line.result():
+                                return
+                            unsaid.append(line.result().decode().rstrip("\n"))
+                            line = asyncio.create_task(lines.readline())
+                            await socket.send_str(unsaid[-1])
+            await asyncio.sleep(0.1)
+
+
+if __name__ == "__main__":
+    asyncio.run(talk(*sys.argv[1:3]))

@@ -1,0 +1,7 @@
+"""A broker's kit: what keeps the contract of docs/broker-contract.md for a broker that is written in Python."""
+
+from loadmanager.broker.contract import CloseReason, Refusal
+from loadmanager.broker.hosting import Hosting
+from loadmanager.broker.topic import Closing, Health, RefusedError, Topic
+
+__all__ = ["CloseReason", "Closing", "Health", "Hosting", "Refusal", "RefusedError", "Topic"]

@@ -1,0 +1,508 @@
+"""The broker's side of the contract (docs/broker-contract.md): what may be served, asked, opened and closed, and when.
+
+A passive machine: `step(event, now_s)` takes what has happened and gives what is to be done; `wake_s` is when it wants
+to be stepped by itself, with `TIME`. `serves(topic, now_s)` is what to ask in the very path that serves.
+
+    the lease   event                   if                             then
+    ---------   -----                   --                             ----
+    any         TIME                    it is to be asked for again    AskLease, one at a time
+                Leased                  of this incarnation            valid from the asking on
+                                        of another                     Close all, LAPSED; valid once that is done
+                UNLEASED                                               (what there is lapses by itself)
+                any event               it has lapsed                  Close all, LAPSED
+    Whatever closes all makes void what is asked.
+
+    a topic     event                   if                             then
+    -------     -----                   --                             ----
+    unknown     Want                    the lease is valid             Ask                               ─▶ ASKED
+    ASKED       Answered                the lease is not valid         Refuse                            ─▶ unknown
+                                        void                           Ask; the fifth time Refuse        ─▶ unknown
+                                        owned, in this incarnation     Open                              ─▶ OPENING
+                                        else                           Refuse                            ─▶ unknown
+                Unload                                                 (what is asked is void)
+    OPENING     Opened                                                 Serve                             ─▶ OPEN
+                NotOpened                                                                                ─▶ unknown
+                Unload, Leave, END                                     Refuse, Close                     ─▶ CLOSING
+    OPEN        Want                                                   Serve
+                Unload, Leave, END                                     Close                             ─▶ CLOSING
+    CLOSING     Want                                                   Refuse
+                Closed                                                 Confirm unloads that are done     ─▶ unknown
+                NotClosed                                              Deny its unloads                  ─▶ STUCK
+                the lease lapses        it is not LAPSED yet           Close once more, LAPSED
+    STUCK       Unload, or a second has passed                         Close                             ─▶ CLOSING
+
+A topic is OPENING while the broker loads what belongs to it, and CLOSING while it puts that away: neither is served.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+TRIES_TO_ASK = 5
+"""A topic that is unloaded as often while it is asked for is refused: whoever wants it may come again."""
+
+_ASK_AGAIN_S = 0.5
+_SHORTEST_PAUSE_S = 0.02
+"""Between two lease questions: without a lease from asking to asking, and in any case from the last answer."""
+
+_SHORTEST_TIMEOUT_S = 0.25
+_LONGEST_TIMEOUT_S = 2.0
+_TRY_TO_CLOSE_AGAIN_S = 1.0
+
+
+class Phase(enum.Enum):
+    OPENING = enum.auto()
+    OPEN = enum.auto()
+    CLOSING = enum.auto()
+    STUCK = enum.auto()
+
+
+class CloseReason(enum.StrEnum):
+    """Why a topic is closed."""
+
+    UNLOADED = "unloaded"
+    """The bundle goes to another broker."""
+    LAPSED = "lapsed"
+    """The lease has ended, or is that of another incarnation: somebody else may serve the topic already."""
+    LEFT = "left"
+    """The broker's own wish."""
+    ENDED = "ended"
+    """The broker is about to end."""
+
+
+class Refusal(enum.StrEnum):
+    """Why a topic cannot be served here now."""
+
+    NO_LEASE = "no lease"
+    NOT_OWNER = "not the owner"
+    NO_ANSWER = "the agent gave no answer"
+    CLOSING = "being closed"
+    ENDING = "the broker is about to end"
+
+
+# Events
+
+
+@dataclass(frozen=True, slots=True)
+class Leased:
+    """The answer to the lease question that was asked last."""
+
+    incarnation: int
+    valid_for_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """Somebody wants to use the topic here."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """The answer to the ownership question that was asked last of this topic; `owner` may be known if it is another."""
+
+    topic: str
+    is_owned: bool
+    incarnation: int
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unanswered:
+    """There will be none."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What belongs to the topic is loaded."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotOpened:
+    """It could not be loaded, and nothing of it is left."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unload:
+    """The agent wants these topics of a bundle closed, which goes to the broker `destination` next, where that is
+    known. By `number` it is confirmed, or denied.
+    """
+
+    number: int
+    bundle: str
+    topics: tuple[str, ...]
+    destination: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The broker does not need the topic any more."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """Nothing of the topic is held any more."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class NotClosed:
+    """The closing failed: something may be held still."""
+
+    topic: str
+    why: str
+
+
+class Signal(enum.Enum):
+    """Events that say nothing but that they happened."""
+
+    TIME = enum.auto()
+    UNLEASED = enum.auto()
+    """The lease question that was asked last brought no lease."""
+    END = enum.auto()
+    """The broker is about to end."""
+
+
+Event = Leased | Want | Answered | Unanswered | Opened | NotOpened | Unload | Leave | Closed | NotClosed | Signal
+
+# Instructions
+
+
+@dataclass(frozen=True, slots=True)
+class AskLease:
+    """Ask the agent for a lease, and come back with Leased or UNLEASED; after so long it is UNLEASED."""
+
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Ask the agent whether this broker owns the topic, and come back with Answered or Unanswered."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Load what belongs to the topic, and come back with Opened or NotOpened."""
+
+    topic: str
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class Serve:
+    """Whoever wanted the topic may use it."""
+
+    topic: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Whoever wanted the topic may not."""
+
+    topic: str
+    refusal: Refusal
+    owner: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """Put away what belongs to the topic, and come back with Closed or NotClosed, once. It comes twice where the lease
+    lapses meanwhile: the first is then to be given up.
+    """
+
+    topic: str
+    reason: CloseReason
+    unload: Unload | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Everything that this unload named is closed."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """Something that this unload named could not be closed."""
+
+    number: int
+    why: str
+
+
+Instruction = AskLease | Ask | Open | Serve | Refuse | Close | Confirm | Deny
+
+
+@dataclass(slots=True)
+class _Question:
+    """Whether this broker owns a topic; `is_void`: whatever the answer will be."""
+
+    is_void: bool = False
+    tries: int = 1
+
+
+@dataclass(slots=True)
+class _Held:
+    """A topic of which something may be held."""
+
+    phase: Phase = Phase.OPENING
+    reason: CloseReason | None = None
+    unload: Unload | None = None
+
+
+@dataclass(slots=True)
+class Contract:
+    """What one broker process holds, and under which lease."""
+
+    incarnation: int | None = None
+    lease_until_s: float = -math.inf
+    """When what is served has to end, or had to."""
+    _next_until_s: float = -math.inf
+    """Until when the latest lease is valid, and whether it waits until nothing of the incarnation before is held."""
+    _is_clearing: bool = False
+    _asked_s: float | None = None
+    """When the lease question was asked that is outstanding."""
+    _ask_s: float = -math.inf
+    """When the next one is due."""
+    _timeout_s: float = _LONGEST_TIMEOUT_S
+    _has_lapsed: bool = True
+    """Whether everything was closed since there is no lease."""
+    _is_ending: bool = False
+    _questions: dict[str, _Question] = field(default_factory=dict)
+    _held: dict[str, _Held] = field(default_factory=dict)
+    _unloads: dict[int, set[str]] = field(default_factory=dict)
+    """By number, what each still waits for."""
+    _stuck: dict[str, float] = field(default_factory=dict)
+    """When to try again to close what could not be closed."""
+    _to_do: list[Instruction] = field(default_factory=list)
+
+    def has_lease(self, now_s: float) -> bool:
+        return now_s < self.lease_until_s
+
+    def serves(self, topic: str, now_s: float) -> bool:
+        """Whether the topic may be served at this very moment."""
+        held = self._held.get(topic)
+        return held is not None and held.phase is Phase.OPEN and self.has_lease(now_s)
+
+    def phase(self, topic: str) -> Phase | None:
+        held = self._held.get(topic)
+        return None if held is None else held.phase
+
+    @property
+    def held(self) -> list[str]:
+        """The topics that are open, and those that are being opened or closed."""
+        return list(self._held)
+
+    @property
+    def opening(self) -> list[str]:
+        """The topics that an answer, one given or one still to come, may yet open."""
+        return list(self._questions)
+
+    @property
+    def wake_s(self) -> float:
+        """When TIME is due."""
+        ask_s = self._ask_s if self._asked_s is None else math.inf
+        lapse_s = math.inf if self._has_lapsed else self.lease_until_s
+        return min(ask_s, lapse_s, *self._stuck.values())
+
+    def step(self, event: Event, now_s: float) -> list[Instruction]:
+        """What there is to do now that this has happened."""
+        if not self.has_lease(now_s) and not self._has_lapsed:
+            self._lapse()
+        match event:
+            case Signal():
+                self._signalled(event, now_s)
+            case Leased(incarnation, valid_for_s):
+                self._leased(incarnation, valid_for_s, now_s)
+            case Unload():
+                self._unload(event)
+            case NotClosed(topic, why):
+                self._not_closed(topic, why, now_s)
+            case Want(topic):
+                self._want(topic, now_s)
+            case Answered() | Unanswered():
+                self._answered(event, now_s)
+            case Opened() | NotOpened():
+                self._opened(event)
+            case _:
+                self._let_go(event)
+        to_do, self._to_do = self._to_do, []
+        return to_do
+
+    # The lease
+
+    def _signalled(self, signal: Signal, now_s: float) -> None:
+        match signal:
+            case Signal.TIME:
+                self._pass_time(now_s)
+            case Signal.UNLEASED:
+                self._ask_again(_ASK_AGAIN_S, now_s)
+            case _:
+                self._is_ending = True
+                self._stop_everything(CloseReason.ENDED)
+
+    def _pass_time(self, now_s: float) -> None:
+        if self._asked_s is None and now_s >= self._ask_s:
+            self._asked_s = now_s
+            self._to_do.append(AskLease(self._timeout_s))
+        for topic in [topic for topic, retry_s in self._stuck.items() if now_s >= retry_s]:
+            self._close(topic, self._held[topic])
+
+    def _leased(self, incarnation: int, valid_for_s: float, now_s: float) -> None:
+        """Counted from before the question was sent: this process may have been stopped since. Each lease holds by
+        itself: a shorter one takes nothing away from the one in hand.
+        """
+        asked_s = now_s if self._asked_s is None else self._asked_s
+        self._timeout_s = min(max(valid_for_s / 2, _SHORTEST_TIMEOUT_S), _LONGEST_TIMEOUT_S)
+        self._ask_again(valid_for_s / 3, now_s)
+        if incarnation != self.incarnation:
+            self._begin_anew(incarnation, now_s)
+        self._next_until_s = max(self._next_until_s, asked_s + valid_for_s)
+        self._use_lease()
+
+    def _ask_again(self, pause_s: float, now_s: float) -> None:
+        asked_s = now_s if self._asked_s is None else self._asked_s
+        self._asked_s, self._ask_s = None, max(asked_s + pause_s, now_s + _SHORTEST_PAUSE_S)
+
+    def _begin_anew(self, incarnation: int, now_s: float) -> None:
+        """Everything of the incarnation before is closed before the new lease is used."""
+        self.lease_until_s = min(self.lease_until_s, now_s)
+        self._lapse()
+        self.incarnation, self._is_clearing, self._next_until_s = incarnation, True, -math.inf
+
+    def _use_lease(self) -> None:
+        """Once nothing is held any more of the incarnation before."""
+        if not self._held or not self._is_clearing:
+            self.lease_until_s, self._is_clearing, self._has_lapsed = self._next_until_s, False, False
+
+    def _lapse(self) -> None:
+        self._has_lapsed = True
+        self._stop_everything(CloseReason.LAPSED)
+
+    def _stop_everything(self, reason: CloseReason) -> None:
+        self._make_void(self._questions)
+        for topic, held in self._held.items():
+            self._begin_to_close(topic, held, reason)
+
+    # Topics
+
+    def _want(self, topic: str, now_s: float) -> None:
+        held = self._held.get(topic)
+        if self._is_ending:
+            self._to_do.append(Refuse(topic, Refusal.ENDING))
+        elif held is not None and held.phase in (Phase.CLOSING, Phase.STUCK):
+            self._to_do.append(Refuse(topic, Refusal.CLOSING))
+        elif not self.has_lease(now_s):
+            self._to_do.append(Refuse(topic, Refusal.NO_LEASE))
+        elif held is not None and held.phase is Phase.OPEN:
+            self._to_do.append(Serve(topic))
+        elif held is None and topic not in self._questions:
+            self._questions[topic] = _Question()
+            self._to_do.append(Ask(topic))
+
+    def _answered(self, event: Answered | Unanswered, now_s: float) -> None:
+        topic = event.topic
+        question = self._questions.pop(topic, None)
+        if question is None:
+            return
+        refusal, owner = Refusal.NO_ANSWER, None
+        if not self.has_lease(now_s) or self._is_ending:
+            refusal = Refusal.ENDING if self._is_ending else Refusal.NO_LEASE
+        elif question.is_void and question.tries < TRIES_TO_ASK:
+            self._questions[topic] = _Question(tries=question.tries + 1)
+            self._to_do.append(Ask(topic))
+            return
+        elif isinstance(event, Answered) and not question.is_void:
+            if event.is_owned and event.incarnation == self.incarnation:
+                self._held[topic] = _Held()
+                self._to_do.append(Open(topic, event.incarnation))
+                return
+            refusal, owner = Refusal.NOT_OWNER, event.owner
+        self._to_do.append(Refuse(topic, refusal, owner))
+
+    def _opened(self, event: Opened | NotOpened) -> None:
+        held = self._held.get(event.topic)
+        if held is None or held.phase is not Phase.OPENING:
+            return
+        if isinstance(event, NotOpened):
+            self._forget(event.topic)
+        else:
+            held.phase = Phase.OPEN
+            self._to_do.append(Serve(event.topic))
+
+    def _make_void(self, topics: Iterable[str]) -> None:
+        for topic in topics:
+            if topic in self._questions:
+                self._questions[topic].is_void = True
+
+    def _unload(self, unload: Unload) -> None:
+        self._make_void(unload.topics)
+        waiting = {topic for topic in unload.topics if topic in self._held}
+        if not waiting:
+            self._to_do.append(Confirm(unload.number))
+            return
+        self._unloads[unload.number] = waiting
+        for topic in unload.topics:
+            held = self._held.get(topic)
+            if held is not None:
+                self._begin_to_close(topic, held, CloseReason.UNLOADED, unload)
+
+    def _begin_to_close(self, topic: str, held: _Held, reason: CloseReason, unload: Unload | None = None) -> None:
+        """What is being closed is closed again only if it is stuck, or if the lease has ended under it."""
+        is_closing = held.phase is Phase.CLOSING
+        if is_closing and (reason is not CloseReason.LAPSED or held.reason is CloseReason.LAPSED):
+            return
+        if held.phase is Phase.OPENING:
+            self._to_do.append(Refuse(topic, Refusal.CLOSING))
+        if held.reason is not CloseReason.LAPSED:
+            held.reason, held.unload = reason, unload
+        self._close(topic, held)
+
+    def _close(self, topic: str, held: _Held) -> None:
+        assert held.reason is not None, "a closing has a reason"
+        held.phase = Phase.CLOSING
+        self._stuck.pop(topic, None)
+        self._to_do.append(Close(topic, held.reason, held.unload))
+
+    def _let_go(self, event: Leave | Closed) -> None:
+        held = self._held.get(event.topic)
+        if held is not None and isinstance(event, Leave):
+            self._begin_to_close(event.topic, held, CloseReason.LEFT)
+        elif held is not None and held.phase is Phase.CLOSING:
+            self._forget(event.topic)
+
+    def _not_closed(self, topic: str, why: str, now_s: float) -> None:
+        held = self._held.get(topic)
+        if held is None or held.phase is not Phase.CLOSING:
+            return
+        held.phase = Phase.STUCK
+        self._stuck[topic] = now_s + _TRY_TO_CLOSE_AGAIN_S
+        for number in [number for number, waiting in self._unloads.items() if topic in waiting]:
+            del self._unloads[number]
+            self._to_do.append(Deny(number, why))
+
+    def _forget(self, topic: str) -> None:
+        """Nothing of it is held any more: who waited for that goes on."""
+        del self._held[topic]
+        for number, waiting in list(self._unloads.items()):
+            waiting.discard(topic)
+            if not waiting:
+                del self._unloads[number]
+                self._to_do.append(Confirm(number))
+        if self._is_clearing:
+            self._use_lease()

@@ -1,0 +1,71 @@
+"""What a broker's author gets to see: an open topic, why one is closed, and why one is refused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from loadmanager.broker.contract import CloseReason, Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """Why a topic is closed. What the agent wants closed comes with the bundle, with the number of the call, which all
+    topics of one have, and with the broker (`host:port`) that its clients may be sent to, where that is known.
+    """
+
+    reason: CloseReason
+    bundle: str | None = None
+    destination: str | None = None
+    call: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Topic:
+    """A topic that this broker has open. The counters are the author's to count with, from 0 at the opening on."""
+
+    name: str
+    incarnation: int
+    messages_in: int = 0
+    messages_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    producers: int = 0
+    consumers: int = 0
+    closing: Closing | None = None
+    """Once it is being closed."""
+
+    def as_json(self) -> dict[str, object]:
+        return {
+            "topic": self.name,
+            "messagesIn": self.messages_in,
+            "messagesOut": self.messages_out,
+            "bytesIn": self.bytes_in,
+            "bytesOut": self.bytes_out,
+            "producers": self.producers,
+            "consumers": self.consumers,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How the broker serves: a latency, such as the 99th percentile; the share of failed requests; how many wait."""
+
+    latency_ms: float | None = None
+    error_share: float | None = None
+    queue: float | None = None
+
+    def as_json(self) -> dict[str, float]:
+        names = {"latency_ms": "latencyMs", "error_share": "errorShare", "queue": "queue"}
+        return {names[name]: value for name, value in asdict(self).items() if value is not None}
+
+
+class RefusedError(Exception):
+    """The topic cannot be served here now: its client has to look it up again. `owner` may be known, as a hint."""
+
+    def __init__(self, topic: str, refusal: Refusal, owner: str | None = None, why: str = "") -> None:
+        said = f"{topic}: {refusal}"
+        said += f": {why}" if why else f": {owner} is" if owner else ""
+        super().__init__(said)
+        self.topic = topic
+        self.refusal = refusal
+        self.owner = owner

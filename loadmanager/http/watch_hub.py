@@ -1,0 +1,300 @@
+"""Whoever watches namespaces on this node, and how what changes gets to them.
+
+    the view ──told──▶ Hub ──look──▶ Sheet ──▶ who keeps up: written at once, the same bytes for all
+                                      └──────▶ who is behind: woken, and sends what is newest once there is room
+
+A watcher holds a place in each of its sheets, and of what is to be sent at most one event: nobody makes anything grow,
+and nobody waits for anybody else. Pushing goes on in short turns, and rests for as long as it worked: lookups of this
+node come first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+import structlog
+from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
+
+from loadmanager.core.names import BrokerId
+from loadmanager.errors import LoadManagerError
+from loadmanager.http.events import NOTHING_NEW
+from loadmanager.http.metrics import WatchMetrics
+from loadmanager.http.watch_sheet import Sheet, chunk_of
+from loadmanager.leader.port import PicturePort
+
+log = structlog.get_logger(__name__)
+
+HEARTBEAT_S = 10.0
+"""Whoever keeps up is sent something at least this often, give or take a look."""
+
+_LOOK_S = 1.0
+"""How often each watcher is looked at: whether it is still there, and still may be."""
+
+_SLOW_S = 30.0
+"""Whoever takes nothing of an event for so long is not there any more."""
+
+_FAREWELL_S = 1.0
+"""How long whoever is sent away is waited for."""
+
+_PIECE_BYTES = 16 * 1024
+_SOCKET_BYTES = 64 * 1024
+"""So much waits for a watcher in this process, and in the system's buffer, of which Linux takes twice as much."""
+
+_MOST_UNKNOWN = 1_000
+"""So many namespaces may be watched that are not there."""
+
+_TURN = 64
+"""Watchers that are written to before others have their turn."""
+
+_HEARTBEAT = chunk_of(NOTHING_NEW)
+_T = TypeVar("_T")
+
+
+class Watcher:
+    """One stream, which is over when its reader is gone, may not read any more, or does not read.
+
+    `places` says how far it has come in each of its sheets, None: it knows nothing.
+    """
+
+    def __init__(
+        self,
+        request: web.Request,
+        writer: AbstractStreamWriter,
+        places: dict[Sheet, int | None],
+        metrics: WatchMetrics,
+    ) -> None:
+        self.request = request
+        self.places = places
+        self.sent_s = time.monotonic()
+        self._writer = writer
+        self._metrics = metrics
+        self._is_over = False
+        self._idle: asyncio.Future[None] | None = None
+        _bound(request.transport)
+
+    @property
+    def is_gone(self) -> bool:
+        return self.request.transport is None
+
+    def push(self, sheet: Sheet) -> None:
+        """Write what is new at once if that is short, and all before it is on its way; else leave it to `run`."""
+        transport = self._free_transport()
+        event = b"" if transport is None else self._event_of(sheet)
+        if transport is None or len(event) > _PIECE_BYTES:
+            self._wake()
+            return
+        self._write(transport, event)
+        self._come_to(sheet)
+
+    def beat(self, now_s: float) -> None:
+        """Write that there is nothing new, if that was not seen otherwise."""
+        transport = self._free_transport() if now_s - self.sent_s > HEARTBEAT_S else None
+        if transport is not None:
+            self._write(transport, _HEARTBEAT)
+
+    def end(self) -> None:
+        self._is_over = True
+        self._wake()
+
+    async def run(self) -> None:
+        """Send whatever is not written at once. Raises `ConnectionError`, and `TimeoutError` for who is too slow."""
+        while not self._is_over:
+            behind = next((sheet for sheet, place in self.places.items() if place != sheet.place), None)
+            if behind is not None:
+                await self._send(behind)
+                continue
+            self._idle = asyncio.get_running_loop().create_future()
+            await self._idle
+        async with asyncio.timeout(_FAREWELL_S):
+            await self._writer.write_eof()
+
+    def _wake(self) -> None:
+        if self._idle is not None and not self._idle.done():
+            self._idle.set_result(None)
+
+    def _free_transport(self) -> asyncio.Transport | None:
+        """None while `run` has something to send, or something waits on its way."""
+        transport = self.request.transport
+        if self._idle is None or self._idle.done() or transport is None or transport.is_closing():
+            return None
+        return None if transport.get_write_buffer_size() else transport
+
+    def _write(self, transport: asyncio.Transport, data: bytes | memoryview) -> None:
+        transport.write(data)
+        self.sent_s = time.monotonic()
+
+    async def _send(self, sheet: Sheet) -> None:
+        """In pieces, each when there is room for it; what is sent is the newest when there is room for the first."""
+        await self._has_room()
+        event = memoryview(self._event_of(sheet))
+        self._come_to(sheet)
+        for start in range(0, len(event), _PIECE_BYTES):
+            await self._has_room()
+            transport = self.request.transport
+            if transport is None or transport.is_closing():
+                raise ConnectionResetError
+            self._write(transport, event[start : start + _PIECE_BYTES])
+
+    async def _has_room(self) -> None:
+        async with asyncio.timeout(_SLOW_S):
+            await self._writer.drain()
+
+    def _event_of(self, sheet: Sheet) -> bytes:
+        return sheet.since(self.places[sheet])
+
+    def _come_to(self, sheet: Sheet) -> None:
+        place = self.places[sheet]
+        self._metrics.events += 1
+        self._metrics.compacted += place is not None and sheet.place - place > 1
+        self.places[sheet] = sheet.place
+
+
+class Hub:
+    """All watchers of a node. It hears of changes from the `view`; `permits` says who may go on reading."""
+
+    def __init__(self, view: PicturePort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
+        self.watchers: dict[Watcher, None] = {}
+        self.metrics = metrics
+        self.is_closed = False
+        self._view = view
+        self._permits = permits
+        self._sheets: dict[str, Sheet] = {}
+        self._readers: dict[Sheet, dict[Watcher, None]] = {}
+        self._changed: dict[str, float] = {}
+        self._told = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        view.tell(self._namespace_changed, self._address_changed)
+
+    def has_room_for(self, names: Collection[str]) -> bool:
+        """Of namespaces that are there nobody can name too many; of others one could go on for ever."""
+        return len(self._sheets) + len(names) <= len(self._view.namespaces) + _MOST_UNKNOWN
+
+    def sheets(self, names: Iterable[str]) -> list[Sheet]:
+        """Of these namespaces as they are now, whether anybody watches them or not."""
+        return [self._sheets.get(name) or self._looked_at(Sheet(name)) for name in names]
+
+    @contextmanager
+    def has(self, watcher: Watcher) -> Iterator[None]:
+        """What changes in its sheets is pushed to the watcher for as long as it is within."""
+        self._begin()
+        self.watchers[watcher] = None
+        for sheet in watcher.places:
+            self._sheets[sheet.name] = sheet
+            self._readers.setdefault(sheet, {})[watcher] = None
+        self.metrics.watchers = len(self.watchers)
+        try:
+            yield
+        finally:
+            del self.watchers[watcher]
+            self.metrics.watchers = len(self.watchers)
+            for sheet in watcher.places:
+                self._leave(sheet, watcher)
+
+    def close(self) -> None:
+        """Have all streams end."""
+        self.is_closed = True
+        for task in self._tasks:
+            task.cancel()
+        for watcher in self.watchers:
+            watcher.end()
+
+    def _leave(self, sheet: Sheet, watcher: Watcher) -> None:
+        readers = self._readers[sheet]
+        del readers[watcher]
+        if not readers:
+            del self._readers[sheet], self._sheets[sheet.name]
+
+    def _begin(self) -> None:
+        if not self._tasks:
+            self._tasks = [
+                asyncio.create_task(self._push(), name="watch pushes"),
+                asyncio.create_task(self._look_after(), name="watch looks after"),
+            ]
+
+    def _namespace_changed(self, name: str) -> None:
+        if name in self._sheets:
+            self._changed.setdefault(name, time.monotonic())
+            self._told.set()
+
+    def _address_changed(self, broker: BrokerId) -> None:
+        for sheet in self._sheets.values():
+            if sheet.names(broker):
+                self._namespace_changed(sheet.name)
+
+    def _looked_at(self, sheet: Sheet) -> Sheet:
+        self._look(sheet)
+        return sheet
+
+    def _look(self, sheet: Sheet) -> bool:
+        """Whether anything is new."""
+        try:
+            record = self._view.get_namespace(sheet.name)
+        except LoadManagerError as error:
+            return sheet.lose(str(error))
+        return sheet.look(record, self._view.brokers)
+
+    async def _push(self) -> None:
+        while True:
+            await self._told.wait()
+            self._told.clear()
+            changed, self._changed = self._changed, {}
+            worked_s = 0.0
+            for name, told_s in changed.items():
+                try:
+                    worked_s += await self._push_namespace(name, told_s)
+                except Exception:
+                    log.exception("watch_failed", namespace=name)
+            await asyncio.sleep(worked_s)
+
+    async def _push_namespace(self, name: str, told_s: float) -> float:
+        """To all who watch it, if anything is new; how long that was worked at, in seconds."""
+        sheet = self._sheets.get(name)
+        if sheet is None:
+            return 0.0
+        began_s = time.monotonic()
+        is_new = self._look(sheet)
+        worked_s = time.monotonic() - began_s
+        if is_new:
+            worked_s += await self._push_sheet(sheet)
+            self.metrics.lag.observe(time.monotonic() - told_s)
+        return worked_s
+
+    async def _push_sheet(self, sheet: Sheet) -> float:
+        worked_s = 0.0
+        async for watchers in _in_turns(list(self._readers[sheet])):
+            began_s = time.monotonic()
+            for watcher in watchers:
+                watcher.push(sheet)
+            worked_s += time.monotonic() - began_s
+        return worked_s
+
+    async def _look_after(self) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            async for watchers in _in_turns(list(self.watchers)):
+                now_s = time.monotonic()
+                for watcher in watchers:
+                    if watcher.is_gone or not self._permits(watcher.request):
+                        watcher.end()
+                    else:
+                        watcher.beat(now_s)
+
+
+async def _in_turns(each: Sequence[_T]) -> AsyncIterator[Sequence[_T]]:
+    """A few at a time; whatever else there is to do has its turn between."""
+    for start in range(0, len(each), _TURN):
+        yield each[start : start + _TURN]
+        await asyncio.sleep(0)
+
+
+def _bound(transport: asyncio.Transport | None) -> None:
+    """Have little wait between here and a reader: what is newest is to be told, and not all that ever was."""
+    if transport is not None:
+        transport.set_write_buffer_limits(high=_PIECE_BYTES)
+        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BYTES)

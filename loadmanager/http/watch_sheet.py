@@ -1,0 +1,234 @@
+"""A namespace as its watchers have it: all of it, or what has changed since any of the last steps, encoded once.
+
+    its record, who is registered ──look──▶ Sheet ──since(place)──▶ the event for all who are at that place
+
+Each look that finds something else is a **step**, and a watcher holds the number of its last one, its **place**. What
+has changed since a place is told as it is now and not as it came about, so whoever falls behind gets the newest state
+of each bundle once. The event for a place is made when the first one asks for it.
+
+An **id** names what a watcher knows by its contents, not by a step: every node that has seen the same gives it the
+same id, also after a restart, or if the metadata store was set back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import mmh3
+import orjson
+
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import Ownership, OwnershipState, Registration
+from loadmanager.http.events import frame_of
+from loadmanager.leader.port import BrokerPort, RecordPort
+
+STEPS_KEPT = 256
+"""Whoever is further behind gets the whole namespace."""
+
+_MADE_KEPT = 16
+"""Events kept for as many places at a time: of the slow most are at a few."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A bundle or a broker as it is told: `source` is what `data` was made of, `digest` a part of the id."""
+
+    source: object
+    data: bytes
+    digest: int
+    step: int
+
+
+class Sheet:
+    """The namespace `name`. Nothing of it is known before the first look."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.place = 0
+        self._reason = ""
+        self._digest = 0
+        self._function = ""
+        self._head: dict[str, Any] = {}
+        self._texts: tuple[str, ...] = ()
+        self._bundles: dict[str, _Row] = {}
+        self._brokers: dict[BrokerId, _Row] = {}
+        self._steps: dict[int, int] = {}
+        self._made: dict[int | None, bytes] = {}
+
+    @property
+    def id(self) -> str:
+        """Of all that is told of the namespace at this place."""
+        return f"{self.name}@{self._digest:016x}"
+
+    def names(self, broker: BrokerId) -> bool:
+        """Whether a bundle may have the broker as its owner or destination, registered or not."""
+        return broker in self._brokers
+
+    def place_of(self, text: str) -> int | None:
+        """The newest place with this id; None for one that is not kept, or is none."""
+        name, _, digest = text.partition("@")
+        try:
+            return self._steps.get(int(digest, 16)) if name == self.name else None
+        except ValueError:
+            return None
+
+    def look(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> bool:
+        """Take the namespace as it is now; whether that is a step."""
+        before = self._digest
+        bundles = record.state.bundles
+        if self._reason or bundles.hash_function != self._function:
+            self._forget()
+            self._function, self._digest = bundles.hash_function, _hash(bundles.hash_function.encode())
+        self._texts = bundles.range_texts()
+        self._take_bundles(record, brokers)
+        self._take_brokers(record, brokers)
+        if self._digest == before:
+            return False
+        self._head = {"namespace": self.name, "version": record.version}
+        self._step()
+        return True
+
+    def lose(self, reason: str) -> bool:
+        """There is no such namespace, or none that can be read: why; whether that is a step."""
+        if reason == self._reason:
+            return False
+        self._forget()
+        self._reason, self._digest = reason, _hash(reason.encode())
+        self._step()
+        return True
+
+    def since(self, place: int | None) -> bytes:
+        """The event that takes a watcher from that place to this one, as a chunk of HTTP; None: who knows nothing."""
+        oldest = next(iter(self._steps.values()))
+        start = place if place is not None and place >= oldest else None
+        if start not in self._made:
+            if len(self._made) >= _MADE_KEPT:
+                self._made.clear()
+            self._made[start] = self._event(start)
+        return self._made[start]
+
+    def _event(self, place: int | None) -> bytes:
+        if self._reason:
+            told = {"namespace": self.name, "reason": self._reason}
+            return chunk_of(frame_of("gone", orjson.dumps(told), self.id))
+        if place is None:
+            head: dict[str, Any] = {**self._head, "hashFunction": self._function}
+            bundles: dict[str, _Row] = {text: self._bundles[text] for text in self._texts}
+            return self._whole("snapshot", head, bundles, self._brokers)
+        return self._whole("change", self._head, _newer(self._bundles, place), _newer(self._brokers, place))
+
+    def _whole(
+        self, kind: str, head: dict[str, Any], bundles: Mapping[str, _Row], brokers: Mapping[BrokerId, _Row]
+    ) -> bytes:
+        data = b'%b,"bundles":{%b},"brokers":{%b}}' % (
+            orjson.dumps(head)[:-1],
+            b",".join(row.data for row in bundles.values()),
+            b",".join(row.data for row in brokers.values() if row.data),
+        )
+        return chunk_of(frame_of(kind, data, self.id))
+
+    def _step(self) -> None:
+        self.place += 1
+        self._made.clear()
+        self._steps.pop(self._digest, None)
+        self._steps[self._digest] = self.place
+        if len(self._steps) > STEPS_KEPT:
+            del self._steps[next(iter(self._steps))]
+
+    def _forget(self) -> None:
+        """Nothing that was told before holds any more: whoever knows it begins anew."""
+        self._reason, self._digest, self._texts = "", 0, ()
+        for known in (self._bundles, self._brokers, self._steps):
+            known.clear()
+
+    def _take_bundles(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> None:
+        for text, ownership in zip(self._texts, record.state.ownerships, strict=True):
+            owner = _reachable(ownership.owner, brokers)
+            destination = _reachable(ownership.destination, brokers)
+            source = (ownership.state, ownership.version, owner, destination)
+            known = self._bundles.get(text)
+            if known is None or known.source != source:
+                self._put(self._bundles, text, source, _bundle(text, ownership, owner, destination))
+        if len(self._bundles) > len(self._texts):
+            for text in self._bundles.keys() - set(self._texts):
+                self._digest ^= self._bundles.pop(text).digest
+
+    def _take_brokers(self, record: RecordPort, brokers: Mapping[BrokerId, BrokerPort]) -> None:
+        """Those that the record names; of one that is not registered nothing is told."""
+        named = {
+            each.broker
+            for ownership in record.state.ownerships
+            for each in (ownership.owner, ownership.destination)
+            if each is not None
+        }
+        for broker in named:
+            entry, known = brokers.get(broker), self._brokers.get(broker)
+            if known is None or known.source is not entry:
+                self._put(self._brokers, broker, entry, b"" if entry is None else _broker(entry))
+        for broker in self._brokers.keys() - named:
+            self._digest ^= self._brokers.pop(broker).digest
+
+    def _put(self, rows: dict[Any, _Row], key: str, source: object, data: bytes) -> None:
+        """Rows that changed last are last."""
+        known = rows.get(key)
+        if known is not None and known.data == data:
+            rows[key] = _Row(source, data, known.digest, known.step)
+            return
+        if known is not None:
+            self._digest ^= rows.pop(key).digest
+        rows[key] = row = _Row(source, data, _hash(data), self.place + 1)
+        self._digest ^= row.digest
+
+
+def chunk_of(frame: bytes) -> bytes:
+    """A frame as a chunk of HTTP, as it is written to all connections."""
+    return b"%x\r\n%b\r\n" % (len(frame), frame)
+
+
+def _reachable(registration: Registration | None, brokers: Mapping[BrokerId, BrokerPort]) -> BrokerId | None:
+    """The broker, if that very life of it is registered and can be read."""
+    if registration is None:
+        return None
+    entry = brokers.get(registration.broker)
+    return registration.broker if entry is not None and entry.registration == registration else None
+
+
+def _bundle(text: str, ownership: Ownership, owner: BrokerId | None, destination: BrokerId | None) -> bytes:
+    told: dict[str, Any] = {"state": ownership.state, "version": ownership.version}
+    if owner is not None:
+        told["owner"] = owner
+    if destination is not None and ownership.state is OwnershipState.RELEASING:
+        told["destination"] = destination
+    return b'"%b":%b' % (text.encode(), orjson.dumps(told))
+
+
+def _broker(entry: BrokerPort) -> bytes:
+    listeners = {
+        name: orjson.Fragment(answer)
+        for name in sorted(entry.record.get("advertisedListeners") or {})
+        if (answer := entry.find_answer(name)) is not None
+    }
+    told: dict[str, Any] = {
+        "incarnation": entry.registration.incarnation,
+        "lookup": orjson.Fragment(entry.lookup_body),
+    }
+    if listeners:
+        told["listeners"] = listeners
+    return b"%b:%b" % (orjson.dumps(entry.registration.broker), orjson.dumps(told))
+
+
+def _newer(rows: dict[Any, _Row], place: int) -> dict[Any, _Row]:
+    """Those that have changed after the place, the newest first."""
+    newer = {}
+    for key in reversed(rows):
+        if rows[key].step <= place:
+            break
+        newer[key] = rows[key]
+    return newer
+
+
+def _hash(data: bytes) -> int:
+    """Of nothing it is 0, so whoever is not told of has no part in the id."""
+    return mmh3.hash64(data, signed=False)[0]

@@ -1,0 +1,495 @@
+"""The broker's side of the contract: each line of its table, and its four rules whatever happens in whatever order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from loadmanager.broker.contract import (
+    TRIES_TO_ASK,
+    Answered,
+    Ask,
+    AskLease,
+    Close,
+    Closed,
+    CloseReason,
+    Confirm,
+    Contract,
+    Deny,
+    Event,
+    Instruction,
+    Leased,
+    Leave,
+    NotClosed,
+    NotOpened,
+    Open,
+    Opened,
+    Phase,
+    Refusal,
+    Refuse,
+    Serve,
+    Signal,
+    Unanswered,
+    Unload,
+    Want,
+)
+
+T, U = "persistent://t/ns/t", "persistent://t/ns/u"
+BUNDLE = "t/ns/0x00000000_0xffffffff"
+
+
+def unload(*topics: str, number: int = 1) -> Unload:
+    return Unload(number, BUNDLE, topics, "b2:8080")
+
+
+class Broker:
+    """A contract at a time of its own, with a lease of 3 s in incarnation 7."""
+
+    def __init__(self) -> None:
+        self.contract = Contract()
+        self.now_s = 100.0
+        assert self.step(Signal.TIME) == [AskLease(2.0)]
+        assert self.step(Leased(7, 3.0)) == []
+
+    def step(self, event: Event) -> list[Instruction]:
+        return self.contract.step(event, self.now_s)
+
+    def open(self, *topics: str) -> None:
+        for topic in topics:
+            assert self.step(Want(topic)) == [Ask(topic)]
+            assert self.step(Answered(topic, is_owned=True, incarnation=7)) == [Open(topic, 7)]
+            assert self.step(Opened(topic)) == [Serve(topic)]
+
+    def lease(self, incarnation: int = 7, after_s: float = 0.0) -> list[Instruction]:
+        """Asked for now, and answered so much later."""
+        self.contract._ask_s = self.now_s
+        assert AskLease(1.5) in self.step(Signal.TIME)
+        self.now_s += after_s
+        return self.step(Leased(incarnation, 3.0))
+
+    def serves(self, topic: str = T) -> bool:
+        return self.contract.serves(topic, self.now_s)
+
+
+@pytest.fixture
+def broker() -> Broker:
+    return Broker()
+
+
+# The lease
+
+
+def test_before_the_first_lease_nothing_is_opened() -> None:
+    contract = Contract()
+    assert contract.wake_s == -math.inf
+    assert contract.step(Want(T), 5.0) == [Refuse(T, Refusal.NO_LEASE)]
+    assert not contract.has_lease(5.0)
+
+
+def test_a_lease_counts_from_the_moment_of_asking(broker: Broker) -> None:
+    broker.open(T)
+    broker.lease(after_s=2.5)
+    assert broker.contract.lease_until_s == 103.0
+    broker.now_s = 102.999
+    assert broker.serves()
+    broker.now_s = 103.0
+    assert not broker.serves()
+
+
+def test_a_lease_is_asked_for_every_third_of_it_one_question_at_a_time(broker: Broker) -> None:
+    assert broker.contract.wake_s == 101.0
+    assert broker.step(Signal.TIME) == []
+    broker.now_s = 101.0
+    assert broker.step(Signal.TIME) == [AskLease(1.5)]
+    assert broker.contract.wake_s == 103.0, "the moment at which the lease lapses"
+    assert broker.step(Signal.TIME) == []
+
+
+def test_without_an_answer_it_is_asked_for_again_and_what_there_is_stays(broker: Broker) -> None:
+    broker.open(T)
+    broker.now_s = 101.0
+    broker.step(Signal.TIME)
+    broker.now_s = 101.1
+    assert broker.step(Signal.UNLEASED) == []
+    assert broker.serves()
+    assert broker.contract.wake_s == 101.5
+    broker.now_s = 101.5
+    assert broker.step(Signal.TIME) == [AskLease(1.5)]
+    broker.now_s = 102.5
+    assert broker.step(Signal.UNLEASED) == [], "it took longer than the pause"
+    assert broker.contract.wake_s == pytest.approx(102.52)
+
+
+def test_a_shorter_lease_takes_nothing_away_from_the_one_in_hand(broker: Broker) -> None:
+    broker.now_s = 101.0
+    broker.step(Leased(7, 0.5))
+    assert broker.contract.lease_until_s == 103.0
+
+
+def test_an_answer_that_nobody_asked_for_counts_from_its_arrival(broker: Broker) -> None:
+    broker.now_s = 101.0
+    broker.step(Leased(7, 3.0))
+    assert broker.contract.lease_until_s == 104.0
+
+
+def test_with_the_end_of_the_lease_all_is_closed_and_all_questions_are_void(broker: Broker) -> None:
+    broker.open(T)
+    broker.step(Want(U))
+    broker.now_s = 103.0
+    assert broker.step(Signal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
+    assert broker.step(Want(T)) == [Refuse(T, Refusal.CLOSING)]
+    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.NO_LEASE)]
+    assert broker.contract.held == [T]
+    assert broker.step(Closed(T)) == []
+    assert broker.contract.held == []
+
+
+def test_a_lease_that_comes_back_does_not_make_a_void_answer_good(broker: Broker) -> None:
+    broker.step(Want(U))
+    broker.now_s = 103.0
+    broker.lease()
+    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Ask(U)]
+    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Open(U, 7)]
+
+
+def test_a_lease_of_another_incarnation_is_used_once_all_is_closed(broker: Broker) -> None:
+    broker.open(T, U)
+    broker.step(Want("persistent://t/ns/v"))
+    broker.now_s = 101.0
+    closings = broker.lease(8)
+    assert closings == [Close(T, CloseReason.LAPSED), Close(U, CloseReason.LAPSED)]
+    assert broker.contract.incarnation == 8
+    broker.step(Closed(T))
+    assert not broker.contract.has_lease(broker.now_s)
+    assert broker.step(Want(T)) == [Refuse(T, Refusal.NO_LEASE)]
+    broker.step(Closed(U))
+    assert broker.contract.has_lease(broker.now_s)
+    assert broker.contract.lease_until_s == 104.0
+    assert broker.step(Answered("persistent://t/ns/v", is_owned=True, incarnation=8)) == [Ask("persistent://t/ns/v")]
+
+
+def test_a_lease_that_is_renewed_while_the_former_life_is_put_away_waits_as_well(broker: Broker) -> None:
+    broker.open(T)
+    broker.lease(8)
+    broker.now_s = 102.0
+    broker.lease(8)
+    assert not broker.contract.has_lease(broker.now_s)
+    broker.step(Closed(T))
+    assert broker.contract.lease_until_s == 105.0
+
+
+def test_a_new_life_with_nothing_open_is_used_at_once(broker: Broker) -> None:
+    assert broker.lease(8) == []
+    assert broker.contract.has_lease(broker.now_s)
+
+
+# Opening
+
+
+def test_an_open_topic_is_not_asked_for_again(broker: Broker) -> None:
+    broker.open(T)
+    assert broker.step(Want(T)) == [Serve(T)]
+
+
+def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: Broker) -> None:
+    assert broker.step(Want(T)) == [Ask(T)]
+    assert broker.step(Want(T)) == []
+    assert broker.contract.opening == [T]
+    broker.step(Answered(T, is_owned=True, incarnation=7))
+    assert broker.step(Want(T)) == []
+    assert (broker.contract.opening, broker.contract.held, broker.contract.phase(T)) == ([], [T], Phase.OPENING)
+    assert not broker.serves()
+
+
+@pytest.mark.parametrize(
+    ("answer", "refusal"),
+    [
+        (Answered(T, is_owned=False, incarnation=7, owner="b2:8080"), Refuse(T, Refusal.NOT_OWNER, "b2:8080")),
+        (Answered(T, is_owned=True, incarnation=6), Refuse(T, Refusal.NOT_OWNER)),
+        (Unanswered(T), Refuse(T, Refusal.NO_ANSWER)),
+    ],
+    ids=["of another", "of another life", "no answer"],
+)
+def test_a_topic_is_not_opened_without_the_agents_word(broker: Broker, answer: Event, refusal: Refuse) -> None:
+    broker.step(Want(T))
+    assert broker.step(answer) == [refusal]
+    assert broker.contract.opening == []
+
+
+def test_an_answer_to_nothing_opens_nothing(broker: Broker) -> None:
+    assert broker.step(Answered(T, is_owned=True, incarnation=7)) == []
+
+
+def test_an_unload_makes_the_outstanding_answer_void_whatever_it_says(broker: Broker) -> None:
+    broker.step(Want(T))
+    assert broker.step(unload(U, T)) == [Confirm(1)]
+    assert broker.contract.opening == [T]
+    assert broker.step(Unanswered(T)) == [Ask(T)]
+    assert broker.step(Answered(T, is_owned=True, incarnation=7)) == [Open(T, 7)]
+
+
+def test_a_question_that_is_made_void_again_and_again_is_given_up(broker: Broker) -> None:
+    broker.step(Want(T))
+    answers = []
+    for _ in range(TRIES_TO_ASK):
+        broker.step(unload(T))
+        answers += broker.step(Answered(T, is_owned=True, incarnation=7))
+    assert answers == [*[Ask(T)] * (TRIES_TO_ASK - 1), Refuse(T, Refusal.NO_ANSWER)]
+
+
+def test_what_could_not_be_loaded_is_not_held(broker: Broker) -> None:
+    broker.step(Want(T))
+    broker.step(Answered(T, is_owned=True, incarnation=7))
+    assert broker.step(NotOpened(T)) == []
+    assert broker.contract.held == []
+    assert broker.step(Opened(T)) == []
+
+
+# Closing
+
+
+def test_an_unload_is_confirmed_once_all_of_it_is_closed(broker: Broker) -> None:
+    broker.open(T, U)
+    call = unload(T, U, "persistent://t/ns/unknown")
+    assert broker.step(call) == [Close(T, CloseReason.UNLOADED, call), Close(U, CloseReason.UNLOADED, call)]
+    assert not broker.serves()
+    assert broker.step(unload(T, number=2)) == []
+    assert broker.step(Closed(T)) == [Confirm(2)]
+    assert broker.step(Closed(U)) == [Confirm(1)]
+    assert broker.step(unload(T, U, number=3)) == [Confirm(3)]
+
+
+def test_a_topic_that_is_being_loaded_is_closed_as_well(broker: Broker) -> None:
+    broker.step(Want(T))
+    broker.step(Answered(T, is_owned=True, incarnation=7))
+    assert broker.step(Leave(T)) == [Refuse(T, Refusal.CLOSING), Close(T, CloseReason.LEFT)]
+    assert broker.step(Opened(T)) == []
+    assert broker.step(Want(T)) == [Refuse(T, Refusal.CLOSING)]
+    assert broker.step(Leave(U)) == []
+
+
+def test_a_closing_in_the_middle_of_which_the_lease_ends_is_hurried_once(broker: Broker) -> None:
+    broker.open(T)
+    call = unload(T)
+    broker.step(call)
+    broker.now_s = 103.0
+    assert broker.step(Signal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
+    broker.step(Leased(7, 3.0))
+    assert broker.step(Leave(T)) == []
+    broker.now_s = 106.0
+    assert broker.step(Want(U)) == [Refuse(U, Refusal.NO_LEASE)], "it is hurried already"
+    assert broker.step(Closed(T)) == [Confirm(1)]
+
+
+def test_what_could_not_be_closed_is_denied_and_tried_again(broker: Broker) -> None:
+    broker.open(T)
+    call = unload(T)
+    broker.step(call)
+    broker.step(unload(U, number=2))
+    assert broker.step(NotClosed(T, "disk full")) == [Deny(1, "disk full")]
+    assert broker.step(NotClosed(T, "disk full")) == []
+    assert broker.step(NotClosed(U, "never open")) == []
+    assert broker.step(Closed(T)) == [], "nobody was asked to"
+    assert (broker.contract.phase(T), broker.serves()) == (Phase.STUCK, False)
+    again = unload(T, number=3)
+    assert broker.step(again) == [Close(T, CloseReason.UNLOADED, again)]
+    broker.step(NotClosed(T, "disk full"))
+    broker.now_s = broker.contract.wake_s
+    assert broker.step(Signal.TIME) == [AskLease(1.5), Close(T, CloseReason.UNLOADED, again)]
+    assert broker.step(Closed(T)) == []
+    assert broker.contract.held == []
+
+
+def test_a_topic_is_closed_without_a_refusal_to_those_who_do_not_wait(broker: Broker) -> None:
+    broker.open(T)
+    assert broker.step(Leave(T)) == [Close(T, CloseReason.LEFT)]
+    assert broker.step(Closed(T)) == []
+
+
+def test_at_the_end_everything_is_closed_and_nothing_is_opened_any_more(broker: Broker) -> None:
+    broker.open(T)
+    broker.step(Want(U))
+    assert broker.step(Signal.END) == [Close(T, CloseReason.ENDED)]
+    assert broker.step(Answered(U, is_owned=True, incarnation=7)) == [Refuse(U, Refusal.ENDING)]
+    assert broker.step(Want(U)) == [Refuse(U, Refusal.ENDING)]
+
+
+# Whatever happens
+
+
+@dataclass
+class Witness:
+    """What the contract says must be so, worked out from events and instructions alone, in another way."""
+
+    contract: Contract = field(default_factory=Contract)
+    now_s: float = 0.0
+    asked_lease_s: float | None = None
+    incarnation: int | None = None
+    until_s: float = -math.inf
+    void: dict[str, bool] = field(default_factory=dict)
+    """The questions that are outstanding, and whether their answers are void."""
+    alive: dict[str, bool] = field(default_factory=dict)
+    """What was opened and not closed since; True: it has to be closed."""
+    former: set[str] = field(default_factory=set)
+    """What was alive when a lease of another incarnation came, and is."""
+    unloads: dict[int, set[str]] = field(default_factory=dict)
+
+    def step(self, event: Event) -> None:
+        self._notice_time()
+        self._before(event)
+        for instruction in self.contract.step(event, self.now_s):
+            self._check(instruction, event)
+        self._check_serving()
+
+    def _notice_time(self) -> None:
+        if self.now_s >= self.until_s:
+            self._doom(self.alive)
+            self.void = dict.fromkeys(self.void, True)
+
+    def _doom(self, topics: Iterable[str]) -> None:
+        self.alive.update({topic: True for topic in topics if topic in self.alive})
+
+    def _before(self, event: Event) -> None:
+        match event:
+            case Leased(incarnation, valid_for_s):
+                if incarnation != self.incarnation:
+                    self._doom(self.alive)
+                    self.void = dict.fromkeys(self.void, True)
+                    self.former = set(self.alive)
+                asked_s = self.now_s if self.asked_lease_s is None else self.asked_lease_s
+                before_s = self.until_s if incarnation == self.incarnation else -math.inf
+                self.until_s = max(before_s, asked_s + valid_for_s)
+                self.incarnation, self.asked_lease_s = incarnation, None
+            case Signal.UNLEASED:
+                self.asked_lease_s = None
+            case Signal.END:
+                self._doom(self.alive)
+            case Unload(number, _, topics):
+                self._doom(topics)
+                self.void.update({topic: True for topic in topics if topic in self.void})
+                self.unloads[number] = {topic for topic in topics if topic in self.alive}
+            case Leave(topic):
+                self._doom([topic])
+            case Closed(topic) if self.contract.phase(topic) is Phase.CLOSING:
+                self._gone(topic)
+            case NotOpened(topic) if self.contract.phase(topic) is Phase.OPENING:
+                self._gone(topic)
+
+    def _gone(self, topic: str) -> None:
+        del self.alive[topic]
+        self.former.discard(topic)
+        for waiting in self.unloads.values():
+            waiting.discard(topic)
+
+    def _check(self, instruction: Instruction, event: Event) -> None:
+        match instruction:
+            case AskLease():
+                assert self.asked_lease_s is None, "one question at a time"
+                self.asked_lease_s = self.now_s
+            case Ask(topic):
+                assert topic not in self.void or isinstance(event, (Answered, Unanswered))
+                self.void[topic] = False
+            case Open(topic, incarnation):
+                assert isinstance(event, Answered)
+                assert event.is_owned
+                assert event.incarnation == incarnation == self.incarnation
+                assert not self.void.pop(topic), "the answer was void"
+                assert self.now_s < self.until_s
+                assert topic not in self.alive
+                self.alive[topic] = False
+            case Refuse(topic):
+                if isinstance(event, (Answered, Unanswered)):
+                    self.void.pop(topic, None)
+            case Serve(topic):
+                assert topic in self.alive
+            case Confirm(number):
+                assert not self.unloads.pop(number), "something of it may be open"
+            case Deny(number):
+                assert self.unloads.pop(number), "it was done"
+            case Close(topic):
+                assert self.alive[topic], "nobody wants it closed"
+
+    def _check_serving(self) -> None:
+        for topic in [T, U]:
+            if self.contract.serves(topic, self.now_s):
+                assert self.now_s < self.until_s, "rule 1"
+                assert self.alive[topic] is False, "rule 2, and 3"
+                assert not self.former, "rule 4"
+            assert not self.contract.serves(topic, self.until_s)
+        assert set(self.contract.opening) == set(self.void)
+        assert set(self.contract.held) == set(self.alive)
+        has_to_wake = any(not doomed for doomed in self.alive.values()) and self.now_s < self.until_s
+        assert not has_to_wake or self.contract.wake_s <= self.until_s
+
+
+topics = st.sampled_from([T, T, U])
+incarnations = st.sampled_from([7, 7, 8])
+pauses_s = st.sampled_from([0.1, 1.0, 4.0])
+calls = st.builds(Unload, st.just(0), st.just(BUNDLE), st.lists(topics, min_size=1, max_size=3).map(tuple))
+leases = st.builds(Leased, incarnations, st.sampled_from([0.0, 1.0, 3.0, 3.0]))
+answers = st.builds(Answered, topics, st.sampled_from([True, True, False]), incarnations)
+single = st.one_of(
+    leases,
+    answers,
+    calls,
+    pauses_s,
+    st.builds(Want, topics),
+    st.builds(Unanswered, topics),
+    st.builds(Opened, topics),
+    st.builds(NotOpened, topics),
+    st.builds(Leave, topics),
+    st.builds(Closed, topics),
+    st.builds(NotClosed, topics, st.just("broken")),
+    st.sampled_from([Signal.TIME, Signal.TIME, Signal.UNLEASED]),
+)
+leasing = st.tuples(st.just(4.0), st.just(Signal.TIME), pauses_s, leases)
+opening = st.builds(
+    lambda topic, life: (Want(topic), Answered(topic, is_owned=True, incarnation=life), Opened(topic)),
+    topics,
+    incarnations,
+)
+reborn = st.tuples(opening, leases, opening)
+late = st.tuples(st.builds(Want, topics), calls | leasing | leases, answers)
+"""What follows each other so often that chance alone would take long to find it."""
+
+Happening = Event | float | tuple["Happening", ...]
+happening = st.lists(st.one_of(single, leasing, opening, reborn, late), max_size=40)
+
+
+def flat(happening: Iterable[Happening]) -> Iterator[Event | float]:
+    for each in happening:
+        if isinstance(each, tuple):
+            yield from flat(each)
+        else:
+            yield each
+
+
+@settings(max_examples=300)
+@given(happening, st.sampled_from([Signal.END, Signal.TIME]))
+def test_the_four_rules_hold_whatever_happens(happening: list[Happening], last: Signal) -> None:
+    witness = Witness()
+    witness.step(Signal.TIME)
+    witness.step(Leased(7, 3.0))
+    for number, each in enumerate(flat(happening)):
+        if isinstance(each, float):
+            witness.now_s += each
+        elif isinstance(each, Unload):
+            witness.step(replace(each, number=number))
+        elif not isinstance(each, (Closed, NotClosed)) or witness.contract.phase(each.topic) is Phase.CLOSING:
+            witness.step(each)
+    witness.step(last)
+    # In the end all that has to be closed is, and everybody who waits is answered.
+    for topic in list(witness.contract.opening):
+        witness.step(Answered(topic, is_owned=False, incarnation=7))
+    for topic in list(witness.contract.held):
+        witness.step(unload(topic, number=-1))
+        witness.step(Closed(topic))
+    for topic in list(witness.contract.opening):
+        witness.step(Unanswered(topic))
+    assert witness.contract.held == []
+    assert witness.unloads == {}
