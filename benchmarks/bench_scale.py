@@ -42,7 +42,7 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Put
 from loadmanager.store.zookeeper import ZooKeeperStore
-from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, encode_local_broker_data
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, ResourceUsage, encode_local_broker_data
 from loadmanager.wire.records import encode_namespace
 
 SIZES = (10_000, 100_000, 1_000_000)
@@ -99,7 +99,8 @@ class Fleet:
         }
         broker = broker_id(number)
         messages, kilobytes = rates.sum(axis=0).tolist()
-        used, idle = kilobytes / BUNDLES_PER_BROKER, {"usage": 0.0, "limit": 100_000.0}
+        used = kilobytes / BUNDLES_PER_BROKER
+        idle: ResourceUsage = {"usage": 0.0, "limit": 100_000.0}
         return encode_local_broker_data(
             LocalBrokerData(
                 brokerId=broker,
