@@ -50,7 +50,8 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 	echo "the report: $$report"
 
 # What decides and does nothing else.
-PASSIVE := core agent.grants agent.lease agent.presence broker.contract store.session
+PASSIVE := core agent.grants agent.lease agent.presence broker.contract \
+	client.kept client.owner client.owner_map client.patience client.places client.pushed store.session
 
 test: $(VENV)/.for-development ## All tests but those on Spark or Pulsar, and every branch of what decides covered
 	$(BIN)/python -m pytest -m 'not spark and not pulsar' -n $(WORKERS) \

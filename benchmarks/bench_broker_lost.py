@@ -128,8 +128,11 @@ async def owner_of(fleet: Fleet, url: str, topic: str) -> str:
     return str(body["brokerId"])
 
 
-async def rounds(fleet: Fleet, machines: list[Machine], runs: int, *, with_agent: bool) -> tuple[list[float], ...]:
-    gone_s, assigned_s = [], []
+async def rounds(
+    fleet: Fleet, machines: list[Machine], runs: int, *, with_agent: bool
+) -> tuple[list[float], list[float]]:
+    """For each run what `measure` says; a lost machine is replaced by another."""
+    gone_s, assigned_s = list[float](), list[float]()
     for _ in range(runs):
         victim = machines.pop(0)
         gone, assigned = await measure(fleet, victim, victim.pids if with_agent else victim.pids[:1])
@@ -139,7 +142,8 @@ async def rounds(fleet: Fleet, machines: list[Machine], runs: int, *, with_agent
     return gone_s, assigned_s
 
 
-def report(title: str, gone_s: list[float], assigned_s: list[float], target_s: float) -> None:
+def report(title: str, measured_s: tuple[list[float], list[float]], target_s: float) -> None:
+    gone_s, assigned_s = measured_s
     show(
         title,
         [
@@ -167,11 +171,11 @@ async def main() -> None:
             fleet = Fleet(cluster, zookeeper.connect_string, given.session_ms, folder, processes)
             machines = [await fleet.start_machine() for _ in range(BROKERS)]
             await cluster.create_namespace(node.url, NAMESPACE, BUNDLES)
-            report(
-                "A broker's process is killed", *await rounds(fleet, machines, given.runs, with_agent=False), KILLED_S
-            )
+            killed = await rounds(fleet, machines, given.runs, with_agent=False)
+            report("A broker's process is killed", killed, KILLED_S)
+            lost = await rounds(fleet, machines, given.runs, with_agent=True)
             title = f"A broker's machine is lost: sessions of {given.session_ms} ms, ticks of {given.tick_ms} ms"
-            report(title, *await rounds(fleet, machines, given.runs, with_agent=True), LOST_S)
+            report(title, lost, LOST_S)
 
 
 if __name__ == "__main__":

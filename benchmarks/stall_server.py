@@ -26,6 +26,7 @@ from loadmanager.leader.carrying_out.executor import Batch, Executor, ExecutorSe
 from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.service import Node
 from loadmanager.observability import configure_logging
+from loadmanager.serving import ServerLimits, serve_within
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Put
 from loadmanager.store.memory import MemoryCluster, MemoryStore
@@ -171,8 +172,7 @@ async def serve(ready_file: Path) -> None:
     cycles = Cycles(node, store, records)
     app.router.add_post("/bench/start", cycles.start)
     app.router.add_post("/bench/stop", cycles.stop)
-    runner = web.AppRunner(app, access_log=None)
-    await runner.setup()
+    runner = await serve_within(app, ServerLimits.of(settings), 1.0)
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     write_ready_file(ready_file, f"http://127.0.0.1:{runner.addresses[0][1]}")
     await asyncio.Event().wait()

@@ -105,6 +105,14 @@ class NoBrokerAvailableError(LoadManagerError):
     """No registered broker may own the bundle; the message says why."""
 
 
+class NoOwnerYetError(LoadManagerError):
+    """Nobody owned the topic within the time that there was for it; the message has what the nodes said last."""
+
+
+class NodesUnavailableError(LoadManagerError):
+    """No load-manager node answered; the message names each by its URL, and why it did not."""
+
+
 class HeldForOwnerError(NoBrokerAvailableError):
     """The bundle waits for its broker, which an operator restarts; `retry_after_s` is for how long at most."""
 

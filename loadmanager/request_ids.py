@@ -30,8 +30,13 @@ def id_of(request: web.BaseRequest) -> str:
     known = request.get(_IN_REQUEST)
     if known is None:
         given = request.headers.get(_HEADER, "")
-        known = request[_IN_REQUEST] = given if _SANE.fullmatch(given) else f"{_PROCESS}-{next(_COUNT):x}"
+        known = request[_IN_REQUEST] = given if _SANE.fullmatch(given) else new_id()
     return known
+
+
+def new_id() -> str:
+    """Of a request that came without one."""
+    return f"{_PROCESS}-{next(_COUNT):x}"
 
 
 async def name_answer(request: web.BaseRequest, response: web.StreamResponse) -> None:

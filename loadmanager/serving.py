@@ -10,6 +10,7 @@ import asyncio
 import math
 import resource
 import socket
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -33,6 +34,13 @@ _SHOWN_CHARACTERS = 200
 
 _LINGERING_S = 1.0
 """How long the rest of a body that nobody wants is read after the answer, so that the answer reaches who sends it."""
+
+
+Quick = Callable[[bytes], bytes | None]
+"""Makes a whole answer of a whole request, None of one that is to be asked the usual way."""
+
+QUICK: web.AppKey[Quick] = web.AppKey("quick")
+"""Where an application keeps what answers some of its requests before they are parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,31 +143,33 @@ class _Runner(web.AppRunner):
         self._limits = limits
 
     async def _make_server(self) -> web.Server:
-        return _Server(await super()._make_server(), self._limits)
+        return _Server(await super()._make_server(), self._limits, self.app.get(QUICK))
 
 
 class _Server(web.Server):
-    def __init__(self, server: web.Server, limits: ServerLimits) -> None:
+    def __init__(self, server: web.Server, limits: ServerLimits, quick: Quick | None) -> None:
         options = server._kwargs  # noqa: SLF001 - as aiohttp made them of the runner's
         super().__init__(server.request_handler, request_factory=server.request_factory, **options)
         self._limits = limits
+        self._quick = quick
         self._open = Connections(limits.connections)
 
     def __call__(self, handshake: Handshake | None = None) -> _LimitedConnection:
-        return _LimitedConnection(self, self._open, self._limits, self._loop, self._kwargs, handshake)
+        return _LimitedConnection(self, self._open, self._limits, self._quick, self._loop, self._kwargs, handshake)
 
     def entrance(self, listener: socket.socket, tls: ServerTls) -> TlsEntrance:
         return TlsEntrance(listener, tls, self._open, self, self._limits.head_s)
 
 
 class _LimitedConnection(web.RequestHandler):
-    __slots__ = ("_all", "_handshake", "_head_timer", "_limits")
+    __slots__ = ("_all", "_handshake", "_head_timer", "_limits", "_quick")
 
     def __init__(
         self,
         server: web.Server,
         connections: Connections,
         limits: ServerLimits,
+        quick: Quick | None,
         loop: asyncio.AbstractEventLoop,
         options: dict[str, Any],
         handshake: Handshake | None,
@@ -167,6 +177,7 @@ class _LimitedConnection(web.RequestHandler):
         super().__init__(server, loop=loop, **options)
         self._all = connections
         self._limits = limits
+        self._quick = quick
         self._handshake = handshake
         self._head_timer: asyncio.TimerHandle | None = None
 
@@ -198,7 +209,27 @@ class _LimitedConnection(web.RequestHandler):
         self._all.gone(self)
         self._head_is_whole()
 
+    def _answers_at_once(self, data: bytes) -> bool:
+        """Whether it was a request of the kind that is answered before it is parsed.
+
+        Nobody may wait for anything else on the connection, take their time to read, or have sent half a request. The
+        time that aiohttp waits between two requests begins anew.
+        """
+        if self._quick is None or self._paused or self._head_timer is not None or self._keepalive_handle is None:
+            return False
+        if not self.is_silent or self._upgraded or self.transport is None:
+            return False
+        answer = self._quick(data)
+        if answer is None:
+            return False
+        self.transport.write(answer)
+        self._all.asked(self)
+        self._next_keepalive_close_time = self._loop.time() + self._limits.idle_s
+        return True
+
     def data_received(self, data: bytes) -> None:
+        if self._answers_at_once(data):
+            return
         requests = self._request_count
         super().data_received(data)
         if self._request_count != requests:

@@ -51,6 +51,7 @@ COVERING = (
     "tests/conformance/",
     "tests/unit/agent/",
     "tests/unit/broker/test_contract.py",
+    "tests/unit/client/",
     "tests/unit/store/",
     "tests/contract/",
 )

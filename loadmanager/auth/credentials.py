@@ -72,15 +72,19 @@ class TokenFile:
 def own_token(settings: AuthSettings) -> Token | None:
     """What `brokerClientAuthenticationParameters` says, None without it; `ConfigurationError` for what is no token."""
     text = settings.broker_client_authentication_parameters.get_secret_value()
-    key = settings.key("broker_client_authentication_parameters")
+    return token_of(text, settings.key("broker_client_authentication_parameters"))
+
+
+def token_of(text: str, where: str) -> Token | None:
+    """`token:...` or `file:///path`, None for an empty text; `ConfigurationError`, which names `where` it was given."""
     if not text:
         return None
     if text.startswith(_FILE):
         try:
             return TokenFile(Path(unquote(urlsplit(text).path)))
         except ConfigurationError as error:
-            raise ConfigurationError(f"{key}: {error}") from None
-    return TokenAlone(text.removeprefix(_TOKEN), key)
+            raise ConfigurationError(f"{where}: {error}") from None
+    return TokenAlone(text.removeprefix(_TOKEN), where)
 
 
 def _one_word(text: str, where: str) -> str:

@@ -103,6 +103,16 @@ class Gate:
         if visitor.is_proxy or _ORIGINAL in request.headers:
             request[PRINCIPAL] = self._original(request, visitor, role)
 
+    def knows(self, header: str, role: Role) -> bool:
+        """Whether `check` would let whoever sends this Authorization pass, as somebody it has let pass before and who
+        asks for themselves; it says nothing of others.
+        """
+        now_s = self._clock()
+        if now_s >= self._look_again_s:
+            self._look_at_key(now_s)
+        visitor = self._known.get(header)
+        return visitor is not None and now_s < visitor.expires_s and role in visitor.roles and not visitor.is_proxy
+
     def still_permits(self, request: web.Request, role: Role) -> bool:
         """Whether one who was let in may stay: tokens end, and keys change, while a stream goes on."""
         if self.is_open:

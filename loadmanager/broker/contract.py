@@ -45,7 +45,7 @@ TRIES_TO_ASK = 5
 """A topic that is unloaded as often while it is asked for is refused: whoever wants it may come again."""
 
 _ASK_AGAIN_S = 0.5
-_SHORTEST_PAUSE_S = 0.05
+_SHORTEST_PAUSE_S = 0.02
 """Between two lease questions: without a lease from asking to asking, and in any case from the last answer."""
 
 _SHORTEST_TIMEOUT_S = 0.25

@@ -468,10 +468,15 @@ def expected_usage(question: PlacementQuestion) -> FloatArray:
     average over all brokers.
     """
     snapshot = question.snapshot
-    usage = usage_per_broker(snapshot, question.settings.resource_weights)
-    carried = throughput_of(snapshot.brokers.load).sum()
-    cost = usage.sum() / carried if carried > 0 else 0.0
+    weights = question.settings.resource_weights
+    usage = usage_per_broker(snapshot, weights)
+    cost = snapshot.derive(("cost of bytes", weights), lambda: _cost_of_bytes(snapshot, usage))
     return np.asarray(usage + cost * throughput_of(snapshot.brokers.preallocated + question.projection.load))
+
+
+def _cost_of_bytes(snapshot: Snapshot, usage: FloatArray) -> np.float64 | float:
+    carried = throughput_of(snapshot.brokers.load).sum()
+    return usage.sum() / carried if carried > 0 else 0.0
 
 
 def expected_topics(question: PlacementQuestion) -> IntArray:

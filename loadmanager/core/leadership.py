@@ -151,20 +151,39 @@ def open_since(known: Knowledge) -> float | None:
     return known.now_s if known.open_since_s is None else known.open_since_s
 
 
+def find_end(
+    term: Term,
+    session_id: int,
+    leader: Sighting | None,
+    epoch_version: int,
+    *,
+    lease_is_valid: bool,
+    view_is_fresh: bool,
+) -> StepDownReason | None:
+    """Why the term is over, None if it is not; asked for each lookup of a bundle without an owner."""
+    if session_id != term.session_id:
+        return StepDownReason.SESSION_CHANGED
+    if not lease_is_valid:
+        return StepDownReason.LEASE_LAPSED
+    if not view_is_fresh or epoch_version < term.epoch:
+        return None
+    if epoch_version > term.epoch:
+        return StepDownReason.EPOCH_MOVED_ON
+    return None if leader is not None and leader.epoch == term.epoch else StepDownReason.LEADER_ZNODE_GONE
+
+
 def _as_leader(known: Knowledge, term: Term) -> Action:
-    if known.session_id != term.session_id:
-        return StepDown(StepDownReason.SESSION_CHANGED)
-    if known.now_s >= known.lease_valid_until_s:
-        return StepDown(StepDownReason.LEASE_LAPSED)
-    if known.view_is_fresh and known.epoch_version > term.epoch:
-        return StepDown(StepDownReason.EPOCH_MOVED_ON)
-    if known.view_is_fresh and known.epoch_version == term.epoch and not _is_ours(known, term):
-        return StepDown(StepDownReason.LEADER_ZNODE_GONE)
+    over = find_end(
+        term,
+        known.session_id,
+        known.leader,
+        known.epoch_version,
+        lease_is_valid=known.now_s < known.lease_valid_until_s,
+        view_is_fresh=known.view_is_fresh,
+    )
+    if over is not None:
+        return StepDown(over)
     return Reassure(term.epoch) if known.is_doubted else Wait(known.lease_valid_until_s)
-
-
-def _is_ours(known: Knowledge, term: Term) -> bool:
-    return known.leader is not None and known.leader.epoch == term.epoch
 
 
 def _as_follower(known: Knowledge) -> Action:

@@ -16,7 +16,7 @@ SYSTEM_NAMESPACE = "pulsar/system"
 """Where Pulsar's brokers keep what they say to each other."""
 
 _SELF_TEST_NAMESPACE = re.compile(r"(pulsar|sla-monitor)/[^:]+:\d+")
-_DOMAINS = ("persistent", "non-persistent")
+DOMAINS = ("persistent", "non-persistent")
 _NAME_PART = re.compile(r"[-=:.\w]+", re.ASCII)
 _RANGE = re.compile(r"0x[0-9a-f]{8}_0x[0-9a-f]{8}")
 _MAX_NAME_LENGTH = 2048
@@ -86,14 +86,19 @@ class TopicName:
 
     @classmethod
     def of(cls, domain: str, tenant: str, namespace: str, local_name: str) -> TopicName:
-        if domain not in _DOMAINS:
-            raise InvalidNameError(f"topic domain {domain!r}: expected one of {', '.join(_DOMAINS)}")
-        if not local_name or len(local_name) > _MAX_NAME_LENGTH or "\0" in local_name:
-            raise InvalidNameError(f"topic name {local_name[:80]!r}: expected 1 to {_MAX_NAME_LENGTH} characters")
+        if domain not in DOMAINS:
+            raise InvalidNameError(f"topic domain {domain!r}: expected one of {', '.join(DOMAINS)}")
+        check_local_name(local_name)
         return cls(domain, NamespaceName.of(tenant, namespace), local_name)
 
     def __str__(self) -> str:
         return self._text
+
+
+def check_local_name(text: str) -> None:
+    """Raise `InvalidNameError` unless it can be the last part of a topic's name."""
+    if not text or len(text) > _MAX_NAME_LENGTH or "\0" in text:
+        raise InvalidNameError(f"topic name {text[:80]!r}: expected 1 to {_MAX_NAME_LENGTH} characters")
 
 
 @dataclass(frozen=True, slots=True, order=True)

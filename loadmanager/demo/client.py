@@ -1,6 +1,6 @@
 """A client process: publishes and consumes many topics, and writes down what became of every message.
 
-Run as `python -m loadmanager.demo.client CONFIG`. Each topic is looked up through any load-manager node, its subscriber
+Run as `python -m loadmanager.demo.client CONFIG`. Each topic is looked up with `loadmanager.client`, its subscriber
 is opened before its producer, and both move to the new owner when the topic moves. A batch that was not acknowledged
 is published again there, so a message may arrive twice but none is forgotten without a trace.
 """
@@ -19,14 +19,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadmanager.calling import HttpClient
+from loadmanager.client import LookupClient
 from loadmanager.demo.account import TopicAccount
 from loadmanager.demo.connection import BrokerConnection, ConnectionPool
 from loadmanager.demo.journal import DemoJournal, write_ready_file
-from loadmanager.demo.lookup import TopicLookup
 from loadmanager.demo.protocol import Frame, Kind
 from loadmanager.demo.tasks import first_of
 from loadmanager.demo.workload import DemoWorkload, HotSpotFile
+from loadmanager.errors import LoadManagerError
 
 STATS_INTERVAL_S = 1.0
 SETTLE_TIMEOUT_S = 12.0
@@ -35,8 +35,9 @@ _MAX_BATCH = 512
 _MAX_UNACKNOWLEDGED_BATCHES = 16
 _BATCH_AIM = 40
 _TICK_BOUNDS_S = (0.1, 1.0)
-_BACKOFF_BOUNDS_S = (0.05, 0.5)
-_MAX_CONCURRENT_LOOKUPS = 32
+_LOOKUP_TIMEOUT_S = 10.0
+_PAUSE_BOUNDS_S = (0.25, 0.5)
+"""After a lookup that failed."""
 _HOT_SPOT_INTERVAL_S = 0.25
 
 
@@ -54,7 +55,7 @@ class ClientTotals:
 class ClientServices:
     """What all topics of the process share."""
 
-    lookup: TopicLookup
+    lookups: LookupClient
     pool: ConnectionPool
     journal: DemoJournal
     totals: ClientTotals
@@ -74,6 +75,7 @@ class _Attachment:
     """A subscriber and a producer at the topic's owner."""
 
     connection: BrokerConnection
+    broker_id: str
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     subscriber: int | None = None
     producer: int | None = None
@@ -116,35 +118,34 @@ class TopicClient:
 
     async def run(self) -> None:
         """Attach, produce, and attach again, until cancelled."""
-        backoff_s, longest_s = _BACKOFF_BOUNDS_S
         while True:
-            pause_s = await self._attach()
+            try:
+                await self._attach()
+            except LoadManagerError:  # it is looked up again, as long as it takes
+                await asyncio.sleep(random.uniform(*_PAUSE_BOUNDS_S))  # noqa: S311 - only jitter
             if self._attachment is not None:
                 self._services.totals.attached += 1
                 await self._produce(self._attachment)
                 self._attachment = None
                 self._services.totals.attached -= 1
-                backoff_s = _BACKOFF_BOUNDS_S[0]
-            else:
-                await asyncio.sleep(max(pause_s, backoff_s * random.uniform(0.5, 1.0)))  # noqa: S311 - only jitter
-                backoff_s = min(2 * backoff_s, longest_s)
 
-    async def _attach(self) -> float:
-        """Try once to become attached to the owner; a pause that the lookup asked for, 0 if it did not."""
-        answer = await self._services.lookup.ask(self._topic)
-        if answer.data is None or answer.data.broker_url is None:
-            return answer.retry_after_s
-        connection = await self._services.pool.find(answer.data.broker_url)
+    async def _attach(self) -> None:
+        """Try once to become attached to the owner."""
+        lookups = self._services.lookups
+        owner = await lookups.lookup(self._topic, _LOOKUP_TIMEOUT_S)
+        connection = None if owner.broker_url is None else await self._services.pool.find(owner.broker_url)
         if connection is None:
-            return 0.0
-        attachment = _Attachment(connection)
+            lookups.refused(self._topic, owner.broker_id)
+            return
+        attachment = _Attachment(connection, owner.broker_id)
         on_frame = self._frame_handler(attachment)
         attachment.subscriber = await connection.open_channel(Kind.SUBSCRIBE, self._topic, on_frame)
         if attachment.subscriber is not None:
             attachment.producer = await connection.open_channel(Kind.PRODUCE, self._topic, on_frame)
-        if attachment.producer is not None and not attachment.lost.is_set():
+        if attachment.producer is None:
+            lookups.refused(self._topic, owner.broker_id)
+        elif not attachment.lost.is_set():
             self._attachment = attachment
-        return 0.0
 
     async def _produce(self, attachment: _Attachment) -> None:
         """Publish until the attachment is lost; first of all what is not acknowledged yet, or else a new message."""
@@ -229,6 +230,7 @@ class TopicClient:
         if attachment.lost.is_set():
             return
         attachment.lost.set()
+        self._services.lookups.refused(self._topic, attachment.broker_id)
         for channel in (attachment.subscriber, attachment.producer):
             if channel is not None:
                 attachment.connection.forget(channel)
@@ -280,7 +282,7 @@ class ClientConfig:
 class ClientProcess:
     """All topics of one process, its periodic counters and its final account."""
 
-    def __init__(self, config: ClientConfig, http: HttpClient, journal: DemoJournal) -> None:
+    def __init__(self, config: ClientConfig, lookups: LookupClient, journal: DemoJournal) -> None:
         self._config = config
         self._journal = journal
         self._pool = ConnectionPool()
@@ -288,7 +290,7 @@ class ClientProcess:
         self._hot: tuple[int, ...] = ()
         workload = config.workload
         services = ClientServices(
-            lookup=TopicLookup(config.node_urls, http, first=config.index),
+            lookups=lookups,
             pool=self._pool,
             journal=journal,
             totals=self._totals,
@@ -354,8 +356,8 @@ async def run(config: ClientConfig) -> None:
     stopped = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
     with DemoJournal(config.journal_file) as journal:
-        async with HttpClient(_MAX_CONCURRENT_LOOKUPS) as http:
-            await ClientProcess(config, http, journal).run(stopped)
+        async with LookupClient(config.node_urls) as lookups:
+            await ClientProcess(config, lookups, journal).run(stopped)
 
 
 if __name__ == "__main__":

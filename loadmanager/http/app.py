@@ -38,6 +38,7 @@ from loadmanager.http.page import PageHandlers
 from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
 from loadmanager.http.policies import PolicyHandlers
+from loadmanager.http.quick import QuickLookups
 from loadmanager.http.responses import MAX_BODY_BYTES, no_such_route
 from loadmanager.http.term import TermHandlers
 from loadmanager.http.timeline import TimelineHandlers
@@ -46,7 +47,9 @@ from loadmanager.leader.port import BalancingPort, LeadershipPort, NodePort
 from loadmanager.process_metrics import add_process_metrics
 from loadmanager.request_ids import name_answer
 from loadmanager.room import BodyRoom
+from loadmanager.serving import QUICK, Quick
 from loadmanager.tls import ServerTls, TlsMetrics
+from loadmanager.tracing import OFF
 
 _CONNECTIONS_TO_LEADER = 512
 _ASK_PULSAR = (
@@ -93,7 +96,11 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *TermHandlers(node).operations(),
         *OpsHandlers(node, node.view, cluster, registry, gate).operations(),
     ]
-    return _application(node, operations, http, gate, (live, watch))
+    app = _application(node, operations, http, gate, (live, watch))
+    if node.caller.tracing is OFF:
+        quick: Quick = QuickLookups(node.lookups, metrics, gate)
+        app[QUICK] = quick
+    return app
 
 
 def make_beside_app(node: BesidePort) -> web.Application:

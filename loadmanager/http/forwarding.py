@@ -77,7 +77,7 @@ class Forwarder:
             try:
                 return await act()
             except (NotLeaderError, NoLeaderError) as error:
-                if FORWARDED_HEADER in request.headers and self._leadership.leader_url != self._leadership.service_url:
+                if FORWARDED_HEADER in request.headers and not self._is_elected():
                     raise
                 refusal = error
             body = b"" if request.method == "GET" else await request.read()
@@ -91,6 +91,14 @@ class Forwarder:
             if left_s <= 0:
                 raise NoLeaderError(f"{answer or 'no node leads at the moment'}: {refusal}")
             await asyncio.wait({changed}, timeout=min(left_s, _ASK_AGAIN_S) if answer else left_s)
+
+    def _is_elected(self) -> bool:
+        """Whether this node is about to lead, by its term or by what it has read: others may have read it before."""
+        try:
+            self._leadership.get_term()
+        except NotLeaderError:
+            return self._leadership.leader_url == self._leadership.service_url
+        return True
 
     async def once_it_leads(
         self, request: web.Request, act: Callable[[], Awaitable[web.Response]], timeout_s: float = 0.0

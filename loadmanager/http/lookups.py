@@ -55,28 +55,30 @@ class ManyLookupHandlers:
         """`POST /loadbalance/v1/lookups`: from memory if all have owners, and else the leader answers all of it."""
         started_s = time.perf_counter()
         topics = (await body_of(request, WantedLookups)).topics
-        known = [self._known(request, topic) for topic in topics]
+        listener = listener_of(request)
+        known = [self._known(request, topic, listener) for topic in topics]
         answers = [each for each in known if each is not None]
         if len(answers) == len(topics):
             return self._respond(answers, started_s)
 
         async def act() -> web.Response:
-            return self._respond(await asyncio.gather(*(self._chosen(request, topic) for topic in topics)), started_s)
+            chosen = (self._chosen(request, topic, listener) for topic in topics)
+            return self._respond(await asyncio.gather(*chosen), started_s)
 
         return await self._forwarder.once_it_leads(request, act)
 
-    def _known(self, request: web.Request, topic: str) -> bytes | None:
+    def _known(self, request: web.Request, topic: str, listener: str | None) -> bytes | None:
         """The answer from memory; None for a topic that nobody owns at the moment."""
         try:
             owner = self._lookups.find_owner(_topic_of(topic))
-            return None if owner is None else _answer(request, owner)
+            return None if owner is None else _answer(owner, listener)
         except Exception as error:  # noqa: BLE001 - whatever it was, it is said of this topic
             return _failed(problem_of(request, error))
 
-    async def _chosen(self, request: web.Request, topic: str) -> bytes:
+    async def _chosen(self, request: web.Request, topic: str, listener: str | None) -> bytes:
         """The answer, with an owner who is chosen now if there is none."""
         try:
-            return _answer(request, await self._lookups.lookup(_topic_of(topic)))
+            return _answer(await self._lookups.lookup(_topic_of(topic)), listener)
         except (NotLeaderError, NoLeaderError):
             raise
         except Exception as error:  # noqa: BLE001 - as above
@@ -89,8 +91,7 @@ class ManyLookupHandlers:
         return json_bytes(b'{"lookups":[%b]}' % b",".join(answers))
 
 
-def _answer(request: web.Request, owner: BrokerPort) -> bytes:
-    listener = listener_of(request)
+def _answer(owner: BrokerPort, listener: str | None) -> bytes:
     if not listener:
         return owner.lookup_body
     answer = answer_with(owner, listener)

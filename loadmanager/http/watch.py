@@ -27,6 +27,8 @@ _SHARE = 0.75
 """So many of all connections are for watchers: the others are for whoever asks."""
 
 _SHOWN_CHARACTERS = 40
+_TEXTS = {"type": "array", "items": {"type": "string"}}
+_NAMES = {**_TEXTS, "minItems": 1, "maxItems": _MOST_NAMESPACES}
 
 
 class WatchHandlers:
@@ -45,8 +47,8 @@ class WatchHandlers:
                 "who owns what, as a stream: each namespace as it is, then what changes of it, from Last-Event-ID on",
                 self.watch,
                 (
-                    Parameter("namespace", f"tenant/namespace; again for each more, up to {_MOST_NAMESPACES}"),
-                    Parameter("from", "the id of the last event about a namespace; again for each more"),
+                    Parameter("namespace", "tenant/namespace; again for each more", _NAMES, required=True),
+                    Parameter("from", "the id of the last event about a namespace; again for each more", _TEXTS),
                     Parameter("protocol", f"what the client understands: {PROTOCOL}, also if it does not say"),
                 ),
                 role=Role.LOOKUP,
@@ -61,13 +63,9 @@ class WatchHandlers:
 
     async def watch(self, request: web.Request) -> web.StreamResponse:
         names, ids = _namespaces_of(request), _ids_of(request)
-        most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
-        if len(self._hub.watchers) >= most:
-            reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"
-            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
-        if request.version < HttpVersion11:
-            reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"
-            return problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, reason)
+        refusal = self._refusal(request, names)
+        if refusal is not None:
+            return refusal
         response = event_stream()
         response.force_close()
         writer = await response.prepare(request)
@@ -84,6 +82,21 @@ class WatchHandlers:
                 if request.transport is not None:
                     request.transport.abort()
         return response
+
+    def _refusal(self, request: web.Request, names: list[str]) -> web.Response | None:
+        if self._hub.is_closed:
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, "this node is stopping: ask another node")
+        most = math.floor(min(self._live.current.max_watchers, _SHARE * connections_allowed(request)))
+        if len(self._hub.watchers) >= most:
+            reason = f"{most} watchers are here, as maxWatchers and maxHttpServerConnections allow: ask another node"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if not self._hub.has_room_for(names):
+            reason = "too many namespaces are watched that are not there: watch a namespace once it was created"
+            return problem(HTTPStatus.SERVICE_UNAVAILABLE, reason)
+        if request.version < HttpVersion11:
+            reason = "HTTP/1.0: the stream takes HTTP/1.1, also of a proxy (nginx: proxy_http_version 1.1)"
+            return problem(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, reason)
+        return None
 
     def _hello(self) -> bytes:
         hello = {"protocol": int(PROTOCOL), "node": self._node_id, "heartbeatSeconds": round(HEARTBEAT_S)}

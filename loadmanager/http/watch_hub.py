@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -45,6 +45,9 @@ _FAREWELL_S = 1.0
 _PIECE_BYTES = 16 * 1024
 _SOCKET_BYTES = 64 * 1024
 """So much waits for a watcher in this process, and in the system's buffer, of which Linux takes twice as much."""
+
+_MOST_UNKNOWN = 1_000
+"""So many namespaces may be watched that are not there."""
 
 _TURN = 64
 """Watchers that are written to before others have their turn."""
@@ -81,15 +84,19 @@ class Watcher:
 
     def push(self, sheet: Sheet) -> None:
         """Write what is new at once if that is short, and all before it is on its way; else leave it to `run`."""
-        if not self._write_at_once(self._event_of(sheet)):
+        transport = self._free_transport()
+        event = b"" if transport is None else self._event_of(sheet)
+        if transport is None or len(event) > _PIECE_BYTES:
             self._wake()
             return
+        self._write(transport, event)
         self._come_to(sheet)
 
     def beat(self, now_s: float) -> None:
         """Write that there is nothing new, if that was not seen otherwise."""
-        if now_s - self.sent_s > HEARTBEAT_S:
-            self._write_at_once(_HEARTBEAT)
+        transport = self._free_transport() if now_s - self.sent_s > HEARTBEAT_S else None
+        if transport is not None:
+            self._write(transport, _HEARTBEAT)
 
     def end(self) -> None:
         self._is_over = True
@@ -111,14 +118,16 @@ class Watcher:
         if self._idle is not None and not self._idle.done():
             self._idle.set_result(None)
 
-    def _write_at_once(self, event: bytes) -> bool:
+    def _free_transport(self) -> asyncio.Transport | None:
+        """None while `run` has something to send, or something waits on its way."""
         transport = self.request.transport
-        waits = self._idle is not None and not self._idle.done()
-        if not waits or len(event) > _PIECE_BYTES or transport is None or transport.get_write_buffer_size():
-            return False
-        transport.write(event)
+        if self._idle is None or self._idle.done() or transport is None or transport.is_closing():
+            return None
+        return None if transport.get_write_buffer_size() else transport
+
+    def _write(self, transport: asyncio.Transport, data: bytes | memoryview) -> None:
+        transport.write(data)
         self.sent_s = time.monotonic()
-        return True
 
     async def _send(self, sheet: Sheet) -> None:
         """In pieces, each when there is room for it; what is sent is the newest when there is room for the first."""
@@ -128,10 +137,9 @@ class Watcher:
         for start in range(0, len(event), _PIECE_BYTES):
             await self._has_room()
             transport = self.request.transport
-            if transport is None:
+            if transport is None or transport.is_closing():
                 raise ConnectionResetError
-            transport.write(event[start : start + _PIECE_BYTES])
-        self.sent_s = time.monotonic()
+            self._write(transport, event[start : start + _PIECE_BYTES])
 
     async def _has_room(self) -> None:
         async with asyncio.timeout(_SLOW_S):
@@ -153,6 +161,7 @@ class Hub:
     def __init__(self, view: PicturePort, permits: Callable[[web.Request], bool], metrics: WatchMetrics) -> None:
         self.watchers: dict[Watcher, None] = {}
         self.metrics = metrics
+        self.is_closed = False
         self._view = view
         self._permits = permits
         self._sheets: dict[str, Sheet] = {}
@@ -161,6 +170,10 @@ class Hub:
         self._told = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         view.tell(self._namespace_changed, self._address_changed)
+
+    def has_room_for(self, names: Collection[str]) -> bool:
+        """Of namespaces that are there nobody can name too many; of others one could go on for ever."""
+        return len(self._sheets) + len(names) <= len(self._view.namespaces) + _MOST_UNKNOWN
 
     def sheets(self, names: Iterable[str]) -> list[Sheet]:
         """Of these namespaces as they are now, whether anybody watches them or not."""
@@ -185,6 +198,7 @@ class Hub:
 
     def close(self) -> None:
         """Have all streams end."""
+        self.is_closed = True
         for task in self._tasks:
             task.cancel()
         for watcher in self.watchers:

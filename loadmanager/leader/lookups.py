@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from loadmanager.core.names import BundleName, TopicName
-from loadmanager.core.ownership import IllegalTransitionError, OwnershipState
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState
 from loadmanager.errors import BundleNotFoundError, NoBrokerAvailableError, NotLeaderError, UnloadFailedError
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor
@@ -40,17 +40,16 @@ class OwnerLookups:
         """
         deadline_s = time.monotonic() + self._patience_s
         while True:
-            owner = self.find_owner(topic)
+            entry, index = self._view.bundle_of_topic(topic)
+            owner = self._view.find_owner(entry.state.ownerships[index])
             if owner is not None:
                 return owner
             if not self._leads():
                 raise NotLeaderError("this node does not lead")
-            await self._settle(topic, deadline_s)
+            await self._settle(topic, entry.state, index, deadline_s)
 
-    async def _settle(self, topic: TopicName, deadline_s: float) -> None:
-        entry, index = self._view.bundle_of_topic(topic)
-        bundle = entry.state.bundle_name(index)
-        ownership = entry.state.ownerships[index]
+    async def _settle(self, topic: TopicName, state: NamespaceState, index: int, deadline_s: float) -> None:
+        bundle, ownership = state.bundle_name(index), state.ownerships[index]
         if ownership.state is OwnershipState.RELEASING:
             waiting: Awaitable[object] = self._executor.outcome_of(BundleName.parse(bundle), ownership)
         elif self._view.is_registered(ownership.owner):

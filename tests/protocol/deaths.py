@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from protocol.parties import Party, VirtualLoop, current_party
@@ -28,7 +28,7 @@ class Kernels:
         self.rng = random.Random(seed)
         self.parties: dict[int, Party] = {}
         self.separate_share = _SEPARATE_SHARE
-        self.told_after_s = _TOLD_AFTER_S
+        self.told_after_s: Sequence[float] = _TOLD_AFTER_S
         """One of these is drawn, for how late a death is told at most."""
         self._separate: dict[str, bool] = {}
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import re
+import subprocess
 import sys
 import tomllib
-from importlib.metadata import packages_distributions
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +57,29 @@ def test_everything_that_is_declared_is_imported() -> None:
     used = {name_of(each) for name in imported() for each in providers[name]}
     kits = [each for extra in ("broker", "client", "agent") for each in PROJECT["optional-dependencies"][extra]]
     assert {name_of(each) for each in kits} <= used
+
+
+def test_the_client_loads_nothing_but_what_its_extra_brings() -> None:
+    script = "import sys; was = {*sys.modules}; import loadmanager.client; print(*{*sys.modules} - was)"
+    printed = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    loaded = {name.partition(".")[0] for name in printed.split()}
+    providers = packages_distributions()
+    brought = with_all_they_need(name_of(each) for each in PROJECT["optional-dependencies"]["client"])
+    others = {name for name in loaded & providers.keys() if not brought & set(map(name_of, providers[name]))}
+    assert others == {"loadmanager"}
+
+
+def with_all_they_need(packages: Iterable[str]) -> set[str]:
+    """The distributions, and those that they require, as far as they are installed."""
+    found: set[str] = set()
+    wanted = list(packages)
+    while wanted:
+        name = wanted.pop()
+        if name not in found:
+            found.add(name)
+            with contextlib.suppress(PackageNotFoundError):  # of another Python
+                wanted += [name_of(each) for each in requires(name) or [] if "extra ==" not in each]
+    return found
 
 
 def test_nothing_is_needed_by_all() -> None:

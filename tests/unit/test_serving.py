@@ -16,11 +16,12 @@ from support.servers import LIMITS, end_app, listen, serve_app
 from support.waiting import eventually
 
 from loadmanager.config import AgentSettings, Settings, load_settings
-from loadmanager.serving import ServerLimits, _LimitedConnection
+from loadmanager.serving import QUICK, ServerLimits, _LimitedConnection
 
 SHORT_S = 0.2
 HELLO = b"GET /hello HTTP/1.1\r\nHost: x\r\n\r\n"
 HALF = HELLO[:-2]
+QUICKLY = HELLO.replace(b"/hello", b"/quick")
 BODY = b"POST /body HTTP/1.1\r\nHost: x\r\nContent-Length: 8\r\n\r\n"
 
 
@@ -58,6 +59,7 @@ class Served:
         self._stack = stack
         self.runner: web.AppRunner | None = None
         self.asked = 0
+        self.answered_quickly = 0
         self.may_answer = asyncio.Event()
 
     async def connect(self) -> Client:
@@ -84,11 +86,19 @@ class Served:
 
     def app(self) -> web.Application:
         app = web.Application()
+        app[QUICK] = self._quick
         app.router.add_get("/hello", self._hello)
+        app.router.add_get("/quick", self._hello)
         app.router.add_get("/held", self._held)
         app.router.add_get("/broken", self._broken)
         app.router.add_post("/body", self._body)
         return app
+
+    def _quick(self, received: bytes) -> bytes | None:
+        if received != QUICKLY:
+            return None
+        self.answered_quickly += 1
+        return b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}"
 
     async def _hello(self, _: web.Request) -> web.Response:
         return web.json_response({})
@@ -212,6 +222,46 @@ async def test_the_connection_that_was_silent_for_longest_makes_room_and_it_is_s
             assert await (await served.connect()).ask(HELLO) == (200, {})
             assert await first.is_closed()
         assert [entry["event"] for entry in logs] == ["connections_exhausted"]
+
+
+async def test_a_quick_answer_counts_for_its_connection_as_any_other_does() -> None:
+    async with serving(replace(LIMITS, connections=2)) as served:
+        first, second = await served.connect(), await served.connect()
+        assert await first.ask(HELLO) == await second.ask(HELLO) == (200, {})
+        ends_s = {each: each._next_keepalive_close_time for each in served.server.connections}
+        assert await first.ask(QUICKLY) == (200, {})
+        assert served.answered_quickly == 1
+        assert sum(each._next_keepalive_close_time > at_s for each, at_s in ends_s.items()) == 1
+        assert await (await served.connect()).ask(HELLO) == (200, {})
+        assert await second.is_closed()
+        assert await first.ask(QUICKLY) == (200, {})
+
+
+async def test_nothing_is_answered_quickly_out_of_turn() -> None:
+    """Not behind another request, nor in its midst, nor to somebody who reads nothing."""
+    async with serving() as served:
+        client = await served.connect()
+        client.writer.write(HELLO.replace(b"/hello", b"/held"))
+        await eventually(lambda: served.asked == 1)
+        client.writer.write(QUICKLY)
+        (connection,) = served.server.connections
+        await eventually(lambda: connection._request_count == 2)
+        served.may_answer.set()
+        assert await client.answer() == await client.answer() == (200, {})
+        client.writer.write(HALF)
+        await eventually(lambda: served.heads_begun == 1)
+        client.writer.write(QUICKLY)
+        assert (await client.answer())[0] == 400
+        reader = await served.connect()
+        assert await reader.ask(HELLO) == (200, {})
+        own = reader.writer.get_extra_info("sockname")
+        (connection,) = (each for each in served.server.connections if each.peername == own)
+        connection.pause_writing()
+        reader.writer.write(QUICKLY)
+        await eventually(lambda: connection._request_count == 2)
+        connection.resume_writing()
+        assert await reader.answer() == (200, {})
+        assert served.answered_quickly == 0
 
 
 async def test_connections_that_ended_make_room() -> None:

@@ -18,7 +18,7 @@ ZooKeeper has told it that its epoch is still the last one: an answer says that 
                                               patience is over: Say, TakeOver                            ─▶ RESTING
                Seen: unknown                  Look after a tick, and count anew
                Doubted or Seen: it is gone    Say                                                        ─▶ RESTING
-    RESTING    Heard                          Spare, Ask                                                 ─▶ HEARD
+    RESTING    Heard                          Ask; Spare, if it was to be replaced                       ─▶ HEARD
                Missed                         as in HEARD
                TIME, rested for a session     as from HEARD                                              ─▶ HEARD
     any        Leads: nobody, or this node                                                               ─▶ IDLE
@@ -190,6 +190,7 @@ class Vigil:
     _look_s: float = math.inf
     _rested_s: float = math.inf
     _looks: int = 0
+    _takes_over: bool = False
     _taken_over_s: list[float] = field(default_factory=list)
     _to_do: list[Instruction] = field(default_factory=list)
 
@@ -213,16 +214,18 @@ class Vigil:
         self._stepped_s = now_s
         if isinstance(event, Leads):
             self._session_s = event.session_s
-            self._leads(event.leader)
+            self._leads(event.leader, now_s)
         elif self._leader is not None:
             self._heard_of(self._leader, event, now_s)
         to_do, self._to_do = self._to_do, []
         return to_do
 
-    def _leads(self, leader: Sighting | None) -> None:
+    def _leads(self, leader: Sighting | None, now_s: float) -> None:
         if leader == self._leader:
             return
-        self._leader = leader
+        if self._takes_over and leader is None:  # it was elected itself, most likely
+            self._taken_over_s = [at_s for at_s in self._taken_over_s if at_s > now_s - _REMEMBERED_S] + [now_s]
+        self._leader, self._takes_over = leader, False
         self.phase = VigilPhase.IDLE
         if leader is not None:
             self.phase = VigilPhase.STRANGE
@@ -246,8 +249,9 @@ class Vigil:
                 pass
 
     def _heard(self, leader: Sighting) -> None:
-        if self.phase is VigilPhase.RESTING:
+        if self._takes_over:
             self._to_do.append(Spare(leader.czxid))
+            self._takes_over = False
         self.phase = VigilPhase.HEARD
         self.silent_s = 0.0
         self._ask(leader, hold_s=_TICKS_HELD * self.tick_s)
@@ -282,7 +286,7 @@ class Vigil:
             self._rest(now_s)
         elif self._looks >= _PROMPT_LOOKS and self.silent_s >= self.patience_s(now_s):
             self._say("leader_silent", leader)
-            self._taken_over_s = [at_s for at_s in self._taken_over_s if at_s > now_s - _REMEMBERED_S] + [now_s]
+            self._takes_over = True
             self.found_silent += 1
             self._to_do.append(TakeOver(leader.czxid))
             self._rest(now_s)

@@ -22,6 +22,7 @@ from loadmanager.core.leadership import (
     Term,
     Vacate,
     Wait,
+    find_end,
     next_action,
     open_since,
 )
@@ -87,10 +88,18 @@ class Election:
     @property
     def term(self) -> Term | None:
         """The term of this node, if it leads right now: the lease is checked at every call."""
-        if self._term is not None:
-            action = next_action(self._knowledge())
-            if isinstance(action, StepDown):
-                self._step_down(action.reason)
+        term, view = self._term, self._view
+        if term is not None:
+            over = find_end(
+                term,
+                self._store.session_id,
+                view.leader,
+                view.epoch,
+                lease_is_valid=time.monotonic() < self._store.lease_valid_until_s,
+                view_is_fresh=view.is_fresh,
+            )
+            if over is not None:
+                self._step_down(over)
         return self._term
 
     def get_term(self) -> Term:

@@ -190,7 +190,17 @@ def test_with_each_take_over_patience_doubles_up_to_a_session_and_is_back_after_
         while not of_kind(TakeOver, standby.looks(stands=True)):
             pass
         assert standby.now_s - begun_s >= patience_s
+        standby.follows(None)  # it is elected itself
     assert standby.vigil.patience_s(standby.now_s + 600.0) == PATIENCE_S
+
+
+def test_a_take_over_that_another_has_won_costs_no_patience(standby: Standby) -> None:
+    standby.doubts()
+    while not of_kind(TakeOver, standby.looks(stands=True)):
+        pass
+    standby.follows(NEXT)
+    standby.follows(None)
+    assert standby.vigil.patience_s(standby.now_s) == PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)

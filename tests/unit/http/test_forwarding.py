@@ -20,6 +20,7 @@ from support.waiting import eventually
 from yarl import URL
 
 from loadmanager.calling import HttpClient
+from loadmanager.core.leadership import Term
 from loadmanager.errors import NoLeaderError
 from loadmanager.http.forwarding import Forwarder
 from loadmanager.store import paths
@@ -267,6 +268,26 @@ async def test_what_is_passed_on_to_a_node_that_is_about_to_lead_waits_until_it_
         asked = asyncio.create_task(node.put("/admin/v2/namespaces/t/ns", headers={FORWARDED_HEADER: "n9:8080"}))
         await eventually(lambda: any(each._current_request for each in node.connections))
         may_lead.set()
+        assert (await asked).status == 204
+
+
+async def test_others_may_know_of_an_election_before_the_elected_node_has_read_of_it() -> None:
+    changed = asyncio.get_running_loop().create_future()
+    elected = SimpleNamespace(
+        leader_changed=changed, leader_url=None, service_url="http://n1:8080", get_term=lambda: Term(2, 7)
+    )
+
+    async def act() -> web.Response:
+        if not changed.done():
+            raise NoLeaderError("the new leader is still reading the cluster")
+        return web.Response(status=204)
+
+    async with HttpClient() as http:
+        request = make_mocked_request("GET", "/nowhere", {FORWARDED_HEADER: "n9:8080"}, payload=EMPTY_PAYLOAD)
+        asked = asyncio.create_task(Forwarder(elected, http, PATIENCE_S).on_leader(request, act, PATIENCE_S))
+        await asyncio.sleep(0)
+        assert not asked.done(), "it waits"
+        changed.set_result(None)
         assert (await asked).status == 204
 
 

@@ -208,11 +208,24 @@ async def test_watchers_leave_room_for_whoever_asks(cluster: Cluster) -> None:
     await eventually(has_room)
 
 
+async def test_names_of_namespaces_that_are_not_there_are_not_kept_without_end(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (node,) = cluster.nodes
+    monkeypatch.setattr("loadmanager.http.watch_hub._MOST_UNKNOWN", 2)
+    async with watching(node), watching(node, "namespace=t/a&namespace=t/b"):
+        reply = await node.get(f"{WATCH}?namespace=t/c")
+        assert (reply.status, reply.reason[:38]) == (503, "too many namespaces are watched that a")
+        await cluster.a_namespace("t/c")
+        async with watching(node, "namespace=t/c") as events:
+            assert (await events.next())["event"] == "snapshot"
+
+
 async def test_a_watcher_that_does_not_read_holds_little_and_is_told_what_is_newest_once_it_does(
     cluster: Cluster,
 ) -> None:
     (node,) = cluster.nodes
-    await cluster.a_namespace("t/large", bundles={"numBundles": 16_384})
+    await cluster.a_namespace("t/large", bundles={"numBundles": 8_192})
     async with a_silent_reader(node) as silent, watching(node, "namespace=t/large") as quick:
         await quick.next("snapshot")
         for number in range(20):
@@ -229,7 +242,7 @@ async def test_a_watcher_that_does_not_read_holds_little_and_is_told_what_is_new
 async def test_whoever_takes_nothing_for_long_is_cut_off(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     (node,) = cluster.nodes
     monkeypatch.setattr("loadmanager.http.watch_hub._SLOW_S", 0.5)
-    await cluster.a_namespace("t/large", bundles={"numBundles": 16_384})
+    await cluster.a_namespace("t/large", bundles={"numBundles": 8_192})
 
     async def cut_off() -> bool:
         shown = (await node.get("/metrics")).body.decode()

@@ -1,0 +1,161 @@
+"""What an assignment costs the leader: lookups of bundles that nobody owns, from the part of a lookup that is the
+node's to the committed record, without HTTP, over a metadata store in memory, all in this process.
+
+All bundles are asked for, so many at a time, as after a restart of everything; what is shown is processor time for
+each, the least of some rounds, and what of it is spent in the thread that decides. The yardstick is what a write cannot
+do without: the record encoded, once for each batch that changed it.
+
+    python benchmarks/bench_assign.py [--profile] [--at-a-time 512]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import pstats
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
+
+from measure import Measured, show
+
+from loadmanager.config import settings_of
+from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.hashing import HashFunction
+from loadmanager.core.names import BrokerId, NamespaceName, TopicName
+from loadmanager.core.ownership import NamespaceState
+from loadmanager.leader.service import Node
+from loadmanager.store import paths
+from loadmanager.store.base import Create, Delete
+from loadmanager.store.memory import MemoryCluster, MemoryStore
+from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
+from loadmanager.wire.records import encode_namespace
+
+BROKERS = 100
+NAMESPACES = 200
+BUNDLES_PER_NAMESPACE = 100
+ROUNDS = 5
+CUT = NamespaceBundles(equal_boundaries(BUNDLES_PER_NAMESPACE), HashFunction.MURMUR3_32)
+
+
+async def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--profile", action="store_true", help="show where the time of a round goes")
+    parser.add_argument("--at-a-time", type=int, default=512, help="lookups that wait at a time")
+    given = parser.parse_args()
+    cluster = MemoryCluster(time.monotonic)
+    store, agents = MemoryStore(cluster), MemoryStore(cluster)
+    await store.start()
+    await agents.start()
+    names = [NamespaceName.of("tenant", f"ns{number}") for number in range(NAMESPACES)]
+    topics = [topic for name in names for topic in topics_of(name)]
+    node = Node(settings_of({"historyUrl": ""}, "here"), store, "n1:8080", "http://127.0.0.1:1", seed=1)
+    await fill(agents, names)
+    await node.start()
+    await node.leading.wait()
+    rounds = []
+    for _ in range(1 if given.profile else ROUNDS):
+        rounds.append(await a_round(node, topics, names, given.at_a_time, is_profiled=given.profile))
+        await free_all(agents, names, node)
+    rows = [
+        Measured("an assignment, processor time", min(each.spent_us for each in rounds), "us"),
+        Measured("of that deciding, in a thread of its own", min(each.deciding_us for each in rounds), "us"),
+        Measured("encoding its share of the records alone", min(each.encoding_us for each in rounds), "us"),
+    ]
+    show(f"{len(topics)} bundles on {BROKERS} brokers, {given.at_a_time} lookups at a time", rows)
+    await node.stop()
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Processor time for each bundle, in microseconds."""
+
+    spent_us: float
+    deciding_us: float
+    encoding_us: float
+
+
+async def a_round(
+    node: Node, topics: Sequence[TopicName], names: Sequence[NamespaceName], at_a_time: int, *, is_profiled: bool
+) -> Round:
+    """Every bundle is asked for once; with a profile its figures are shown too, and count for little."""
+    gc.collect()
+    profile = cProfile.Profile()
+    begun_s, begun_here_s = time.process_time(), time.thread_time()
+    if is_profiled:
+        profile.enable()
+    await look_up_all(node, topics, at_a_time)
+    profile.disable()
+    spent_s, here_s = time.process_time() - begun_s, time.thread_time() - begun_here_s
+    if is_profiled:
+        pstats.Stats(profile).sort_stats("tottime").print_stats(40)
+    a_bundle = 1e6 / len(topics)
+    return Round(spent_s * a_bundle, (spent_s - here_s) * a_bundle, encoding_us(node, names, at_a_time))
+
+
+def topics_of(name: NamespaceName) -> list[TopicName]:
+    """One of each bundle."""
+    found: dict[int, TopicName] = {}
+    number = 0
+    while len(found) < BUNDLES_PER_NAMESPACE:
+        number += 1
+        topic = TopicName.parse(f"persistent://{name}/t{number}")
+        found.setdefault(CUT.index_of_topic(str(topic)), topic)
+    return list(found.values())
+
+
+async def fill(store: MemoryStore, names: Sequence[NamespaceName]) -> None:
+    for path in paths.PERSISTENT_PARENTS:
+        await store.ensure_path(path)
+    await store.ensure_path(f"{paths.NAMESPACES}/tenant")
+    for number in range(BROKERS):
+        broker = BrokerId(f"b{number}.example.com:8080")
+        record = LocalBrokerData(webServiceUrl=f"http://{broker}", pulsarServiceUrl=f"pulsar://{broker}")
+        await store.commit([Create(paths.broker(broker), encode_local_broker_data(record), ephemeral=True)])
+    await make(store, names)
+
+
+async def make(store: MemoryStore, names: Sequence[NamespaceName]) -> None:
+    for name in names:
+        record = encode_namespace(NamespaceState.unowned(name, CUT))
+        await store.commit([Create(paths.namespace(str(name)), record)])
+
+
+async def free_all(store: MemoryStore, names: Sequence[NamespaceName], node: Node) -> None:
+    for name in names:
+        await store.commit([Delete(paths.namespace(str(name)))])
+    while node.view.namespaces:  # noqa: ASYNC110 - it is read in no time
+        await asyncio.sleep(0.01)
+    await make(store, names)
+    while len(node.view.namespaces) < len(names):  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0.01)
+
+
+async def look_up_all(node: Node, topics: Sequence[TopicName], at_a_time: int) -> None:
+    left = iter(topics)
+
+    async def ask() -> None:
+        for topic in left:
+            await node.lookups.lookup(topic)
+
+    await asyncio.gather(*(ask() for _ in range(at_a_time)))
+
+
+def encoding_us(node: Node, names: Sequence[NamespaceName], at_a_time: int) -> float:
+    """For each bundle: its namespace is written once for each batch of lookups that falls into it."""
+    batches = max(1, BUNDLES_PER_NAMESPACE // at_a_time)
+    begun_s = time.process_time()
+    for name in names:
+        for _ in range(batches):
+            encode_namespace(node.view.get_namespace(str(name)).state)
+    return (time.process_time() - begun_s) / (len(names) * BUNDLES_PER_NAMESPACE) * 1e6
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

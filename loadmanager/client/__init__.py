@@ -1,0 +1,9 @@
+"""Who owns a topic, known inside a client's process. Needs aiohttp and mmh3, and nothing else of loadmanager that needs
+more (the extra `client`).
+"""
+
+from loadmanager.client.blocking import BlockingLookupClient
+from loadmanager.client.client import LookupClient
+from loadmanager.client.owner import Owner
+
+__all__ = ["BlockingLookupClient", "LookupClient", "Owner"]

@@ -1,0 +1,214 @@
+"""Who owns what, as nodes push it, and what follows from it for a topic.
+
+A passive machine, as `loadmanager.core.leading.moves` is: no loop, clock, chance, input or output. Of each namespace
+that is followed it knows what a node has pushed:
+
+    event      if                                                         then
+    -----      --                                                         ----
+    snapshot   no bundle is known at a higher version                     it is what is known
+               else the node lags, or its store went back in time         it is set aside, with the changes that follow,
+                                                                          until it has caught up, or for `BEHIND_S`
+    change                                                                each bundle replaces all that it overlaps
+    gone       there is no such namespace, or it cannot be read           nothing is known of it
+    answered   the bundle is as it was when a node was asked              its owner is who was named
+               it has changed since: what was pushed is newer             nothing
+    refused    by the owner that is known                                 it is to be asked for
+    TIME       nothing was heard of the namespace for `kept_s`            nothing is known of it
+
+A stale answer is harmless, since the broker refuses the topic. So what is known counts until it is refused or replaced.
+
+One thread tells it of events, any thread may ask it: what these read is replaced by one assignment, and whole.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from loadmanager.client.kept import Kept
+from loadmanager.client.owner import Owner
+from loadmanager.client.places import Place, PushedBundles
+from loadmanager.client.pushed import News, Pushed, StreamEvent, parse_change, parse_gone, parse_snapshot
+from loadmanager.core.names import DOMAINS, InvalidNameError, TopicName, check_local_name
+from loadmanager.errors import InvalidRecordError
+
+BEHIND_S = 10.0
+"""A node that lags has caught up long before. What is older after that is so because the store went back in time."""
+KEPT_S = 3_600.0
+TOPICS_KEPT = 100_000
+
+
+@dataclass(slots=True)
+class _Namespace:
+    """What is known of a namespace, and what the node that is followed has said of it: the same, unless that lags."""
+
+    heard_s: float
+    known: PushedBundles | None = None
+    said: PushedBundles | None = None
+    mark: str = ""
+    """The id of the last event, from which any node can go on; empty: from the beginning."""
+    behind_since_s: float = math.inf
+
+
+class OwnerMap:
+    """`listener` is the advertised listener of brokers whose addresses are wanted. `topics_kept` bounds the memory: so
+    many topics, about 40 bytes each and their names, need not be hashed again.
+    """
+
+    def __init__(self, listener: str | None = None, *, topics_kept: int = TOPICS_KEPT, kept_s: float = KEPT_S) -> None:
+        self._listener = listener
+        self._kept_s = kept_s
+        self._namespaces: dict[str, _Namespace] = {}
+        self._shown: dict[str, PushedBundles] = {}
+        """By how the names of topics begin: `persistent://tenant/namespace`."""
+        self._topics: Kept[Place] = Kept(topics_kept)
+
+    def resolve(self, topic: str) -> Owner | None:
+        """Who owns the topic, as far as is known; None: ask a node. `InvalidNameError` for what is no topic's name."""
+        try:
+            owner = self._topics.recent[topic].owner
+        except KeyError:
+            owner = None
+        return owner if owner is not None else self.place_of(topic).owner
+
+    def place_of(self, topic: str) -> Place:
+        """Where the topic is served; `InvalidNameError`."""
+        end = topic.find("/", topic.find("/", topic.find("://") + 3) + 1)
+        bundles = self._shown.get(topic[:end]) if end > 0 else None
+        if bundles is None:
+            place = self._place_alone(topic)
+        else:
+            check_local_name(topic[end + 1 :])
+            place = bundles.places[bundles.shape.index_of_topic(topic)]
+        self._topics.put(topic, place)
+        return place
+
+    def _place_alone(self, topic: str) -> Place:
+        TopicName.parse(topic)
+        place = self._topics.find(topic)
+        return Place() if place is None or place.pushed is not None else place
+
+    def last_known(self, place: Place, now_s: float) -> Owner | None:
+        """Who owned it last, for as long as that may be gone by."""
+        return place.known if now_s < place.known_until_s else None
+
+    def answered(self, place: Place, asked: Pushed | None, owner: Owner, now_s: float) -> None:
+        """A node has said so, which was asked when this was what had been pushed."""
+        if place.pushed is not asked:
+            return
+        if place.known is None or place.known.broker_id != owner.broker_id:
+            place.refusals = 0
+        place.known = owner
+        if place.pushed is None:
+            place.known_until_s = now_s + self._kept_s
+        else:
+            place.owner = owner
+
+    def refused(self, topic: str, broker_id: str) -> None:
+        """That broker does not serve the topic, or does not any more; `InvalidNameError`."""
+        place = self.place_of(topic)
+        if place.known is not None and place.known.broker_id == broker_id:
+            place.owner = None
+            place.refusals += 1
+
+    def follow(self, namespace: str, now_s: float) -> None:
+        """What is pushed of it counts from now on."""
+        self._namespaces.setdefault(namespace, _Namespace(now_s))
+
+    def forget(self, namespace: str) -> None:
+        """Nothing is pushed of it any more: its topics are asked for."""
+        each = self._namespaces.pop(namespace, None)
+        if each is not None:
+            self._lose(namespace, each)
+
+    def is_settled(self, namespace: str) -> bool:
+        """Whether it was pushed who owns its topics, or that there is no such namespace."""
+        each = self._namespaces.get(namespace)
+        return each is not None and (each.known is not None or bool(each.mark))
+
+    def marks(self, namespaces: Iterable[str]) -> list[str]:
+        """From where any node can go on, without those of which it has to begin anew."""
+        return [each.mark for each in self._those(namespaces) if each.mark]
+
+    def begin_anew(self, namespaces: Iterable[str]) -> None:
+        """What was said cannot be gone on from. What is known stays known."""
+        for each in self._those(namespaces):
+            each.mark = ""
+
+    def heard(self, namespaces: Iterable[str], now_s: float) -> None:
+        """The node that is followed is there."""
+        for each in self._those(namespaces):
+            each.heard_s = now_s
+
+    def _those(self, namespaces: Iterable[str]) -> Iterator[_Namespace]:
+        return (self._namespaces[name] for name in namespaces if name in self._namespaces)
+
+    def take(self, event: StreamEvent, now_s: float) -> None:
+        """Raises `InvalidRecordError` for what makes no sense. Events of other names are of no interest."""
+        match event.name:
+            case "snapshot":
+                self._take_news(parse_snapshot(event.data, self._listener), event.id, now_s)
+            case "change":
+                self._take_news(parse_change(event.data, self._listener), event.id, now_s)
+            case "gone":
+                self._take_gone(parse_gone(event.data), event.id)
+
+    def expire(self, now_s: float) -> None:
+        """Time has passed."""
+        for name, each in self._namespaces.items():
+            if now_s >= each.heard_s + self._kept_s:
+                self._lose(name, each)
+            self._catch_up(name, each, now_s)
+
+    def _take_news(self, news: News, mark: str, now_s: float) -> None:
+        namespace = self._namespaces.get(news.namespace)
+        if namespace is None:
+            return
+        try:
+            namespace.said = _after(namespace.said, news)
+        except InvalidNameError as error:
+            raise InvalidRecordError(f"namespace {news.namespace}: {error}") from None
+        namespace.mark, namespace.heard_s = mark, now_s
+        self._catch_up(news.namespace, namespace, now_s)
+
+    def _take_gone(self, name: str, mark: str) -> None:
+        namespace = self._namespaces.get(name)
+        if namespace is not None:
+            self._lose(name, namespace)
+            namespace.mark = mark
+
+    def _catch_up(self, name: str, namespace: _Namespace, now_s: float) -> None:
+        known, said = namespace.known, namespace.said
+        if said is known or said is None:
+            return
+        if known is None or not said.is_older_than(known) or now_s >= namespace.behind_since_s + BEHIND_S:
+            namespace.known, namespace.behind_since_s = said, math.inf
+            self._show(name, known, said)
+        else:
+            namespace.behind_since_s = min(namespace.behind_since_s, now_s)
+
+    def _lose(self, name: str, namespace: _Namespace) -> None:
+        self._show(name, namespace.known, None)
+        namespace.known = namespace.said = None
+        namespace.mark, namespace.behind_since_s = "", math.inf
+
+    def _show(self, name: str, before: PushedBundles | None, now: PushedBundles | None) -> None:
+        for domain in DOMAINS:
+            prefix = f"{domain}://{name}"
+            if now is None:
+                self._shown.pop(prefix, None)
+            else:
+                self._shown[prefix] = now
+        places = () if before is None else before.places
+        for place in set(places) - set(() if now is None else now.places):
+            place.end()
+
+
+def _after(said: PushedBundles | None, news: News) -> PushedBundles:
+    """What was said by then; `InvalidNameError` for news that make no sense."""
+    if news.hash_function is not None:
+        return PushedBundles.of_snapshot(news, news.hash_function)
+    if said is None:
+        raise InvalidNameError("a change of what was never said")
+    return said.take(news)
