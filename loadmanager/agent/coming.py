@@ -2,6 +2,7 @@
 
 A question about such a bundle would be asked over and over until the release is over, by each client that has come
 early. So one of them looks at the nodes again and again, and the others ask when it has found what it looks for.
+What has come is expected no more, nor is what was taken away since, or announced to a former life of the broker.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import structlog
 
 from loadmanager.agent.broker import BrokerClient
 from loadmanager.agent.grants import Grants, Refusal
-from loadmanager.core.names import TopicName
+from loadmanager.core.names import BundleName, TopicName
 from loadmanager.core.ownership import Registration
 from loadmanager.wire.http import OwnerAnswer, TopicsOfBundle
 
@@ -28,6 +30,15 @@ _MOST_BUNDLES = 10_000
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.1
 _GROWTH = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """To a life of the broker, when this was the highest version at which anything of the bundle was taken from it."""
+
+    incarnation: int
+    fence: int
+    until_s: float
 
 
 class Coming:
@@ -44,7 +55,7 @@ class Coming:
         self._broker = broker
         self._ask = ask
         self._clock = clock
-        self._until_s: dict[str, float] = {}
+        self._expected: dict[str, _Expected] = {}
         self._looks: dict[str, asyncio.Event] = {}
 
     async def prepare(self, destination: Registration, wanted: TopicsOfBundle) -> Refusal | bool:
@@ -55,7 +66,7 @@ class Coming:
             return Refusal.NOT_REGISTERED
         if self._grants.registration != destination:
             return Refusal.OTHER_BROKER
-        self._expect(wanted.bundle)
+        self._expect(wanted.bundle, destination.incarnation)
         is_prepared = await self._broker.prepare(wanted)
         log.info("prepared", bundle=wanted.bundle, topics=len(wanted.topics), by_broker=is_prepared)
         return is_prepared
@@ -67,17 +78,23 @@ class Coming:
         while not answer.owned and self._is_coming(answer.bundle) and self._clock() < gives_up_s:
             assert answer.bundle is not None, "it is coming"
             answer = await self._ask_again(topic, answer.bundle, gives_up_s)
+        if answer.owned and answer.bundle is not None:
+            self._expected.pop(answer.bundle, None)
         return answer
 
-    def _expect(self, bundle: str) -> None:
-        now_s = self._clock()
-        if len(self._until_s) >= _MOST_BUNDLES:
-            self._until_s = {each: until_s for each, until_s in self._until_s.items() if until_s > now_s}
-        if len(self._until_s) < _MOST_BUNDLES:
-            self._until_s[bundle] = now_s + COMING_S
+    def _expect(self, bundle: str, incarnation: int) -> None:
+        if len(self._expected) >= _MOST_BUNDLES:
+            self._expected = {each: known for each, known in self._expected.items() if self._is_coming(each)}
+        if len(self._expected) < _MOST_BUNDLES:
+            fence = self._grants.highest_fence(BundleName.parse(bundle))
+            self._expected[bundle] = _Expected(incarnation, fence, self._clock() + COMING_S)
 
     def _is_coming(self, bundle: str | None) -> bool:
-        return bundle is not None and self._until_s.get(bundle, 0.0) > self._clock()
+        known = None if bundle is None else self._expected.get(bundle)
+        if bundle is None or known is None or self._clock() >= known.until_s:
+            return False
+        is_of_this_life = known.incarnation == self._grants.incarnation
+        return is_of_this_life and known.fence == self._grants.highest_fence(BundleName.parse(bundle))
 
     async def _ask_again(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
         """Once there is reason to: what is looked for was found, or whoever looked has given up."""
@@ -97,7 +114,7 @@ class Coming:
             while True:
                 await asyncio.sleep(pause_s)
                 answer = await self._ask(topic)
-                if answer.owned or self._clock() >= gives_up_s:
+                if answer.owned or not self._is_coming(bundle) or self._clock() >= gives_up_s:
                     return answer
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
         finally:

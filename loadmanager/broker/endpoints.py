@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from aiohttp import web
@@ -51,12 +50,18 @@ class Endpoints:
     def routes(self) -> list[web.RouteDef]:
         return [
             web.get("/loadmanager/v1/stats", self._stats),
-            web.post("/loadmanager/v1/unload", partial(_do, self.unload)),
-            web.post("/loadmanager/v1/prepare", partial(_do, self.prepare)),
+            web.post("/loadmanager/v1/unload", self._unload),
+            web.post("/loadmanager/v1/prepare", self._prepare),
         ]
 
     async def _stats(self, _request: web.Request) -> web.Response:
         return web.json_response(self.stats())
+
+    async def _unload(self, request: web.Request) -> web.Response:
+        return await _do(self.unload, request)
+
+    async def _prepare(self, request: web.Request) -> web.Response:
+        return await _do(self.prepare, request)
 
 
 async def _do(what: Callable[[Named], Awaitable[None]], request: web.Request) -> web.Response:

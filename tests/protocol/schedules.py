@@ -80,7 +80,7 @@ def kill(world: World, name: str) -> None:
     world.loop.kill(party)
 
 
-def _stop(world: World, name: str) -> None:
+def stop(world: World, name: str) -> None:
     stop = world.processes[name].stop
     if stop is not None:
         party = world.processes[name].party
@@ -249,7 +249,7 @@ def _plan(world: World, step: Step) -> None:
 
 DO: dict[str, Callable[[World, Step], None]] = {
     "kill": _on_process(kill, up=True),
-    "stop": _on_process(_stop, up=True),
+    "stop": _on_process(stop, up=True),
     "pause": _on_process(_pause, up=True),
     "resume": _on_process(_resume, up=True),
     "start": _on_process(World.start, up=False),

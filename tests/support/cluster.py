@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
-from support.lm_node import NodeProcess, get_json
+from support.lm_node import START_TIMEOUT_S, NodeProcess, get_json
 from support.processes import Processes
 from support.scripted_broker import ScriptedBroker
 from support.waiting import eventually
@@ -68,12 +68,17 @@ class Cluster:
         return store
 
     async def start_node(
-        self, name: str, settings: Mapping[str, object] | None = None, *, via: str | None = None
+        self,
+        name: str,
+        settings: Mapping[str, object] | None = None,
+        *,
+        via: str | None = None,
+        within_s: float = START_TIMEOUT_S,
     ) -> NodeProcess:
         """A node process, which reaches ZooKeeper at `via` (`host:port`); settings by Pulsar's keys, over `CALM`."""
         url = f"zk:{via or self._connect_string}{self.chroot}"
         node = NodeProcess(name, self._folder, self._processes, {**CALM, "metadataStoreUrl": url, **(settings or {})})
-        await node.start()
+        await node.start(within_s)
         self.nodes[name] = node
         return node
 

@@ -116,7 +116,7 @@ class Operators:
             stored = read(b"{}" if znode is None else decode(znode.data, path), path)
             changed = change(stored)
             if changed == stored:
-                return stored
+                return await self._seen(path, stored)
             data = pack(write(changed))
             op: Op = Create(path, data) if znode is None else Put(path, data, znode.version)
             try:
@@ -129,10 +129,14 @@ class Operators:
                     raise
                 continue
             log.info("laid_down", path=path)
-            self._intake.mark_dirty(path)
-            await self._intake.settled()
-            return changed
+            return await self._seen(path, changed)
         raise ConcurrentModificationError(f"Concurrent modification of {path}: nothing was written")
+
+    async def _seen(self, path: str, value: _Value) -> _Value:
+        """What is stored there, once the view shows it: also what somebody else has just laid down."""
+        self._intake.mark_dirty(path)
+        await self._intake.settled()
+        return value
 
 
 def _without_ended_holds(controls: Controls) -> Controls:

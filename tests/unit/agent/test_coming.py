@@ -11,7 +11,7 @@ from support.virtual_loop import VirtualLoop
 from loadmanager.agent import coming
 from loadmanager.agent.coming import COMING_S, LONGEST_WAIT_S, Coming
 from loadmanager.agent.grants import Grants
-from loadmanager.core.names import BrokerId, TopicName
+from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.wire.http import OwnerAnswer, TopicsOfBundle
 
 BUNDLE, OTHER = "t/ns/0x00000000_0x80000000", "t/ns/0x80000000_0xffffffff"
@@ -79,6 +79,30 @@ def test_a_no_is_held_back_only_of_a_bundle_that_is_coming_and_while_it_is(scene
         scene.bundle = BUNDLE
         await asyncio.sleep(COMING_S)
         assert await scene.took_s(2.0) == 0.0, "it did not come"
+
+    loop.run(run())
+
+
+@pytest.mark.parametrize("by", ["a yes", "an unload", "an unload of more", "another life"])
+def test_what_has_come_or_was_taken_away_since_is_expected_no_more(scene: Scene, loop: VirtualLoop, by: str) -> None:
+    async def run() -> None:
+        await scene.expect()
+        waiting = asyncio.ensure_future(scene.coming.ask_owner(TOPICS[0], 2.0))
+        await asyncio.sleep(0.5)
+        if by == "a yes":
+            scene.owned = True
+            await waiting
+            scene.owned = False
+        elif by == "another life":
+            scene.grants.register(8)
+        else:
+            assert scene.grants.registration is not None
+            taken = BUNDLE if by == "an unload" else "t/ns/0x00000000_0xffffffff"
+            scene.grants.revoke(BundleName.parse(taken), scene.grants.registration, epoch=1, version=4)
+        assert await scene.took_s(2.0) == 0.0
+        since_s = scene.now_s()
+        await waiting
+        assert scene.now_s() - since_s <= 0.1
 
     loop.run(run())
 

@@ -223,6 +223,13 @@ async def test_only_a_registered_broker_can_be_drained() -> None:
             leader.node.drains.progress(BrokerId("b1:8080"))
 
 
+async def test_a_drain_that_is_asked_for_twice_at_once_is_begun_for_both() -> None:
+    async with a_leader() as (cluster, leader):
+        broker = await cluster.a_broker("b1:8080")
+        first, second = await asyncio.gather(*(leader.node.drains.start(broker.registration.broker) for _ in range(2)))
+        assert first.since == second.since
+
+
 async def test_a_pinned_bundle_is_brought_home_once_its_broker_is_there() -> None:
     async with a_leader() as (cluster, leader):
         _, bundles = await owned_by_b1(cluster, leader, bundles=2)

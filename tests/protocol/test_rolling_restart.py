@@ -1,0 +1,209 @@
+"""In a whole cluster: every broker is restarted, drained before or held off, and no client's request fails.
+
+A client does what the contract says: it goes where the topic was served last, looks it up where it is not, comes again
+after the pause that it is told, and otherwise soon. A request has failed that nobody served within its patience.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+from protocol.network import ClientSession
+from protocol.parties import Party
+from protocol.schedules import begin, calm, live, stop
+from protocol.world import BROKER_PORT, Shape, World
+
+from loadmanager.core.names import BrokerId
+from loadmanager.core.ownership import OwnershipState
+
+BROKERS = int(os.environ.get("RESTARTED_BROKERS") or 12)
+"""How many are restarted, one after the other; a hundred take a minute."""
+
+_BUNDLES_PER_BROKER, _TOPICS_PER_BROKER = 2, 4
+_SOON_S = (0.02, 0.2)
+_SENT_EVERY_S = 0.25
+_LONG_S = 60.0
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@dataclass
+class Client:
+    """Of one topic: a request after the other. `waited_s` is how long each took, those that failed too."""
+
+    world: World
+    topic: str
+    rng: random.Random
+    patience_s: float
+    waited_s: list[float] = field(default_factory=list)
+    failed: list[float] = field(default_factory=list)
+    _broker: str = ""
+    _node: int = 0
+
+    async def run(self) -> None:
+        while True:
+            began_s = self.world.loop.now_s
+            pause_s = _SOON_S[0]
+            while not await self._is_served():
+                if self.world.loop.now_s - began_s > self.patience_s:
+                    self.failed.append(began_s)
+                    break
+                told_s = await self._look_up()
+                if not self._broker:
+                    await asyncio.sleep(max(told_s, pause_s * self.rng.uniform(0.5, 1.0)))
+                    pause_s = min(2 * pause_s, _SOON_S[1])
+            self.waited_s.append(self.world.loop.now_s - began_s)
+            await asyncio.sleep(_SENT_EVERY_S)
+
+    async def _is_served(self) -> bool:
+        """Where it was last; there no more, if not."""
+        if self._broker:
+            status, _, _ = await self._get(f"http://{self._broker}/serve?topic={self.topic}")
+            if status == 204:
+                return True
+        self._broker = ""
+        return False
+
+    async def _look_up(self) -> float:
+        """Ask a node, another one after a failure; the pause that it asks for."""
+        url = f"{self.world.node_url(self._node)}/lookup/v2/topic/{self.topic.replace('://', '/')}"
+        status, retry_after, broker = await self._get(url)
+        if status == 200:
+            self._broker = broker
+        elif status != 503:
+            self._node += 1
+        return min(float(retry_after or 0), 1.0)
+
+    async def _get(self, url: str) -> tuple[int, str, str]:
+        try:
+            async with ClientSession().get(url, timeout=aiohttp.ClientTimeout(total=5.0)) as answer:
+                body = await answer.json() if answer.status == 200 else {}
+                return answer.status, answer.headers.get("Retry-After", ""), body.get("brokerId", "")
+        except (aiohttp.ClientError, TimeoutError):
+            return 0, "", ""
+
+
+class Fleet:
+    """The brokers of a world, their clients, and who owned each bundle: `moves` counts the changes of its broker."""
+
+    def __init__(self, world: World, patience_s: float) -> None:
+        self.world = world
+        self.clients = [
+            Client(world, topic, random.Random(number), patience_s) for number, topic in enumerate(world.topics)
+        ]
+        self.moves: Counter[str] = Counter()
+        self._owners: dict[str, str] = {}
+        self._told = world.records.on_change
+        world.records.on_change = self._note
+
+    async def begin(self) -> None:
+        """All brokers are there, and all topics are served; what was waited for until then does not count."""
+        party = Party("clients", "clients")
+        for client in self.clients:
+            self.world.loop.as_party(party, 0.0, lambda client=client: asyncio.create_task(client.run()))
+        assert await self.world.wait_until(self._is_served, _LONG_S)
+        for client in self.clients:
+            client.waited_s.clear()
+            client.failed.clear()
+
+    def _is_served(self) -> bool:
+        is_there = all(self._life(number) for number in range(BROKERS))
+        return is_there and all(self.world.served.serving(topic) for topic in self.world.topics)
+
+    def _note(self) -> None:
+        self._told()
+        for name, ownership in self.world.records.bundles():
+            if ownership.state is OwnershipState.OWNED and ownership.owner is not None:
+                broker = ownership.owner.broker
+                self.moves[str(name)] += self._owners.get(str(name), broker) != broker
+                self._owners[str(name)] = broker
+
+    async def ask(self, method: str, number: int, what: str, body: object = None) -> None:
+        """Command something of a broker; it has to be done."""
+        done: list[int] = []
+        url = f"{self.world.node_url(number)}/loadbalance/v1/brokers/{_broker(number)}/{what}"
+        self.world.ask(method, url, body, then=lambda status, _: done.append(status))
+        assert await self.world.wait_until(lambda: bool(done), _LONG_S)
+        assert done[0] < 300, done
+
+    def owned(self, number: int) -> int:
+        """How many bundles the broker has, also on their way to another."""
+        bundles = self.world.records.bundles()
+        return sum(each.owner is not None and each.owner.broker == _broker(number) for _, each in bundles)
+
+    async def restart(self, number: int) -> None:
+        """Agent and broker in order, as their pod would be; it is back once all nodes have seen it."""
+        names = (f"agent-{number}", f"broker-{number}")
+        before = self._life(number)
+        for name in names:
+            stop(self.world, name)
+            process = self.world.processes[name]
+            assert await self.world.wait_until(lambda: not process.is_up, _LONG_S), name  # noqa: B023 - of now
+        for name in names:
+            self.world.start(name)
+        assert await self.world.wait_until(lambda: self._life(number) > before, _LONG_S)
+
+    def _life(self, number: int) -> int:
+        """The incarnation that all nodes see; 0 where they do not see one and the same."""
+        nodes = [each.node for each in self.world.of("node") if each.node is not None]
+        lives = {node.view.registrations.get(_broker(number)) for node in nodes}
+        life = lives.pop() if len(lives) == 1 else None
+        return life.incarnation if life is not None else 0
+
+
+def _broker(number: int) -> BrokerId:
+    return BrokerId(f"b{number}:{BROKER_PORT}")
+
+
+async def drained(fleet: Fleet, number: int) -> None:
+    """It gives everything away, restarts, and may be given something again."""
+    await fleet.ask("PUT", number, "drain")
+    assert await fleet.world.wait_until(lambda: not fleet.owned(number), _LONG_S)
+    await fleet.restart(number)
+
+
+async def held_off(fleet: Fleet, number: int) -> None:
+    """Its bundles wait for it."""
+    had = fleet.owned(number)
+    await fleet.ask("PUT", number, "hold-off", {"forS": 120})
+    await fleet.restart(number)
+    assert await fleet.world.wait_until(lambda: fleet.owned(number) == had, _LONG_S)
+
+
+@pytest.mark.parametrize(("restarted", "patience_s", "most_moves"), [(drained, 2.0, 3), (held_off, 15.0, 0)])
+def test_every_broker_restarts_and_no_request_fails(
+    restarted: Callable[[Fleet, int], Awaitable[None]],
+    patience_s: float,
+    most_moves: int,
+    record_property: Callable[[str, object], None],
+) -> None:
+    fleets: list[Fleet] = []
+
+    async def main(world: World) -> None:
+        calm(world)
+        await begin(world)
+        fleet = Fleet(world, patience_s)
+        fleets.append(fleet)
+        await fleet.begin()
+        for number in range(BROKERS):
+            await restarted(fleet, number)
+        await world.wait(patience_s)
+
+    world = live(1, Shape(2, BROKERS, BROKERS * _BUNDLES_PER_BROKER, BROKERS * _TOPICS_PER_BROKER), main)
+    (fleet,) = fleets
+    record_property("longest wait, s", max(max(client.waited_s) for client in fleet.clients))
+    record_property("requests", sum(len(client.waited_s) for client in fleet.clients))
+    assert not world.violations
+    assert not [(client.topic, client.failed) for client in fleet.clients if client.failed]
+    assert min(len(client.waited_s) for client in fleet.clients) > BROKERS, "all went on sending"
+    assert max(fleet.moves.values()) <= most_moves
