@@ -10,14 +10,15 @@ import pytest
 import typer
 from aiohttp import web
 from support.background import in_another_thread
-from support.servers import closed_port, end_app, listen, serve_app
+from support.servers import end_app, listen, serve_app
 from typer.testing import CliRunner, Result
 
 from loadmanager.check.rules import RULES
 from loadmanager.check.verdicts import Finding, Verdict
 from loadmanager.cli import check_broker as command
 
-NOBODY = f"http://127.0.0.1:{closed_port()}"
+NOBODY = "http://127.0.0.1:1"
+"""The same in every process of a run: names of tests are made of it."""
 
 
 def run(*arguments: str) -> Result:
