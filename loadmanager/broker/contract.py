@@ -116,6 +116,7 @@ class Unanswered:
     """There will be none."""
 
     topic: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,11 +213,12 @@ class Serve:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Whoever wanted the topic may not."""
+    """Whoever wanted the topic may not; who may is a hint, and `why` is for people."""
 
     topic: str
     refusal: Refusal
     owner: str | None = None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -420,9 +422,9 @@ class Contract:
         question = self._questions.pop(topic, None)
         if question is None:
             return
-        refusal, owner = Refusal.NO_ANSWER, None
+        refused = Refuse(topic, Refusal.NO_ANSWER, why=event.why if isinstance(event, Unanswered) else "")
         if not self.has_lease(now_s) or self._is_ending:
-            refusal = Refusal.ENDING if self._is_ending else Refusal.NO_LEASE
+            refused = Refuse(topic, Refusal.ENDING if self._is_ending else Refusal.NO_LEASE)
         elif question.is_void and question.tries < TRIES_TO_ASK:
             self._questions[topic] = _Question(tries=question.tries + 1)
             self._to_do.append(Ask(topic))
@@ -432,8 +434,8 @@ class Contract:
                 self._held[topic] = _Held()
                 self._to_do.append(Open(topic, event.incarnation))
                 return
-            refusal, owner = Refusal.NOT_OWNER, event.owner
-        self._to_do.append(Refuse(topic, refusal, owner))
+            refused = Refuse(topic, Refusal.NOT_OWNER, event.owner)
+        self._to_do.append(refused)
 
     def _opened(self, event: Opened | NotOpened) -> None:
         held = self._held.get(event.topic)

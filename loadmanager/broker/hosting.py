@@ -193,6 +193,8 @@ class Hosting:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._step(Signal.END)
+        for name in list(self._waiting):
+            self._fail(name, RefusedError(name, Refusal.ENDING))
         try:
             while self._topics:
                 await self._change()
@@ -321,8 +323,9 @@ class Hosting:
                 self._open_topic(instruction)
             case Serve(topic):
                 self._served(topic)
-            case Refuse(topic, refusal, owner):
-                why = self._trouble or "" if refusal is Refusal.NO_LEASE else ""
+            case Refuse(topic, refusal, owner, why):
+                if refusal is Refusal.NO_LEASE:
+                    why = self._trouble or ""
                 self._fail(topic, RefusedError(topic, refusal, owner, why))
             case Close():
                 self._close_topic(instruction)
@@ -356,7 +359,7 @@ class Hosting:
         try:
             event = await self._agent.owner(topic, wait_ms)
         except NoAnswerError as error:
-            log.warning("%s is not opened: %s", topic, error)
+            event = Unanswered(topic, str(error))
         finally:
             self._step(event)
 

@@ -11,11 +11,12 @@ from typing import Annotated
 import typer
 
 from loadmanager import __version__
-from loadmanager.cli.lacking import LACKING, find_module, or_how_to_install
+from loadmanager.cli.lacking import LACKING, find_module, module_of, or_how_to_install
 
 COMMANDS = (
     "serve",
     "agent",
+    "check-broker",
     "beside",
     "admin",
     "plan",
@@ -56,7 +57,7 @@ def _application(asked: str) -> typer.Typer:
         if asked not in (name, "", "--help"):
             app.command(name)(_root)  # its name is all that is needed
         elif asked == name:
-            _add(app, name, import_module(f"loadmanager.cli.{name}"))
+            _add(app, name, import_module(module_of(name)))
         elif module := find_module(name):
             _add(app, name, module)
         else:
@@ -65,7 +66,7 @@ def _application(asked: str) -> typer.Typer:
 
 
 def _add(app: typer.Typer, name: str, module: ModuleType) -> None:
-    command = getattr(module, name)
+    command = getattr(module, name.replace("-", "_"))
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)
     else:

@@ -14,10 +14,15 @@ _OF_NODES = ("numpy", "pyarrow")
 LACKING = f"Not in this installation: needs {' and '.join(_OF_NODES)}."
 
 
+def module_of(command: str) -> str:
+    """The name of a command's module."""
+    return f"loadmanager.cli.{command.replace('-', '_')}"
+
+
 def find_module(command: str) -> ModuleType | None:
     """The module of a command; None where it lacks a package that only nodes need."""
     try:
-        return import_module(f"loadmanager.cli.{command}")
+        return import_module(module_of(command))
     except ModuleNotFoundError as error:
         if error.name not in _OF_NODES:
             raise

@@ -91,6 +91,7 @@ class OwnerMap:
 
     def last_known(self, place: Place, now_s: float) -> Owner | None:
         """Who owned it last, for as long as that may be gone by."""
+        place.was_named = True
         return place.known if now_s < place.known_until_s else None
 
     def answered(self, place: Place, asked: Pushed | None, owner: Owner, now_s: float) -> None:
@@ -99,7 +100,7 @@ class OwnerMap:
             return
         if place.known is None or place.known.broker_id != owner.broker_id:
             place.refusals = 0
-        place.known = owner
+        place.known, place.was_named = owner, True
         if place.pushed is None:
             place.known_until_s = now_s + self._kept_s
         else:
@@ -109,8 +110,8 @@ class OwnerMap:
         """That broker does not serve the topic, or does not any more; `InvalidNameError`."""
         place = self.place_of(topic)
         if place.known is not None and place.known.broker_id == broker_id:
-            place.owner = None
-            place.refusals += 1
+            place.refusals += place.was_named
+            place.owner, place.was_named = None, False
 
     def follow(self, namespace: str, now_s: float) -> None:
         """What is pushed of it counts from now on."""

@@ -28,8 +28,10 @@ class Place:
     known: Owner | None = None
     """Who was the owner last: all there is to go by when no node can be asked."""
     known_until_s: float = math.inf
+    was_named: bool = True
+    """Since it was refused last. Many topics have one place, and all of them are refused: that counts once."""
     refusals: int = 0
-    """In a row, by who is known."""
+    """In a row, by who is known, each time that it was named."""
 
     @property
     def is_moving(self) -> bool:
@@ -39,7 +41,7 @@ class Place:
         """It was pushed who owns it; None: nobody."""
         self.owner = owner
         self.known = owner or self.known
-        self.refusals = 0
+        self.was_named, self.refusals = True, 0
 
     def end(self) -> None:
         """The bundle is no more, or nothing is known of it: its topics are to be looked for elsewhere."""

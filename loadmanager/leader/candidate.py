@@ -109,7 +109,9 @@ class Candidate(ABC):
         term = self.get_term()
         if epoch > term.epoch:
             self.election.deposed()
-        return self.get_term()
+        if epoch != term.epoch:
+            raise NotLeaderError(f"the store says that the epoch is {epoch}")
+        return term
 
     async def _ask_epoch(self) -> int:
         znode = await self.store.get(paths.EPOCH)

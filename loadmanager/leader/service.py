@@ -219,9 +219,9 @@ class Node(Candidate):
     async def _put_down(self, error: Exception) -> None:
         self.ledger.fail_pending(error)
         self.assigner.fail_waiting(error)
-        await self.desk.end_term()
         await self.reshaper.abort()
         await self.executor.abort()
+        await self.desk.end_term()
 
     async def _balance(self, group: asyncio.TaskGroup) -> None:
         """What goes by what the last leader remembered, or writes over it, once that is known."""

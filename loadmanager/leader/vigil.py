@@ -9,7 +9,7 @@ from typing import Any
 
 import structlog
 
-from loadmanager.calling import Caller, HttpClient, PeerUnavailableError
+from loadmanager.calling import Caller, HttpClient
 from loadmanager.core.leadership import Sighting
 from loadmanager.core.leading.vigil import (
     Ask,
@@ -29,7 +29,7 @@ from loadmanager.core.leading.vigil import (
     VigilPhase,
 )
 from loadmanager.core.saying import Say
-from loadmanager.errors import InvalidRecordError, StoreError
+from loadmanager.errors import LoadManagerError, StoreError
 from loadmanager.leader.carrying_out.driving import Driver
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.term.election import Election
@@ -109,7 +109,7 @@ class VigilKeeper:
             )
             if answer.status == HTTPStatus.OK and parse_model(TermAnswer, answer.body, url).epoch == leader.epoch:
                 return Heard(leader.czxid)
-        except (PeerUnavailableError, InvalidRecordError) as error:
+        except LoadManagerError as error:
             log.debug("leader_not_heard", leader=leader.service_url, error=str(error))
         return Missed(leader.czxid)
 

@@ -66,7 +66,7 @@ class LookupData(WireModel):
     broker_url_ssl: str = ""
 
 
-class WantedLookups(WireModel):
+class WantedLookups(WireModel, extra="forbid"):
     """Topics to be looked up in one request, by their full names."""
 
     topics: Annotated[list[str], Field(min_length=1, max_length=1_000)]

@@ -87,10 +87,13 @@ class Reconciler:
     async def _look(self) -> Event:
         """Nothing is found before everything was read again."""
         found = []
+        named, names = None, list[str]()
         records = self._view.ownerships() if self._view.is_fresh else ()
         for looked_at, (entry, index, ownership) in enumerate(records):
             if looked_at % SLICE == SLICE - 1:
                 await asyncio.sleep(0)
             if self._machine.is_unfinished(ownership):
-                found.append((entry.state.bundle_name(index), ownership))
+                if entry.state is not named:  # of a broker that has gone there are many in each
+                    named, names = entry.state, entry.state.bundle_names()
+                found.append((names[index], ownership))
         return Looked(found)

@@ -23,9 +23,6 @@ from loadmanager.core.snapshot import Brokers, Bundles, Snapshot
 Name = str | tuple[str, str]
 """Of something that is held."""
 
-LONGEST_S = 600.0
-"""Whoever says nothing for so long is taken to have ended."""
-
 _NUMBER = struct.Struct("<Q")
 
 
@@ -64,10 +61,12 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Channel:
-    """One end. While it sends or waits other threads go on, but for the pickling. All of it raises `LostError`."""
+    """One end. While it sends or waits other threads go on, but for the pickling. All of it raises `LostError`, also when
+    the other side does nothing for `longest_s`.
+    """
 
-    def __init__(self, end: socket.socket) -> None:
-        end.settimeout(LONGEST_S)
+    def __init__(self, end: socket.socket, longest_s: float | None = None) -> None:
+        end.settimeout(longest_s)
         self._end = end
 
     def close(self) -> None:

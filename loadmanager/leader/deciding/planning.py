@@ -30,6 +30,8 @@ from loadmanager.leader.deciding.working import Worker
 log = structlog.get_logger(__name__)
 
 _TRIES = 2
+_LONGEST_S = 600.0
+"""No round takes so long: the process is stopped, or it hangs."""
 _COMMAND = (sys.executable, "-m", "loadmanager.leader.deciding.apart")
 
 
@@ -38,7 +40,7 @@ class PlanningProcess:
 
     def __init__(self, command: tuple[str, ...] = _COMMAND) -> None:
         ours, theirs = socket.socketpair()
-        self._channel = Channel(ours)
+        self._channel = Channel(ours, _LONGEST_S)
         self._held: dict[Name, object] = {}
         with theirs:
             try:
@@ -132,10 +134,11 @@ class Planning:
         for _ in range(_TRIES):
             try:
                 found = self._ask(snapshot, settings, state, rng)
-            except (LostError, OSError) as error:
+            except Exception as error:
                 if self._is_over:
                     raise
-                log.warning("planning_process_lost", error=str(error))
+                is_foreseen = isinstance(error, LostError | OSError)
+                log.warning("planning_process_lost", error=str(error), exc_info=None if is_foreseen else error)
                 continue
             if isinstance(found, Exception):
                 raise found

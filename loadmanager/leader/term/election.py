@@ -7,6 +7,7 @@ import contextlib
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
@@ -135,8 +136,10 @@ class Election:
         self.wake()
 
     def find_other_leader(self) -> Sighting | None:
-        """The node that leads in place of this one, by a view that can be relied on; None when there is none."""
-        known = self._knowledge()
+        """The node that leads in place of this one, by a view that can be relied on, also one that is to be replaced
+        for its silence; None when there is none.
+        """
+        known = replace(self._knowledge(), silent_czxid=None)
         if known.term is not None or not known.view_is_fresh or open_since(known) is not None:
             return None
         return known.leader

@@ -211,7 +211,7 @@ def test_those_who_want_a_topic_at_once_share_a_question_and_an_opening(broker: 
     [
         (Answered(T, is_owned=False, incarnation=7, owner="b2:8080"), Refuse(T, Refusal.NOT_OWNER, "b2:8080")),
         (Answered(T, is_owned=True, incarnation=6), Refuse(T, Refusal.NOT_OWNER)),
-        (Unanswered(T), Refuse(T, Refusal.NO_ANSWER)),
+        (Unanswered(T, "gone"), Refuse(T, Refusal.NO_ANSWER, why="gone")),
     ],
     ids=["of another", "of another life", "no answer"],
 )

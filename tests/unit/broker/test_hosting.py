@@ -14,9 +14,10 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 from support.demo import FakeAgent, a_fake_agent, serving
 from support.hosting import Clock, Held, settled
-from support.servers import closed_port
+from support.servers import closed_port, end_app
 from support.waiting import eventually
 
 from loadmanager.agent.bundle_stats import check_stats
@@ -143,7 +144,7 @@ async def test_who_gives_up_while_it_is_loaded_has_it_closed(world: World) -> No
     ("owned", "refusal", "said"),
     [
         (False, Refusal.NOT_OWNER, f"{TOPIC}: not the owner: b2:8080 is"),
-        (None, Refusal.NO_ANSWER, f"{TOPIC}: the agent gave no answer"),
+        (None, Refusal.NO_ANSWER, f"{TOPIC}: the agent gave no answer: no node answered"),
     ],
 )
 async def test_what_may_not_be_opened_is_refused_with_the_reason(
@@ -269,7 +270,12 @@ async def test_the_end_closes_everything_and_refuses_what_comes_later() -> None:
         await world.hosting.open(TOPIC)
         held = asyncio.create_task(hold(world.hosting))
         await settled()
+        world.agent.may_answer.clear()
+        waiting = asyncio.create_task(world.hosting._keep("persistent://t/ns/late"))
+        await settled()
     assert world.calls[2:] == [(CloseReason.ENDED, TOPIC), (CloseReason.ENDED, OTHER)]
+    with pytest.raises(RefusedError, match="about to end"):
+        await waiting
     with pytest.raises(RefusedError, match="about to end"):
         await world.hosting.open(TOPIC)
     held.cancel()
@@ -420,11 +426,11 @@ async def test_where_the_agent_is_need_not_be_known_yet(caplog: pytest.LogCaptur
 async def test_what_is_no_agent_gives_no_lease_and_the_log_says_what_it_said(
     caplog: pytest.LogCaptureFixture, status: int, body: str, said: str
 ) -> None:
-    async def answer(_: aiohttp.web.Request) -> aiohttp.web.Response:
+    async def answer(_: web.Request) -> web.Response:
         headers = {"Location": "/"} if status == 302 else None
-        return aiohttp.web.Response(status=status, text=body, headers=headers)
+        return web.Response(status=status, text=body, headers=headers)
 
-    async with serving([aiohttp.web.get("/loadmanager/v1/lease", answer)]) as url, Hosting(url) as hosting:
+    async with serving([web.get("/loadmanager/v1/lease", answer)]) as url, Hosting(url) as hosting:
         await eventually(lambda: len(caplog.messages))
         with pytest.raises(RefusedError, match=said):
             await hosting.open(TOPIC)
@@ -449,3 +455,17 @@ async def test_the_page_of_the_contract_shows_a_broker_that_works(agent: FakeAge
         assert await found["publish"](hosting, OTHER, b"hello") == f"not here: {OTHER}: not the owner"
         assert found["stored"] == {TOPIC: [b"hello"]}
     assert found["stored"] == {}
+
+
+async def test_an_agent_may_be_asked_through_a_unix_socket(tmp_path: Path) -> None:
+    agent = FakeAgent()
+    agent.owned.add(TOPIC)
+    app = web.Application()
+    app.add_routes([web.get("/loadmanager/v1/lease", agent.lease), web.get("/loadmanager/v1/owner", agent.owner)])
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.UnixSite(runner, str(tmp_path / "agent.sock")).start()
+    async with Hosting(f"unix:{tmp_path / 'agent.sock'}", port=None) as hosting:
+        await eventually(lambda: hosting.has_lease)
+        assert await hosting.open(TOPIC)
+    await end_app(runner)

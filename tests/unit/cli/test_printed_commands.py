@@ -16,6 +16,7 @@ from typer._click.exceptions import UsageError
 from typer.core import TyperGroup
 
 from loadmanager.cli import COMMANDS
+from loadmanager.cli.lacking import module_of
 
 ROOT = Path(__file__).parents[3]
 NAME = "t/ns/0x00000000_0x80000000"
@@ -29,7 +30,7 @@ def root() -> Command:
     app = typer.Typer(no_args_is_help=True)
     app.callback()(lambda: None)
     for name in COMMANDS:
-        command = getattr(import_module(f"loadmanager.cli.{name}"), name)
+        command = getattr(import_module(module_of(name)), name.replace("-", "_"))
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:

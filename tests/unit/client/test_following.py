@@ -298,6 +298,29 @@ async def test_a_broker_that_refuses_again_and_again_is_asked_for_ever_more_seld
 
 
 @in_virtual_time
+async def test_a_bundle_of_many_topics_that_is_refused_once_is_asked_for_at_once() -> None:
+    async with nodes([OWNED]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
+        for number in range(100):
+            client.refused(f"{TOPIC}-{number}", A)
+        began_s = now_s()
+        await asyncio.gather(*(client.lookup(f"{TOPIC}-{number}") for number in range(100)))
+        assert now_s() - began_s < 0.05
+        assert len(node.asked) == 1
+
+
+@in_virtual_time
+async def test_while_no_node_answers_who_refuses_is_tried_ever_more_seldom() -> None:
+    async with nodes([OWNED]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
+        await node.stop()
+        at_s, tries = now_s(), 0
+        while now_s() < at_s + 60:
+            client.refused(TOPIC, (await client.lookup(TOPIC)).broker_id)
+            tries += 1
+        assert 50 < tries < 150
+        await node.start()
+
+
+@in_virtual_time
 async def test_who_waits_no_more_leaves_nothing_behind() -> None:
     async with nodes([unowned(1)], owner=None) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         looking = asyncio.create_task(client.lookup(TOPIC))

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import pytest
+from aiohttp.base_protocol import BaseProtocol
+from aiohttp.http import HttpRequestParser
+from prometheus_client import CollectorRegistry
 from support.nodes import RunningNode, a_leader
 from support.tokens import CLOSED, bearer, expired_token_of, token_of
 from support.waiting import eventually
 
+from loadmanager.auth.gate import Gate
+from loadmanager.config import AuthSettings
+from loadmanager.core.names import TopicName
+from loadmanager.http.metrics import LookupMetrics
 from loadmanager.http.quick import QuickLookups
 from loadmanager.serving import QUICK, Quick, _LimitedConnection
 
@@ -165,3 +173,80 @@ async def test_who_asks_is_known_by_their_token_as_ever() -> None:
 async def test_where_requests_are_traced_all_go_the_usual_way() -> None:
     async with a_leader(otlp_endpoint="http://127.0.0.1:9") as (_, leader):
         assert QUICK not in leader.app
+
+
+SEGMENTS = ["x", "a.b", "..", ".", "%41", "a/b", "a?b=1", "a#b", "a;b", "a=b", "a:b", "a b", "é", "~", "-", ""]
+LINES = [
+    "Host: a:1",
+    "host: [::1]:80",
+    "Host: a b",
+    "HOST:a",
+    "Accept: */*",
+    "accept-encoding: gzip, br",
+    "User-Agent: \t x",
+    "User-Agent: ",
+    "User-Agent : x",
+    "Connection: keep-alive",
+    "Connection: close",
+    "Connection: keep-alive, upgrade",
+    "Upgrade: websocket",
+    "Authorization: Bearer x",
+    "Authorization:  y ",
+    "Content-Length: 0",
+    "Content-Length: 3",
+    "Transfer-Encoding: chunked",
+    "Content-Encoding: gzip",
+    "X-Request-ID: 1",
+    "Accept: \x00",
+    "Accept: \r",
+    " folded",
+    "",
+]
+VERSIONS = [" HTTP/1.1\r\n", " HTTP/1.0\r\n", "  HTTP/1.1\r\n", " HTTP/1.1\n", "\r\n"]
+ENDS = ["\r\n", "\n", "", "\r\n\r\n", "\r\nGET / HTTP/1.1\r\n\r\n", "\r\nabc"]
+
+
+def some_requests() -> Iterator[tuple[str, str]]:
+    """Requests, and what each asks for after its domain; in all of them something may be wrong, in most two things."""
+    for first, second in product([f"{line}\r\n" for line in LINES], repeat=2):
+        yield PLAIN.replace(HEAD, first + second), "t/ns/x"
+        yield PLAIN.replace(HEAD, HEAD + first + second), "t/ns/x"
+    for names in product(SEGMENTS, repeat=3):
+        yield PLAIN.replace("t/ns/x", "/".join(names)), "/".join(names)
+    for version, end in product(VERSIONS, ENDS):
+        yield f"GET {PATH}{version}{HEAD}{end}", "t/ns/x"
+
+
+class OneOwner:
+    """Everything belongs to one broker; who asked for what is noted."""
+
+    lookup_body = b"{}"
+
+    def __init__(self) -> None:
+        self.asked = ""
+
+    def find_owner(self, topic: TopicName) -> OneOwner:
+        self.asked = str(topic)
+        return self
+
+
+def test_what_is_answered_is_one_whole_request_for_that_topic() -> None:
+    """As aiohttp reads it: a request without a body, after which the connection goes on."""
+    owner, answered = OneOwner(), 0
+    quick = QuickLookups(owner, LookupMetrics(CollectorRegistry(), "c"), Gate(AuthSettings()))  # type: ignore[arg-type]
+    with closing(asyncio.new_event_loop()) as loop:
+        for text, target in some_requests():
+            received = text.encode()
+            if quick(received) is None:
+                continue
+            messages, upgraded, tail = HttpRequestParser(BaseProtocol(loop), loop, 2**16).feed_data(received)
+            ((message, body),) = messages
+            assert (message.method, message.path) == ("GET", f"/lookup/v2/topic/persistent/{target}")
+            assert owner.asked == f"persistent://{target}"
+            assert body.is_eof()
+            assert not any((message.should_close, message.upgrade, message.chunked, message.compression))
+            assert not any((upgraded, tail))
+            known = {"host", "accept", "accept-encoding", "user-agent", "connection", "authorization"}
+            assert {name.lower() for name in message.headers} <= known
+            answered += 1
+    assert answered > 20, "hardly any was answered"

@@ -51,6 +51,29 @@ async def test_a_leader_takes_a_doubt_away_and_goes_on() -> None:
         await witness.close()
 
 
+async def test_a_leader_is_watched_on_while_it_is_to_be_replaced() -> None:
+    """It may be heard yet, or take the doubt away; then nobody else would tell the standby to go on."""
+    async with Cluster() as cluster:
+        first, second = await cluster.start_nodes(2)
+        leader = second.node.view.leader
+        assert leader is not None
+        second.node.election._silent_czxid = leader.czxid
+        assert second.node.election.find_other_leader() == leader
+        second.node.election._silent_czxid = None
+        assert first.node.election.find_other_leader() is None
+
+
+async def test_a_leader_whose_store_was_set_back_does_not_say_that_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with Cluster() as cluster:
+        leader = await cluster.start_leader()
+
+        async def before_the_election() -> int:
+            return 0
+
+        monkeypatch.setattr(leader.node, "_ask_epoch", before_the_election)
+        assert (await leader.get(TERM)).status == 503
+
+
 async def _is_gone(witness: MetadataStore) -> bool:
     return await witness.get(paths.DOUBT) is None
 
