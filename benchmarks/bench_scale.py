@@ -42,12 +42,7 @@ from loadmanager.embedded.zookeeper import EmbeddedZooKeeper
 from loadmanager.store import paths
 from loadmanager.store.base import Create, Put
 from loadmanager.store.zookeeper import ZooKeeperStore
-from loadmanager.wire.broker_data import (
-    LocalBrokerData,
-    NamespaceBundleStats,
-    ResourceUsage,
-    encode_local_broker_data,
-)
+from loadmanager.wire.broker_data import LocalBrokerData, NamespaceBundleStats, ResourceUsage, encode_local_broker_data
 from loadmanager.wire.records import encode_namespace
 
 SIZES = (10_000, 100_000, 1_000_000)

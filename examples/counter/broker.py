@@ -52,7 +52,8 @@ class Counters:
 
 async def run(agent: str, port: int, clients: int, folder: Path) -> None:
     stopped = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopped.set)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopped.set)
     async with Hosting(agent, port=port, version="counter-1") as hosting:
         app = web.Application()
         app.router.add_route("*", "/count", Counters(hosting, folder).count)

@@ -19,6 +19,7 @@ from loadmanager.errors import ConfigurationError, InvalidRecordError
 
 SERVED = "served"
 _TOPIC = "{topic}"
+_SHOWN_BYTES = 100
 _LONGEST_S = 600.0
 """Whoever tries has a limit of its own, which is shorter."""
 
@@ -81,7 +82,8 @@ class HttpProbe:
             return Tried(served=False, said=str(error))
         except InvalidRecordError as error:  # an answer without end is one
             return Tried(served=True, said=str(error))
-        return Tried(answer.status // 100 == 2, answer.shown())  # noqa: PLR2004 - as in 2xx
+        said = f"{answer.status} {answer.body[:_SHOWN_BYTES].decode(errors='replace')}".rstrip()
+        return Tried(answer.status // 100 == 2, said)  # noqa: PLR2004 - as in 2xx
 
     async def close(self) -> None:
         if self._http is not None:

@@ -104,7 +104,9 @@ class Stage:
         deadline_s = time.monotonic() + self.pace.patience_s
         while (question := self.agent.first_about("", begin)) is None:
             if (left_s := deadline_s - time.monotonic()) <= 0:
-                raise LateError(f"the broker asked for no lease in {self.pace.patience_s:g} s")
+                raise LateError(
+                    f"the broker asked for no lease in {self.pace.patience_s:g} s: is it told this port as its agent's?"
+                )
             await self.agent.stirred(left_s)
         return question
 

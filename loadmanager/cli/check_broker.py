@@ -256,7 +256,7 @@ def _show(findings: Sequence[Finding]) -> None:
         if each.verdict is Verdict.BROKEN:
             console.print(Text(f"\n{each.rule.name}: {each.rule.text}"))
             for event in each.events:
-                console.print(Text(f"  {event}"))
+                console.print(Text(f"  {event}"), soft_wrap=True)
     console.print()
     table = Table("Rule", "Verdict", "Why", box=None, pad_edge=False)
     for each in findings:

@@ -156,7 +156,7 @@ async def incarnation_changes(stage: Stage) -> None:
     stage.incarnation += 1
     stage.disown(topic)
     await stage.granted(lease(stage.incarnation, stage.pace.calm_ms))
-    await stage.refused(topic, "of a topic that was opened under another incarnation of the lease")
+    await stage.refused(topic, "on a topic that was opened under another incarnation of the lease")
     stage.require_no_gap()
 
 

@@ -149,7 +149,7 @@ async def prepare(stage: Stage) -> None:
     stage.disown(topic)
     if not await stage.broker.prepare(topic):
         raise NotApplicableError("it answers that it does not know how to prepare")
-    await stage.refused(topic, "of a topic that was to be prepared and is not owned")
+    await stage.refused(topic, "on a topic that was to be prepared and is not owned")
     async with stage.held_question(topic) as (question, client):
         await stage.broker.unload(topic)
         await stage.reply_in_vain(question, client, "the answer about a prepared topic that an unload had made void")

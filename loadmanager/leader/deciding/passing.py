@@ -61,8 +61,8 @@ class _Unpickler(pickle.Unpickler):
 
 
 class Channel:
-    """One end. While it sends or waits other threads go on, but for the pickling. All of it raises `LostError`, also when
-    the other side does nothing for `longest_s`.
+    """One end. While it sends or waits other threads go on, but for the pickling. All of it raises `LostError`, also
+    when the other side does nothing for `longest_s`.
     """
 
     def __init__(self, end: socket.socket, longest_s: float | None = None) -> None:

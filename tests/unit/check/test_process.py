@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
+from support.waiting import eventually_sync
 
 from loadmanager.check.process import find_process, process_of, started
 from loadmanager.check.verdicts import UnsettledError
@@ -39,7 +40,7 @@ def test_a_process_that_listens_at_the_url_is_the_brokers_and_can_be_stopped(lis
     process.stop()
     assert psutil.Process(listening[0]).status() == psutil.STATUS_STOPPED
     process.go_on()
-    assert psutil.Process(listening[0]).status() != psutil.STATUS_STOPPED
+    eventually_sync(lambda: psutil.Process(listening[0]).status() != psutil.STATUS_STOPPED)
     assert not process.has_ended()
     process.end()
     process.process.wait(30)
@@ -64,8 +65,8 @@ def test_a_number_of_nobody_is_refused() -> None:
 
 def test_what_was_started_ends_with_its_children() -> None:
     with started(["sh", "-c", "sleep 600 & sleep 600"]) as process:
-        while not (children := psutil.Process(process.pid).children()):
-            pass
+        eventually_sync(lambda: psutil.Process(process.pid).children())
+        children = psutil.Process(process.pid).children()
     assert process.returncode is not None
     psutil.wait_procs(children, 30)
     assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
