@@ -1,9 +1,9 @@
 """What a rule's scenario has to do with: the agent it plays, the broker, its clients, and what they are asked again and
 again.
 
-No verdict depends on how fast the machine is. That a client was served although it must not be is proved by the order
-of events: it sent its request after the broker could not hold a valid lease any more, or after its 204. What must come
-is waited for patiently, and what proves nothing is tried again.
+How slow the machine is breaks no rule. That a client was served although it must not be is proved by the order of
+events: it sent its request after the broker could not hold a valid lease any more, or after its 204. What must come is
+waited for patiently, and what proves nothing is tried again.
 """
 
 from __future__ import annotations

@@ -39,8 +39,6 @@ _MOST_LOOKUPS = 64
 """At a time, of one client."""
 _MOST_BYTES = 64 * 1024
 _OPINIONS = 2
-_UNKNOWN = {400, 404, 405, 412}
-"""What a node answers that has no watch, or not the one that is wanted."""
 _REFUSALS = {401: UnauthenticatedError, 403: ForbiddenError, 412: InvalidNameError}
 
 
@@ -58,6 +56,17 @@ class NodeFailedError(LoadManagerError):
 
 class NoWatchError(NodeFailedError):
     """The node is there and pushes nothing that we understand: it is of another version, or no node."""
+
+
+class BusyError(NodeFailedError):
+    """The node is there, and pushes to nobody else at the moment."""
+
+
+_NOT_PUSHED: dict[int, type[NodeFailedError]] = {
+    **dict.fromkeys((400, 404, 405, 412), NoWatchError),
+    503: BusyError,
+}
+"""What a node answers, with a reason, that has no watch, or not the one that is wanted, or has no room."""
 
 
 class Nodes:
@@ -116,15 +125,12 @@ class Nodes:
         self, url: str, namespaces: Sequence[str], marks: Sequence[str]
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """The stream of one node. Raises `NodeFailedError`, also while it is read."""
-        query = [
-            ("protocol", PROTOCOL),
-            *(("namespace", name) for name in namespaces),
-            *(("from", mark) for mark in marks),
-        ]
+        query = [("protocol", PROTOCOL), *(("namespace", name) for name in namespaces)]
+        marked = {"Last-Event-ID": ",".join(marks)} if marks else {}
         patience = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=SILENCE_S)
-        async with self._get(url, f"{WATCH_PATH}?{urlencode(query)}", patience) as response:
-            if response.status in _UNKNOWN:
-                raise NoWatchError(await _shown(url, response))
+        async with self._get(url, f"{WATCH_PATH}?{urlencode(query)}", patience, marked) as response:
+            if response.status in _NOT_PUSHED and (reason := await _reason(response)):
+                raise _NOT_PUSHED[response.status](f"{url} answered {response.status} {reason}")
             if response.status != HTTPStatus.OK:
                 raise await _refusal(url, response)
             if response.content_type != "text/event-stream":
@@ -148,8 +154,12 @@ class Nodes:
             raise await _refusal(url, response)
 
     @asynccontextmanager
-    async def _get(self, url: str, path: str, patience: aiohttp.ClientTimeout) -> AsyncIterator[aiohttp.ClientResponse]:
-        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token.read()}"}
+    async def _get(
+        self, url: str, path: str, patience: aiohttp.ClientTimeout, marked: Mapping[str, str] | None = None
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        headers = {**(marked or {})}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token.read()}"
         try:
             async with self._session.get(
                 URL(url + path, encoded=True), headers=headers, timeout=patience, allow_redirects=False, ssl=self._ssl

@@ -7,7 +7,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from loadmanager.client.nodes import PROTOCOL, WATCH_PATH, NodeFailedError, Nodes, NoWatchError, unavailable
+from loadmanager.client.nodes import PROTOCOL, WATCH_PATH, BusyError, NodeFailedError, Nodes, NoWatchError, unavailable
 from loadmanager.client.owner_map import OwnerMap
 from loadmanager.client.patience import Patience
 from loadmanager.client.pushed import EventReader, StreamEvent, parse_object
@@ -16,7 +16,8 @@ from loadmanager.errors import ForbiddenError, InvalidRecordError, LoadManagerEr
 log = logging.getLogger(__name__)
 
 MOST_NAMESPACES = 64
-"""Of one stream."""
+MOST_CHARACTERS = 3_000
+"""Of one stream, and of their names together: they have to fit into the head of a request."""
 PAUSES_S = (1.0, 30.0)
 """Before a stream that has ended, or a round of nodes that failed, is followed by another: up to so long at first, and
 at last.
@@ -34,8 +35,8 @@ class Watch:
         self.namespaces: dict[str, None] = {}
         self.trouble: LoadManagerError | None = None
         """Why nothing is pushed at the moment; None while it is, and until all nodes were asked."""
-        self.is_unknown = False
-        """Whether nodes are there that push nothing, or nothing that we understand."""
+        self.is_answered = False
+        """Whether nodes are there all the same, and can be asked."""
         self._owners = owners
         self._nodes = nodes
         self._on_news = on_news
@@ -51,6 +52,10 @@ class Watch:
         self.cancel()
         self.trouble = None
         self._task = asyncio.create_task(self._run(), name="watch of owners")
+
+    def has_room_for(self, namespace: str) -> bool:
+        characters = sum(map(len, self.namespaces)) + len(namespace)
+        return len(self.namespaces) < MOST_NAMESPACES and characters <= MOST_CHARACTERS
 
     def forget(self, namespace: str) -> None:
         """Nobody wants to know of it. A stream that there is still has it."""
@@ -89,23 +94,24 @@ class Watch:
     def _ended(self, failures: list[LoadManagerError]) -> None:
         """What makes no sense is not waited for; anything else another node is about to push."""
         if failures and isinstance(failures[-1], NoWatchError):
-            self.trouble, self.is_unknown = failures[-1], True
+            self.trouble, self.is_answered = failures[-1], True
             self._on_news()
 
     def _give_up(self, failures: list[LoadManagerError]) -> float:
         """All nodes have failed. Where one is there that knows of no watch, topics are looked up one by one."""
         said = [str(each) for each in failures]
         refusal = next((each for each in failures if not isinstance(each, NodeFailedError)), None)
-        self.is_unknown = refusal is None and any(isinstance(each, NoWatchError) for each in failures)
+        is_unknown = refusal is None and any(isinstance(each, NoWatchError) for each in failures)
+        self.is_answered = refusal is None and any(isinstance(each, NoWatchError | BusyError) for each in failures)
         trouble = refusal or unavailable(said)
         if self.trouble is None or str(trouble) != str(self.trouble):
-            then = "topics are looked up one by one" if self.is_unknown else "what is known counts"
+            then = "topics are looked up one by one" if is_unknown else "what is known counts"
             log.warning("nobody pushes who owns what, and %s: %s", then, "; ".join(said))
         self.trouble = trouble
-        for name in self.namespaces if self.is_unknown else ():
+        for name in self.namespaces if is_unknown else ():
             self._owners.forget(name)
         self._on_news()
-        return self._chance.uniform(*WITHOUT_WATCH_S) if self.is_unknown else self._patience.next_s()
+        return self._chance.uniform(*WITHOUT_WATCH_S) if is_unknown else self._patience.next_s()
 
     async def _follow(self, url: str) -> None:
         names = list(self.namespaces)
@@ -128,7 +134,7 @@ class Watch:
             if protocol != PROTOCOL:
                 raise InvalidRecordError(f"{WATCH_PATH} speaks protocol {protocol!r}, and this client {PROTOCOL}")
             log.info("%s pushes who owns what", url)
-            self._is_live, self.is_unknown, self.trouble = True, False, None
+            self._is_live, self.trouble = True, None
         self._owners.take(event, _now_s())
         self._on_news()
 
@@ -151,7 +157,7 @@ class Watches:
     def follow(self, namespace: str) -> None:
         if namespace in self._of:
             return
-        watch = next((each for each in self._all if len(each.namespaces) < MOST_NAMESPACES), None)
+        watch = next((each for each in self._all if each.has_room_for(namespace)), None)
         if watch is None:
             watch = Watch(self._owners, self._nodes, self._tell, self._chance)
             self._all.append(watch)
@@ -173,7 +179,7 @@ class Watches:
         while any(self.expects(name) for name in self._of):
             await asyncio.wait({self.news})
         for watch in self._all:
-            if watch.trouble is not None and not watch.is_unknown:
+            if watch.trouble is not None and not watch.is_answered:
                 raise watch.trouble
 
     async def close(self) -> None:

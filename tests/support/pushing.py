@@ -124,6 +124,8 @@ class ScriptedNode:
     """The topics that were looked up."""
     watched_at_s: list[float] = field(default_factory=list)
     """When each stream was asked for."""
+    heads: list[int] = field(default_factory=list)
+    """How long the first line of each of these requests was."""
     streams: int = 0
     _runner: web.AppRunner | None = None
     _news: asyncio.Event = field(default_factory=asyncio.Event)
@@ -135,8 +137,7 @@ class ScriptedNode:
     async def start(self) -> None:
         app = web.Application()
         app.router.add_get("/lookup/v2/topic/{domain}/{tenant}/{namespace}/{topic}", self._lookup)
-        if not self.is_old:
-            app.router.add_get("/loadbalance/v1/watch", self._watch)
+        app.router.add_get("/loadbalance/v1/watch", self._no_watch if self.is_old else self._watch)
         self._runner = await serve(app, self.port)
 
     async def stop(self) -> None:
@@ -160,15 +161,19 @@ class ScriptedNode:
             return web.json_response({"reason": self.reason}, status=status, headers={"Retry-After": "1"})
         return web.Response(body=ENTRIES[BrokerId(self.owner)].lookup_body, content_type="application/json")
 
+    async def _no_watch(self, _: web.Request) -> web.Response:
+        return web.json_response({"reason": "no such path"}, status=404)
+
     async def _watch(self, request: web.Request) -> web.StreamResponse:
         self.watched_at_s.append(asyncio.get_running_loop().time())
+        self.heads.append(len(request.raw_path))
         if self.status:
             return web.json_response({"reason": self.reason}, status=self.status)
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         self.streams += 1
         try:
-            await self._push(response, request.query.get("from", ""))
+            await self._push(response, request.headers.get("Last-Event-ID", ""))
         finally:
             self.streams -= 1
         return response

@@ -110,6 +110,8 @@ async def stopped(stage: Stage) -> None:
         clients = [asyncio.create_task(stage.attempt(topic)) for _ in range(3)]
         await stage.lapse()
         await asyncio.sleep(stage.pace.calm_ms / 1000)
+        if any(client.done() and client.result().served for client in clients):
+            raise UnsettledError("a client was served while the process was stopped, by another process then")
     finally:
         stage.process.go_on()
     stage.diary.note("the process goes on")

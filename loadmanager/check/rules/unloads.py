@@ -129,10 +129,8 @@ async def unload_hangs(stage: Stage) -> None:
 async def _hangs(stage: Stage, unload: asyncio.Task[float]) -> bool:
     """Whether the unload is not answered for a while, in which statistics are."""
     until_s = time.monotonic() + _HANGING_S
-    answered = 0
     while not unload.done() and time.monotonic() < until_s:
         await stage.broker.stats()
-        answered += 1
         await asyncio.sleep(_BETWEEN_STATISTICS_S)
     return not unload.done()
 

@@ -77,5 +77,11 @@ def test_what_a_broker_may_leave_out_does_not_apply_to_it(loop: VirtualLoop) -> 
     assert others == dict.fromkeys(("sole-process", "prepare", "opening-is-told"), Verdict.DOES_NOT_APPLY)
 
 
+def test_a_process_whose_end_would_not_end_serving_is_not_judged_by_its_being_stopped(loop: VirtualLoop) -> None:
+    (finding,) = loop.run(checked(a_broker("sole-process", "another process serves"), [BY_NAME["stopped"]]))
+    assert finding.verdict is Verdict.NOT_JUDGED
+    assert "by another process" in finding.why
+
+
 def test_each_rule_is_broken_by_somebody() -> None:
     assert set(BREAKS) == set(BY_NAME)

@@ -253,7 +253,7 @@ async def test_without_any_node_it_does_not_begin_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "kind"), [(401, UnauthenticatedError), (403, ForbiddenError), (503, NodesUnavailableError)]
+    ("status", "kind"), [(401, UnauthenticatedError), (403, ForbiddenError), (500, NodesUnavailableError)]
 )
 def test_who_may_not_ask_is_told_so_at_the_start(status: int, kind: type[LoadManagerError]) -> None:
     @in_virtual_time
@@ -263,6 +263,34 @@ def test_who_may_not_ask_is_told_so_at_the_start(status: int, kind: type[LoadMan
                 await a_client(node, namespaces=[NAMESPACE]).__aenter__()
 
     test()
+
+
+@in_virtual_time
+async def test_nodes_that_have_no_room_for_another_watcher_are_asked_and_what_is_known_stays() -> None:
+    async with nodes([OWNED]) as (node,):
+        node.status = 503
+        async with a_client(node, namespaces=[NAMESPACE]) as client:
+            with pytest.raises(NoOwnerYetError, match="because"):
+                await client.lookup(TOPIC, 1.0)
+            node.status = 0
+            await asyncio.sleep(5)
+            assert broker_of(client) == A
+            await node.stop()
+            node.status = 503
+            await node.start()
+            await asyncio.sleep(100)
+            assert broker_of(client) == A
+
+
+@in_virtual_time
+async def test_so_many_namespaces_are_followed_as_the_head_of_a_request_holds_and_more_by_other_streams() -> None:
+    names = [f"tenant/{'n' * 100}-{number:03d}" for number in range(100)]
+    async with nodes([OWNED]) as (node,), a_client(node) as client:
+        for name in names:
+            await client.lookup(f"persistent://{name}/x", 1.0)
+        await asyncio.sleep(60)  # streams that were left are noticed when nothing can be written
+        assert node.streams == 4
+        assert max(node.heads) < 8_000
 
 
 @in_virtual_time

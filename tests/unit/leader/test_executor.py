@@ -37,6 +37,7 @@ from loadmanager.wire.http import (
 )
 
 TOPIC = TopicName.parse("persistent://t/ns/x")
+PATIENT = {"namespace_bundle_prepare_timeout_ms": 60_000}
 
 
 async def _owned(cluster: Cluster, leader: RunningNode) -> tuple[FakeAgent, str]:
@@ -499,7 +500,7 @@ async def test_nothing_was_withdrawn_of_a_bundle_that_waits_for_nothing_though_o
 
 
 async def test_a_destination_prepares_while_the_owner_still_has_the_bundle() -> None:
-    async with a_leader() as (cluster, leader):
+    async with a_leader(**PATIENT) as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         owner.topics[str(TOPIC)] = (0.0, 0.0, 0.0, 0.0)
         target = await cluster.a_broker("b2:8080")
@@ -524,7 +525,7 @@ async def _move(leader: RunningNode, bundle: str, target: FakeAgent) -> Ownershi
 async def test_a_destination_that_does_not_know_how_to_prepare_is_not_asked_again_and_gets_bundles_all_the_same(
     status: int, times: int
 ) -> None:
-    async with a_leader() as (cluster, leader):
+    async with a_leader(**PATIENT) as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         target = await cluster.a_broker("b2:8080")
         target.prepare_status = status
@@ -554,7 +555,7 @@ async def test_nobody_prepares_where_it_is_set_so() -> None:
 
 
 async def test_of_many_topics_as_many_are_named_as_go_into_a_request() -> None:
-    async with a_leader() as (cluster, leader):
+    async with a_leader(**PATIENT) as (cluster, leader):
         owner, bundle = await _owned(cluster, leader)
         names = [f"persistent://t/ns/{number:05}-{'x' * 170}" for number in range(2_000)]
         owner.topics = dict.fromkeys(names, (0.0, 0.0, 0.0, 0.0))
