@@ -97,6 +97,10 @@ class NoLeaderError(LoadManagerError):
     """No node leads at the moment; ask again shortly."""
 
 
+class OutdatedViewError(LoadManagerError):
+    """What this node knows may be of a ZooKeeper that is another one by now; another node may know better."""
+
+
 class TooManyPreviewsError(LoadManagerError):
     """So many plans and explanations, or heat maps, are waited for that this one was not begun: ask again later."""
 

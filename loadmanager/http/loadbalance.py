@@ -47,7 +47,7 @@ class LoadBalanceHandlers:
                 self.ownership,
                 role=Role.LOOKUP,
                 response_model=OwnershipAnswer,
-                statuses=(200, 404, 412),
+                statuses=(200, 404, 412, 503),
             ),
             Operation(
                 "GET",
@@ -84,7 +84,8 @@ class LoadBalanceHandlers:
         ]
 
     async def ownership(self, request: web.Request) -> web.Response:
-        """Who owns the bundle of a topic, as this node knows it; nothing is assigned."""
+        """Who owns the bundle of a topic, as this node knows it; nothing is assigned. Agents grant by it."""
+        self._leadership.must_be_current()
         entry, index = self._view.bundle_of_topic(topic_of(request))
         ownership = entry.state.ownerships[index]
         owner = ownership.owner

@@ -13,7 +13,13 @@ import structlog
 from loadmanager import __version__
 from loadmanager.calling import NOBODY, Caller
 from loadmanager.core.leadership import StepDownReason, Term
-from loadmanager.errors import NoLeaderError, NotLeaderError, OutcomeUnknownError, StoreUnavailableError
+from loadmanager.errors import (
+    NoLeaderError,
+    NotLeaderError,
+    OutcomeUnknownError,
+    OutdatedViewError,
+    StoreUnavailableError,
+)
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.leader.registering import NodeRegistrar
 from loadmanager.leader.term.election import Election
@@ -122,6 +128,15 @@ class Candidate(ABC):
         self.get_term()
         if not self.is_leading:
             raise NoLeaderError("the new leader is still reading the cluster")
+
+    def must_be_current(self) -> None:
+        """Raise `OutdatedViewError` when the session in which the view was read may be over.
+
+        ZooKeeper may have been set back since, and may give out again the incarnations that the view names: an agent
+        would believe what was true of another life.
+        """
+        if self._elected_in.is_of_former_session or time.monotonic() >= self.store.lease_valid_until_s:
+            raise OutdatedViewError(self.why_not_ready() or "the session with ZooKeeper may be over")
 
     @property
     def is_leading(self) -> bool:

@@ -114,6 +114,9 @@ class LeadershipPort(Protocol):
     def must_lead(self) -> None:
         """Raise `NotLeaderError` on a node that does not lead, `NoLeaderError` on one that is about to."""
 
+    def must_be_current(self) -> None:
+        """Raise `OutdatedViewError` where the session that the node's view was read in may be over."""
+
 
 class StandstillPort(Protocol):
     @property

@@ -133,6 +133,8 @@ class Intake:
         if state is not SessionState.CONNECTED:
             self._is_watching = False
             self._view.is_fresh = False
+        if state is SessionState.LOST:
+            self._view.is_of_former_session = True
 
     async def _read_and_apply(self, batch: set[str]) -> None:
         for path in batch:
@@ -154,6 +156,7 @@ class Intake:
         await self._take_divided(batch)
         if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
+            self._view.is_of_former_session &= not self._view.is_fresh
             self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
         self._on_change()
 

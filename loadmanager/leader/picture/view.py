@@ -129,6 +129,8 @@ class ClusterView:
     commits: int = 0
     """How many records this node has committed itself."""
     is_fresh: bool = False
+    is_of_former_session: bool = False
+    """The session in which it was read is over, and not everything was read again in another one."""
     unsettled: int = 0
     """Grows with everything read that may leave something to finish: a registration that ended, or began while bundles
     waited for it, a foreign record."""

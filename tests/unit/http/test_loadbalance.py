@@ -10,6 +10,10 @@ from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
+from loadmanager.errors import OutdatedViewError
+from loadmanager.store.base import SessionState
+from loadmanager.store.memory import MemoryStore
+
 TOPIC = "persistent://t/ns/x"
 OWNERSHIP = "/loadbalance/v1/ownership/persistent/t/ns/x"
 DECISIONS = "/loadbalance/v1/decisions"
@@ -174,3 +178,29 @@ async def test_a_move_says_what_it_was_predicted_to_bring_and_then_what_it_was_m
     load = predicted["load"]
     assert load > 0
     assert (measured["source"], measured["destination"]) == ([load, 0.0], [0.0, load])
+
+
+async def test_what_was_read_in_a_session_that_is_over_is_not_told(node: RunningNode) -> None:
+    """ZooKeeper may have been set back since, and give an incarnation out again that an old view names."""
+    refused: dict[SessionState, bool] = {}
+
+    def heard(state: SessionState) -> None:
+        try:
+            node.node.must_be_current()
+        except OutdatedViewError:
+            refused[state] = True
+
+    assert isinstance(node.store, MemoryStore)
+    node.store.on_session(heard)
+    node.store._cluster.expire(node.store)
+    await eventually(lambda: refused and node.node.view.is_fresh, what="all is read again in another session")
+    assert refused == {SessionState.LOST: True, SessionState.CONNECTED: True}
+    assert (await node.get(OWNERSHIP)).status == 200
+
+
+async def test_what_was_read_in_a_session_that_may_be_over_is_not_told(
+    node: RunningNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(MemoryStore, "lease_valid_until_s", property(lambda _: 0.0))
+    reply = await node.get(OWNERSHIP)
+    assert (reply.status, reply.reason) == (503, "the session with ZooKeeper may be over")
