@@ -20,6 +20,7 @@ from loadmanager.broker.contract import Contract
 from loadmanager.core.names import NamespaceName
 from loadmanager.core.ownership import NamespaceState
 from loadmanager.core.ownership import Registration as Life
+from loadmanager.leader.candidate import Candidate
 from loadmanager.leader.carrying_out.owners import AgentOwners
 from loadmanager.leader.commands import BundleCommands
 from loadmanager.leader.picture.intake import Intake
@@ -40,6 +41,10 @@ def _no_epoch() -> contextlib.AbstractContextManager[object]:
         return dropped + await commit(store, kept, session_id=session_id)
 
     return patch.object(ModelStore, "commit", unchecked)
+
+
+def _no_session_of_the_view() -> contextlib.AbstractContextManager[object]:
+    return patch.object(Candidate, "must_be_current", lambda _: None)
 
 
 def _no_fence() -> contextlib.AbstractContextManager[object]:
@@ -193,6 +198,11 @@ GUARDS = {
         ),
         Guard("deletion: a namespace that is created anew goes on at higher versions", _no_version_remembered),
         Guard("view: everything is read again after a reconnection", _no_second_reading),
+        Guard(
+            "view: a node whose session may be over tells agents nothing",
+            _no_session_of_the_view,
+            is_missed_soon=False,
+        ),
         Guard(
             "view: a new leader reads the registrations before it takes anything away",
             _no_registrations_read,
