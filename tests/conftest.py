@@ -69,7 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--store-seeds",
-        default="1,2,3",
+        default="1,2",
         help="by which the time is drawn that messages of stores in memory are under way; tests of the leader run"
         " with each, all others with the first",
     )
