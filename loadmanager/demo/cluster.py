@@ -118,9 +118,11 @@ class DemoCluster:
         return [self._zookeeper.pid, *nodes, *brokers, *self.clients.values()]
 
     async def _all(self, tell: Callable[[str], None], *starts: Awaitable[NodeProcess | BrokerProcess]) -> None:
+        is_shown = False
         for start in asyncio.as_completed(starts):
             started = await start
-            is_first = isinstance(started, NodeProcess) and len(self.nodes) == 1
+            is_first = isinstance(started, NodeProcess) and not is_shown
+            is_shown |= is_first
             tell(f"{started.name} answers" + (f": look at {started.url}/" if is_first else ""))
 
     async def start_node(self, name: str) -> NodeProcess:

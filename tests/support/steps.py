@@ -42,7 +42,7 @@ UNLOAD = ("write 1 ready", "write 1 committed", "unload asked", "unload obeyed",
 STEPS: Mapping[str, Sequence[str]] = {
     "split": ("topics asked", "topics named", "write 1 ready", "write 1 committed", "boundaries told"),
     "unload": UNLOAD,
-    "transfer": UNLOAD,
+    "transfer": ("topics asked", "topics named", *UNLOAD),
     "merge": ("write 1 ready", "write 1 committed", "boundaries told"),
 }
 """The steps of each operation; a test proves that there are no others."""

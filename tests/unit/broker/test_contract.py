@@ -305,6 +305,15 @@ def test_what_could_not_be_closed_is_denied_and_tried_again(broker: Broker) -> N
     assert broker.contract.held == []
 
 
+def test_what_could_not_be_closed_when_the_lease_ended_stays_as_hurried_when_it_is_tried_again(broker: Broker) -> None:
+    broker.open(T)
+    broker.now_s = 103.0
+    assert broker.step(Signal.TIME) == [Close(T, CloseReason.LAPSED), AskLease(1.5)]
+    assert broker.step(NotClosed(T, "disk full")) == []
+    assert broker.step(unload(T)) == [Close(T, CloseReason.LAPSED)]
+    assert broker.step(Closed(T)) == [Confirm(1)]
+
+
 def test_a_topic_is_closed_without_a_refusal_to_those_who_do_not_wait(broker: Broker) -> None:
     broker.open(T)
     assert broker.step(Leave(T)) == [Close(T, CloseReason.LEFT)]
