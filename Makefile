@@ -49,13 +49,9 @@ pipeline-demo: $(VENV)/.for-pipeline ## Record a demo cluster (or take HISTORY=u
 	report=$$($(BIN)/loadmanager pipeline run "$$history" --out '$(OUT)' $(ARGS)); \
 	echo "the report: $$report"
 
-# What decides and does nothing else.
-PASSIVE := core agent.grants agent.lease agent.presence broker.contract \
-	client.kept client.owner client.owner_map client.patience client.places client.pushed store.session
-
 test: $(VENV)/.for-development ## All tests but those on Spark or Pulsar, and every branch of what decides covered
 	$(BIN)/python -m pytest -m 'not spark and not pulsar' -n $(WORKERS) \
-		$(PASSIVE:%=--cov=loadmanager.%) --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
+		--cov --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 $(ARGS)
 
 # So many schedules (1000), one of them (=17) or some (1000-2000); ARGS=--guards takes out each guard in turn.
 protocol: SEEDS = 1000
