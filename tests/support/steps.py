@@ -55,6 +55,7 @@ _SETTINGS: dict[str, Any] = {
     "leaderProbeIntervalMs": 100,
     "unloadAttemptTimeoutMs": 1_000,
     "namespaceBundleUnloadingTimeoutMs": 8_000,
+    "namespaceBundlePrepareTimeoutMs": 20_000,
     "lookupTimeoutMs": 5_000,
 }
 _REQUESTS = {
