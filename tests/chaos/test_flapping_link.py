@@ -45,7 +45,7 @@ async def _flap(cluster: Cluster, link: TcpProxy, far: NodeProcess) -> None:
 
 
 async def _trusts_no_session(cluster: Cluster, node: NodeProcess) -> bool:
-    """Its client gives the connection up when the lease lapses, or a moment earlier: a leader notes the lease itself."""
+    """Its client gives the connection up as the lease lapses, or a moment earlier; a leader notes the lease itself."""
     leads = len(node.events("elected")) > len(node.events("stepped_down"))
     return not leads and not await _is_ready(cluster, node)
 
