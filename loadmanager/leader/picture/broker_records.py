@@ -76,7 +76,7 @@ class BrokerRecords:
         where = paths.broker(name)
         decoded = self._decoded.get(where)
         record, report = decoded.result() if decoded else self._decode(where, znode.data)
-        self._view.put_broker(registration, znode.version, record, znode.data)
+        self._view.put_broker(registration, znode.version, record)
         if self._find_fault(record) is None:
             self._take_in(registration, report)
         self._raise_doubt(broker_id, record)

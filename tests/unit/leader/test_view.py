@@ -19,7 +19,7 @@ def a_view() -> ClusterView:
     view = ClusterView()
     state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)))
     view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
-    view.put_broker(B1, 0, a_record("b1:8080"), b"")
+    view.put_broker(B1, 0, a_record("b1:8080"))
     return view
 
 
@@ -75,5 +75,5 @@ def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() 
 def test_commands_go_to_the_agent_and_without_one_to_nobody() -> None:
     view = a_view()
     assert view.brokers[BrokerId("b1:8080")].command_url is None
-    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"), b"")
+    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
     assert view.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"
