@@ -232,7 +232,8 @@ class Intake:
         digest = hash(znode.data)
         where = paths.namespace(name)
         try:
-            state = decode_namespace(NamespaceName.parse(name), decode(znode.data, where), where)
+            data = decode(znode.data, where)
+            state = decode_namespace(NamespaceName.parse(name), data, where, self._view.registrations)
         except InvalidRecordError as error:
             if known is not None:
                 entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))

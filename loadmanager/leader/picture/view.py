@@ -218,7 +218,10 @@ class ClusterView:
         if before is not None:
             self.on_record(before, entry)
         self.namespaces[name] = entry
-        self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
+        if before is not None and before.state.bundles == entry.state.bundles:
+            self.model.set_owners(entry.state.owners_changed_since(before.state))
+        else:
+            self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
         self.on_namespace(name)
 
     def commit_namespace(self, entry: NamespaceEntry) -> None:
