@@ -199,7 +199,7 @@ class Node(Candidate):
     async def _prepare(self, term: Term) -> None:
         await self.intake.settle_registrations()
         await self.persistence.take_over()
-        self.desk.poison.look(owner for _, _, each in self.view.ownerships() if (owner := each.owner) is not None)
+        self.desk.poison.look(self.view.model.owners())
         self.drains.forget()
         self.plans.forget()
         self.terms.begin(term.epoch)

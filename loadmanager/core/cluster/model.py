@@ -116,6 +116,10 @@ class ClusterModel:
         """The registration of each broker that has reported."""
         return {broker_id: broker.registration for broker_id, broker in self._reporters.brokers.items()}
 
+    def owners(self) -> set[Registration]:
+        """All that own a bundle by the records."""
+        return self._owners.all()
+
     def count_bundles_of(self, registration: Registration) -> int:
         """How many bundles that life of a broker owns by the records, those that it is to release included."""
         return self._owners.count_of(registration)

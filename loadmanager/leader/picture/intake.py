@@ -18,7 +18,7 @@ import structlog
 
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
-from loadmanager.core.names import NamespaceName
+from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.leader.picture.broker_records import BrokerRecords
 from loadmanager.leader.picture.faults import Faults
@@ -112,24 +112,26 @@ class Intake:
         self.mark_dirty(path)
 
     async def settle_registrations(self) -> None:
-        """Return once every broker registered at the call is known, and everything dirty was read.
+        """Return once every broker registered at the call is known, and all else that had changed by then.
 
-        A watch may tell late of a broker that a former leader has given bundles to already: taken for gone, it would
-        be deprived of them while it serves them.
+        One may be unknown that a former leader has given bundles to already: taken for gone, it would be deprived of
+        them while it serves them. The store tells of a change before it answers with it, so what it has told of by its
+        answer is all there is to read, unless a watch was not in force: then everything is read again.
         """
-        while True:
-            try:
-                registered = await self._store.children(paths.BROKERS)
-            except StoreError as error:
-                log.debug("registrations_wait_for_store", error=str(error))
-                await asyncio.sleep(_RETRY_S)
-            else:
-                break
-        for broker_id in {*registered, *self._view.registrations}:
-            self.mark_dirty(paths.broker(broker_id))
-        for path in paths.LAID_DOWN:
-            self.mark_dirty(path)
+        while not await self._is_settled():
+            await asyncio.sleep(_RETRY_S)
+
+    async def _is_settled(self) -> bool:
+        try:
+            registered = set(await self._store.children(paths.BROKERS))
+        except StoreError as error:
+            log.debug("registrations_wait_for_store", error=str(error))
+            return False
+        await asyncio.sleep(0)  # what it told of is marked
+        for name in registered.symmetric_difference(self._view.registrations):
+            self.mark_dirty(paths.broker(BrokerId(name)))
         await self.settled()
+        return self._view.is_fresh
 
     def _session_changed(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
