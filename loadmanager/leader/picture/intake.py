@@ -118,7 +118,9 @@ class Intake:
         them while it serves them. The store tells of a change before it answers with it, so what it has told of by its
         answer is all there is to read, unless a watch was not in force: then everything is read again.
         """
-        while not await self._is_settled():
+        while True:
+            if await self._is_settled():
+                return
             await asyncio.sleep(_RETRY_S)
 
     async def _is_settled(self) -> bool:
