@@ -66,6 +66,10 @@ class ClusterModel:
         """The names of all bundles that have a row."""
         return self._rows.by_name
 
+    def own_names(self, names: Sequence[str]) -> list[str]:
+        """The names of bundles that have a row, as the objects by which they are known here anyway."""
+        return [self._rows.names[row] for row in self._rows.known(names).tolist()]
+
     # What reports and records say
 
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:

@@ -271,6 +271,12 @@ def test_the_owners_are_those_of_the_records_as_they_are_now() -> None:
     assert model.owners() == set()
 
 
+def test_names_are_known_by_one_object_each() -> None:
+    model = a_model_where_a_owns_and_reports_x_and_y()
+    own = model.own_names([bundle(1), bundle(2)])
+    assert (own[0] is X, own[1] is Y) == (True, True)
+
+
 def test_a_record_has_bundles_of_its_own_namespace_only() -> None:
     with pytest.raises(AssertionError, match="bundles of tenant/ns only"):
         ClusterModel().set_namespace(NS, [bundle(1, "tenant/other")], [FREE])
