@@ -262,8 +262,8 @@ class TransferShedderState(TypedDict, total=False):
 @with_config(_STRICT)
 class LevelState(TypedDict, total=False):
     """Per broker its incarnation, until when it rests, when it was seen, since when it is hot, and its noise; from then
-    on those that were written later: its excess, since when it is cold, how often it came back; when it came. What was moved
-    when, as a share of all load, and when bundles were put on which broker. Seconds since 1970.
+    on those that were written later: its excess, since when it is cold, how often it came back, and when it came. What
+    was moved when, as a share of all load, and when bundles were put on which broker. Seconds since 1970.
     """
 
     brokers: dict[
