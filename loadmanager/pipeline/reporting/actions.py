@@ -30,6 +30,8 @@ from loadmanager.pipeline.reporting.about import About, Contents, table
 from loadmanager.pipeline.reporting.findings import median_plan, threshold
 from loadmanager.pipeline.reporting.units import moment, share, span
 
+Evidence = Mapping[str, object]
+
 SHOWN = 3
 MORE_BROKERS = "more-brokers.yaml"
 REPORT = "report"
@@ -86,7 +88,7 @@ def _start_brokers(contents: Contents, about: About) -> Action | None:
     if about.to_ms is not None:
         scenario["from"] = moment(about.to_ms - _DAY_MS)
     path, out = f"{about.out}/{REPORT}/{MORE_BROKERS}", f"{about.out}/more-brokers"
-    command = f"loadmanager pipeline whatif {shlex.quote(path)} {shlex.quote(about.history)} --out {shlex.quote(out)}"
+    command = _command("pipeline", "whatif", path, about.history, "--out", out)
     files = {MORE_BROKERS: yaml.safe_dump(scenario, sort_keys=False)}
     return Action(what, why, "#capacity", (command,) if is_here else (), files if is_here else {})
 
@@ -107,44 +109,43 @@ def _take_over(contents: Contents, about: About) -> Action | None:
     return Action(f"Balance with {best['configuration']}", why, "#league", tuple(commands))
 
 
+def _command(*words: str) -> str:
+    return shlex.join(["loadmanager", *words])
+
+
 def _set(key: str, value: str) -> str:
-    return f"loadmanager admin brokers update-dynamic-config -c {key} -v {shlex.quote(value)}"
+    return _command("admin", "brokers", "update-dynamic-config", "-c", key, "-v", value)
 
 
-def _bundle(subject: str) -> tuple[str, str]:
+def _split(subject: str, __: Evidence) -> str:
     namespace, _, range_ = subject.rpartition("/")
-    return shlex.quote(namespace), shlex.quote(range_)
+    return _command("admin", "namespaces", "split-bundle", namespace, "-b", range_, "--unload")
 
 
-def _split(subject: str, _: Mapping[str, object]) -> str:
-    namespace, range_ = _bundle(subject)
-    return f"loadmanager admin namespaces split-bundle {namespace} -b {range_} --unload"
+def _name_topics(subject: str, __: Evidence) -> str:
+    namespace, _, range_ = subject.rpartition("/")
+    return _command("admin", "namespaces", "get-topic-positions", namespace, "-b", range_)
 
 
-def _name_topics(subject: str, _: Mapping[str, object]) -> str:
-    namespace, range_ = _bundle(subject)
-    return f"loadmanager admin namespaces get-topic-positions {namespace} -b {range_}"
-
-
-def _allow_more(_: str, evidence: Mapping[str, object]) -> str:
+def _allow_more(_: str, evidence: Evidence) -> str:
     """Twice as many, where it is known how many there may be."""
     most = evidence.get(_MOST_BUNDLES)
     return _set(_MOST_BUNDLES, str(2 * int(most))) if isinstance(most, (int, float)) else ""
 
 
-def _merge(subject: str, _: Mapping[str, object]) -> str:
-    return f"loadmanager admin bundles merge {shlex.quote(subject)}"
+def _merge(subject: str, _: Evidence) -> str:
+    return _command("admin", "bundles", "merge", subject)
 
 
-def _explain(subject: str, _: Mapping[str, object]) -> str:
-    return f"loadmanager admin explain broker {shlex.quote(subject)}"
+def _explain(subject: str, _: Evidence) -> str:
+    return _command("admin", "explain", "broker", subject)
 
 
-def _show_report(subject: str, _: Mapping[str, object]) -> str:
-    return f"loadmanager admin broker-stats load-report {shlex.quote(subject)}"
+def _show_report(subject: str, _: Evidence) -> str:
+    return _command("admin", "broker-stats", "load-report", subject)
 
 
-_ADVICE: dict[str, tuple[str, Callable[[str, Mapping[str, object]], str]]] = {
+_ADVICE: dict[str, tuple[str, Callable[[str, Evidence], str]]] = {
     "unsplittable": ("Partition the one topic that makes {} too large", _name_topics),
     "split_blocked": ("Allow more bundles: {} cannot be split", _allow_more),
     "split": ("Split {}", _split),
