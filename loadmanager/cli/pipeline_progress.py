@@ -67,7 +67,7 @@ class Estimate:
     def said(self, now_s: float) -> str:
         left = self.left_s(now_s)
         part = f"{self.part(now_s):.0%}".replace("%", " %")
-        if left is None:
+        if not left:
             return part
         return f"{part}, about {f'{round(left / _MINUTE_S)} min' if left >= 2 * _MINUTE_S else f'{round(left)} s'} left"
 

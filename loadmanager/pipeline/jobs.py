@@ -406,7 +406,8 @@ def _write_report(spark: SparkSession, said: Summary) -> str:
     try:
         contents = collect(Tables(spark, said.out))
         recommended = _find_text(directory, RECOMMENDED)
-        about = About(said.run, said.history, said.out, said.from_ms, said.to_ms, said.notes, recommended)
+        notes = {done.step: done.notes for done in said.steps}
+        about = About(said.run, said.history, said.out, said.from_ms, said.to_ms, notes, recommended)
         for name, data in make_report(contents, about).items():
             put(directory, f"{REPORT}/{name}", data)
     except _CANNOT_GO_ON as error:

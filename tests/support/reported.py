@@ -19,8 +19,8 @@ loadBalancerSheddingIntervalMinutes: 2
 
 
 def about_days(days: int) -> About:
-    to_ms = START_MS + days * DAY_MS
-    return About("run-1", "/var/history", "/var/learned", START_MS, to_ms, ["left out: a: damaged"], RECOMMENDED)
+    to_ms, notes = START_MS + days * DAY_MS, {"ingest": ["left out: a: damaged"]}
+    return About("run-1", "/var/history", "/var/learned", START_MS, to_ms, notes, RECOMMENDED)
 
 
 def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
@@ -36,6 +36,7 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
         "imbalance": pd.DataFrame(
             {
                 "start_ms": at,
+                "covered_s": 300.0,
                 "brokers": len(BROKERS),
                 "max_over_mean": imbalance,
                 "worst_broker": "b2:8080",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -13,14 +13,17 @@ Contents = Mapping[str, pd.DataFrame]
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Where the report comes from; `recommended` is the configuration file, if one was made."""
+    """Where the report comes from; `recommended` is the configuration file, if one was made.
+
+    `notes` say by step what it left out.
+    """
 
     run: str
     history: str
     out: str
     from_ms: int | None
     to_ms: int | None
-    notes: Sequence[str] = ()
+    notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     recommended: str | None = None
 
 

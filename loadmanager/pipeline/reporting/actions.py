@@ -7,7 +7,7 @@
 | 3 | bundles above a limit because of one topic | partition the topic | names the topics of the bundle |
 | 4 | bundles above a limit whose namespace is full | allow more bundles | sets the limit |
 | 5 | bundles above a limit | split them | splits them |
-| 6 | brokers above the threshold of usage, and none of the above | find out why | explains the broker |
+| 6 | none of these, but brokers above the threshold of usage, or uneven load | find out why | explains it |
 | 7 | brokers that report other totals than their bundles | look at the reports | shows the report |
 | 8 | brokers without a limit, or silent | find out why | explains the broker |
 | 9 | cold neighbours | merge them | merges them |
@@ -27,8 +27,8 @@ import yaml
 from loadmanager.config.dynamic import dynamic_keys, text_of
 from loadmanager.core.settings import KEYS
 from loadmanager.pipeline.reporting.about import About, Contents, table
-from loadmanager.pipeline.reporting.findings import median_plan, threshold
-from loadmanager.pipeline.reporting.units import moment, share, span
+from loadmanager.pipeline.reporting.findings import OFTEN_UNEVEN, median_plan, threshold
+from loadmanager.pipeline.reporting.units import moment, share, span, times
 
 Evidence = Mapping[str, object]
 
@@ -60,7 +60,7 @@ def find_actions(contents: Contents, about: About) -> list[Action]:
         *(_advised(contents, kind) for kind in ("unsplittable", "split_blocked", "split")),
     ]
     if not any(found):
-        found.append(_explain_overload(contents))
+        found.append(_explain_overload(contents) or _look_at_balance(contents))
     found += [
         _look_at_reports(contents),
         *(_advised(contents, kind) for kind in ("unknown_limits", "quiet_reports", "merge")),
@@ -182,6 +182,16 @@ def _explain_overload(contents: Contents) -> Action | None:
     )
     command = _explain(worst["subject"], {})
     return Action(f"Find out what keeps {worst['subject']} busy", why, "#brokers", (command,))
+
+
+def _look_at_balance(contents: Contents) -> Action | None:
+    rows = table(contents, "time_above")
+    rows = rows[(rows["what"] == "imbalance") & (rows["share"] > OFTEN_UNEVEN)] if len(rows) else rows
+    if not len(rows):
+        return None
+    limit, part = times(threshold(contents, "imbalance")), share(rows["share"].iloc[0])
+    why = f"The busiest broker had above {limit} the mean for {part} of the time. The command says what keeps bundles."
+    return Action("Find out why load is uneven", why, "#imbalance", (_command("admin", "status"),))
 
 
 def _look_at_reports(contents: Contents) -> Action | None:

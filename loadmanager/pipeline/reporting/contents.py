@@ -23,7 +23,7 @@ _WEEK_H = 168
 _MB = 1e6
 
 _READERS: dict[str, Callable[[DataFrame], DataFrame]] = {
-    "imbalance": lambda rows: rows.orderBy("start_ms"),
+    "imbalance": lambda rows: _covered(rows).orderBy("start_ms"),
     "time_above": lambda rows: rows.orderBy("what", f.desc("share"), "subject"),
     "hot_bundles": lambda rows: rows.orderBy(f.desc("start_ms"), "rank"),
     "namespace_skew": lambda rows: rows.orderBy(f.desc("start_ms"), f.desc("load")),
@@ -60,6 +60,11 @@ def collect(tables: Tables) -> Contents:
         hours = _namespace_hours(tables.read("namespace_windows"))
         read |= {"namespace_hours": _last_week(hours), "held_out": _held_out(hours)}
     return read
+
+
+def _covered(windows: DataFrame) -> DataFrame:
+    """What was written before windows knew for how long reports stood counts in full."""
+    return windows if "covered_s" in windows.columns else windows.withColumn("covered_s", f.lit(float(SHORTEST_S)))
 
 
 def over_time(windows: DataFrame, key: str, value: Column, most: int) -> pd.DataFrame:

@@ -25,10 +25,10 @@ from loadmanager.pipeline.reporting.units import number, share, span, times
 State = Literal["good", "watch", "bad", "unknown"]
 Trend = Literal["better", "worse", "same", "unknown"]
 
-WINDOW_S = 300
+_WINDOW_MS = 300_000
 MEDIAN = 0.5
 _DAY_MS = 86_400_000
-_OFTEN_OVERLOADED, _OFTEN_UNEVEN = 0.05, 0.25
+OFTEN_OVERLOADED, OFTEN_UNEVEN = 0.05, 0.25
 _AS_BEFORE = 0.05
 """Differences of less than this part are none."""
 _THRESHOLDS = {"usage": 0.85, "imbalance": 1.2}
@@ -63,10 +63,10 @@ class Latest:
 
     @classmethod
     def of(cls, imbalance: pd.DataFrame) -> Latest:
-        if not len(imbalance):
-            return cls(imbalance, imbalance, "")
+        if not len(imbalance) or not known_s(imbalance):
+            return cls(imbalance.iloc[:0], imbalance.iloc[:0], "")
         start = imbalance["start_ms"]
-        end = int(start.max()) + WINDOW_S * 1000
+        end = int(start.max()) + _WINDOW_MS
         known_ms = end - int(start.min())
         length, name = (7 * _DAY_MS, "7 days") if known_ms >= 14 * _DAY_MS else (_DAY_MS, "day")
         if known_ms < 2 * length:
@@ -74,9 +74,15 @@ class Latest:
         is_now, is_before = start >= end - length, start >= end - 2 * length
         return cls(imbalance[is_now], imbalance[is_before & ~is_now], name)
 
-    @property
-    def known_s(self) -> float:
-        return float(len(self.now) * WINDOW_S)
+
+def known_s(windows: pd.DataFrame) -> float:
+    """For how long of these windows reports stood."""
+    return float(windows["covered_s"].sum())
+
+
+def part_of(windows: pd.DataFrame, chosen: pd.Series[bool]) -> float:
+    """The part of what is known of these windows that the chosen ones are."""
+    return known_s(windows[chosen]) / known_s(windows)
 
 
 def threshold(contents: Contents, what: str) -> float:
@@ -96,8 +102,8 @@ def judge_health(contents: Contents) -> Health:
 
 def _trouble(latest: Latest, contents: Contents) -> Health | None:
     overloaded, too_small_from = _overloaded(latest.now), _too_small_from(contents)
-    uneven = float((latest.now["max_over_mean"] > threshold(contents, "imbalance")).mean())
-    if overloaded > _OFTEN_OVERLOADED:
+    uneven = part_of(latest.now, latest.now["max_over_mean"] > threshold(contents, "imbalance"))
+    if overloaded > OFTEN_OVERLOADED:
         return Health("bad", _overload(latest, contents))
     if too_small_from is not None and too_small_from == median_plan(contents)["day"].iloc[0]:
         return Health("bad", f"The fleet is too small for what is expected today, {too_small_from}.")
@@ -105,7 +111,7 @@ def _trouble(latest: Latest, contents: Contents) -> Health | None:
         return Health("watch", _overload(latest, contents))
     if too_small_from is not None:
         return Health("watch", f"Well today, but too small from {too_small_from} on, by the median forecast.")
-    if uneven > _OFTEN_UNEVEN:
+    if uneven > OFTEN_UNEVEN:
         limit = times(threshold(contents, "imbalance"))
         said = f"No broker was overloaded, but load was uneven: above {limit} the mean for {share(uneven)} of the time."
         return Health("watch", said)
@@ -113,8 +119,8 @@ def _trouble(latest: Latest, contents: Contents) -> Health | None:
 
 
 def _calm(latest: Latest) -> Health:
-    if latest.known_s * 1000 < _DAY_MS:
-        known = f"{span(latest.known_s)} known, in which no broker was overloaded."
+    if not len(latest.before) and known_s(latest.now) * 1000 < _DAY_MS:
+        known = f"{span(known_s(latest.now))} known, in which no broker was overloaded."
         return Health("unknown", f"Too early to tell: {known}")
     return Health("good", f"All is well: in the last {latest.name} no broker was overloaded, and load was even.")
 
@@ -124,7 +130,7 @@ def _overload(latest: Latest, contents: Contents) -> str:
     most = rows["worst_used_broker"].mode().iloc[0]
     return (
         f"Overloaded: in the last {latest.name} a broker was above {share(threshold(contents, 'usage'))} of what it has"
-        f" for {share(len(rows) / len(latest.now))} of the time ({span(len(rows) * WINDOW_S)}), most often {most}."
+        f" for {share(_overloaded(latest.now))} of the time ({span(known_s(rows))}), most often {most}."
     )
 
 
@@ -192,7 +198,7 @@ def _too_small_from(contents: Contents) -> str | None:
 
 
 def _overloaded(rows: pd.DataFrame) -> float:
-    return float((rows["overloaded_brokers"] > 0).mean())
+    return part_of(rows, rows["overloaded_brokers"] > 0)
 
 
 def _imbalance(rows: pd.DataFrame) -> float:

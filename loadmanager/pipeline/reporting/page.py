@@ -40,7 +40,7 @@ def _first_screen(health: Health, numbers: Sequence[Number], actions: Sequence[A
         f'<span>{escape(each.about)}</span><span data-trend="{each.going}">{escape(each.trend)}</span></a>'
         for each in numbers
     )
-    listed = "".join(map(_action, actions)) or '<li class="action">Nothing: there is nothing to advise.</li>'
+    listed = "".join(map(_action, actions)) or '<li class="action">Nothing that would be worth it now.</li>'
     return (
         f'<p class="health" data-state="{health.state}">{escape(health.sentence)}</p><div class="numbers">{shown}</div>'
         f'<h2>What to do</h2><ol class="actions">{listed}</ol>'

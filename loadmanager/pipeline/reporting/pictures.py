@@ -47,11 +47,12 @@ def draw_band(rows: pd.DataFrame, value: str, limit: float, label: str) -> Pictu
     )
     tips = {"when": "UTC", "most": "highest", "half": "median", "least": "lowest"}
     top = max(limit, float(bins["high"].max()))
+    low, middle = (_y(field, top, bottom=1.0) for field in ("low", "middle"))
     spec = _spec(
-        told,
+        _closed(told, "middle"),
         [
-            _layer({"type": "area", "style": "band", "interpolate": "step-after"}, _x(), _y("low", top), y2="high"),
-            _layer({"type": "line", "style": "middle", "interpolate": "step-after"}, _x(), _y("middle", top)),
+            _layer({"type": "area", "style": "band", "interpolate": "step-after"}, _x(), low, y2="high"),
+            _layer({"type": "line", "style": "middle", "interpolate": "step-after"}, _x(), middle),
             _limit(limit),
             _strips(told[known], tips),
         ],
@@ -82,7 +83,7 @@ def draw_heat(rows: pd.DataFrame, key: str, value: str, *, of_limit: bool, label
     }
     scale: Spec = {"domain": [0, max(1.0, float(rows[value].max()))]} if of_limit else {"domainMin": 0}
     legend = {
-        "labelExpr": "format(datum.value, '%')" if of_limit else "format(datum.value, '~s') + 'B/s'",
+        "labelExpr": "format(datum.value, '.0%')" if of_limit else "format(datum.value, '~s') + 'B/s'",
         "title": None,
         "orient": "bottom",
         "gradientLength": 160,
@@ -184,12 +185,11 @@ def draw_capacity(capacity: pd.DataFrame, quantiles: Sequence[float], label: str
         most=told["high"].map(number),
         there=number(have),
     )
-    drawn = pd.concat([told, told.tail(1).assign(start=told["end"])])  # a step needs an end
     top = max(have, float(capacity["needed"].max()))
     y = _y("middle", top, "brokers", {"tickMinStep": 1}, bottom=0)
     tips = {"when": "day", "most": "9 of 10 below", "half": "needed", "least": "1 of 10 below", "there": "there are"}
     spec = _spec(
-        drawn,
+        _closed(told, "middle"),
         [
             _layer(
                 {"type": "area", "style": "ahead-band", "interpolate": "step-after"},
@@ -238,6 +238,12 @@ def _spec(rows: pd.DataFrame, layers: Sequence[Spec], height: int = _HEIGHT) -> 
         "data": _data(rows),
         "layer": list(layers),
     }
+
+
+def _closed(rows: pd.DataFrame, value: str) -> pd.DataFrame:
+    """With a row more at the end of each stretch that is known: steps need it."""
+    is_last = rows[value].notna() & rows[value].shift(-1).isna()
+    return pd.concat([rows[is_last].assign(start=rows["end"]), rows]).sort_values("start", kind="stable")
 
 
 def _data(rows: pd.DataFrame) -> Spec:

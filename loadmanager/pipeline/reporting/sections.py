@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from loadmanager.pipeline.reporting.about import About, Contents, table
-from loadmanager.pipeline.reporting.findings import WINDOW_S, median_plan, threshold
+from loadmanager.pipeline.reporting.findings import known_s, median_plan, part_of, threshold
 from loadmanager.pipeline.reporting.pictures import (
     Picture,
     draw_band,
@@ -51,11 +51,11 @@ def make_sections(contents: Contents, about: About) -> list[Section]:
         _brokers(contents),
         _imbalance(contents),
         _bundles(contents),
-        _capacity(contents),
-        _forecast(contents),
+        _capacity(contents, about),
+        _forecast(contents, about),
         _league(contents, about),
         _moves(contents),
-        _advice(contents),
+        _advice(contents, about),
         _costs(contents),
         _rejected(contents, about),
     ]
@@ -96,8 +96,8 @@ def _imbalance(contents: Contents) -> Section:
         above = rows["max_over_mean"] > limit
         worst = rows.loc[rows["max_over_mean"].idxmax()]
         answer = (
-            f"Above {times(limit)} for {share(above.mean())} of the time ({span(above.sum() * WINDOW_S)}); the median"
-            f" is {times(rows['max_over_mean'].median())}, the worst {times(worst['max_over_mean'])} at"
+            f"Above {times(limit)} for {share(part_of(rows, above))} of the time ({span(known_s(rows[above]))}); the"
+            f" median is {times(rows['max_over_mean'].median())}, the worst {times(worst['max_over_mean'])} at"
             f" {moment(worst['start_ms'])}, by {worst['worst_broker']}."
         )
     return Section(
@@ -136,7 +136,7 @@ def _bundles(contents: Contents) -> Section:
     )
 
 
-def _capacity(contents: Contents) -> Section:
+def _capacity(contents: Contents, about: About) -> Section:
     rows, plan = table(contents, "capacity"), median_plan(contents)
     answer = ""
     if len(plan):
@@ -164,12 +164,13 @@ def _capacity(contents: Contents) -> Section:
         [draw_capacity(rows, quantiles, "Brokers needed by day")] if len(plan) else [],
         {"capacity": rows},
         _why_empty(contents, "capacity", "capacity", "no hour of the range is known, or no limit of any broker"),
+        about.notes.get("capacity", ()),
     )
 
 
-def _forecast(contents: Contents) -> Section:
+def _forecast(contents: Contents, about: About) -> Section:
     hours, made = table(contents, "namespace_hours"), table(contents, "held_out")
-    pictures, points, met = list[Picture](), list[str](), list[float]()
+    pictures, points, met = list[Picture](), [*about.notes.get("forecast", ())], list[float]()
     for namespace, rows in made.groupby("namespace", sort=False) if len(made) else ():
         forecast = rows.dropna(subset="q50")
         if not len(forecast):
@@ -221,7 +222,7 @@ def _league(contents: Contents, about: About) -> Section:
             "scenarios": table(contents, "scenarios"),
         },
         _why_empty(contents, "league", "whatif", "nothing was replayed"),
-        (),
+        about.notes.get("whatif", ()),
         about.recommended or "" if len(rows) else "",
     )
 
@@ -247,8 +248,10 @@ def _moves(contents: Contents) -> Section:
     )
 
 
-def _advice(contents: Contents) -> Section:
+def _advice(contents: Contents, about: About) -> Section:
     rows = table(contents, "advice")
+    counts = rows["kind"].value_counts().items() if "kind" in rows else ()
+    kinds = [f"{kind}: {number(count)}" for kind, count in counts]
     return Section(
         "advice",
         "Advice",
@@ -258,7 +261,7 @@ def _advice(contents: Contents) -> Section:
         (),
         {"advice": rows},
         _why_empty(contents, "advice", "advice", "there is nothing to advise"),
-        [f"{kind}: {number(count)}" for kind, count in rows["kind"].value_counts().items()] if "kind" in rows else (),
+        [*about.notes.get("advice", ()), *kinds],
     )
 
 
@@ -287,7 +290,7 @@ def _rejected(contents: Contents, about: About) -> Section:
         (),
         {"rejected_rows": rows},
         _why_empty(contents, "rejected_rows", "ingest", "every row of the range can be counted on"),
-        about.notes,
+        about.notes.get("ingest", ()),
     )
 
 

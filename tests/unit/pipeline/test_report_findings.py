@@ -24,7 +24,7 @@ def balance(days: float, overloaded: float = 0.0, ratio: float = 1.1, since: flo
         hot.append(int(each and left > 0))
         left -= hot[-1]
     rows = pd.DataFrame({"start_ms": [START_MS + n * WINDOW_MS for n in range(count)], "overloaded_brokers": hot})
-    return {"imbalance": rows.assign(max_over_mean=ratio, worst_used_broker="b1:8080")}
+    return {"imbalance": rows.assign(covered_s=300.0, max_over_mean=ratio, worst_used_broker="b1:8080")}
 
 
 def plan(needed: list[int], have: int) -> dict[str, pd.DataFrame]:
@@ -89,6 +89,13 @@ def test_an_overload_that_nothing_explains_is_to_be_explained() -> None:
     rows = {"what": ["usage"], "subject": ["b 1"], "threshold": [0.85], "share": [0.1], "above_s": [600.0]}
     (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
     assert found.commands == ("loadmanager admin explain broker 'b 1'",)
+
+
+def test_load_that_is_uneven_for_no_known_reason_is_to_be_looked_into() -> None:
+    rows = {"what": ["imbalance"], "subject": ["cluster"], "threshold": [1.2], "share": [0.3], "above_s": [600.0]}
+    (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
+    assert (found.commands, found.evidence) == (("loadmanager admin status",), "#imbalance")
+    assert find_actions({"time_above": pd.DataFrame({**rows, "share": [0.2]})}, about_days(20)) == []
 
 
 def test_more_brokers_are_tried_where_the_scenario_is_a_file_of_this_machine() -> None:
