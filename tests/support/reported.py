@@ -80,9 +80,7 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
             {"broker": BROKERS[:1], "what": ["bundles"], "reports": [1000], "inconsistent": [0]}
         ),
         **_forecast(days, rng),
-        "backtest": pd.DataFrame(
-            {"kind": ["namespace"], "key": ["public/<ns>"], "used": [True], "why": ["less error"]}
-        ),
+        "backtest": pd.DataFrame({"kind": ["namespace"], "key": ["public/<ns>"], "used": [True], "coverage": [0.79]}),
         "capacity": _capacity(days, 30),
         "advice": _advice(),
         "league": pd.DataFrame(
@@ -90,8 +88,18 @@ def contents_of(days: int, busy_days: int = 2) -> dict[str, pd.DataFrame]:
                 "fleet": ["as-recorded"] * 3 + ["one-less"] * 3,
                 "place": [1, 2, 3] * 2,
                 "configuration": ["TransferShedder", "ThresholdShedder", "AvgShedder"] * 2,
-                "time_above": [0.1, 0.22, 0.31, 0.2, 0.3, 0.42],
+                "time_hot": [0.1, 0.22, 0.31, 0.2, 0.3, 0.42],
                 "recommended": [True, False, False] * 2,
+            }
+        ),
+        "recommendation": pd.DataFrame(
+            {
+                "fleet": ["as-recorded", "one-less"],
+                "configuration": ["TransferShedder", None],
+                "days": [20, 4],
+                "seeds": [3, 3],
+                "rank_correlation": [0.31, None],
+                "why": ["It is above.\nAnd more.", "4 whole days are known.\nAnd more."],
             }
         ),
         "cost_models": pd.DataFrame({"broker_class": ["8 cores"], "resource": ["cpu"], "base": [1.5]}),

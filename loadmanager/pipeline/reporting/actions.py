@@ -27,7 +27,7 @@ import yaml
 from loadmanager.config.dynamic import dynamic_keys, text_of
 from loadmanager.core.settings import KEYS
 from loadmanager.pipeline.reporting.about import About, Contents, table
-from loadmanager.pipeline.reporting.findings import OFTEN_UNEVEN, median_plan, threshold
+from loadmanager.pipeline.reporting.findings import OFTEN_UNEVEN, median_plan, threshold, what_is_compared
 from loadmanager.pipeline.reporting.units import moment, share, span, times
 
 Evidence = Mapping[str, object]
@@ -101,8 +101,9 @@ def _take_over(contents: Contents, about: About) -> Action | None:
     if not len(chosen) or not isinstance(values, dict):
         return None
     best, fleet = chosen.iloc[0], chosen.iloc[0]["fleet"]
-    others = rows[(rows["fleet"] == fleet) & ~rows["recommended"].astype(bool)]["time_above"]
-    why = f"Replayed over the range load was uneven for {share(best['time_above'])} of the time"
+    metric, what = what_is_compared(rows)
+    others = rows[(rows["fleet"] == fleet) & ~rows["recommended"].astype(bool)][metric]
+    why = f"Replayed over the range {what} for {share(best[metric])} of the time"
     why += f", with the others for {share(others.min())} to {share(others.max())}." if len(others) else "."
     keys = set(dynamic_keys())
     commands = [_set(key, text_of(value)) for key, value in values.items() if key in keys]

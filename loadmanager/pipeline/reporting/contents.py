@@ -37,6 +37,7 @@ _READERS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "cost_models": lambda rows: rows.orderBy("broker_class", "resource"),
     "league": lambda rows: rows.orderBy("fleet", "place"),
     "paired_differences": lambda rows: rows.orderBy("fleet", "metric", "configuration", "other"),
+    "recommendation": lambda rows: rows.orderBy("fleet"),
     "scenarios": lambda rows: rows.orderBy("scenario"),
     "rejected_rows": lambda rows: rows.orderBy(f.desc("count"), "table", "reason", "file"),
 }

@@ -203,3 +203,10 @@ def _overloaded(rows: pd.DataFrame) -> float:
 
 def _imbalance(rows: pd.DataFrame) -> float:
     return float(rows["max_over_mean"].median())
+
+
+def what_is_compared(league: pd.DataFrame) -> tuple[str, str]:
+    """The column of the league that a reader looks at first, and what it is; earlier runs did not tell of overload."""
+    if "time_hot" in league:
+        return "time_hot", "some broker was above 85 % of what it has"
+    return "time_above", "load was more uneven than need be"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
 from loadmanager.pipeline.reporting.about import About, Contents, table
-from loadmanager.pipeline.reporting.findings import known_s, median_plan, part_of, threshold
+from loadmanager.pipeline.reporting.findings import known_s, median_plan, part_of, threshold, what_is_compared
 from loadmanager.pipeline.reporting.pictures import (
     Picture,
     draw_band,
@@ -180,11 +181,10 @@ def _forecast(contents: Contents, about: About) -> Section:
         both = actual.merge(forecast, on="start_ms")
         met.append(float(both["load"].between(both["q10"], both["q90"]).mean()))
         pictures.append(draw_forecast(actual, forecast[["start_ms", "q10", "q50", "q90"]], f"{namespace}"))
-    answer = (
-        f"On the last day {share(sum(met) / len(met))} of the hours were in the band, where 80 % should be."
-        if met
-        else ""
-    )
+    answer = f"On the last day {share(sum(met) / len(met))} of the hours were in the band. " if met else ""
+    tested = table(contents, "backtest")
+    if "coverage" in tested and tested["coverage"].notna().any():
+        answer += f"In the back-test {share(tested['coverage'].mean())} were, and 80 % should be."
     return Section(
         "forecast",
         "Forecast",
@@ -200,24 +200,18 @@ def _forecast(contents: Contents, about: About) -> Section:
 
 
 def _league(contents: Contents, about: About) -> Section:
-    rows = table(contents, "league")
-    chosen = rows[rows["recommended"].astype(bool)] if len(rows) else rows
-    answer = ""
-    if len(chosen):
-        answer = f"{chosen['configuration'].iloc[0]} is recommended."
-    elif len(rows):
-        answer = "None can be recommended."
+    rows, chosen = table(contents, "league"), table(contents, "recommendation")
+    metric, what = what_is_compared(rows)
     return Section(
         "league",
         "What if",
         "Which configuration would have balanced best?",
-        "Each configuration replayed over the range; bars are the time in which load was more uneven than need be.",
-        answer,
-        [draw_bars(rows, "configuration", "time_above", "fleet", "Time above the band by configuration")]
-        if len(rows)
-        else [],
+        f"Each configuration replayed over the range; bars are the time in which {what}.",
+        " ".join(f"For the fleet {each['fleet']}: {_recommendation(each)}" for _, each in chosen.iterrows()),
+        [draw_bars(rows, "configuration", metric, "fleet", f"Time in which {what}")] if len(rows) else [],
         {
             "league": rows,
+            "recommendation": chosen,
             "paired_differences": table(contents, "paired_differences"),
             "scenarios": table(contents, "scenarios"),
         },
@@ -225,6 +219,16 @@ def _league(contents: Contents, about: About) -> Section:
         about.notes.get("whatif", ()),
         about.recommended or "" if len(rows) else "",
     )
+
+
+def _recommendation(row: pd.Series[Any]) -> str:
+    why = str(row["why"]).splitlines()[0].rstrip(".")
+    if pd.isna(row["configuration"]):
+        return f"none is recommended. {why}."
+    known = f"{row['configuration']} is recommended, by {number(row['days'])} days and {number(row['seeds'])} seeds"
+    if pd.isna(row["rank_correlation"]):
+        return f"{known}."
+    return f"{known}; ranks of one day and those of the next have a correlation of {number(row['rank_correlation'])}."
 
 
 def _moves(contents: Contents) -> Section:

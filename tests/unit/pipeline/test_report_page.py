@@ -81,6 +81,11 @@ def test_every_section_answers_its_question() -> None:
     assert "carried most: 31 MB/s, 12 % of all." in sections["bundles"].answer
     assert "is too small from 2026-10-23 on, by the median forecast; cpu is first" in sections["capacity"].answer
     assert "3 went back" in sections["moves"].answer
+    assert sections["league"].answer == (
+        "For the fleet as-recorded: TransferShedder is recommended, by 20 days and 3 seeds; ranks of one day and those"
+        " of the next have a correlation of 0.31. For the fleet one-less: none is recommended. 4 whole days are known."
+    )
+    assert "In the back-test 79 % were" in sections["forecast"].answer
 
 
 def test_a_picture_has_as_many_marks_as_a_screen_can_show_and_no_more() -> None:
