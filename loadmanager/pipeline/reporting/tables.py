@@ -13,19 +13,8 @@ from loadmanager.pipeline.reporting.units import moment, number, rate, share, sp
 _SHOWN_ROWS = 25
 _SAID: dict[str, Callable[[float], str]] = {
     **dict.fromkeys(("share", "mean_usage", "max_usage", "worst_usage", "hottest_share", "headroom"), share),
-    **dict.fromkeys(
-        (
-            "time_above",
-            "time_hot",
-            "time_full",
-            "coverage",
-            "baseline_coverage",
-            "moved_share",
-            "moved_again",
-            "quantile",
-        ),
-        share,
-    ),
+    **dict.fromkeys(("time_above", "time_hot", "time_full", "moved_share", "moved_again"), share),
+    **dict.fromkeys(("coverage", "baseline_coverage", "quantile"), share),
     **dict.fromkeys(("load", "mean_load", "max_load"), rate),
     **dict.fromkeys(("above_s", "observed_s", "covered_s", "duration_s", "time_above_s"), span),
 }
