@@ -82,7 +82,7 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *PlanHandlers(node.plans, forwarder).operations(),
         *PoisonHandlers(node.desk.poison, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
-        *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *BrokerStatsHandlers(node.reports, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *OwnershipHandlers(node, node.view).operations(),
         *LoadBalanceHandlers(
@@ -118,7 +118,7 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *DrainingHandlers(node.view, node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
         *PlanHandlers(node.plans_to_order, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
-        *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *BrokerStatsHandlers(node.reports, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
         *OwnershipHandlers(node, node.view).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),

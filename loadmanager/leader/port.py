@@ -157,11 +157,16 @@ class BrokerPort(Protocol):
     @property
     def lookup_body(self) -> bytes: ...
 
-    def whole_record(self) -> LocalBrokerData:
-        """What the broker wrote, with what it says of its bundles; it is read again, which takes its time."""
-
     def find_answer(self, listener: str) -> bytes | None:
         """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
+
+
+class ReportPort(Protocol):
+    async def read(self, broker_id: BrokerId) -> LocalBrokerData:
+        """What a registered broker wrote last, with what it says of its bundles.
+
+        Raises `BrokerNotFoundError`, `InvalidRecordError` and `StoreError`.
+        """
 
 
 class LookupPort(Protocol):
@@ -420,6 +425,8 @@ class BalancingPort(LeadershipPort, HealthPort, Protocol):
     def audit(self) -> AuditPort: ...
     @property
     def lives(self) -> LifePort: ...
+    @property
+    def reports(self) -> ReportPort: ...
     @property
     def showing(self) -> ShowingPort: ...
     @property

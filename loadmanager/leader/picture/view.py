@@ -26,11 +26,9 @@ from loadmanager.errors import (
 )
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
-from loadmanager.store.codec import decode
-from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
+from loadmanager.wire.broker_data import AGENT_PROTOCOL, OF_BUNDLES, LocalBrokerData
 from loadmanager.wire.http import LookupData
 from loadmanager.wire.learned import LearnedData
-from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import FailureDomain, IsolationData
 from loadmanager.wire.records import NodeRecord
 
@@ -43,13 +41,11 @@ class BrokerEntry:
     """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup.
 
     `record` is what it wrote of itself, but for what it says of its bundles: that is in the model, if it is believed.
-    `data` is the whole, as it was written.
     """
 
     registration: Registration
     znode_version: int
     record: LocalBrokerData
-    data: bytes
     lookup_body: bytes
 
     @property
@@ -69,11 +65,6 @@ class BrokerEntry:
         """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
         answer = lookup_answer(self.registration.broker, self.record, listener)
         return None if answer is None else answer.to_json()
-
-    def whole_record(self) -> LocalBrokerData:
-        """What the broker wrote, with what it says of its bundles; it is read again, which takes its time."""
-        where = paths.broker(self.registration.broker)
-        return decode_broker_record(decode(self.data, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +216,10 @@ class ClusterView:
         if before is not None:
             self.on_record(before, entry)
         self.namespaces[name] = entry
-        self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
+        if before is not None and before.state.bundles == entry.state.bundles:
+            self.model.set_owners(entry.state.owners_changed_since(before.state))
+        else:
+            self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
         _tell(self.on_namespace, name)
 
     def commit_namespace(self, entry: NamespaceEntry) -> None:
@@ -238,14 +232,15 @@ class ClusterView:
             self.model.remove_namespace(name)
             _tell(self.on_namespace, name)
 
-    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData, data: bytes) -> None:
-        """Take over what a broker wrote of itself: `record`, which is what `data` says."""
+    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData) -> None:
+        """Take over what a broker wrote of itself."""
         self.registrations[registration.broker] = registration
         answer = lookup_answer(registration.broker, record)
         assert answer is not None, "only an advertised listener can be missing"
         itself: LocalBrokerData = {**record}
-        itself.pop("lastStats", None)
-        entry = BrokerEntry(registration, znode_version, itself, data, answer.to_json())
+        for field_of_bundles in OF_BUNDLES:
+            itself.pop(field_of_bundles, None)
+        entry = BrokerEntry(registration, znode_version, itself, answer.to_json())
         before, self.brokers[registration.broker] = self.brokers.get(registration.broker), entry
         if before is None or not entry.answers_as(before):
             _tell(self.on_address, registration.broker)
