@@ -32,7 +32,14 @@ from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.pipeline.advice import AdviceTables, advice
-from loadmanager.pipeline.averages import broker_windows, bundle_windows, namespace_windows, running_means
+from loadmanager.pipeline.averages import (
+    carried,
+    running_means,
+    short_broker_windows,
+    short_bundle_windows,
+    short_namespace_windows,
+    with_longer,
+)
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
@@ -65,6 +72,7 @@ from loadmanager.pipeline.reading import (
 from loadmanager.pipeline.recorded import Recorded, find_recorded
 from loadmanager.pipeline.report import PAGE, About, collect, make_report
 from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.standing import standing
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Tables
@@ -312,13 +320,23 @@ def _ingest(run: JobRun) -> None:
 
 
 def averages(run: JobRun) -> None:
-    """Windows per bundle, broker and namespace, and the running means of the leader."""
-    read, write = run.tables.read, run.write
+    """Who carried what, windows per bundle, broker and namespace of it, and the running means of the leader."""
+    read = run.tables.read
     bundles, brokers = read("clean_bundle_reports"), read("clean_broker_reports")
-    write("broker_windows", broker_windows(brokers))
-    write("bundle_windows", bundle_windows(bundles, brokers))
-    write("namespace_windows", namespace_windows(read("bundle_windows")))
-    write("running_means", running_means(bundles))
+    reports = standing(brokers, run.history.frame("events"), run.summary.to_ms or run.history.range[1])
+    run.write("carried", carried(bundles, reports))
+    pieces = read("carried")
+    for name, short in (
+        ("bundle_windows", short_bundle_windows(pieces)),
+        ("broker_windows", short_broker_windows(brokers, reports, pieces)),
+        ("namespace_windows", short_namespace_windows(pieces)),
+    ):
+        kept = short.persist()  # each length is made of it
+        try:
+            run.write(name, with_longer(name, kept))
+        finally:
+            kept.unpersist()
+    run.write("running_means", running_means(bundles))
 
 
 def balance(run: JobRun) -> None:
