@@ -32,7 +32,6 @@ _FIGURES = (*METRICS, "topics", "sessions")
 """What is known of a bundle."""
 
 _P95 = 0.95
-_BUCKETS = 64
 _SHORTEST_MS = SHORTEST_S * 1000
 
 
@@ -128,7 +127,7 @@ def short_broker_windows(broker_reports: DataFrame, reports: DataFrame, pieces: 
     return _table(_short(both), "broker_windows")
 
 
-def running_means(bundle_reports: DataFrame, before: DataFrame | None = None, buckets: int = _BUCKETS) -> DataFrame:
+def running_means(bundle_reports: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """The short and long running means of each bundle, bit for bit as a leader has them that saw these reports.
 
     `before` is an earlier such table to go on from; reports that it has are not counted again. A leader leaves a bundle
@@ -139,6 +138,7 @@ def running_means(bundle_reports: DataFrame, before: DataFrame | None = None, bu
     )
     if before is None:
         before = bundle_reports.sparkSession.createDataFrame([], TABLES["running_means"])
+    buckets = int(str(bundle_reports.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     bucket = f.pmod(f.xxhash64("bundle"), f.lit(buckets))
     known, new = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (before, samples))
     return require(known.cogroup(new).applyInPandas(_rebuilt, TABLES["running_means"]), "running_means")

@@ -72,7 +72,7 @@ from loadmanager.pipeline.reading import (
 from loadmanager.pipeline.recorded import Recorded, find_recorded
 from loadmanager.pipeline.report import PAGE, About, collect, make_report
 from loadmanager.pipeline.schemas import TABLES
-from loadmanager.pipeline.standing import standing
+from loadmanager.pipeline.standing import registered, standing
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Tables
@@ -207,6 +207,11 @@ class JobRun:
     def recorded(self) -> Recorded:
         return find_recorded(self.history.frame("events"))
 
+    @property
+    def end_ms(self) -> int:
+        """After what was ingested."""
+        return self.summary.to_ms or self.history.range[1]
+
     def write(self, table: str, frame: DataFrame) -> None:
         rows = self.tables.write(table, frame).rows
         self._done.rows[table] = rows
@@ -323,7 +328,7 @@ def averages(run: JobRun) -> None:
     """Who carried what, windows per bundle, broker and namespace of it, and the running means of the leader."""
     read = run.tables.read
     bundles, brokers = read("clean_bundle_reports"), read("clean_broker_reports")
-    reports = standing(brokers, run.history.frame("events"), run.summary.to_ms or run.history.range[1])
+    reports = standing(brokers, run.history.frame("events"), run.end_ms)
     run.write("carried", carried(bundles, reports))
     pieces = read("carried")
     for name, short in (
@@ -371,7 +376,11 @@ def plan_capacity(run: JobRun) -> None:
     """What load costs a broker, and so how many brokers the next days need."""
     run.write("cost_models", cost_models(run.tables.read("clean_broker_reports")))
     windows, reports = run.tables.read("broker_windows"), run.tables.read("clean_broker_reports")
-    run.write("capacity", capacity(windows, reports, run.job.aim, _cost(run), run.recorded.domains or None))
+    there = registered(reports, run.history.frame("events"), run.end_ms)
+    planned = capacity(windows, reports, there, run.job.aim, _cost(run), run.recorded.domains or None)
+    _write_pandas(run, "capacity", planned.rows)
+    if planned.why:
+        run.note(f"capacity: {planned.why}")
 
 
 def advise(run: JobRun) -> None:

@@ -110,7 +110,7 @@ TABLES: dict[str, t.StructType] = {
     ),
     "imbalance": _struct(
         **_of(_LONG, "start_ms", "brokers"),
-        **_of(_DOUBLE, "load", "max_over_mean", "cv"),
+        **_of(_DOUBLE, "covered_s", "load", "max_over_mean", "cv"),
         worst_broker=_STRING,
         worst_usage=_DOUBLE,
         worst_used_broker=_STRING,

@@ -30,7 +30,7 @@ from loadmanager.pipeline.schemas import packed_bounds
 STANDS_MS = 900_000
 """How long a report stands at the most."""
 
-BROKER_GONE = "broker_gone"
+BROKER_GONE, BROKER_REGISTERED = "broker_gone", "broker_registered"
 
 _TIME = ("at_ms", *ORDER)
 _EPOCH_BITS = 40
@@ -59,6 +59,22 @@ def standing(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataF
     in_term = of_terms.where(f.col("term_ms").isNull() | (f.col("at_ms") <= f.col("term_ms")))
     ends_ms = f.least(f.col("at_ms") + STANDS_MS, "gone_ms", "term_ms", f.lit(end_ms).cast("long"))
     return in_term.select(*_TIME, "broker", f.least(ends_ms, "next_ms").alias("until_ms"), ends_ms.alias("ends_ms"))
+
+
+def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
+    """Each `broker` that is there before `end_ms`: it has reported, or registered, and not gone since. One that was
+    silent for as long as two reports stand has gone unseen.
+    """
+    kinds = {BROKER_GONE: 0, BROKER_REGISTERED: 1}
+    seen = broker_reports.select(*_TIME, "broker", f.lit(1).alias("is_there"))
+    for kind, is_there in kinds.items():
+        of_kind = events.where(f.col("kind") == kind)
+        seen = seen.unionByName(
+            of_kind.select(*_TIME, f.col("subject").alias("broker"), f.lit(is_there).alias("is_there"))
+        )
+    last = f.max(f.struct(*_TIME, "is_there")).alias("last")
+    lately = (f.col("last.at_ms") >= end_ms - 2 * STANDS_MS) & (f.col("last.is_there") == 1)
+    return seen.where(f.col("at_ms") < end_ms).groupBy("broker").agg(last).where(lately).select("broker")
 
 
 def _terms(broker_reports: DataFrame, events: DataFrame) -> DataFrame:

@@ -180,7 +180,7 @@ def fractions(count: int, seed: int = 1) -> list[Timed]:
 def test_the_leaders_running_means_come_out_to_the_last_bit(spark: SparkSession, tmp_path: Path) -> None:
     entries = fractions(LONG_WINDOW + 50)
     bundles = averaged(spark, history_of(tmp_path, entries)).bundle_reports
-    assert_equal_to_the_leaders(running_means(bundles, buckets=2), entries)
+    assert_equal_to_the_leaders(running_means(bundles), entries)
 
 
 def test_running_means_go_on_from_earlier_ones_and_count_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:

@@ -44,9 +44,10 @@ UNEVEN: list[Timed] = [
 def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(spark: SparkSession, tmp_path: Path) -> None:
     windows = averaged(spark, history_of(tmp_path, UNEVEN), START_MS + 10 * MINUTE_MS).broker_windows()
     first, second, *_ = rows_of(imbalance(windows, threshold=1.9), "start_ms")
-    assert (first["start_ms"], first["brokers"], first["load"]) == (START_MS, 3, 18_000)
-    assert first["max_over_mean"] == pytest.approx(12 / 6)
-    assert first["cv"] == pytest.approx(((36 + 4 + 16) / 3) ** 0.5 / 6)
+    assert (first["start_ms"], first["brokers"], first["covered_s"]) == (START_MS, 3, 300.0)
+    assert first["load"] == pytest.approx(18_000, rel=1e-4)
+    assert first["max_over_mean"] == pytest.approx(12 / 6, rel=1e-4)
+    assert first["cv"] == pytest.approx(((36 + 4 + 16) / 3) ** 0.5 / 6, rel=1e-4)
     assert (first["worst_broker"], first["worst_used_broker"]) == ("a:8080", "a:8080")
     assert (first["worst_usage"], first["overloaded_brokers"], first["above_threshold"]) == (0.95, 1, True)
     assert second["max_over_mean"] == pytest.approx(10 / 6, rel=1e-4)
@@ -58,6 +59,24 @@ def test_an_idle_cluster_is_even(spark: SparkSession, tmp_path: Path) -> None:
         imbalance(averaged(spark, history_of(tmp_path, [(0, reported("a", {}))])).broker_windows()).limit(1)
     )
     assert (row["max_over_mean"], row["cv"], row["above_threshold"]) == (1.0, 0.0, False)
+
+
+def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(spark: SparkSession, tmp_path: Path) -> None:
+    """From one minute on the other one carries everything; the range ends a minute later."""
+    entries: list[Timed] = [
+        (0, reported("a", {bundle(1): mib(3)})),
+        (0, reported("b", {bundle(2): mib(3)})),
+        (MINUTE_MS, Event("broker_gone", "a:8080")),
+        (MINUTE_MS, reported("b", {bundle(1): mib(3), bundle(2): mib(3)})),
+    ]
+    windows = averaged(spark, history_of(tmp_path, entries), START_MS + 2 * MINUTE_MS).broker_windows()
+    even = imbalance(windows)
+    (row,) = rows_of(even)
+    assert (row["covered_s"], row["load"], row["brokers"]) == (120.0, 12_000.0, 2)
+    assert row["max_over_mean"] == pytest.approx(9 / 8)  # 6 for a minute, 9 for two
+    assert row["cv"] == pytest.approx(((1 * 2**2 + 2 * 1**2) / 3) ** 0.5 / 8)
+    observed = {each["subject"]: each["observed_s"] for each in rows_of(time_above(even, windows))}
+    assert observed == {"cluster": 120.0, "a:8080": 60.0, "b:8080": 120.0}
 
 
 def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from loadmanager.pipeline.averages import (
     short_bundle_windows,
     short_namespace_windows,
 )
-from loadmanager.pipeline.standing import standing
+from loadmanager.pipeline.standing import registered, standing
 
 HISTORIES = 60
 DAY_MS = 86_400_000
@@ -229,3 +229,20 @@ def test_nothing_stands_after_the_end_of_the_range(found: Found) -> None:
     assert last == (END_MS - 1) // (WINDOW_S * 1000) * WINDOW_S * 1000
     for row in [*found.bundles, *found.brokers, *found.namespaces]:
         assert row["start_ms"] + row["covered_s"] * 1000 <= max(END_MS, row["start_ms"])
+
+
+def test_there_is_who_has_reported_or_registered_lately_and_not_gone_since(spark: SparkSession) -> None:
+    end_ms = START_MS + DAY_MS
+    reports = {"a": [-1], "gone": [-500], "silent": [-2 * 900_000 - 1], "back": [-500, -100], "late": [0]}
+    rows = [(end_ms + at, 1, at + 10**7, broker) for broker, times in reports.items() for at in times]
+    happened = [("gone", "broker_gone", -499), ("back", "broker_gone", -400), ("new", "broker_registered", -1)]
+    events = [(end_ms + at, 1, at + 10**7, kind, broker) for broker, kind, at in happened]
+    keys = "at_ms long, epoch long, sequence long"
+
+    found = registered(
+        spark.createDataFrame(rows, f"{keys}, broker string"),
+        spark.createDataFrame(events, f"{keys}, kind string, subject string"),
+        end_ms,
+    )
+
+    assert {row["broker"] for row in found.collect()} == {"a", "back", "new"}
