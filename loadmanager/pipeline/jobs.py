@@ -71,7 +71,7 @@ from loadmanager.pipeline.reading import (
 )
 from loadmanager.pipeline.recorded import Recorded, find_recorded
 from loadmanager.pipeline.report import PAGE, About, collect, make_report
-from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.schemas import TABLES, frame_of
 from loadmanager.pipeline.standing import registered, standing
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
@@ -315,11 +315,9 @@ def _ingest(run: JobRun) -> None:
     run.summary.from_ms, run.summary.to_ms = run.history.range
     rejected = {}
     for name, clean in (("broker_reports", clean_broker_reports), ("bundle_reports", clean_bundle_reports)):
-        cleaned = clean(run.history.frame(name, with_file=True))
+        cleaned = clean(*run.history.to_clean(name))
         run.write(f"clean_{name}", cleaned.clean)
-        is_rejected = cleaned.seen.get["rejected"] > 0
-        rejects = cleaned.rejected if is_rejected else run.spark.createDataFrame([], TABLES[f"rejected_{name}"])
-        run.write(f"rejected_{name}", rejects)
+        run.write(f"rejected_{name}", cleaned.find_rejected())
         rejected[name] = run.tables.read(f"rejected_{name}")
     run.write("rejected_rows", rejected_rows(rejected, run.history.faults))
 
@@ -489,7 +487,7 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
 def _write_pandas(run: JobRun, table: str, frame: pd.DataFrame) -> None:
     rows = [tuple(row) for row in frame.astype(object).where(frame.notna(), None).itertuples(index=False)]
     schema = t.StructType([TABLES[table][name] for name in frame.columns])
-    run.write(table, run.spark.createDataFrame(rows, schema))
+    run.write(table, frame_of(run.spark, schema, rows))
 
 
 def _find_text(directory: Directory, path: str) -> str | None:

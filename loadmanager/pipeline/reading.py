@@ -8,12 +8,12 @@ What only shows when its rows are read (a damaged page) is named too, as soon as
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -27,7 +27,7 @@ from loadmanager.history.files import HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
-from loadmanager.pipeline.schemas import raw
+from loadmanager.pipeline.schemas import frame_of, raw
 
 BadFiles = Literal["fail", "leave_out"]
 T = TypeVar("T")
@@ -52,6 +52,13 @@ class _Usable:
 
     file: HistoryFile
     times: tuple[int, int] | None
+
+
+class ToClean(NamedTuple):
+    """The rows of a table with the `file` of each: of files that may share a report with another, and of all others."""
+
+    overlapping: DataFrame
+    apart: DataFrame
 
 
 class DamagedFileError(HistoryFileError):
@@ -103,13 +110,20 @@ class HistoryTables:
 
         A table of load reports without any in the range is a `PipelineError`, unless it `may_be_empty`; others may.
         """
-        files = [each.file.path for each in self._files(table)]
+        return self._rows(table, [each.path for each in self._some_files(table, may_be_empty)], with_file=with_file)
+
+    def to_clean(self, table: str, *, may_be_empty: bool = False) -> ToClean:
+        """As `frame`, with the `file`, in two: only rows of files that overlap have to be compared."""
+        files = self._some_files(table, may_be_empty)
+        overlapping = overlapping_files(files)
+        apart = [each.path for each in files if each.path not in overlapping]
+        return ToClean(*(self._rows(table, paths, with_file=True) for paths in (sorted(overlapping), apart)))
+
+    def _some_files(self, table: str, may_be_empty: bool) -> list[HistoryFile]:  # noqa: FBT001 - of ours alone
+        files = [each.file for each in self._files(table)]
         if not files and table in _REPORTS and not may_be_empty:
             raise self._nothing(table)
-        read = self._read(table, files, with_file=with_file)
-        if self._from_ms is not None:
-            read = read.where(f.col("at_ms") >= self._from_ms)
-        return read if self._to_ms is None else read.where(f.col("at_ms") < self._to_ms)
+        return files
 
     def leave_out(self, path: str, why: str) -> None:
         """Go on without this file; frames that were made before still have it."""
@@ -122,10 +136,16 @@ class HistoryTables:
     def leaves_out(self) -> bool:
         return self._bad_files == "leave_out"
 
+    def _rows(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
+        read = self._read(table, files, with_file=with_file)
+        if self._from_ms is not None:
+            read = read.where(f.col("at_ms") >= self._from_ms)
+        return read if self._to_ms is None else read.where(f.col("at_ms") < self._to_ms)
+
     def _read(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
         if not files:
             empty = t.StructType([*raw(table).fields, *([t.StructField("file", t.StringType())] if with_file else [])])
-            return self._spark.createDataFrame([], empty)
+            return frame_of(self._spark, empty)
         reader = self._spark.read.schema(_stored(table)).option("ignoreMissingFiles", "true")
         paths = [url_for_spark(self._directory, path) for path in files]
         rates = [each.name for each in TABLES[table].columns if each.type == RATE]
@@ -186,6 +206,18 @@ class HistoryTables:
         bad = f"; {len(self.faults)} bad files were left out" if self.faults else ""
         wanted = said_range(self._from_ms, self._to_ms)
         return PipelineError(f"{self._url}: no {table} in the range {wanted}; there is: {there}{bad}")
+
+
+def overlapping_files(files: Iterable[HistoryFile]) -> set[str]:
+    """The paths of those that may have a report that another of them has, as their names say."""
+    found: set[str] = set()
+    furthest: HistoryFile | None = None
+    for file in sorted(files, key=lambda each: each.order):
+        if furthest is not None and furthest.epoch == file.epoch and file.first <= furthest.last:
+            found |= {furthest.path, file.path}
+        if furthest is None or (furthest.epoch, furthest.last) < (file.epoch, file.last):
+            furthest = file
+    return found
 
 
 def said_range(from_ms: int | None, to_ms: int | None) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
@@ -175,6 +176,14 @@ def require(frame: DataFrame, table: str) -> DataFrame:
     if types:
         raise PipelineError(f"table {table}: columns {', '.join(types)}: not in it")
     return frame.select(*TABLES[table].fieldNames())
+
+
+def frame_of(spark: SparkSession, schema: t.StructType, rows: Iterable[Sequence[Any]] = ()) -> DataFrame:
+    """Rows that are known here. Through Arrow they become a part of the plan, of which Spark knows when it is empty;
+    as Python's objects they would have to be fetched from a worker in Python each time that they are read.
+    """
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], to_arrow_schema(schema))
+    return spark.createDataFrame(table, schema)
 
 
 def packed_bounds() -> Column:

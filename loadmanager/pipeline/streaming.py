@@ -41,9 +41,9 @@ from loadmanager.pipeline.balance import imbalance
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of, read_leaving_out
-from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.schemas import TABLES, frame_of
 from loadmanager.pipeline.standing import STANDS_MS, standing
-from loadmanager.pipeline.writing import StreamBatch, Tables
+from loadmanager.pipeline.writing import StreamBatch, Tables, Written
 
 TABLES["late_files"] = t.StructType(
     [
@@ -65,7 +65,7 @@ _FILES_PER_BATCH = 5_000
 _FILE = "path string, modificationTime timestamp, length long, content binary"
 """What Spark says of any file; its content is not read as long as nobody asks for it."""
 
-Cleaner = Callable[[DataFrame], Cleaned]
+Cleaner = Callable[[DataFrame, DataFrame], Cleaned]
 _CLEANERS: dict[str, Cleaner] = {BROKER_REPORTS: clean_broker_reports, BUNDLE_REPORTS: clean_bundle_reports}
 
 
@@ -183,7 +183,7 @@ class HistoryStream:
     def _write_late(self, late: dict[str, int], watermark_ms: int, batch: StreamBatch) -> None:
         rows = [(path, hour * HOUR_MS, watermark_ms) for path, hour in late.items()]
         part = f"{batch.stream}-{batch.number}"
-        frame = self._spark.createDataFrame(rows, TABLES["late_files"]).withColumn("batch", f.lit(part))
+        frame = frame_of(self._spark, TABLES["late_files"], rows).withColumn("batch", f.lit(part))
         self._tables.write("late_files", frame, key="batch", batch=batch)
 
     def _ingest(self, hours: Sequence[int], batch: StreamBatch) -> None:
@@ -193,16 +193,16 @@ class HistoryStream:
         )
         keys = list(map(_key, hours))
 
-        def cleaned(table: str) -> Cleaned:
-            rows = history.frame(table, may_be_empty=True, with_file=True)
-            return _CLEANERS[table](rows.where(_hour_key("at_ms").isin(keys)))
+        is_wanted = _hour_key("at_ms").isin(keys)
 
-        def write(table: str) -> None:
-            self._write(f"clean_{table}", cleaned(table).clean, keys, batch)
+        def clean(table: str) -> DataFrame:
+            rows = history.to_clean(table, may_be_empty=True)
+            cleaned = _CLEANERS[table](rows.overlapping.where(is_wanted), rows.apart.where(is_wanted))
+            written = self._write(f"clean_{table}", cleaned.clean, keys, batch)
+            return cleaned.rejected if written.skipped else cleaned.find_rejected()
 
-        for table in _CLEANERS:
-            read_leaving_out(history, partial(write, table))
-        rejected = rejected_rows({table: cleaned(table).rejected for table in _CLEANERS}, history.faults)
+        found = {table: read_leaving_out(history, partial(clean, table)) for table in _CLEANERS}
+        rejected = rejected_rows(found, history.faults)
         parts = [f.regexp_extract("file", _PARTITION_IN_SPARK, group) for group in (1, 2)]
         part = f.concat(parts[0], f.lit("T"), parts[1])
         self._tables.write(
@@ -213,12 +213,12 @@ class HistoryStream:
             batch=batch,
         )
 
-    def _write(self, name: str, frame: DataFrame, keys: Sequence[str], batch: StreamBatch) -> None:
+    def _write(self, name: str, frame: DataFrame, keys: Sequence[str], batch: StreamBatch) -> Written:
         at = "start_ms" if "start_ms" in frame.columns else "at_ms"
         key = _hour_key(at)
         if "window_s" in frame.columns:
             key = f.when(f.col("window_s") > _HOUR_S, f.substring(key, 1, len("2026-01-31"))).otherwise(key)
-        self._tables.write(name, frame.withColumn("part", key), key="part", keys=keys, batch=batch)
+        return self._tables.write(name, frame.withColumn("part", key), key="part", keys=keys, batch=batch)
 
     def _average(self, hours: Iterable[int], batch: StreamBatch) -> None:
         """The windows of these hours, and of their days, anew."""

@@ -8,17 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from support.builders import bundle
 from support.frames import HOUR_MS, MINUTE_MS, START_MS, files_of, history_of, reported, rows_of
 
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
-from loadmanager.history.files import Directory
+from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Decision
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, DECISIONS, EVENTS, SCHEMA_KEY, TABLES
 from loadmanager.pipeline.filesystems import _Hadoop
-from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, read_leaving_out
+from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, overlapping_files, read_leaving_out
 from loadmanager.pipeline.schemas import raw
 
 LOAD = (1.001, 2.0, 3.0, 4.0)
@@ -46,6 +48,21 @@ def test_rows_are_those_that_the_history_reads_itself(spark: SparkSession, folde
         ]
         assert rows_of(frame, "at_ms", *(["range_lower"] if table == BUNDLE_REPORTS else [])) == expected
         assert frame.schema == raw(table)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 4)), max_size=8))
+def test_files_overlap_that_may_share_a_report(drawn: list[tuple[int, int, int]]) -> None:
+    files = [
+        HistoryFile(BUNDLE_REPORTS, str(number), 0, epoch, first, first + more, 0)
+        for number, (epoch, first, more) in enumerate(drawn)
+    ]
+    share = {
+        each.path
+        for each in files
+        for other in files
+        if each is not other and each.epoch == other.epoch and each.first <= other.last and other.first <= each.last
+    }
+    assert overlapping_files(files) == share
 
 
 def test_nested_columns_are_read_too(spark: SparkSession, tmp_path: Path) -> None:

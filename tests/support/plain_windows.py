@@ -78,10 +78,11 @@ class PlainWindows:
 
     def without_empty(self) -> PlainWindows:
         """Those in which something stood."""
-        return PlainWindows(*(
-            {key: window for key, window in windows.items() if window.covered_ms}
-            for windows in (self.bundles, self.brokers, self.namespaces)
-        ))  # fmt: skip
+        return PlainWindows(_not_empty(self.bundles), _not_empty(self.brokers), _not_empty(self.namespaces))
+
+
+def _not_empty(windows: Windows[Name]) -> Windows[Name]:
+    return {key: window for key, window in windows.items() if window.covered_ms}
 
 
 class _Moment:
