@@ -81,7 +81,7 @@ def weekly_hours(forecasts: DataFrame) -> DataFrame:
 
 
 def proved_namespaces(backtest: DataFrame) -> DataFrame:
-    """The `key` of each namespace of which the seasonal model is used for bytes/s in and out, and shown to be better."""
+    """The `key` of each namespace of which the seasonal model is used for bytes/s in and out, and shown better."""
     bytes_per_s = f.col("metric").isin(*METRICS[2:])
     rows = backtest.where((f.col("kind") == "namespace") & (f.col("horizon_h") == _HORIZON_H) & bytes_per_s)
     proved = f.col("used") & (f.col("shown") == str(Shown.BETTER))

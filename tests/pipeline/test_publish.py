@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
-from loadmanager.errors import PipelineError
 from loadmanager.core.evidence import Shown
+from loadmanager.errors import PipelineError
 from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, HOUR_MS
 from loadmanager.pipeline.jobs import Done, Summary
 from loadmanager.pipeline.publish import learned_from, loads_of_namespaces, profiles_of, proved_namespaces, weekly_hours
