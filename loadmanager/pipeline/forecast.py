@@ -33,6 +33,7 @@ from pyspark.sql import types as t
 
 from loadmanager.core.evidence import Shown
 from loadmanager.core.load import BoolArray, FloatArray, IntArray
+from loadmanager.pipeline.enough import KNOWN_HOUR_S
 from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered
 from loadmanager.pipeline.paired import interval
 from loadmanager.pipeline.schemas import METRICS, TABLES
@@ -489,11 +490,22 @@ def hourly(windows: DataFrame) -> DataFrame:
     return windows.where(f.col("window_s") == HOUR_MS // 1000)
 
 
+def known_hours(windows: DataFrame) -> DataFrame:
+    """The windows of an hour that are known."""
+    return hourly(windows).where(f.col("covered_s") >= KNOWN_HOUR_S)
+
+
+def hours_known(windows: DataFrame) -> IntArray:
+    """Which hours, since 1970, are known of anything."""
+    starts = known_hours(windows).select("start_ms").distinct().toPandas()["start_ms"]
+    return np.asarray(starts.to_numpy(dtype=np.int64) // HOUR_MS)
+
+
 def forecast_runs(windows: DataFrame, key: str, buckets: int = 64) -> DataFrame:
     """`FORECAST_RUNS` of `bundle_windows` (key "bundle") or `namespace_windows` (key "namespace"), by their windows of
-    1 h. `backtest` and `forecasts` are read off it, so keep it (`persist`) between the two.
+    1 h that are known. `backtest` and `forecasts` are read off it, so keep it (`persist`) between the two.
     """
-    rows = hourly(windows)
+    rows = known_hours(windows)
     ends = rows.agg(f.min("start_ms").alias("range_first"), f.max("start_ms").alias("range_last"))
     names = [f"mean_{metric}" for metric in METRICS]
     wanted = rows.select(f.col(key).alias("key"), "start_ms", *names).crossJoin(f.broadcast(ends))

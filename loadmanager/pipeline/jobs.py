@@ -31,7 +31,7 @@ from pyspark.sql import types as t
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.pipeline.advice import AdviceTables, advice
+from loadmanager.pipeline.advice import ADVICE, AdviceTables, advice
 from loadmanager.pipeline.averages import (
     carried,
     running_means,
@@ -51,8 +51,9 @@ from loadmanager.pipeline.balance import (
 )
 from loadmanager.pipeline.capacity import Aim, capacity
 from loadmanager.pipeline.costs import COST_MODELS, cost_models, fleet_cost
+from loadmanager.pipeline.enough import not_enough_history
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, backtest, forecast_runs, forecasts
+from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, backtest, forecast_runs, forecasts, hours_known
 from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.league import (
     FEWEST_DAYS,
@@ -370,6 +371,8 @@ def balance(run: JobRun) -> None:
 
 def forecast(run: JobRun) -> None:
     """What bundles and namespaces will carry, and how wrong such forecasts were so far."""
+    if _is_short(run, "forecast", backtest=BACKTEST, forecasts=FORECASTS):
+        return
     read = run.tables.read
     bundles = forecast_runs(read("bundle_windows"), "bundle")
     runs = bundles.unionByName(forecast_runs(read("namespace_windows"), "namespace")).persist()
@@ -378,6 +381,17 @@ def forecast(run: JobRun) -> None:
         run.write("forecasts", forecasts(runs))
     finally:
         runs.unpersist()
+
+
+def _is_short(run: JobRun, step: str, **tables: t.StructType) -> bool:
+    """Whether the history is too short for the step: then it says so, and these tables are empty."""
+    why = not_enough_history(hours_known(run.tables.read("broker_windows")))
+    if why is None:
+        return False
+    run.note(f"{step}: {why}")
+    for name, schema in tables.items():
+        run.write(name, frame_of(run.spark, schema))
+    return True
 
 
 def plan_capacity(run: JobRun) -> None:
@@ -393,6 +407,8 @@ def plan_capacity(run: JobRun) -> None:
 
 def advise(run: JobRun) -> None:
     """What the history suggests to change."""
+    if _is_short(run, "advice", advice=ADVICE):
+        return
     read = run.tables.read
     tables = AdviceTables(
         read("bundle_windows"), read("broker_windows"), read("clean_bundle_reports"), read("clean_broker_reports")

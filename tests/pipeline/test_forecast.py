@@ -25,6 +25,7 @@ from loadmanager.pipeline.forecast import (
     forecast,
     forecast_runs,
     forecasts,
+    hours_known,
     judge,
     losses_of,
     quantiles_of,
@@ -298,7 +299,12 @@ def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession
     load = working_week(3, noise=5.0)
     start_ms = 2_000 * 168 * HOUR_MS + MONDAY * HOUR_MS
     rows = [
-        {"bundle": name, "start_ms": start_ms + hour * HOUR_MS, **{f"mean_{each}": value for each in METRICS}}
+        {
+            "bundle": name,
+            "start_ms": start_ms + hour * HOUR_MS,
+            "covered_s": 3600.0,
+            **{f"mean_{each}": value for each in METRICS},
+        }
         for name, values in ((steady, load), (late, load[-10:]))
         for hour, value in zip(range(len(load) - len(values), len(load)), values.tolist(), strict=True)
     ]
@@ -335,7 +341,9 @@ def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession
     runs.unpersist()
 
 
-def test_windows_of_other_lengths_and_an_empty_table_give_nothing(spark: SparkSession) -> None:
-    windows = frame_of(spark, "namespace_windows", [{"namespace": "t/n", "window_s": 300}])
+def test_windows_of_other_lengths_and_hours_hardly_known_give_nothing(spark: SparkSession) -> None:
+    short, half_known = {"window_s": 300, "covered_s": 300.0}, {"covered_s": 1799.0}
+    windows = frame_of(spark, "namespace_windows", [{"namespace": "t/n", **each} for each in (short, half_known)])
 
     assert forecast_runs(windows, "namespace").collect() == []
+    assert hours_known(windows).tolist() == []

@@ -103,8 +103,15 @@ def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
     assert rows["running_means"] == NAMESPACES * BUNDLES
     assert rows["scenarios"] == 2
     assert rows["league"] == 2
-    for table in ("bundle_windows", "broker_windows", "namespace_windows", "imbalance", "capacity", "cost_models"):
+    for table in ("bundle_windows", "broker_windows", "namespace_windows", "imbalance", "cost_models"):
         assert rows[table] > 0, table
+
+
+def test_of_days_to_come_an_hour_says_nothing_but_why(done: Done) -> None:
+    summary, seen, _ = done
+    why = "not enough history: 1 known hour, 0 whole days; it takes 3 days of which at least 18 hours are known"
+    assert {f"{step}: {why}" for step in ("forecast", "capacity", "advice")} <= set(summary.notes)
+    assert [seen.rows[table] for table in ("backtest", "forecasts", "capacity", "advice")] == [0, 0, 0, 0]
 
 
 def test_the_summary_says_what_was_done_on_which_range(spark: SparkSession, done: Done) -> None:
