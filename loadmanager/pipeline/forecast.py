@@ -497,8 +497,8 @@ def known_hours(windows: DataFrame) -> DataFrame:
 
 def hours_known(windows: DataFrame) -> IntArray:
     """Which hours, since 1970, are known of anything."""
-    starts = known_hours(windows).select("start_ms").distinct().toPandas()["start_ms"]
-    return np.asarray(starts.to_numpy(dtype=np.int64) // HOUR_MS)
+    starts = known_hours(windows).select("start_ms").distinct().collect()
+    return np.array([row["start_ms"] // HOUR_MS for row in starts], dtype=np.int64)
 
 
 def forecast_runs(windows: DataFrame, key: str, buckets: int = 64) -> DataFrame:
