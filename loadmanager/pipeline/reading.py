@@ -165,16 +165,11 @@ class HistoryTables:
     def _read_alike(self, table: str, urls: Sequence[str], *, as_ours: bool, with_file: bool) -> DataFrame:
         """Files that store each column in the same way: as we do, or in one of their own, which Spark finds out."""
         reader = self._spark.read.option("ignoreMissingFiles", "true")
-        if as_ours:
-            read = reader.schema(_stored(table)).parquet(*urls)
-            rates = [each.name for each in TABLES[table].columns if each.type == RATE]
-            known = {
-                name: f.col(name) / float(RATE_STEPS_PER_UNIT) if name in rates else f.col(name)
-                for name in read.columns
-            }
-        else:
-            read = reader.parquet(*urls)
-            known = {name: f.col(name) for name in read.columns}
+        read = (reader.schema(_stored(table)) if as_ours else reader).parquet(*urls)
+        steps = float(RATE_STEPS_PER_UNIT)
+        known = {name: f.col(name) for name in read.columns}
+        for name in (each.name for each in TABLES[table].columns if each.type == RATE):
+            known[name] = (f.col(name) if as_ours else f.rint(f.col(name).cast("double") * steps)) / steps
         columns = [known.get(each.name, f.lit(None)).cast(each.dataType).alias(each.name) for each in raw(table)]
         if with_file:
             columns.append(f.col("_metadata.file_path").alias("file"))

@@ -65,13 +65,11 @@ def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> Dat
     """Each `broker` that is there before `end_ms`: it has reported, or registered, and not gone since. One that was
     silent for as long as two reports stand has gone unseen.
     """
-    kinds = {BROKER_GONE: 0, BROKER_REGISTERED: 1}
-    seen = broker_reports.select(*_TIME, "broker", f.lit(1).alias("is_there"))
-    for kind, is_there in kinds.items():
-        of_kind = events.where(f.col("kind") == kind)
-        seen = seen.unionByName(
-            of_kind.select(*_TIME, f.col("subject").alias("broker"), f.lit(is_there).alias("is_there"))
-        )
+    is_there = f.when(f.col("kind") == BROKER_GONE, 0).otherwise(1).alias("is_there")
+    told = events.where(f.col("kind").isin(BROKER_GONE, BROKER_REGISTERED))
+    seen = broker_reports.select(*_TIME, "broker", f.lit(1).alias("is_there")).unionByName(
+        told.select(*_TIME, f.col("subject").alias("broker"), is_there)
+    )
     last = f.max(f.struct(*_TIME, "is_there")).alias("last")
     lately = (f.col("last.at_ms") >= end_ms - 2 * STANDS_MS) & (f.col("last.is_there") == 1)
     return seen.where(f.col("at_ms") < end_ms).groupBy("broker").agg(last).where(lately).select("broker")
@@ -94,12 +92,12 @@ def bundles_standing(bundle_reports: DataFrame, reports: DataFrame, figures: Seq
     All is numbers, for speed: a bundle is the `hash` of its namespace and its `bounds`, a broker the hash `by`. `stay`
     tells apart the times that a bundle was with one broker without interruption.
     """
-    rows = bundle_reports.select(_report(), hash_of("namespace"), packed_bounds().alias("bounds"), *figures)
+    rows = bundle_reports.select(_report(), _hash(), packed_bounds().alias("bounds"), *figures)
     marks = _reports_of_others(bundle_reports)
     nothing = [f.lit(0).cast(kind).alias(name) for name, kind in rows.dtypes if name in figures]
     both = rows.withColumn("is_other", f.lit(0)).unionByName(marks.select("*", *nothing, f.lit(1).alias("is_other")))
     ends = reports.select(_report(), "at_ms", "ends_ms", f.xxhash64("broker").alias("by"))
-    known = without_nulls(both).repartition("hash", "bounds").join(without_nulls(ends), "report")
+    known = _without_nulls(both).join(_without_nulls(ends), "report")
     in_turn = Window.partitionBy("hash", "bounds").orderBy("at_ms", "report", f.desc("is_other"))
     goes_on = (
         (f.lag("is_other").over(in_turn) == 0)
@@ -116,7 +114,7 @@ def _reports_of_others(bundle_reports: DataFrame) -> DataFrame:
     """Of each bundle (`hash`, `bounds`) the `report`s of those that have hashes in common with it, as long as it may
     stand. Only namespaces that were cut anew have any.
     """
-    rows = bundle_reports.select(hash_of("namespace"), "range_lower", "range_upper", "at_ms")
+    rows = bundle_reports.select(_hash(), "range_lower", "range_upper", "at_ms")
     ranges = rows.groupBy("hash", "range_lower", "range_upper").agg(
         f.min("at_ms").alias("first_ms"), f.max("at_ms").alias("last_ms")
     )
@@ -135,7 +133,7 @@ def _reports_of_others(bundle_reports: DataFrame) -> DataFrame:
         & (f.col("other_first_ms") <= f.col("last_ms") + STANDS_MS)
     )
     found = bundle_reports.select(
-        _report(), hash_of("namespace"), packed_bounds().alias("other_bounds"), f.col("at_ms").alias("seen_ms")
+        _report(), _hash(), packed_bounds().alias("other_bounds"), f.col("at_ms").alias("seen_ms")
     ).join(f.broadcast(pairs), ["hash", "other_bounds"])
     may_stand = (f.col("seen_ms") >= f.col("first_ms")) & (f.col("seen_ms") <= f.col("last_ms") + STANDS_MS)
     return found.where(may_stand).select("report", "hash", "bounds")
@@ -146,10 +144,10 @@ def _report() -> Column:
     return f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence")).alias("report")
 
 
-def hash_of(name: str) -> Column:
-    return f.xxhash64(name).alias("hash")
+def _hash() -> Column:
+    return f.xxhash64("namespace").alias("hash")
 
 
-def without_nulls(numbers: DataFrame) -> DataFrame:
+def _without_nulls(numbers: DataFrame) -> DataFrame:
     """Clean rows have none: where Spark knows it, it need not look for them in each step."""
     return numbers.select(*(f.coalesce(name, f.lit(0).cast(kind)).alias(name) for name, kind in numbers.dtypes))

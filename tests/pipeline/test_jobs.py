@@ -103,7 +103,7 @@ def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
     assert rows["running_means"] == NAMESPACES * BUNDLES
     assert rows["scenarios"] == 2
     assert rows["league"] == 2
-    for table in ("bundle_windows", "broker_windows", "namespace_windows", "imbalance", "cost_models"):
+    for table in ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance", "cost_models"):
         assert rows[table] > 0, table
 
 

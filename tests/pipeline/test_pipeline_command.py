@@ -77,7 +77,6 @@ def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.usefixtures("spark_of_commands")
 def test_publishing_where_nothing_was_learned_asks_no_node(pipeline: Pipeline, tmp_path: Path) -> None:
     code, said = pipeline("publish", "--out", tmp_path, "--url", "http://127.0.0.1:1")
     assert code == 2
