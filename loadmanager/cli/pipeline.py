@@ -21,7 +21,7 @@ from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, put
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment
-from loadmanager.cli.pipeline_paths import require_history, require_room, require_run
+from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
 from loadmanager.cli.pipeline_progress import ProgressView
 from loadmanager.cli.running import write_lines
 from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
@@ -78,8 +78,8 @@ def run(
 
         wanted = _known_steps(steps)
         job = Job(
-            history,
-            out,
+            located(history, master),
+            located(out, master),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
@@ -111,8 +111,8 @@ def whatif(
         from loadmanager.pipeline.jobs import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
         job = Job(
-            history,
-            out,
+            located(history, master),
+            located(out, master),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
@@ -122,7 +122,7 @@ def whatif(
         require_room(out, master)
         with _session(master, conf, master_timeout) as spark:
             summary = _carry_out(spark, job, ["whatif"])
-            league = _league_lines(spark, out)
+            league = _league_lines(spark, job.out)
     write_lines(league)
     _tell(summary)
 
@@ -136,7 +136,7 @@ def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, 
 
         require_run(out, master)
         with _session(master, conf, master_timeout) as spark:
-            page = make_report_again(spark, out)
+            page = make_report_again(spark, located(out, master))
     print(page)
 
 

@@ -32,7 +32,14 @@ from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.pipeline.advice import AdviceTables, advice
-from loadmanager.pipeline.averages import broker_windows, bundle_windows, namespace_windows, running_means
+from loadmanager.pipeline.averages import (
+    carried,
+    running_means,
+    short_broker_windows,
+    short_bundle_windows,
+    short_namespace_windows,
+    with_longer,
+)
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
@@ -66,7 +73,8 @@ from loadmanager.pipeline.recorded import Recorded, find_recorded
 from loadmanager.pipeline.reporting.about import About
 from loadmanager.pipeline.reporting.contents import collect
 from loadmanager.pipeline.reporting.page import PAGE, make_report
-from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.schemas import TABLES, frame_of
+from loadmanager.pipeline.standing import registered, standing
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Tables
@@ -201,6 +209,11 @@ class JobRun:
     def recorded(self) -> Recorded:
         return find_recorded(self.history.frame("events"))
 
+    @property
+    def end_ms(self) -> int:
+        """After what was ingested."""
+        return self.summary.to_ms or self.history.range[1]
+
     def write(self, table: str, frame: DataFrame) -> None:
         rows = self.tables.write(table, frame).rows
         self._done.rows[table] = rows
@@ -304,23 +317,31 @@ def _ingest(run: JobRun) -> None:
     run.summary.from_ms, run.summary.to_ms = run.history.range
     rejected = {}
     for name, clean in (("broker_reports", clean_broker_reports), ("bundle_reports", clean_bundle_reports)):
-        cleaned = clean(run.history.frame(name, with_file=True))
+        cleaned = clean(*run.history.to_clean(name))
         run.write(f"clean_{name}", cleaned.clean)
-        is_rejected = cleaned.seen.get["rejected"] > 0
-        rejects = cleaned.rejected if is_rejected else run.spark.createDataFrame([], TABLES[f"rejected_{name}"])
-        run.write(f"rejected_{name}", rejects)
+        run.write(f"rejected_{name}", cleaned.find_rejected())
         rejected[name] = run.tables.read(f"rejected_{name}")
     run.write("rejected_rows", rejected_rows(rejected, run.history.faults))
 
 
 def averages(run: JobRun) -> None:
-    """Windows per bundle, broker and namespace, and the running means of the leader."""
-    read, write = run.tables.read, run.write
+    """Who carried what, windows per bundle, broker and namespace of it, and the running means of the leader."""
+    read = run.tables.read
     bundles, brokers = read("clean_bundle_reports"), read("clean_broker_reports")
-    write("broker_windows", broker_windows(brokers))
-    write("bundle_windows", bundle_windows(bundles, brokers))
-    write("namespace_windows", namespace_windows(read("bundle_windows")))
-    write("running_means", running_means(bundles))
+    reports = standing(brokers, run.history.frame("events"), run.end_ms)
+    run.write("carried", carried(bundles, reports))
+    pieces = read("carried")
+    for name, short in (
+        ("bundle_windows", short_bundle_windows(pieces)),
+        ("broker_windows", short_broker_windows(brokers, reports, pieces)),
+        ("namespace_windows", short_namespace_windows(pieces)),
+    ):
+        kept = short.persist()  # each length is made of it
+        try:
+            run.write(name, with_longer(name, kept))
+        finally:
+            kept.unpersist()
+    run.write("running_means", running_means(bundles))
 
 
 def balance(run: JobRun) -> None:
@@ -355,7 +376,11 @@ def plan_capacity(run: JobRun) -> None:
     """What load costs a broker, and so how many brokers the next days need."""
     run.write("cost_models", cost_models(run.tables.read("clean_broker_reports")))
     windows, reports = run.tables.read("broker_windows"), run.tables.read("clean_broker_reports")
-    run.write("capacity", capacity(windows, reports, run.job.aim, _cost(run), run.recorded.domains or None))
+    there = registered(reports, run.history.frame("events"), run.end_ms)
+    planned = capacity(windows, reports, there, run.job.aim, _cost(run), run.recorded.domains or None)
+    _write_pandas(run, "capacity", planned.rows)
+    if planned.why:
+        run.note(f"capacity: {planned.why}")
 
 
 def advise(run: JobRun) -> None:
@@ -466,7 +491,7 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
 def _write_pandas(run: JobRun, table: str, frame: pd.DataFrame) -> None:
     rows = [tuple(row) for row in frame.astype(object).where(frame.notna(), None).itertuples(index=False)]
     schema = t.StructType([TABLES[table][name] for name in frame.columns])
-    run.write(table, run.spark.createDataFrame(rows, schema))
+    run.write(table, frame_of(run.spark, schema, rows))
 
 
 def _find_text(directory: Directory, path: str) -> str | None:

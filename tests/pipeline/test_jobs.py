@@ -97,8 +97,15 @@ def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
     assert rows["running_means"] == NAMESPACES * BUNDLES
     assert rows["scenarios"] == 2
     assert rows["league"] == 2
-    for table in ("bundle_windows", "broker_windows", "namespace_windows", "imbalance", "capacity", "cost_models"):
+    for table in ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance", "cost_models"):
         assert rows[table] > 0, table
+
+
+def test_an_hour_is_not_enough_to_say_how_many_brokers_the_next_month_needs(done: Done) -> None:
+    summary, seen, _ = done
+    assert seen.rows["capacity"] == 0
+    (note,) = next(each.notes for each in summary.steps if each.step == "capacity")
+    assert note.startswith("capacity: not enough history: 1 known hour, 0 whole days")
 
 
 def test_the_summary_says_what_was_done_on_which_range(spark: SparkSession, done: Done) -> None:

@@ -7,8 +7,9 @@ committed itself. Everything here is a look-up: no I/O, no decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import NO_CONTROLS, Controls
@@ -32,6 +33,7 @@ from loadmanager.wire.policies import FailureDomain, IsolationData
 from loadmanager.wire.records import NodeRecord
 
 _SHOWN_BROKERS = 10
+_What = TypeVar("_What")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +133,10 @@ class ClusterView:
     """Told of each registration that has ended, before anything is done about what it owned."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
     """Told of each record that takes the place of another."""
-    on_namespace: Callable[[str], None] = lambda _: None
+    on_namespace: list[Callable[[str], None]] = field(default_factory=list)
     """Told of each namespace that has another record now, or none."""
-    on_address: Callable[[BrokerId], None] = lambda _: None
+    on_address: list[Callable[[BrokerId], None]] = field(default_factory=list)
     """Told of each broker that lookups answer with from now on, with something else, or no more."""
-
-    def tell(self, on_namespace: Callable[[str], None], on_address: Callable[[BrokerId], None]) -> None:
-        """Have these two told from now on, and nobody else."""
-        self.on_namespace, self.on_address = on_namespace, on_address
 
     def get_namespace(self, name: str) -> NamespaceEntry:
         entry = self.namespaces.get(name)
@@ -222,7 +220,7 @@ class ClusterView:
             self.model.set_owners(entry.state.owners_changed_since(before.state))
         else:
             self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
-        self.on_namespace(name)
+        _tell(self.on_namespace, name)
 
     def commit_namespace(self, entry: NamespaceEntry) -> None:
         """Take over a record that this node has just committed."""
@@ -232,7 +230,7 @@ class ClusterView:
     def drop_namespace(self, name: str) -> None:
         if self.namespaces.pop(name, None) is not None:
             self.model.remove_namespace(name)
-            self.on_namespace(name)
+            _tell(self.on_namespace, name)
 
     def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData) -> None:
         """Take over what a broker wrote of itself."""
@@ -245,7 +243,7 @@ class ClusterView:
         entry = BrokerEntry(registration, znode_version, itself, answer.to_json())
         before, self.brokers[registration.broker] = self.brokers.get(registration.broker), entry
         if before is None or not entry.answers_as(before):
-            self.on_address(registration.broker)
+            _tell(self.on_address, registration.broker)
 
     def drop_broker(self, broker_id: BrokerId) -> None:
         ended = self.registrations.pop(broker_id, None)
@@ -255,7 +253,12 @@ class ClusterView:
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
             self.gate.forget(broker_id)
-            self.on_address(broker_id)
+            _tell(self.on_address, broker_id)
+
+
+def _tell(those: Iterable[Callable[[_What], None]], what: _What) -> None:
+    for each in those:
+        each(what)
 
 
 def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | None = None) -> LookupData | None:
