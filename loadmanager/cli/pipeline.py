@@ -269,7 +269,8 @@ def _league_lines(spark: Spark, out: str) -> list[str]:
 
     rows = Tables(spark, out).read("league").orderBy("fleet", "place").collect()
     return [
-        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_above:.1%} above the band,"
+        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_full:.1%} of the time above 100 %,"
+        f" {row.time_hot:.1%} above 85 %, regret {row.regret:.3f},"
         f" {row.moves:.1f} moves, {row.moved_again:.1%} of all load again and {row.returns:.1f} returns an hour"
         f"{'  (recommended)' if row.recommended else ''}"
         for row in rows
@@ -284,8 +285,11 @@ def _tell(summary: Summary) -> None:
 
 def _result_of(summary: Summary) -> str:
     """The file that a reader opens first."""
+    from loadmanager.pipeline.league import NOTHING  # noqa: PLC0415 - PySpark may not be installed
+
     steps = {done.step for done in summary.steps if done.run == summary.run}
-    return "report/index.html" if "report" in steps else "recommended.yaml" if "whatif" in steps else "summary.json"
+    is_recommended = "whatif" in steps and not any(NOTHING in note for note in summary.notes)
+    return "report/index.html" if "report" in steps else "recommended.yaml" if is_recommended else "summary.json"
 
 
 def _tell_batch(done: BatchDone) -> None:
