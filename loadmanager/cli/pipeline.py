@@ -86,7 +86,7 @@ def run(
             Aim(days, headroom),
             None if scenarios is None else _whatif_in(scenarios),
         )
-        with _session(master, conf, master_timeout) as spark:
+        with _session(master, conf, master_timeout, job) as spark:
             summary = _carry_out(spark, job, wanted)
     _tell(summary)
 
@@ -116,7 +116,7 @@ def whatif(
             "leave_out" if leave_out else "fail",
             whatif=_whatif_in(scenarios),
         )
-        with _session(master, conf, master_timeout) as spark:
+        with _session(master, conf, master_timeout, job) as spark:
             summary = _carry_out(spark, job, ["whatif"])
             league = _league_lines(spark, out)
     write_lines(league)
@@ -205,8 +205,10 @@ _USAGE = (ConfigurationError, ScenarioError)
 
 
 @contextmanager
-def _session(master: str | None, conf: Sequence[str] | None, timeout_s: float) -> Iterator[Spark]:
-    from loadmanager.pipeline.session import spark_session  # noqa: PLC0415 - what it imports may not be installed
+def _session(
+    master: str | None, conf: Sequence[str] | None, timeout_s: float, job: Job | None = None
+) -> Iterator[Spark]:
+    from loadmanager.pipeline.session import are_few, spark_session  # noqa: PLC0415 - may not be installed
 
     settings = {}
     for text in conf or ():
@@ -215,7 +217,8 @@ def _session(master: str | None, conf: Sequence[str] | None, timeout_s: float) -
             fail(f"--conf {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
         settings[key.strip()] = value.strip()
     warnings.filterwarnings("ignore", module="pyspark")  # about its own use of pandas
-    spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s)
+    for_few = job is not None and are_few(job.history, job.from_ms, job.to_ms)
+    spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s, for_few=for_few)
     try:
         yield spark
     finally:
