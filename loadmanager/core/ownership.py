@@ -109,6 +109,11 @@ class NamespaceState:
     def bundle_names(self) -> list[str]:
         return [f"{self.name}/{text}" for text in self.bundles.range_texts()]
 
+    def owners_changed_since(self, before: NamespaceState) -> dict[str, Ownership]:
+        """By their names the bundles whose ownership is another than `before`, when it had the same bundles."""
+        rows = zip(self.bundles.range_texts(), before.ownerships, self.ownerships, strict=True)
+        return {f"{self.name}/{text}": now for text, was, now in rows if now is not was and now != was}
+
     def with_ownerships(self, changes: Mapping[int, Ownership]) -> NamespaceState:
         """The same namespace after `changes` (position of the bundle -> its new ownership)."""
         ownerships = tuple(changes.get(i, ownership) for i, ownership in enumerate(self.ownerships))

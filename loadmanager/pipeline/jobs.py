@@ -63,7 +63,9 @@ from loadmanager.pipeline.reading import (
     said_range,
 )
 from loadmanager.pipeline.recorded import Recorded, find_recorded
-from loadmanager.pipeline.report import PAGE, About, collect, make_report
+from loadmanager.pipeline.reporting.about import About
+from loadmanager.pipeline.reporting.contents import collect
+from loadmanager.pipeline.reporting.page import PAGE, make_report
 from loadmanager.pipeline.schemas import TABLES, frame_of
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
@@ -401,7 +403,9 @@ def _write_report(spark: SparkSession, said: Summary) -> str:
     directory = directory_at(spark, said.out)
     try:
         contents = collect(Tables(spark, said.out))
-        about = About(said.run, said.history, said.from_ms, said.to_ms, said.notes, _find_text(directory, RECOMMENDED))
+        recommended = _find_text(directory, RECOMMENDED)
+        notes = {done.step: done.notes for done in said.steps}
+        about = About(said.run, said.history, said.out, said.from_ms, said.to_ms, notes, recommended)
         for name, data in make_report(contents, about).items():
             put(directory, f"{REPORT}/{name}", data)
     except _CANNOT_GO_ON as error:

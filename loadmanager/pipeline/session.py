@@ -17,6 +17,7 @@ from loadmanager.errors import EmbeddedServerError, PipelineError
 from loadmanager.extras import how_to_install
 from loadmanager.history.files import Directory
 from loadmanager.history.schemas import BUNDLE_REPORTS
+from loadmanager.pipeline.noise import without_noise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +122,8 @@ def spark_session(
 
 def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
     try:
-        return builder.getOrCreate()
+        with without_noise():
+            return builder.getOrCreate()
     except Exception as error:  # whatever Spark and py4j raise when there is no session
         raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}") from error
 

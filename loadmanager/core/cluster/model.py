@@ -66,6 +66,10 @@ class ClusterModel:
         """The names of all bundles that have a row."""
         return self._rows.by_name
 
+    def own_names(self, names: Sequence[str]) -> list[str]:
+        """The names of bundles that have a row, as the objects by which they are known here anyway."""
+        return [self._rows.names[row] for row in self._rows.known(names).tolist()]
+
     # What reports and records say
 
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:
@@ -115,6 +119,10 @@ class ClusterModel:
     def registrations(self) -> dict[BrokerId, Registration]:
         """The registration of each broker that has reported."""
         return {broker_id: broker.registration for broker_id, broker in self._reporters.brokers.items()}
+
+    def owners(self) -> set[Registration]:
+        """All that own a bundle by the records."""
+        return self._owners.all()
 
     def count_bundles_of(self, registration: Registration) -> int:
         """How many bundles that life of a broker owns by the records, those that it is to release included."""

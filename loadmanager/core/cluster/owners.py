@@ -76,6 +76,12 @@ class RecordedOwners:
             if ownership.destination is not None:
                 self.destinations[row] = row_of(ownership.destination)
 
+    def all(self) -> set[Registration]:
+        """Who owns a bundle, those that are to release it included."""
+        is_one = np.zeros(self.registrations.size + 1, dtype=bool)
+        is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # nobody is the last
+        return {owner for owner, row in self.registrations.by_registration.items() if is_one[row]}
+
     def count_of(self, registration: Registration) -> int:
         """How many bundles that life of a broker owns, those that it is to release included."""
         return len(self._rows_of(registration))

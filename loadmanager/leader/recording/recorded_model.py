@@ -99,7 +99,7 @@ class RecordedModel(ClusterModel):
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
         super().set_namespace(namespace, bundle_names, ownerships)
-        before, after = self._records.get(namespace), (bundle_names, ownerships)
+        before, after = self._records.get(namespace), (self.own_names(bundle_names), ownerships)
         self._records[namespace] = after
         self._recorder.put(Event("namespace", namespace, _RecordChange(before, after)))
 
