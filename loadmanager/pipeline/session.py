@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = "local[*]"
-_NEEDED = ("pyspark", "pandas", "scipy")
+_NEEDED = ("pyspark", "pandas", "scipy", "deltalake")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets: the JVM is there already."""
 
@@ -78,7 +78,7 @@ def are_few(history: str, from_ms: int | None = None, to_ms: int | None = None) 
     """Whether a history has so few load reports in the range that Spark's preparations take longer than its work on
     them. Only of a directory of this machine: elsewhere it is not known before Spark runs.
     """
-    if "://" in history:
+    if ":" in history.partition("/")[0]:
         return False
     files, _ = Directory.of(history).list_files(BUNDLE_REPORTS, from_ms, to_ms)
     return sum(each.size_bytes for each in files) <= FEW_BYTES

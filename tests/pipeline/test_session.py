@@ -44,6 +44,7 @@ def test_reports_are_few_by_the_size_of_the_files_of_the_range(tmp_path: Path, m
     assert not are_few(str(tmp_path))
     assert are_few(str(tmp_path), START_MS + HOUR_MS)
     assert not are_few("hdfs://somewhere/history")
+    assert not are_few(f"file:{tmp_path}")
 
 
 def test_a_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:
