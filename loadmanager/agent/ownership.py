@@ -71,8 +71,8 @@ class OwnershipQuestions:
         raise PeerUnavailableError("the bundle of the topic is being unloaded")
 
     async def _ask_once(self, topic: TopicName, wait_s: float) -> tuple[GrantVerdict, Claim | None]:
-        question, registration = self._grants.ask(topic), self._grants.registration
-        if question is None or registration is None:
+        question = self._grants.ask(topic)
+        if question is None:
             raise NotRegisteredError("the broker is not registered")
         outcome: tuple[GrantVerdict, Claim | None] = (GrantVerdict.NOT_OWNER, None)
 
@@ -84,7 +84,7 @@ class OwnershipQuestions:
             self._note(topic, *outcome)
             return outcome[0] in (GrantVerdict.GRANTED, GrantVerdict.VOID)
 
-        awaited = Awaited(registration.broker, wait_s) if wait_s else None
+        awaited = Awaited(self._grants.broker, wait_s) if wait_s else None
         await self._nodes.ask_ownership(topic, settles, awaited)
         return outcome
 

@@ -21,7 +21,7 @@ from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, put
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment
-from loadmanager.cli.pipeline_paths import require_history, require_room, require_run
+from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
 from loadmanager.cli.pipeline_progress import ProgressView
 from loadmanager.cli.running import write_lines
 from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
@@ -83,8 +83,8 @@ def run(
 
         wanted = _known_steps(steps)
         job = Job(
-            history,
-            out,
+            located(history, master),
+            located(out, master),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
@@ -118,8 +118,8 @@ def whatif(
         from loadmanager.pipeline.jobs import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
         job = Job(
-            history,
-            out,
+            located(history, master),
+            located(out, master),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
@@ -130,7 +130,7 @@ def whatif(
         require_room(out, master)
         with _session(master, conf, master_timeout, job) as spark:
             summary = _carry_out(spark, job, ["whatif"])
-            league = _league_lines(spark, out)
+            league = _league_lines(spark, job.out)
     write_lines(league)
     _tell(summary)
 
@@ -144,7 +144,7 @@ def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, 
 
         require_run(out, master)
         with _session(master, conf, master_timeout) as spark:
-            page = make_report_again(spark, out)
+            page = make_report_again(spark, located(out, master))
     print(page)
 
 
@@ -283,7 +283,8 @@ def _league_lines(spark: Spark, out: str) -> list[str]:
 
     rows = Tables(spark, out).read("league").orderBy("fleet", "place").collect()
     return [
-        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_above:.1%} above the band,"
+        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_full:.1%} of the time above 100 %,"
+        f" {row.time_hot:.1%} above 85 %, regret {row.regret:.3f},"
         f" {row.moves:.1f} moves, {row.moved_again:.1%} of all load again and {row.returns:.1f} returns an hour"
         f"{'  (recommended)' if row.recommended else ''}"
         for row in rows
@@ -298,8 +299,11 @@ def _tell(summary: Summary) -> None:
 
 def _result_of(summary: Summary) -> str:
     """The file that a reader opens first."""
+    from loadmanager.pipeline.league import NOTHING  # noqa: PLC0415 - PySpark may not be installed
+
     steps = {done.step for done in summary.steps if done.run == summary.run}
-    return "report/index.html" if "report" in steps else "recommended.yaml" if "whatif" in steps else "summary.json"
+    is_recommended = "whatif" in steps and not any(NOTHING in note for note in summary.notes)
+    return "report/index.html" if "report" in steps else "recommended.yaml" if is_recommended else "summary.json"
 
 
 def _tell_batch(done: BatchDone) -> None:

@@ -13,6 +13,12 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """Set by spark-submit, which may have another filesystem as its default."""
 
 
+def located(url: str, master: str | None) -> str:
+    """From wherever it is said again: a path of this machine in full."""
+    path = _on_this_machine(url, master)
+    return url if path is None or url.startswith("file:") else str(path)
+
+
 def require_history(url: str, master: str | None) -> None:
     """Raises `ConfigurationError` where there is none; what is not of this machine only Spark can look at."""
     path = _on_this_machine(url, master)

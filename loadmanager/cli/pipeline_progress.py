@@ -123,7 +123,8 @@ class ProgressView:
     def ended(self, step: str, seconds: float) -> None:
         now_s = self._clock()
         self._estimate.end(now_s)
-        self._console.print(f"{step}: {self._rows:,} rows, {seconds:.1f} s ({self._estimate.said(now_s)})")
+        rows = f"{self._rows:,} rows, " if self._rows else ""
+        self._console.print(f"{step}: {rows}{seconds:.1f} s ({self._estimate.said(now_s)})")
 
 
 class _Said(ProgressColumn):

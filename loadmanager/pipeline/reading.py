@@ -8,13 +8,17 @@ What only shows when its rows are read (a damaged page) is named too, as soon as
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from typing import Any, Literal, NamedTuple, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -48,10 +52,13 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """A file with the first and last time in it, None for one without rows."""
+    """A file with the first and last time in it, None for one without rows; and the columns that are `otherwise` stored
+    than we do, with their types.
+    """
 
     file: HistoryFile
     times: tuple[int, int] | None
+    otherwise: tuple[tuple[str, str], ...] = ()
 
 
 class ToClean(NamedTuple):
@@ -146,16 +153,27 @@ class HistoryTables:
         if not files:
             empty = t.StructType([*raw(table).fields, *([t.StructField("file", t.StringType())] if with_file else [])])
             return frame_of(self._spark, empty)
-        reader = self._spark.read.schema(_stored(table)).option("ignoreMissingFiles", "true")
-        paths = [url_for_spark(self._directory, path) for path in files]
-        rates = [each.name for each in TABLES[table].columns if each.type == RATE]
-        columns = [
-            (f.col(name) / float(RATE_STEPS_PER_UNIT)).alias(name) if name in rates else f.col(name)
-            for name in TABLES[table].names
+        otherwise = {each.file.path: each.otherwise for each in self._found[table]}
+        alike: dict[object, list[str]] = defaultdict(list)
+        for path in files:
+            alike[otherwise[path]].append(url_for_spark(self._directory, path))
+        frames = [
+            self._read_alike(table, urls, as_ours=not kinds, with_file=with_file) for kinds, urls in alike.items()
         ]
+        return reduce(DataFrame.unionByName, frames)
+
+    def _read_alike(self, table: str, urls: Sequence[str], *, as_ours: bool, with_file: bool) -> DataFrame:
+        """Files that store each column in the same way: as we do, or in one of their own, which Spark finds out."""
+        reader = self._spark.read.option("ignoreMissingFiles", "true")
+        read = (reader.schema(_stored(table)) if as_ours else reader).parquet(*urls)
+        steps = float(RATE_STEPS_PER_UNIT)
+        known = {name: f.col(name) for name in read.columns}
+        for name in (each.name for each in TABLES[table].columns if each.type == RATE):
+            known[name] = (f.col(name) if as_ours else f.rint(f.col(name).cast("double") * steps)) / steps
+        columns = [known.get(each.name, f.lit(None)).cast(each.dataType).alias(each.name) for each in raw(table)]
         if with_file:
             columns.append(f.col("_metadata.file_path").alias("file"))
-        return reader.parquet(*paths).select(*columns)
+        return read.select(*columns)
 
     def _files(self, table: str) -> list[_Usable]:
         if table not in TABLES:
@@ -180,7 +198,7 @@ class HistoryTables:
             with self._history.open(file) as parquet:
                 version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
                 TABLES[file.table].conform(parquet.schema_arrow.empty_table(), version, file.path)
-                return _Usable(file, _times(parquet))
+                return _Usable(file, _times(parquet), _otherwise(parquet, file))
         except FileNotFoundError:
             return None  # retention was faster
         except HistoryFileError as error:
@@ -265,13 +283,48 @@ def _stored(table: str) -> t.StructType:
     )
 
 
+def _otherwise(parquet: Any, file: HistoryFile) -> tuple[tuple[str, str], ...]:  # noqa: ANN401 - Arrow's Parquet file
+    """The columns of numbers that are stored otherwise than we do, and how; `HistoryFileError` names one whose numbers
+    may be others than ours can be.
+    """
+    schema, physical = parquet.schema_arrow, parquet.schema
+    stored = {physical.column(at).path: physical.column(at).physical_type for at in range(len(physical))}
+    found = []
+    for wanted in TABLES[file.table].columns:
+        at = schema.get_field_index(wanted.name)
+        if at < 0 or wanted.type not in _NUMBERS:
+            continue
+        kind = schema.field(at).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if kind != wanted.type and not _NUMBERS[wanted.type](kind):
+            raise HistoryFileError(f"{file.path}: column {wanted.name} is {kind}, expected {wanted.type}")
+        if kind != wanted.type or (kind == RATE and stored[wanted.name] != "INT64"):
+            found.append((wanted.name, f"{kind} as {stored[wanted.name]}"))
+    return tuple(found)
+
+
+def _is_whole(kind: Any) -> bool:  # noqa: ANN401 - Arrow's data type
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal128(kind) and kind.scale == 0))
+
+
+def _is_number(kind: Any) -> bool:  # noqa: ANN401 - Arrow's data type
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal128(kind) or kind in (pa.float32(), pa.float64()))
+
+
+_NUMBERS = {pa.int64(): _is_whole, pa.float64(): _is_number, RATE: _is_number}
+"""For each of our types of numbers which others have no other numbers."""
+
+
 def _times(parquet: Any) -> tuple[int, int] | None:  # noqa: ANN401 - Arrow's Parquet file
     at = parquet.schema_arrow.get_field_index("at_ms")
     groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
     statistics = [group.column(at).statistics for group in groups if group.num_rows]
     if not statistics:
         return None
-    return min(each.min for each in statistics), max(each.max for each in statistics)
+    if all(each is not None and each.has_min_max for each in statistics):
+        return min(int(each.min) for each in statistics), max(int(each.max) for each in statistics)
+    ends = pc.min_max(parquet.read(columns=["at_ms"]).column("at_ms")).as_py()  # whoever wrote it counted nothing
+    return int(ends["min"]), int(ends["max"])
 
 
 def _said(at_ms: int | None, otherwise: str) -> str:

@@ -71,6 +71,13 @@ TABLES: dict[str, t.StructType] = {
     "rejected_broker_reports": _with(raw(BROKER_REPORTS), _REJECTED),
     "rejected_bundle_reports": _with(raw(BUNDLE_REPORTS), _REJECTED),
     "rejected_rows": _struct(**_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
+    "carried": _struct(
+        start_ms=_LONG,
+        **_of(_STRING, "bundle", "namespace", "broker"),
+        **_of(_LONG, "from_ms", "covered_ms", "n"),
+        **_statistics("mean", "max"),
+        **_of(_DOUBLE, "topics", "sessions"),
+    ),
     "bundle_windows": _struct(
         **_WINDOW,
         **_of(_STRING, "bundle", "namespace"),
@@ -104,7 +111,7 @@ TABLES: dict[str, t.StructType] = {
     ),
     "imbalance": _struct(
         **_of(_LONG, "start_ms", "brokers"),
-        **_of(_DOUBLE, "load", "max_over_mean", "cv"),
+        **_of(_DOUBLE, "covered_s", "load", "max_over_mean", "cv"),
         worst_broker=_STRING,
         worst_usage=_DOUBLE,
         worst_used_broker=_STRING,

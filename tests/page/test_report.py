@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from playwright.async_api import Browser, Page, expect
-from support.page import on_one_loop
+from support.page import FAINT, on_one_loop
 from support.reported import about_days, contents_of
 
 from loadmanager.pipeline.reporting.page import PAGE, make_report
@@ -51,10 +51,12 @@ async def test_every_picture_is_drawn_in_the_colours_of_the_system(browser: Brow
     async with opened(browser, report, color_scheme="light") as page:
         await expect(page.locator(".plot svg")).to_have_count(PICTURES)
         light = set(await page.evaluate(_COLOURS))
+        assert await page.evaluate(FAINT, "body") == []
         await page.emulate_media(color_scheme="dark")
         await expect(page.locator("html[data-drawn=dark]")).to_be_attached()
         await expect(page.locator(".plot svg")).to_have_count(PICTURES)
         assert len(light - set(await page.evaluate(_COLOURS))) > 5
+        assert await page.evaluate(FAINT, "body") == []
 
 
 async def test_what_is_under_the_pointer_is_told_in_units(browser: Browser, report: Path) -> None:

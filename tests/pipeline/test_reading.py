@@ -65,6 +65,15 @@ def test_files_overlap_that_may_share_a_report(drawn: list[tuple[int, int, int]]
     assert overlapping_files(files) == share
 
 
+def test_valid_numbers_of_other_types_are_the_same_numbers(spark: SparkSession, folder: Path) -> None:
+    expected = rows_of(HistoryTables(spark, str(folder)).frame(BUNDLE_REPORTS), "at_ms", "range_lower")
+    wide, thin, _ = files_of(folder, BUNDLE_REPORTS)
+    rewritten(wide, msg_rate_out=pa.decimal128(30, 5), topics=pa.decimal128(19, 0))
+    rewritten(thin, msg_rate_in=pa.float64(), msg_rate_out=pa.int32(), topics=pa.int16(), sessions=pa.uint64())
+    tables = HistoryTables(spark, str(folder), START_MS, START_MS + 3 * HOUR_MS)
+    assert rows_of(tables.frame(BUNDLE_REPORTS), "at_ms", "range_lower") == expected
+
+
 def test_nested_columns_are_read_too(spark: SparkSession, tmp_path: Path) -> None:
     step = {"kind": "unload", "bundle": "b", "source": "a:1", "reason": "drain"}
     url = history_of(tmp_path, [(0, Decision("shed", 1, "s", "h", 0.5, [step]))])
@@ -135,6 +144,18 @@ def without_a_column(file: Path) -> None:
     pq.write_table(table.drop_columns(["topics"]), file)
 
 
+def of_fractions(file: Path) -> None:
+    rewritten(file, topics=pa.float64())
+
+
+def rewritten(file: Path, **kinds: pa.DataType) -> None:
+    """As other programs write it: decimals as bytes, no statistics, and these columns of other types."""
+    table = pq.read_table(file, partitioning=None)
+    for name, kind in kinds.items():
+        table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(kind))
+    pq.write_table(table, file, write_statistics=False)
+
+
 def of_text(file: Path) -> None:
     table = pq.read_table(file, partitioning=None)
     at = table.schema.get_field_index("topics")
@@ -148,6 +169,7 @@ def of_text(file: Path) -> None:
         (foreign, "not a file of bundle_reports"),
         (without_a_column, "has no column topics"),
         (of_text, "column topics is string, expected int64"),
+        (of_fractions, "column topics is double, expected int64"),
     ],
 )
 def test_a_bad_file_is_named_or_left_out(spark: SparkSession, folder: Path, damage: object, said: str) -> None:

@@ -8,7 +8,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from loadmanager.pipeline.forecast import HOUR_MS
-from loadmanager.pipeline.reporting.contents import over_time
+from loadmanager.pipeline.reporting.contents import _bundle_times, over_time
 from loadmanager.pipeline.reporting.held_out import hold_out
 
 START_MS = 1_790_000_000_000 // 86_400_000 * 86_400_000
@@ -36,6 +36,19 @@ def test_over_time_are_those_with_the_most_and_of_each_stretch_the_mean_by_cover
     found = over_time(windows, "broker", f.col("value"), 2)
     assert found.to_numpy().tolist() == [["b", 0, 900_000, 9.0, 9.0], ["a", 0, 900_000, 1.75, 4.0]]
     assert over_time(windows.where("false"), "broker", f.col("value"), 2).empty
+
+
+def test_bundles_over_days_are_taken_by_the_hour_and_over_an_hour_by_five_minutes(spark: SparkSession) -> None:
+    load = {f"mean_msg_throughput_{way}": 1.0 for way in ("in", "out")}
+    for hours, length_s, high in ((1, 300, 6.0), (200, 7200, 2.0)):
+        rows = [
+            {"window_s": 3600, "start_ms": START_MS + n * HOUR_MS, "bundle": "b", "covered_s": 3600.0, **load}
+            for n in range(hours)
+        ]
+        five = {**rows[0], "window_s": 300, "covered_s": 300.0}
+        rows += [{**five, "mean_msg_throughput_in": 5.0}, {**five, "start_ms": START_MS + 300_000}]
+        found = _bundle_times(spark.createDataFrame(pd.DataFrame(rows)))
+        assert (found["high"].max(), found["end"].iloc[0] - found["start"].iloc[0]) == (high, length_s * 1000)
 
 
 def test_a_history_too_short_to_forecast_says_how_much_is_needed() -> None:

@@ -167,7 +167,7 @@ def _advised(contents: Contents, kind: str) -> Action | None:
     commands = [command(each["subject"], orjson.loads(each["evidence"])) for _, each in rows.iterrows()]
     commands = list(dict.fromkeys(filter(None, commands)))[:_MOST_COMMANDS]
     more = f" So it is with {len(rows) - 1} more." if len(rows) > 1 else ""
-    why = f"{rows['subject'].iloc[0]}: {rows['text'].iloc[0]}.{more}"
+    why = f"{rows['subject'].iloc[0]}: {rows['text'].iloc[0].rstrip('.')}.{more}"
     return Action(what.format(subjects), why, f"#advice-{rows['index'].iloc[0]}", tuple(commands))
 
 

@@ -55,8 +55,7 @@ def collect(tables: Tables) -> Contents:
         read["brokers"] = _brokers(windows)
         read["broker_times"] = over_time(windows, "broker", f.col("mean_usage"), _MOST_BROKERS)
     if tables.has("bundle_windows"):
-        windows = tables.read("bundle_windows").where(f.col("window_s") == SHORTEST_S)
-        read["bundle_times"] = over_time(windows, "bundle", _load_of("mean"), _MOST_BUNDLES)
+        read["bundle_times"] = _bundle_times(tables.read("bundle_windows"))
     if tables.has("namespace_windows"):
         hours = _namespace_hours(tables.read("namespace_windows"))
         read |= {"namespace_hours": _last_week(hours), "held_out": _held_out(hours)}
@@ -68,13 +67,21 @@ def _covered(windows: DataFrame) -> DataFrame:
     return windows if "covered_s" in windows.columns else windows.withColumn("covered_s", f.lit(float(SHORTEST_S)))
 
 
+def _bundle_times(windows: DataFrame) -> pd.DataFrame:
+    """By the hour where stretches are that long: of all tables the five minutes of bundles have the most rows."""
+    hours = windows.where(f.col("window_s") == HOUR_MS // 1000)
+    is_long = bin_length_ms(_span_ms(hours, HOUR_MS) or 0) >= HOUR_MS
+    chosen = hours if is_long else windows.where(f.col("window_s") == SHORTEST_S)
+    return over_time(chosen, "bundle", _load_of("mean"), _MOST_BUNDLES)
+
+
 def over_time(windows: DataFrame, key: str, value: Column, most: int) -> pd.DataFrame:
     """`key`, `start`, `end` (ms), `mean` and `high` by bin of time, of those with the most of it, the most first."""
     covered, known = f.col("covered_s"), windows.where(value.isNotNull())
-    ends = known.agg(f.min("start_ms"), f.max("start_ms")).first()
-    if ends is None or ends[0] is None:
+    span_ms = _span_ms(known, SHORTEST_S * 1000)
+    if span_ms is None:
         return pd.DataFrame(columns=[key, "start", "end", "mean", "high"])
-    length = bin_length_ms(ends[1] - ends[0] + SHORTEST_S * 1000)
+    length = bin_length_ms(span_ms)
     total = known.groupBy(key).agg(f.sum(value * covered).alias("total")).orderBy(f.desc("total"), key).limit(most)
     start = (f.floor(f.col("start_ms") / length) * length).cast("long").alias("start")
     found: pd.DataFrame = (
@@ -86,6 +93,12 @@ def over_time(windows: DataFrame, key: str, value: Column, most: int) -> pd.Data
         .toPandas()
     )
     return found
+
+
+def _span_ms(windows: DataFrame, length_ms: int) -> int | None:
+    """From the first window to the end of the last; None without any."""
+    ends = windows.agg(f.min("start_ms"), f.max("start_ms")).first()
+    return None if ends is None or ends[0] is None else int(ends[1] - ends[0]) + length_ms
 
 
 def _brokers(windows: DataFrame) -> pd.DataFrame:

@@ -25,11 +25,11 @@ def hold_out(rows: pd.DataFrame) -> pd.DataFrame | str:
         dtype=np.float64
     )
     known = Panel(load[:, :-HELD_OUT_H], first_ms // HOUR_MS)
-    (judged,) = judge(known)
-    (made,) = forecast_panel(known, [{horizon: each.chosen for horizon, each in judged.items()}])
+    tested = judge(known)
+    (made,) = forecast_panel(known, tested)
     parts = [values for horizon, values in sorted(made.items()) if horizon <= HELD_OUT_H]
     if not parts:
-        return next(each.why for each in judged.values())
+        return next(each.why for each in tested.judgements[0].values())
     quantiles = np.concatenate(parts, axis=-1)
     begins_ms = last_ms + HOUR_MS - HELD_OUT_H * HOUR_MS + (HELD_OUT_H - quantiles.shape[1]) * HOUR_MS
     start_ms = begins_ms + np.arange(quantiles.shape[1]) * HOUR_MS

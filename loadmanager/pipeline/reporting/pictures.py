@@ -72,6 +72,7 @@ def draw_heat(rows: pd.DataFrame, key: str, value: str, *, of_limit: bool, label
     """`value` by `key` over time, a row for each key in the order given; the mean is told beside the highest."""
     said = "format(datum.{}, '.1%')" if of_limit else "format(datum.{}, '.3s') + 'B/s'"
     length_ms = int(rows["end"].iloc[0] - rows["start"].iloc[0])
+    unit = "5 minutes" if of_limit or length_ms < _HOUR_MS else "hour"
     names = list(dict.fromkeys(rows[key]))
     short = "'…' + slice(datum.label, -21, -11)" if key == "bundle" else "truncate(datum.label, 12)"
     axis = {
@@ -94,7 +95,7 @@ def draw_heat(rows: pd.DataFrame, key: str, value: str, *, of_limit: bool, label
         "x2": {"field": "end"},
         "y": {"field": key, "type": "nominal", "sort": names, "axis": axis},
         "color": {"field": value, "type": "quantitative", "scale": scale, "legend": legend},
-        "tooltip": _tips({key: key, "when": "UTC", "most": "highest 5 minutes", "usual": "mean"}),
+        "tooltip": _tips({key: key, "when": "UTC", "most": f"highest {unit}", "usual": "mean"}),
     }
     transform = [
         {"calculate": f"datum.start + {length_ms}", "as": "end"},

@@ -164,7 +164,12 @@ def _capacity(contents: Contents, about: About) -> Section:
         answer,
         [draw_capacity(rows, quantiles, "Brokers needed by day")] if len(plan) else [],
         {"capacity": rows},
-        _why_empty(contents, "capacity", "capacity", "no hour of the range is known, or no limit of any broker"),
+        _why_empty(
+            contents,
+            "capacity",
+            "capacity",
+            "the history is too short, or no limit of any broker that is registered is known",
+        ),
         about.notes.get("capacity", ()),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from loadmanager.cli import main
-from loadmanager.cli.pipeline_paths import require_history, require_room, require_run
+from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
 from loadmanager.errors import ConfigurationError
 
 
@@ -26,6 +26,16 @@ def test_a_history_is_a_directory_with_its_tables(tmp_path: Path) -> None:
             require_history(f"file:{path}", "spark://host:7077")
     (tmp_path / "broker_reports").mkdir()
     require_history(str(tmp_path), "local[2]")
+
+
+def test_a_path_is_told_in_full_so_that_commands_run_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located("out", None) == str(tmp_path / "out")
+    for url in ("s3a://bucket/out", "file:/out"):
+        assert located(url, None) == url
+    assert located("out", "yarn") == "out"
 
 
 def test_there_has_to_be_room_for_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

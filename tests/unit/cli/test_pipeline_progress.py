@@ -51,3 +51,17 @@ def test_each_step_ends_with_its_rows_and_where_the_run_is(capsys: pytest.Captur
         view.ended("ingest", 30.0)
     said = capsys.readouterr().err.splitlines()
     assert said == ["  rejected_rows: 1,234 rows", "ingest: 1,234 rows, 30.0 s (25 %, about 90 s left)"]
+
+
+def test_a_terminal_shows_what_is_under_way_and_what_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with ProgressView(["ingest", "report"], {"ingest": 30.0, "report": 90.0}, lambda: 15.0) as view:
+        view.began("ingest")
+        view.ended("ingest", 0.01)
+        view.began("report")
+    said = capsys.readouterr().err
+    assert "report (2 of 2)" in said
+    assert "25 %, about 90 s left" in said
