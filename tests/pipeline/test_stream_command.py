@@ -112,7 +112,7 @@ def test_told_twice_it_ends_within_a_batch_which_is_done_again(stream: Stream, t
     assert (code, batches(said)) == (0, [])
     assert stream(history) == (0, ["batch 0: 2 files, 1 hours"])
     assert tables.rows("clean_broker_reports") == tables.rows("clean_bundle_reports") == 4
-    assert tables.rows("imbalance") == 4
+    assert tables.rows("imbalance") == 1, "two minutes, and nothing after them"
 
 
 def test_killed_within_a_batch_it_leaves_no_process_and_the_next_one_does_the_batch_again(
@@ -151,5 +151,5 @@ def test_a_bad_file_ends_it_or_is_left_out_and_named(stream: Stream, tables: Tab
 
 def test_a_history_that_is_not_there_is_named(stream: Stream, tmp_path: Path) -> None:
     code, said = stream(tmp_path / "nowhere", "--every", 1)
-    assert code == 1
-    assert said == [f"loadmanager: {tmp_path}/nowhere: there is no history: no such directory"]
+    assert code == 2
+    assert said == [f"loadmanager: HISTORY {tmp_path}/nowhere: there is no such directory"]
