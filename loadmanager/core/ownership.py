@@ -1,8 +1,11 @@
 """Who owns a bundle: the states of one bundle and the table of legal transitions.
 
     Free ──assign──▶ Owned ──release──▶ Releasing ──complete──▶ Owned by the destination, or Free without one
-      ▲                │  ▲                 │
-      └──owner_gone────┘  └────abandon──────┘   (the unload failed: the source stays the owner)
+                     │ ▲ ▲                  │
+             inherit └─┘ └─────abandon──────┘   (the unload failed: the source stays the owner)
+
+A bundle is inherited by another owner once the registration of the one before has ended: it is Owned until somebody
+inherits it, though nobody serves it.
 
 Bundles also change shape, by `NamespaceState.split` and `merge`; nobody gains or loses anything by it:
 
@@ -149,7 +152,7 @@ class Transition(enum.StrEnum):
     RELEASE = "release"
     COMPLETE = "complete"
     ABANDON = "abandon"
-    OWNER_GONE = "owner_gone"
+    INHERIT = "inherit"
 
 
 LEGAL_FROM: dict[Transition, frozenset[OwnershipState]] = {
@@ -157,7 +160,7 @@ LEGAL_FROM: dict[Transition, frozenset[OwnershipState]] = {
     Transition.RELEASE: frozenset({OwnershipState.OWNED}),
     Transition.COMPLETE: frozenset({OwnershipState.RELEASING}),
     Transition.ABANDON: frozenset({OwnershipState.RELEASING}),
-    Transition.OWNER_GONE: frozenset({OwnershipState.OWNED, OwnershipState.RELEASING}),
+    Transition.INHERIT: frozenset({OwnershipState.OWNED}),
 }
 
 
@@ -197,9 +200,9 @@ def abandon(current: Ownership, stamp: Stamp) -> Ownership:
     return _step(current, Transition.ABANDON, OwnershipState.OWNED, current.owner, None, stamp)
 
 
-def owner_gone(current: Ownership, stamp: Stamp) -> Ownership:
-    """The owner's registration has ended: the bundle is free."""
-    return _step(current, Transition.OWNER_GONE, OwnershipState.FREE, None, None, stamp)
+def inherit(current: Ownership, owner: Registration, stamp: Stamp) -> Ownership:
+    """The owner's registration has ended: `owner` gets the bundle in its place."""
+    return _step(current, Transition.INHERIT, OwnershipState.OWNED, owner, None, stamp)
 
 
 def _reshaped(before: Ownership, version: int, stamp: Stamp) -> Ownership:

@@ -94,9 +94,7 @@ class Node(Candidate):
         self.shedding = SheddingLoop(
             self.desk, self.executor, self.election, self.journal, self.view, self.live, tracing=self.caller.tracing
         )
-        self.reconciler = Reconciler(
-            self.view, self.ledger, self.executor, self.journal, self.live, self.assigner.place_soon
-        )
+        self.reconciler = Reconciler(self.view, self.executor, self.live, self.assigner.place_soon)
         self.drains = Drainer(self.view, self.desk, self.executor, self.operators, self.journal, self.live)
         self.plans = PlanKeeper(self.view, self.desk, self.executor, self.live)
         self.showing = Showing(self)
@@ -197,7 +195,7 @@ class Node(Candidate):
     async def _prepare(self, term: Term) -> None:
         await self.intake.settle_registrations()
         await self.persistence.take_over()
-        self.desk.poison.look(owner for _, _, each in self.view.ownerships() if (owner := each.owner) is not None)
+        self.desk.poison.look(ownership for _, _, ownership in self.view.ownerships())
         self.drains.forget()
         self.plans.forget()
         self.terms.begin(term.epoch)

@@ -30,7 +30,7 @@ from loadmanager.core.ownership import (
     abandon,
     assign,
     complete,
-    owner_gone,
+    inherit,
     release,
 )
 
@@ -90,7 +90,7 @@ class World:
             self.answer_arrives,
             self.answer_arrives,
         ]
-        seldom = [self.abandon, self.owner_gone, self.split, self.merge]
+        seldom = [self.abandon, self.inherit, self.split, self.merge]
         for _ in range(steps):
             rare = [self.broker_registers_again] * (self.chance.random() < 0.1)
             self.chance.choice(often * 2 + seldom + rare)()
@@ -165,10 +165,11 @@ class World:
 
         self.step(has_let_go, end)
 
-    def owner_gone(self) -> None:
+    def inherit(self) -> None:
+        heir = self.chance.choice(list(self.brokers.values())).registration
         self.step(
             lambda _, o: o.state is OwnershipState.OWNED and not self.is_registered(o.owner),
-            lambda o: owner_gone(o, self.stamp()),
+            lambda o: inherit(o, heir, self.stamp()),
         )
 
     def split(self) -> None:

@@ -10,7 +10,7 @@ whose place they take: by the share of the hash range when a bundle is split, th
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -123,6 +123,18 @@ class ClusterModel:
     def bundles_of(self, registration: Registration) -> list[str]:
         """The bundles that life of a broker owns by the records, those that it is to release included."""
         return self._owners.names_of(registration)
+
+    def releasing(self) -> list[str]:
+        """The bundles that are on their way, by the records."""
+        return self._owners.releasing()
+
+    def owners(self) -> list[Registration]:
+        """All that own a bundle by the records, without those that are to release it; also lives that have ended."""
+        return self._owners.owners()
+
+    def bundles_owned_by(self, registrations: Iterable[Registration]) -> list[str]:
+        """The bundles that any of these lives of brokers owns by the records, without those that it is to release."""
+        return self._owners.owned_by(registrations)
 
     # What is set besides
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from loadmanager.core.cluster.columns import RECORDED_STATE, RecordedState, Rows
 from loadmanager.core.cluster.rows import NamedRows
-from loadmanager.core.load import RowArray
+from loadmanager.core.load import BoolArray, RowArray
 from loadmanager.core.ownership import Ownership, Registration
 from loadmanager.core.snapshot import NOBODY
 
@@ -83,6 +83,33 @@ class RecordedOwners:
     def names_of(self, registration: Registration) -> list[str]:
         """Which those are."""
         return [self._rows.names[row] for row in self._rows_of(registration).tolist()]
+
+    def releasing(self) -> list[str]:
+        """The bundles that are on their way."""
+        recorded = self._rows.columns.recorded[: len(self._rows.names)]
+        return self._named(recorded == RecordedState.RELEASING)
+
+    def owners(self) -> list[Registration]:
+        """All that own a bundle, without those that are to release it; also lives that have ended."""
+        found = np.zeros(self.registrations.size, dtype=bool)
+        owner, owned = self._owned()
+        found[owner[owned]] = True
+        return [each for each, row in self.registrations.by_registration.items() if found[row]]
+
+    def owned_by(self, registrations: Iterable[Registration]) -> list[str]:
+        """The bundles that any of these owns, without those that it is to release."""
+        wanted, known = np.zeros(self.registrations.size + 1, dtype=bool), self.registrations.by_registration
+        wanted[[known[each] for each in registrations if each in known]] = True
+        owner, owned = self._owned()
+        return self._named(wanted[owner] & owned)
+
+    def _owned(self) -> tuple[RowArray, BoolArray]:
+        """Of each row the owner, and whether it is owned."""
+        columns, used = self._rows.columns, len(self._rows.names)
+        return columns.owner[:used], columns.recorded[:used] == RecordedState.OWNED
+
+    def _named(self, which: BoolArray) -> list[str]:
+        return [self._rows.names[row] for row in np.flatnonzero(which).tolist()]
 
     def _rows_of(self, registration: Registration) -> Rows:
         row = self.registrations.by_registration.get(registration, self.registrations.size)  # nobody's

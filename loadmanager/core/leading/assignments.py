@@ -28,8 +28,8 @@ An Ask for a bundle that is in the batch gets the answer that the bundle gets. W
 became of a write asks again: the record, read again by then, says whether the bundle has an owner.
 
 A bundle is waited with while its owner has gone and is held off (`Picture.holds`). It is given away only to a broker
-that is registered at the moment of the write, and only if it is free, or as good as that: its owner has gone. Who is
-poison is said by whoever gives `find_poison` (`leading/poison.py`).
+that is registered at the moment of the write, and only if it is free, or inherited: its owner has gone. Who is poison
+is said by whoever gives `find_poison` (`leading/poison.py`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ from loadmanager.core.ownership import (
     Registration,
     Stamp,
     assign,
+    inherit,
 )
 from loadmanager.core.plan import Assign, Plan, Verdict
 from loadmanager.core.reasons import OwnershipReason, PlacementReason
@@ -60,11 +61,12 @@ _BATCH = 1_000
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """The step was made: the bundle is `stored` now."""
+    """The step was made: the bundle is `stored` now. `former`: its owner of before, which has gone, if it had any."""
 
     stored: Ownership
     step: Assign
     because: Verdict
+    former: Registration | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,8 @@ class Assignments:
     _deciding: Decide | None = None
     _writes: set[Write] = field(default_factory=set)
     _giving: dict[str, tuple[Assign, Verdict]] = field(default_factory=dict)
+    _former: dict[str, Registration] = field(default_factory=dict)
+    """The owners, which have gone, of those that are being given away."""
     _to_do: list[Instruction] = field(default_factory=list)
     _now_s: float = 0.0
 
@@ -189,7 +193,7 @@ class Assignments:
 
     def forget(self) -> None:
         """The term is over: those who wait are told by the driver."""
-        for kept in (self._asked, self._backlog, self._batch, self._writes, self._giving):
+        for kept in (self._asked, self._backlog, self._batch, self._writes, self._giving, self._former):
             kept.clear()
         self._undecided = self._deciding = None
 
@@ -285,9 +289,11 @@ class Assignments:
         def give(current: Ownership, stamp: Stamp) -> Ownership:
             if not self.picture.is_registered(step.destination):
                 raise IllegalTransitionError(f"{step.destination} left while {step.bundle} was being placed on it")
-            if find_gone_owner(self.picture, current) is not None:  # as good as free: given away in one step
-                current = Ownership(version=current.version)
-            return assign(current, step.destination, stamp)
+            former = find_gone_owner(self.picture, current)
+            if former is None:
+                return assign(current, step.destination, stamp)
+            self._former[step.bundle] = former
+            return inherit(current, step.destination, stamp)
 
         return give
 
@@ -295,8 +301,8 @@ class Assignments:
         self._writes.discard(write)
         for bundle in write.transitions:
             outcome = made[bundle]
-            step, why = self._giving.pop(bundle)
-            self._answer(bundle, Given(outcome, step, why) if isinstance(outcome, Ownership) else outcome)
+            (step, why), former = self._giving.pop(bundle), self._former.pop(bundle, None)
+            self._answer(bundle, Given(outcome, step, why, former) if isinstance(outcome, Ownership) else outcome)
 
     def _answer(self, bundle: str, outcome: Outcome) -> None:
         self._batch.discard(bundle)

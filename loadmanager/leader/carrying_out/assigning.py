@@ -117,10 +117,16 @@ class Assigner:
     def _told(self, bundle: str, outcome: Outcome) -> Ownership | Exception:
         """What those who wait are told; what was decided is noted."""
         match outcome:
-            case Given(stored, step, why):
+            case Given(stored, step, why, former):
                 self.assignments += 1
                 self._journal.moved(
-                    "assign", bundle, step.reason, epoch=stored.epoch, destination=step.destination, because=[why]
+                    "assign",
+                    bundle,
+                    step.reason,
+                    epoch=stored.epoch,
+                    source=former,
+                    destination=step.destination,
+                    because=[why],
                 )
                 return stored
             case Held(broker, left_s):

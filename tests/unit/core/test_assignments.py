@@ -264,7 +264,7 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     leader.do_write()
     given, refused = (each.outcome for each in leader.to_do if isinstance(each, Answer))
     assert isinstance(given, Given)
-    assert (given.stored.owner, given.stored.version) == (B, 2)
+    assert (given.stored.owner, given.stored.version, given.former) == (B, 2, A)
     assert isinstance(refused, IllegalTransitionError)
     assert leader.records["t/ns/2"].version == 1
 

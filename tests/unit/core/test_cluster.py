@@ -369,3 +369,17 @@ def test_an_order_that_is_kept_up_to_date_is_that_of_a_model_that_sorts_for_the_
         assert one.names == tuple(sorted(set(one.names)))
         for name in one.names:
             assert kept._rows.names[kept._rows.order().rows[one.names.index(name)]] == name
+
+
+def test_who_owns_what_by_the_records_and_what_is_on_its_way() -> None:
+    model, former = ClusterModel(), broker("a", incarnation=9)
+    assert (model.owners(), model.releasing(), model.bundles_owned_by([A])) == ([], [], [])
+    model.set_namespace(NS, [X, Y, Z, bundle(4)], [owned(A), releasing(B, C), owned(former), FREE])
+    assert model.owners() == [A, former]
+    assert model.releasing() == [Y]
+    assert model.bundles_owned_by([A, B, C]) == [X]
+    assert model.bundles_owned_by([former, A]) == [X, Z]
+    model.set_owners({X: owned(former)})
+    assert (model.owners(), model.bundles_owned_by([A])) == ([former], [])
+    model.remove_namespace(NS)
+    assert (model.owners(), model.releasing(), model.bundles_owned_by([former])) == ([], [], [])

@@ -7,33 +7,15 @@ from dataclasses import dataclass, field
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.pictures import A_BACK, LOST, STAMP, A, APicture, B
+from support.pictures import A_BACK, STAMP, A, APicture, B
 
-from loadmanager.core.leading.reconciling import (
-    Event,
-    Freed,
-    Instruction,
-    Look,
-    Looked,
-    Place,
-    Reconciling,
-    SeeThrough,
-)
+from loadmanager.core.leading.reconciling import Event, Instruction, Look, Looked, Place, Reconciling, SeeThrough
 from loadmanager.core.leading.signal import Signal
-from loadmanager.core.leading.writing import Write, WriteEnded
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import (
-    FREE,
-    Ownership,
-    OwnershipState,
-    Registration,
-    assign,
-    owner_gone,
-    release,
-)
-from loadmanager.core.reasons import OwnershipReason
+from loadmanager.core.ownership import FREE, Ownership, OwnershipState, Registration, assign, release
 
 GONE = Registration(BrokerId("gone:1"), 3)
+A_BEFORE = Registration(A.broker, 0)
 
 
 @dataclass(slots=True)
@@ -60,15 +42,19 @@ class Leader(APicture):
         self.to_do.clear()
         return self.step(self.looked())
 
-    def looked(self) -> Looked:
-        return Looked([each for each in self.records.items() if self.machine.is_unfinished(each[1])])
+    def look_again(self) -> list[Instruction]:
+        """The same after a change of membership."""
+        self.now_s += 1.0
+        self.step(Signal.MEMBERSHIP)
+        return self.look()
 
-    def do_write(self) -> list[Instruction]:
-        """Do the only write that is to be done; what is to be done then."""
-        (write,) = self.to_do
-        assert isinstance(write, Write)
-        self.to_do.clear()
-        return self.step(WriteEnded(write, self.write(write)))
+    def looked(self) -> Looked:
+        releasing = [bundle for bundle, each in self.records.items() if each.state is OwnershipState.RELEASING]
+        return Looked(releasing, list(dict.fromkeys(each.owner for each in self.orphans() if each.owner)))
+
+    def orphans(self) -> list[Ownership]:
+        owned = [each for each in self.records.values() if each.state is OwnershipState.OWNED]
+        return [each for each in owned if not self.is_registered(each.owner)]
 
 
 @pytest.fixture
@@ -87,7 +73,7 @@ def test_the_first_look_is_due_at_once_and_the_next_after_a_pause(leader: Leader
     assert leader.step(Signal.TIME) == [Look()]
     assert leader.machine.wake_s is None, "until it was done"
     assert leader.step(Signal.TIME) == []
-    assert leader.step(Looked([])) == []
+    assert leader.step(Looked([], [])) == []
     assert leader.machine.wake_s == 130.0
     leader.now_s = 129.0
     assert leader.step(Signal.TIME) == []
@@ -99,19 +85,29 @@ def test_the_end_of_a_hold_is_looked_for_and_a_change_of_membership_at_once(lead
     leader.held = {A.broker: 7.0, B.broker: 90.0}
     leader.look()
     assert leader.machine.wake_s == pytest.approx(107.05)
+    leader.now_s = 101.0
     assert leader.step(Signal.MEMBERSHIP) == []
-    assert leader.machine.wake_s == 100.0
+    assert leader.machine.wake_s == 101.0
 
 
 def test_what_changes_while_a_look_is_under_way_has_another_one_follow(leader: Leader) -> None:
-    leader.records["t/ns/b"] = owned(GONE)
     leader.step(Signal.TIME)
     leader.step(Signal.MEMBERSHIP)
     assert leader.machine.wake_s is None
-    leader.to_do = leader.step(leader.looked())
-    assert leader.machine.wake_s is None, "nor before what was found is written"
-    leader.do_write()
-    assert leader.machine.wake_s == 100.0
+    leader.step(leader.looked())
+    assert leader.machine.wake_s == pytest.approx(100.05)
+
+
+def test_brokers_that_restart_together_are_looked_at_together(leader: Leader) -> None:
+    leader.look()
+    looks = 0
+    for _ in range(100):
+        leader.now_s += 0.001
+        leader.step(Signal.MEMBERSHIP)
+        if leader.machine.wake_s is not None and leader.machine.wake_s <= leader.now_s:
+            looks += 1
+            leader.look()
+    assert looks == 2
 
 
 def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: Leader) -> None:
@@ -119,112 +115,49 @@ def test_a_release_is_seen_through_whoever_owned_the_bundle(leader: Leader) -> N
     assert leader.look() == [SeeThrough("t/ns/a"), SeeThrough("t/ns/b")]
 
 
-def test_bundles_of_a_broker_that_has_gone_are_freed_and_those_of_others_are_not(leader: Leader) -> None:
-    leader.records = {
-        "t/1/a": owned(GONE),
-        "t/1/b": owned(A),
-        "t/2/a": owned(GONE),
-        "t/2/b": owned(Registration(A.broker, 0)),
-    }
-    writes = leader.look()
-    assert [list(write.transitions) for write in writes if isinstance(write, Write)] == [["t/1/a"], ["t/2/a", "t/2/b"]]
-    assert {write.reason for write in writes if isinstance(write, Write)} == {OwnershipReason.OWNER_GONE.value}
-    leader.to_do = writes[:1]
-    assert leader.do_write() == [Freed("t/1/a", GONE, leader.records["t/1/a"])]
-    assert leader.machine.wake_s is None, "the other one is not done"
-    leader.to_do = writes[1:]
-    assert [type(each) for each in leader.do_write()] == [Freed, Freed]
+def test_what_a_broker_that_has_gone_owned_waits_until_it_is_asked_for(leader: Leader) -> None:
+    leader.records = {"t/1/a": owned(GONE), "t/1/b": owned(A), "t/2/b": owned(A_BEFORE)}
+    assert leader.look() == []
     assert leader.machine.wake_s == 130.0
-    states = {bundle: str(each.state) for bundle, each in leader.records.items()}
-    assert states == {"t/1/a": "Free", "t/1/b": "Owned", "t/2/a": "Free", "t/2/b": "Free"}
-
-
-@pytest.mark.parametrize("current", [owned(B), owned(A_BACK), release(owned(GONE), B, STAMP), FREE])
-def test_a_bundle_that_has_moved_on_when_it_would_be_freed_is_left_alone(leader: Leader, current: Ownership) -> None:
-    leader.records["t/ns/b"] = owned(GONE)
-    leader.look()
-    leader.records["t/ns/b"] = current
-    (freed,) = leader.do_write()
-    assert isinstance(freed, Freed)
-    assert "t/ns/b has moved on" in str(freed.outcome)
-    assert leader.records["t/ns/b"] == current
-
-
-def test_a_bundle_whose_owner_is_there_when_it_would_be_freed_stays_with_it(leader: Leader) -> None:
-    leader.records["t/ns/b"] = owned(GONE)
-    leader.look()
-    leader.registrations[GONE.broker] = GONE
-    (freed,) = leader.do_write()
-    assert isinstance(freed, Freed)
-    assert "has moved on" in str(freed.outcome)
 
 
 def test_bundles_wait_for_a_broker_that_is_held_off_and_go_back_to_it(leader: Leader) -> None:
     leader.records["t/ns/b"] = owned(GONE)
     leader.held = {GONE.broker: 20.0}
+    leader.places_at_once = True
     assert leader.look() == []
     leader.registrations[GONE.broker] = Registration(GONE.broker, 12)
-    leader.step(Signal.MEMBERSHIP)
-    assert leader.look() == [Place(["t/ns/b"])]
+    assert leader.look_again() == [Place([GONE])]
+    leader.places_at_once = False
+    assert leader.look_again() == [Place([GONE])], "whoever has them placed passes over what has an owner"
     leader.held = {}
-    leader.step(Signal.MEMBERSHIP)
-    (write,) = leader.look()
-    assert isinstance(write, Write), "the time is over: it is another registration"
+    assert leader.look_again() == [], "the time is over: it is another registration"
 
 
 def test_bundles_of_brokers_that_have_gone_are_placed_if_that_is_wanted_once_there_is_a_broker(leader: Leader) -> None:
     leader.places_at_once = True
-    leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(GONE), "t/ns/c": FREE}
+    leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(A_BEFORE), "t/ns/c": FREE, "t/ns/d": owned(B)}
+    assert leader.look() == [Place([GONE, A_BEFORE])]
     leader.registrations = {}
-    leader.look()
-    assert [type(each) for each in leader.do_write()] == [Freed, Freed], "there is nobody"
+    assert leader.look_again() == [], "there is nobody"
     leader.registrations = {B.broker: B}
-    leader.step(Signal.MEMBERSHIP)
-    assert leader.look() == [Place(["t/ns/a", "t/ns/b"])], "and not what nobody ever owned"
+    assert leader.look_again() == [Place([GONE, A_BEFORE])]
     leader.places_at_once = False
-    leader.step(Signal.MEMBERSHIP)
-    assert leader.look() == []
-
-
-def test_what_was_freed_is_placed_at_once_if_that_is_wanted_and_nothing_else(leader: Leader) -> None:
-    leader.places_at_once = True
-    leader.records = {"t/ns/a": owned(GONE), "t/ns/b": owned(GONE)}
-    leader.look()
-    leader.records["t/ns/b"] = owned(B)
-    assert leader.do_write()[-1] == Place(["t/ns/a"])
-
-
-def test_a_write_of_which_nobody_knows_what_became_is_looked_at_again(leader: Leader) -> None:
-    leader.places_at_once = True
-    leader.records["t/ns/b"] = owned(GONE)
-    (write,) = leader.look()
-    assert isinstance(write, Write)
-    assert leader.step(WriteEnded(write, {"t/ns/b": LOST})) == [Freed("t/ns/b", GONE, LOST)]
-    assert leader.step(WriteEnded(write, {"t/ns/b": LOST})) == [], "once"
-    assert leader.machine.wake_s == 130.0
-
-
-def test_a_bundle_that_is_served_is_never_freed_even_if_it_is_said_to_be_unfinished(leader: Leader) -> None:
-    leader.step(Signal.TIME)
-    assert leader.step(Looked([("t/ns/a", owned(A)), ("t/ns/b", FREE)])) == []
+    assert leader.look_again() == []
 
 
 def test_after_a_term_the_next_one_begins_with_a_look(leader: Leader) -> None:
+    leader.places_at_once = True
     leader.records["t/ns/b"] = owned(GONE)
-    (former,) = leader.look()
-    assert isinstance(former, Write)
+    leader.step(Signal.TIME)
     leader.machine.forget()
-    assert leader.step(WriteEnded(former, {"t/ns/b": LOST})) == []
-    assert leader.step(leader.looked()) == []
-    assert [type(each) for each in leader.look()] == [Write]
-    leader.machine.forget()
-    leader.records.clear()
-    assert leader.look() == [], "what the former one was freeing is its own"
+    assert leader.step(leader.looked()) == [], "that was the former one's"
+    assert leader.look() == [Place([GONE])]
 
 
 @given(st.data())
 def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_unfinished(data: st.DataObject) -> None:
-    """A driver that does what it is told in any order, brokers that come and go, and writes that fail."""
+    """A driver that does what it is told in any order, and brokers that come and go."""
     leader = Leader(places_at_once=data.draw(st.booleans()))
     names = [f"t/{namespace}/{number}" for namespace in (1, 2) for number in range(3)]
     for _ in range(data.draw(st.integers(1, 40))):
@@ -233,12 +166,10 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
             case "record":
                 owner = data.draw(st.sampled_from([A, A_BACK, B, GONE]))
                 leader.records[bundle] = data.draw(
-                    st.sampled_from(
-                        [FREE, owned(owner), release(owned(owner), B, STAMP), owner_gone(owned(owner), STAMP)]
-                    )
+                    st.sampled_from([FREE, owned(owner), release(owned(owner), B, STAMP)])
                 )
             case "do" if leader.to_do:
-                _do(leader, data)
+                _do(leader, leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1))))
             case "brokers":
                 there = data.draw(st.sampled_from([(A, B), (B,), (A_BACK, B), (A_BACK,), ()]))
                 leader.registrations = {each.broker: each for each in there}
@@ -248,33 +179,30 @@ def test_whatever_happens_nobody_loses_what_it_serves_and_in_the_end_nothing_is_
                 leader.machine.forget()
                 leader.to_do.clear()
             case _:
-                leader.now_s += data.draw(st.sampled_from([0.0, 10.0, 60.0]))
+                leader.now_s += data.draw(st.sampled_from([0.0, 0.01, 10.0, 60.0]))
                 leader.step(Signal.TIME)
         assert sum(isinstance(each, Look) for each in leader.to_do) <= 1
-    leader.held = {}
+    leader.held, leader.registrations = {}, {B.broker: B}
     leader.step(Signal.MEMBERSHIP)
-    while leader.to_do or (leader.machine.wake_s or 0.0) <= leader.now_s:
+    while leader.to_do or (leader.machine.wake_s or 0.0) <= leader.now_s + 1.0:
         if leader.to_do:
-            _do(leader, data, may_fail=False)
+            _do(leader, leader.to_do.pop())
         else:
+            leader.now_s = max(leader.now_s, leader.machine.wake_s or 0.0)
             leader.step(Signal.TIME)
-    owners = [each.owner for each in leader.records.values() if each.state is OwnershipState.OWNED]
-    assert all(leader.is_registered(owner) for owner in owners)
+    assert not leader.places_at_once or leader.orphans() == []
     assert leader.machine.wake_s == leader.now_s + 30.0
 
 
-def _do(leader: Leader, data: st.DataObject, *, may_fail: bool = True) -> None:
-    """One of the instructions, whichever."""
-    instruction = leader.to_do.pop(data.draw(st.integers(0, len(leader.to_do) - 1)))
+def _do(leader: Leader, instruction: Instruction) -> None:
     match instruction:
         case Look():
             leader.step(leader.looked())
-        case Write():
-            made = leader.write(instruction)
-            fails = may_fail and data.draw(st.booleans())
-            leader.step(WriteEnded(instruction, dict.fromkeys(made, LOST) if fails else made))
         case SeeThrough(bundle):
             assert bundle in leader.records
-        case Place(bundles):
-            assert bundles
-            assert len(set(bundles)) == len(bundles)
+        case Place(owners):
+            assert owners
+            assert len(set(owners)) == len(owners)
+            for bundle, each in leader.records.items():
+                if each in leader.orphans() and each.owner in owners:
+                    leader.records[bundle] = owned(next(iter(leader.registrations.values()), GONE))
