@@ -33,6 +33,7 @@ def node(_: DemoSettings, connect_string: str, history: Path) -> dict[str, Any]:
         "advertisedAddress": "127.0.0.1",
         "webServicePort": 0,
         "loadBalancerSheddingIntervalMinutes": 0.05,
+        "loadBalancerSheddingGracePeriodMinutes": 0.5,
     }
 
 

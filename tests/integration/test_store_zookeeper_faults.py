@@ -319,11 +319,11 @@ async def test_a_connection_that_takes_no_more_bytes_does_not_hold_up_the_event_
         large: list[Op] = [Create("/large", bytes(900_000))]
         requests = [asyncio.create_task(store.commit(large)) for _ in range(20)]
         requests += [asyncio.create_task(store.commit([Create("/small", b"")])) for _ in range(1000)]
-        longest_s, last_s = 0.0, time.monotonic()
+        turns = 0
         while not all(request.done() for request in requests):
             await asyncio.sleep(0.01)
-            longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
-        assert longest_s < 3, "a loop that is held up is so until the lease has lapsed, for 6 s"
+            turns += 1
+        assert turns > 20, "a loop that is held up is so until the lease has lapsed, for 6 s, and makes one or two"
         outcomes = {type(request.exception()) for request in requests}
         assert outcomes <= {OutcomeUnknownError, StoreUnavailableError}
         server.resume()

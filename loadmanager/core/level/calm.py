@@ -19,13 +19,13 @@ longer the less it is too hot, and the noisier it is. It is brought down to a ta
                                                   long if it comes back again
 
 So a new broker is filled at once, and one that restarts is not filled, emptied and filled again. A bundle rests where
-Level has put it, while its broker has headroom.
+Level has put it, while its broker has headroom, and may still go to a cold broker that came later.
 
 What is remembered besides is how far from its average the load of each broker usually is: its noise.
 
 As JSON: `{"brokers": {broker: [incarnation, rests_until_s, seen_s, hot_since_s or null, noise, excess_s, cold_since_s
-or null, comebacks]}, "moved": [[at_s, share]], "put": {broker: {bundle: at_s}}}`. Of a broker the last three may be
-missing.
+or null, comebacks, came_s]}, "moved": [[at_s, share]], "put": {broker: {bundle: at_s}}}`. Of a broker the last four may
+be missing.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ class Bands:
 
 class Seen(NamedTuple):
     """What is remembered of a broker. `hot_since_s` is None while it is calm, `cold_since_s` while it is not cold;
-    `noise` is a part of its load; `comebacks` are the lives that began within an hour of the rest of the one before.
+    `noise` is a part of its load; `comebacks` are the lives that began within an hour of the rest of the one before;
+    `came_s` is when the first of its lives was seen, 0 of one that was known before that was remembered.
     """
 
     incarnation: int
@@ -124,6 +125,7 @@ class Seen(NamedTuple):
     excess_s: float = 0.0
     cold_since_s: float | None = None
     comebacks: int = 0
+    came_s: float = 0.0
 
 
 class Look(NamedTuple):
@@ -231,10 +233,10 @@ def _seen(before: Seen | None, look: Look, calm_s: float, now_s: float) -> Seen:
 def _first_seen(former: Seen | None, incarnation: int, calm_s: float, now_s: float) -> Seen:
     """A life of a broker that begins; `former` is the one before."""
     if former is None:
-        return Seen(incarnation, 0.0, now_s, None, 0.0)
+        return Seen(incarnation, 0.0, now_s, None, 0.0, came_s=now_s)
     comebacks = 1 + (former.comebacks if now_s - former.rests_until_s < _HOUR_S else 0)
     rest_s = calm_s * min(2.0 ** (comebacks - 1), _LONGEST_REST)
-    return Seen(incarnation, now_s + rest_s, now_s, None, 0.0, comebacks=comebacks)
+    return Seen(incarnation, now_s + rest_s, now_s, None, 0.0, comebacks=comebacks, came_s=former.came_s)
 
 
 def _noise_after(noise: float, off: float) -> float:

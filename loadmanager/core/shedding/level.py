@@ -14,6 +14,7 @@ Bundles whose owner an isolation policy does not allow go first (`level/forced.p
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -178,7 +179,8 @@ class _Round:
         self._due = self._urgent | (self._excess > 0) & has_waited
         self._takers = np.array([seen.rests_until_s <= self._now_s for seen in self._seen], dtype=bool)
         self._cold = self._takers & np.array([self._cold_for_s(seen) >= bands.calm_s for seen in self._seen])
-        self._rests = self._resting()
+        self._put_s = self._when_put()
+        self._rests = self._put_s > -math.inf
         self._hottest = self._loads.hottest_resources()
         self._highest: list[float] = self._loads.usage.max(axis=1, initial=0.0).tolist()
         self._limits = Limits(snapshot, settings)
@@ -187,7 +189,7 @@ class _Round:
     def run(self) -> Shed:
         task = self._task()
         forced, left = find_forced(replace(task, movable=task.movable & self._limits.misplaced()))
-        found, reason = self._search(replace(left, movable=task.movable & ~self._rests), forced)
+        found, reason = self._search(replace(left, movable=task.movable), forced)
         moves = [(move, LevelReason.MISPLACED) for move in forced] + [(move, reason) for move in found.moves]
         given: dict[int, list[LevelReason]] = {}
         for move, why in moves:
@@ -206,25 +208,43 @@ class _Round:
     def _cold_for_s(self, seen: Seen) -> float:
         return -1.0 if seen.cold_since_s is None else self._now_s - seen.cold_since_s
 
-    def _resting(self) -> BoolArray:
-        """(N,): which bundles are where Level has put them lately; none of a broker that lacks headroom."""
+    def _when_put(self) -> FloatArray:
+        """(N,): since when bundles are where Level has put them lately, minus infinity for the others, as for those
+        of a broker that lacks headroom.
+        """
         bundles, brokers = self._snapshot.bundles, self._snapshot.brokers
-        resting = np.zeros(len(bundles), dtype=bool)
+        put_s = np.full(len(bundles), -math.inf)
         for broker, put in self._memory.put.items():
             at = brokers.find_row(BrokerId(broker))
-            rows = [row for row in map(bundles.find_row, put) if row is not None and bundles.assigned[row] == at]
-            if at is not None and not self._lacks_headroom[at]:
-                resting[rows] = True
-        return resting
+            if at is None or self._lacks_headroom[at]:
+                continue
+            for name, at_s in put.items():
+                row = bundles.find_row(name)
+                if row is not None and bundles.assigned[row] == at:
+                    put_s[row] = at_s
+        return put_s
 
     def _search(self, task: Task, forced: list[Move]) -> tuple[Found, LevelReason]:
-        """What moves after the forced moves, and why: from hot brokers that are due, else to those that are cold."""
+        """What moves after the forced moves, and why: from hot brokers that are due, else to those that are cold; where
+        that moves nothing, to the newest of the cold ones, from where bundles rest that were put there before it came.
+        """
         task.movable[[move.bundle for move in forced]] = False
+        rested = replace(task, movable=task.movable & ~self._rests)
         if (self._due & task.givers).any():
-            return find_moves(task), LevelReason.ABOVE_LEVEL
-        if self._cold.any():
-            return find_moves(replace(task, takers=self._cold, target=1.0)), LevelReason.FILLS_COLD_BROKER
-        return find_moves(replace(task, givers=np.zeros_like(task.givers))), LevelReason.ABOVE_LEVEL
+            found, reason = find_moves(rested), LevelReason.ABOVE_LEVEL
+        elif self._cold.any():
+            found, reason = self._fill(rested, self._cold), LevelReason.FILLS_COLD_BROKER
+        else:
+            return find_moves(replace(rested, givers=np.zeros_like(task.givers))), LevelReason.ABOVE_LEVEL
+        came_s = np.where(self._cold, [seen.came_s for seen in self._seen], -math.inf)
+        newest_s = came_s.max()
+        unrested = task.movable & (self._put_s < newest_s)
+        if found.moves or not (unrested & self._rests).any():
+            return found, reason
+        return self._fill(replace(task, movable=unrested), came_s == newest_s), LevelReason.FILLS_COLD_BROKER
+
+    def _fill(self, task: Task, cold: BoolArray) -> Found:
+        return find_moves(replace(task, takers=cold, target=1.0))
 
     def _task(self) -> Task:
         """To bring all brokers that are not awaiting a report down to the target; the others give nothing, also not in

@@ -274,6 +274,23 @@ def test_a_bundle_that_was_moved_rests_unless_its_broker_lacks_headroom() -> Non
     assert moves(shed(full, put)) > 0
 
 
+def test_what_rests_still_goes_to_a_broker_that_came_later_and_not_to_one_that_was_there() -> None:
+    names = [bundle(i, "tenant/a") for i in range(20)]
+    own = {host: carrying(host, [5.0] * count) for host, count in (("a", 20), ("b", 10))}
+    before = shed(cluster(**own, c=carrying("c", [5.0] * 15))).state
+    before["put"] = {"a:8080": dict.fromkeys(names, NOW_S + 30)}
+    there = after_s(cluster(**own, c=carrying("c", [])), 360)
+    known = shed(there, shed(after_s(there, -300), before).state)
+    assert {pick.broker for pick in known.bundles} <= {1}, "what rests on a stays there"
+    grown = after_s(cluster(**own, new=carrying("new", [])), 60)
+    came = shed(grown, before)
+    assert (0, 2, LevelReason.FILLS_COLD_BROKER) in {
+        (each.broker, each.destination, each.reason) for each in came.bundles
+    }
+    put_since = {**before, "put": {"a:8080": dict.fromkeys(names, NOW_S + 60)}}
+    assert 0 not in {each.broker for each in shed(grown, put_since).bundles}
+
+
 def test_what_costs_more_to_move_stays_where_something_else_may_go() -> None:
     own: dict[str, Load] = {bundle(i, f"tenant/{name}"): throughput(5.0) for name in "xy" for i in range(10)}
     for dear, cheap in (("x", "y"), ("y", "x")):
