@@ -117,6 +117,11 @@ class NamespaceState:
         ownerships = tuple(changes.get(i, ownership) for i, ownership in enumerate(self.ownerships))
         return replace(self, ownerships=ownerships)
 
+    def changed_since(self, before: NamespaceState) -> dict[str, Ownership]:
+        """By the names of the bundles the ownerships that are others than before; the bundles are the same."""
+        pairs = enumerate(zip(before.ownerships, self.ownerships, strict=True))
+        return {self.bundle_name(index): new for index, (old, new) in pairs if new is not old}
+
     def split(self, index: int, boundaries: Sequence[int], stamp: Stamp) -> NamespaceState:
         """The same namespace after bundle `index` is cut at `boundaries`.
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable
 
 from loadmanager.core.names import BundleName, TopicName
-from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, OwnershipState
+from loadmanager.core.ownership import IllegalTransitionError, NamespaceState, Ownership, OwnershipState
 from loadmanager.errors import BundleNotFoundError, NoBrokerAvailableError, NotLeaderError, UnloadFailedError
 from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.leader.carrying_out.executor import Executor
@@ -51,14 +51,14 @@ class OwnerLookups:
     async def _settle(self, topic: TopicName, state: NamespaceState, index: int, deadline_s: float) -> None:
         bundle, ownership = state.bundle_name(index), state.ownerships[index]
         if ownership.state is OwnershipState.RELEASING:
-            waiting: Awaitable[object] = self._executor.outcome_of(BundleName.parse(bundle), ownership)
+            waiting: Awaitable[Ownership] = self._executor.outcome_of(BundleName.parse(bundle), ownership)
         elif self._view.is_registered(ownership.owner):
             raise NoBrokerAvailableError(f"bundle {bundle}: the record of its owner {ownership.owner} cannot be read")
         else:
-            request = self._assigner.request(bundle, non_persistent=topic.domain == "non-persistent")
-            waiting = asyncio.shield(request)
+            waiting = self._assigner.request(bundle, non_persistent=topic.domain == "non-persistent")
         try:
-            await asyncio.wait_for(waiting, deadline_s - time.monotonic())
+            async with asyncio.timeout(deadline_s - time.monotonic()):
+                await waiting
         except (UnloadFailedError, IllegalTransitionError, BundleNotFoundError):
             await asyncio.sleep(_LOOK_AGAIN_S)
         except TimeoutError:

@@ -1,9 +1,10 @@
 """Assignments: bundles that are to have an owner, asked for by lookups or in the background, and who gets them.
 
 A passive machine, as `loadmanager.core.leading.moves` is. There is one batch at a time, of 1,000 bundles at most: those
-that somebody waits for come first, the others take the places that are left. The next one is decided when each bundle
-of it has its answer, and so by what it has made. All of a batch are decided together, and written together in each
-namespace.
+that somebody waits for come first, the others take the places that are left. With a bundle come those of its namespace
+that are asked for, too: a record is written whole, so many bundles of few namespaces cost less than one of each. The
+next batch is decided when each bundle of it has its answer, and so by what it has made. All of a batch are decided
+together, and written together in each namespace.
 
     a bundle     event                       if                                    then
     --------     -----                       --                                    ----
@@ -42,7 +43,7 @@ from typing import NamedTuple
 from loadmanager.core.leading.picture import Picture, find_gone_owner
 from loadmanager.core.leading.signal import Signal
 from loadmanager.core.leading.writing import Transition, Write, WriteEnded, writes_of
-from loadmanager.core.names import BrokerId
+from loadmanager.core.names import BrokerId, namespace_of
 from loadmanager.core.ownership import (
     IllegalTransitionError,
     Ownership,
@@ -149,8 +150,8 @@ class Assignments:
 
     picture: Picture
     find_poison: Callable[[str], Poisoned | None] = lambda _: None
-    _asked: dict[str, bool] = field(default_factory=dict)
-    """Whether for a non-persistent topic."""
+    _asked: dict[str, dict[str, bool]] = field(default_factory=dict)
+    """By namespace and bundle whether for a non-persistent topic."""
     _backlog: dict[str, None] = field(default_factory=dict)
     _batch: set[str] = field(default_factory=set)
     """Those of it that have no answer yet."""
@@ -176,8 +177,7 @@ class Assignments:
             case Ask(bundle, non_persistent):
                 self._ask(bundle, non_persistent=non_persistent)
             case PlaceSoon(bundles):
-                others = [bundle for bundle in bundles if bundle not in self._batch and bundle not in self._asked]
-                self._backlog.update(dict.fromkeys(others))
+                self._backlog.update((bundle, None) for bundle in bundles if not self._is_under_way(bundle))
             case Decided(decide, plan) if decide is self._deciding:
                 self._decided(decide.bundles, plan)
             case NotDecided(decide, error) if decide is self._deciding:
@@ -200,7 +200,12 @@ class Assignments:
     def _ask(self, bundle: str, *, non_persistent: bool) -> None:
         if bundle not in self._batch:
             self._backlog.pop(bundle, None)
-            self._asked[bundle] = self._asked.get(bundle, False) or non_persistent
+            asked = self._asked.setdefault(namespace_of(bundle), {})
+            asked[bundle] = asked.get(bundle, False) or non_persistent
+
+    def _is_under_way(self, bundle: str) -> bool:
+        """Whether it is in the batch, or somebody waits for it."""
+        return bundle in self._batch or bundle in self._asked.get(namespace_of(bundle), ())
 
     def _go_on(self) -> None:
         while self.wake_s is not None:
@@ -212,10 +217,8 @@ class Assignments:
 
     def _begin(self) -> None:
         """The next batch: those that somebody waits for, then the others, each in their order."""
-        asked = dict(islice(self._asked.items(), _BATCH))
+        asked = self._take_asked()
         others = list(islice(self._backlog, _BATCH - len(asked)))
-        for bundle in asked:
-            del self._asked[bundle]
         for bundle in others:
             del self._backlog[bundle]
         batch = [*asked, *others]
@@ -223,6 +226,18 @@ class Assignments:
         undecided = self._give_back(self._keep_poison(batch))
         if undecided:
             self._undecided = Decide(undecided, frozenset(bundle for bundle in undecided if asked.get(bundle)))
+
+    def _take_asked(self) -> dict[str, bool]:
+        """All that is asked for of the namespaces that were first, while there are places; the rest waits longer."""
+        taken: dict[str, bool] = {}
+        while self._asked and len(taken) < _BATCH:
+            namespace = next(iter(self._asked))
+            asked = self._asked.pop(namespace)
+            taken.update(islice(asked.items(), _BATCH - len(taken)))
+            left = {bundle: each for bundle, each in asked.items() if bundle not in taken}
+            if left:
+                self._asked[namespace] = left
+        return taken
 
     def _keep_poison(self, batch: list[str]) -> list[str]:
         """What is poison goes to the broker that is there for it, else to nobody; the others are returned."""

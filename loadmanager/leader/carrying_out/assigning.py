@@ -59,7 +59,7 @@ class Assigner:
         self.assignments = 0
 
     def request(self, bundle: str, *, non_persistent: bool = False) -> asyncio.Future[Ownership]:
-        """A future of the committed ownership of a bundle that is free now; shared by all who ask meanwhile.
+        """A future of the committed ownership of a bundle that is free now; all who ask meanwhile are told the same.
 
         `non_persistent`: it is wanted for a topic of that kind, which not every broker serves.
         It may fail with `NoBrokerAvailableError`, `NotLeaderError` or a `StoreError`. Raises

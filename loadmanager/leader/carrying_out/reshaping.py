@@ -224,7 +224,7 @@ class Reshaper:
             if current.state is OwnershipState.RELEASING:
                 await self._executor.outcome_of(it.bundle, current)
             else:
-                await asyncio.shield(self._assigner.request(str(it.bundle)))
+                await self._assigner.request(str(it.bundle))
         except (UnloadFailedError, IllegalTransitionError) as error:
             log.info("owner_looked_for_again", bundle=str(it.bundle), error=str(error))
         return Over(it)

@@ -227,7 +227,10 @@ class ClusterView:
         if before is not None:
             self.on_record(before, entry)
         self.namespaces[name] = entry
-        self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
+        if before is not None and before.state.bundles is entry.state.bundles:  # as in each commit of this node's own
+            self.model.set_owners(entry.state.changed_since(before.state))
+        else:
+            self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
         self.on_namespace(name)
 
     def commit_namespace(self, entry: NamespaceEntry) -> None:

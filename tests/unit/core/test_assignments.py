@@ -212,6 +212,27 @@ def test_lookups_come_first_and_what_nobody_waits_for_takes_the_places_that_are_
     assert batches == [["t/ns/3", "t/ns/4", "t/ns/1"], ["t/ns/2"]]
 
 
+def test_where_many_wait_those_of_one_namespace_are_in_one_batch_and_no_namespace_is_passed_over(
+    leader: Leader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(assignments, "_BATCH", 3)
+    leader.step(*(Ask(f"t/{namespace}/{bundle}") for bundle in "abcd" for namespace in (1, 2)), Signal.TIME)
+    batches = []
+    for _ in range(4):
+        decide = leader.to_do[0]
+        assert isinstance(decide, Decide)
+        batches.append(decide.bundles)
+        leader.decide({})
+        leader.to_do.clear()
+        leader.step(*[Ask(each) for each in decide.bundles if each.startswith("t/1")], Signal.TIME)
+    assert batches == [
+        ["t/1/a", "t/1/b", "t/1/c"],
+        ["t/2/a", "t/2/b", "t/2/c"],
+        ["t/1/d", "t/1/a", "t/1/b"],
+        ["t/2/d", "t/1/c", "t/1/d"],
+    ]
+
+
 def test_who_may_have_no_broker_is_told_why(leader: Leader) -> None:
     asked(leader)
     leader.decide({})
