@@ -21,10 +21,11 @@ from measure import Measured, show
 from loadmanager.core.load import FloatArray, IntArray
 from loadmanager.history.files import Directory, pack, path_of
 from loadmanager.history.rows import thousandths
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, TABLES
-from loadmanager.pipeline.averages import short_bundle_windows
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS, LOAD_COLUMNS, TABLES
+from loadmanager.pipeline.averages import carried, short_bundle_windows
 from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.session import spark_session
+from loadmanager.pipeline.standing import standing
 
 MILLION = 1_000_000
 CORES = 2
@@ -107,13 +108,14 @@ def figures_of(millions: int, fleet: Fleet, spark: object, folder: Path) -> tupl
     for minute in range(millions * MILLION // BUNDLES):
         fleet.write_minute(directory, minute)
     tables = HistoryTables(spark, url)  # type: ignore[arg-type]  # the session, whose type takes long to import
-    rows = tables.frame(BUNDLE_REPORTS), tables.frame(BROKER_REPORTS)
+    reports = standing(tables.frame(BROKER_REPORTS), tables.frame(EVENTS), tables.range[1])
 
     def in_spark() -> None:
-        short_bundle_windows(*rows).write.format("noop").mode("overwrite").save()
+        short = short_bundle_windows(carried(tables.frame(BUNDLE_REPORTS), reports))
+        short.write.format("noop").mode("overwrite").save()
 
     spark_s, spark_cpu_s, highest = _measured(in_spark)
-    duck_s, duck_cpu_s, _ = _measured(lambda: in_duckdb(url))
+    duck_s, duck_cpu_s, _ = _measured(lambda: in_duckdb(url, tables.range[1]))
     target = TARGET_ROWS_PER_S if millions >= 20 else None
     return [
         Measured(f"{millions} M rows, Spark", millions / spark_s, "M rows/s", target, at_least=True),
@@ -125,7 +127,7 @@ def figures_of(millions: int, fleet: Fleet, spark: object, folder: Path) -> tupl
     ], spark_cpu_s
 
 
-def in_duckdb(url: str) -> None:
+def in_duckdb(url: str, end_ms: int) -> None:
     """The same windows: means weighted by the time each report stood in them, and highest figures."""
     figures = [*LOAD_COLUMNS, "topics", "sessions"]
     means = ", ".join(f"sum({name}::double * stood) / sum(stood) as mean_{name}" for name in figures)
@@ -135,19 +137,18 @@ def in_duckdb(url: str) -> None:
     connection.execute(f"""
         create temp table windows as
         with ends as (
-            select epoch, sequence, at_ms, greatest(at_ms + 1, least(at_ms + 900000, coalesce(
-                lead(at_ms) over (partition by broker order by epoch, sequence), at_ms + 900000))) as until_ms
-            from read_parquet('{url}/{BROKER_REPORTS}/*/*/*.parquet', hive_partitioning = false)
+            select *, least(at_ms + 900000, {end_ms}, lead(at_ms) over (
+                partition by namespace, range_lower, range_upper order by at_ms, epoch, sequence)) as until_ms
+            from read_parquet('{url}/{BUNDLE_REPORTS}/*/*/*.parquet', hive_partitioning = false)
         ), split as (
             select *, unnest(range(at_ms // 300000, (until_ms - 1) // 300000 + 1)) as slot from ends
         ), standing as (
-            select epoch, sequence, slot, (at_ms >= slot * 300000)::int as own,
+            select *, (at_ms >= slot * 300000)::int as own,
                 least(until_ms, (slot + 1) * 300000) - greatest(at_ms, slot * 300000) as stood
             from split
         )
         select namespace, range_lower, range_upper, slot, sum(own) as n, sum(stood) as covered, {means}, {highest}
-        from read_parquet('{url}/{BUNDLE_REPORTS}/*/*/*.parquet', hive_partitioning = false)
-        join standing using (epoch, sequence)
+        from standing
         group by all
     """)
     connection.close()

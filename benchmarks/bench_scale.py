@@ -76,13 +76,15 @@ class Fleet:
 
     store: ZooKeeperStore
     names: list[str]
-    """Of all bundles, in their order: each broker owns those that follow each other."""
+    """Of all bundles, in their order, dealt to the brokers in turn: a namespace's bundles all have different owners, as
+    they have after years.
+    """
     registrations: list[Registration]
     rng: np.random.Generator
 
     def report(self, number: int) -> bytes:
         """As a broker writes it: rates with all their digits."""
-        mine = self.names[number * BUNDLES_PER_BROKER : (number + 1) * BUNDLES_PER_BROKER]
+        mine = self.names[number :: len(self.registrations)]
         hot = HOT if number % ONE_IN_HOT == 0 else 1.0
         rates = self.rng.lognormal(0.0, 1.0, (len(mine), 2)) * 10.0 * hot
         stats: dict[str, NamespaceBundleStats] = {
@@ -145,7 +147,7 @@ class Fleet:
         await self.store.ensure_path(f"{paths.NAMESPACES}/tenant")
         for first in range(0, len(self.names), BUNDLES_PER_NAMESPACE):
             owned = tuple(
-                Ownership(OwnershipState.OWNED, self.registrations[(first + index) // BUNDLES_PER_BROKER], None, 1)
+                Ownership(OwnershipState.OWNED, self.registrations[(first + index) % len(self.registrations)], None, 1)
                 for index in range(BUNDLES_PER_NAMESPACE)
             )
             name = namespace(first // BUNDLES_PER_NAMESPACE)

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 from support.delays import Seed
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 # The cluster beside which tests run is that of the examples; behind everything else, so that it hides no other package.
 sys.path.append(str(Path(__file__).parents[1]))
@@ -41,6 +42,8 @@ TOGETHER = {
 make, or start so many processes that two of them at a time would be in each other's way.
 """
 
+WAITING = ("tests/chaos/", "tests/integration/", "tests/page/")
+"""How the names of tests begin that mostly wait, for processes that they start."""
 
 MANY_SEEDS = "tests/unit/leader/"
 """How the names of tests begin that run with each of the seeds; all others have the first one."""
@@ -94,16 +97,32 @@ def _store_seeds(config: pytest.Config) -> list[int]:
     return [int(word) for word in config.getoption("--store-seeds").split(",")]
 
 
-class _Together(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
-    """What xdist's own groups were to do, which go by an attribute that pytest has no more."""
+class _SideBySide(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Has tests that wait run beside tests that compute, so that cores are neither idle nor fought for; and those of
+    `TOGETHER` one after the other, as xdist's own groups would, which go by an attribute that pytest has no more.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
         return next((group for start, group in TOGETHER.items() if nodeid.startswith(start)), nodeid)
 
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        """The next tests of the worker's kind, or of the other one if none are left."""
+        computes = _computes(node.gateway.id)
+        for scope, tests in self.workqueue.items():
+            if next(iter(tests)).startswith(WAITING) != computes:
+                self.workqueue.move_to_end(scope, last=False)
+                break
+        super()._assign_work_unit(node)
+
+
+def _computes(worker: str) -> bool:
+    """Whether that one of xdist's workers (`gw0`, `gw1`, ...) begins with what computes: every second one."""
+    return int(worker.removeprefix("gw")) % 2 == 1
+
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    return _Together(config, log)
+    return _SideBySide(config, log)
 
 
 _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
@@ -112,6 +131,8 @@ _STATE = TemporaryDirectory(prefix="loadmanager-tests-")
 
 def pytest_configure() -> None:
     _log_plainly()
+    if _computes(os.environ.get("PYTEST_XDIST_WORKER", "gw0")):
+        os.nice(10)
     os.environ["XDG_STATE_HOME"] = _STATE.name
     os.environ.pop("STATE_DIRECTORY", None)
 

@@ -2,8 +2,9 @@
 
 usage: python examples/chat/talk.py http://127.0.0.1:8080 persistent://chat/rooms/lobby
 
-It asks a load-manager node who has the room, and asks again when that server sends it away. A line counts as said when
-it has come back; until then it is said again, so that in a bad moment it may be heard twice.
+Load-manager nodes push who has the room. A server that sends us away, or is not there, has it no more, and we go to the
+next one. A line counts as said when it has come back; until then it is said again, so that in a bad moment it may be
+heard twice.
 """
 
 from __future__ import annotations
@@ -15,17 +16,22 @@ from collections import deque
 
 import aiohttp
 
+from loadmanager.client import LookupClient
+
+AS_LONG_AS_IT_TAKES_S = 3600
+ANSWERS_WITHIN = aiohttp.ClientTimeout(total=10)
+
 
 async def talk(node: str, topic: str) -> None:
     unsaid: deque[str] = deque()
     lines = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as http:
+    async with LookupClient([node]) as owners, aiohttp.ClientSession(timeout=ANSWERS_WITHIN) as http:
         line = asyncio.create_task(lines.readline())
         while True:
-            with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
-                async with http.get(f"{node}/lookup/v2/topic/{topic.replace('://', '/')}") as answer:
-                    server = (await answer.json())["brokerUrl"]
+            owner = await owners.lookup(topic, timeout_s=AS_LONG_AS_IT_TAKES_S)
+            server = str(owner.broker_url)
+            with contextlib.suppress(aiohttp.ClientError, TimeoutError):
                 async with http.ws_connect(server, params={"topic": topic}, heartbeat=20) as socket:
                     print(f"* in the room, at {server}", flush=True)
                     for each in unsaid:
@@ -47,7 +53,7 @@ async def talk(node: str, topic: str) -> None:
                             unsaid.append(line.result().decode().rstrip("\n"))
                             line = asyncio.create_task(lines.readline())
                             await socket.send_str(unsaid[-1])
-            await asyncio.sleep(0.1)
+            owners.refused(topic, owner.broker_id)
 
 
 if __name__ == "__main__":

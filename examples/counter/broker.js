@@ -23,7 +23,7 @@ const { values: options } = parseArgs({
 });
 
 const STARTED_MS = Date.now();
-const PAUSE_WITHOUT_LEASE_MS = 300;
+const PAUSE_WITHOUT_LEASE_MS = 100;
 const now = () => performance.now(); // monotonic, and goes on while the process is stopped
 
 // --- What is open, and what is asked for --------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Bundles that are about to come: the broker is told to prepare, and a "no" to its questions waits until it is a "yes".
 
 A question about such a bundle would be asked over and over until the release is over, by each client that has come
-early. So one of them looks at the nodes again and again, and the others ask when it has found what it looks for.
+early. So one of them looks at the nodes, which hold any other answer back than the one that is waited for, and the
+others ask when it was found. It is asked about in this life of the broker, so a "yes" is none of before.
 What has come is expected no more, nor is what was taken away since, or announced to a former life of the broker.
 """
 
@@ -27,6 +28,10 @@ COMING_S = 30.0
 
 LONGEST_WAIT_S = 5.0
 _MOST_BUNDLES = 10_000
+_HELD_S = 0.25
+"""So long a node may hold its answer back: it may lag behind, and then another one knows."""
+_MOST_HELD = 32
+"""At a time; other questions share the connections with these."""
 _FIRST_PAUSE_S = 0.002
 _LONGEST_PAUSE_S = 0.1
 _GROWTH = 1.2
@@ -42,13 +47,15 @@ class _Expected:
 
 
 class Coming:
-    """What the leader has said will come. `ask` is how the broker's questions are answered."""
+    """What the leader has said will come. `ask` is how the broker's questions are answered, and how long a "no" may
+    take.
+    """
 
     def __init__(
         self,
         grants: Grants,
         broker: BrokerClient,
-        ask: Callable[[TopicName], Awaitable[OwnerAnswer]],
+        ask: Callable[[TopicName, float], Awaitable[OwnerAnswer]],
         clock: Callable[[], float],
     ) -> None:
         self._grants = grants
@@ -74,7 +81,7 @@ class Coming:
     async def ask_owner(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
         """The answer for the broker, as it is asked; of a bundle that is coming, a "no" only after so long at most."""
         gives_up_s = self._clock() + min(wait_s, LONGEST_WAIT_S)
-        answer = await self._ask(topic)
+        answer = await self._ask(topic, 0.0)
         while not answer.owned and self._is_coming(answer.bundle) and self._clock() < gives_up_s:
             assert answer.bundle is not None, "it is coming"
             answer = await self._ask_again(topic, answer.bundle, gives_up_s)
@@ -104,7 +111,7 @@ class Coming:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(gives_up_s - self._clock()):
                 await looked.wait()
-        return await self._ask(topic)
+        return await self._ask(topic, 0.0)
 
     async def _look(self, topic: TopicName, bundle: str, gives_up_s: float) -> OwnerAnswer:
         """Again and again, for all who ask about the bundle."""
@@ -112,10 +119,11 @@ class Coming:
         pause_s = _FIRST_PAUSE_S
         try:
             while True:
-                await asyncio.sleep(pause_s)
-                answer = await self._ask(topic)
+                held_s = min(_HELD_S, gives_up_s - self._clock()) if len(self._looks) <= _MOST_HELD else 0.0
+                answer = await self._ask(topic, max(0.0, held_s))
                 if answer.owned or not self._is_coming(bundle) or self._clock() >= gives_up_s:
                     return answer
+                await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * _GROWTH, _LONGEST_PAUSE_S)
         finally:
             del self._looks[bundle]

@@ -135,7 +135,7 @@ class Grants:
     """The state of one broker's grants; see the table of the module."""
 
     def __init__(self, broker: BrokerId) -> None:
-        self._broker = broker
+        self.broker = broker
         self._registration: Registration | None = None
         self._highest_epoch = 0
         self._unloads = 0
@@ -162,7 +162,7 @@ class Grants:
 
     def register(self, incarnation: int) -> None:
         self.forget()
-        self._registration = Registration(self._broker, incarnation)
+        self._registration = Registration(self.broker, incarnation)
 
     def forget(self) -> None:
         self._registration = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeVar
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.calling import HttpClient, PeerUnavailableError
 from loadmanager.core.bundles import NamespaceBundles
 from loadmanager.core.hashing import HashFunction
-from loadmanager.core.names import BundleName, InvalidNameError, NamespaceName, TopicName, parse_broker_id
+from loadmanager.core.names import BrokerId, BundleName, InvalidNameError, NamespaceName, TopicName, parse_broker_id
 from loadmanager.core.ownership import OwnershipState, Registration
 from loadmanager.errors import InvalidRecordError
 from loadmanager.wire.http import NamespacePolicies, OwnershipAnswer
@@ -29,6 +30,17 @@ TIMEOUT_S = 1.5
 _OPINIONS = 2
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """That this broker owns the bundle, within so long. A node of a version that does not know this answers at once."""
+
+    broker: BrokerId
+    for_s: float
+
+    def params(self) -> dict[str, str]:
+        return {"owner": self.broker, "waitMs": str(round(self.for_s * 1000))}
 
 
 class LoadManagerNodes:
@@ -46,27 +58,35 @@ class LoadManagerNodes:
         self._metrics = metrics
         self._timeout_s = timeout_s
 
-    async def ask_ownership(self, topic: TopicName, settles: Callable[[Claim | None], bool]) -> None:
+    async def ask_ownership(
+        self, topic: TopicName, settles: Callable[[Claim | None], bool], awaited: Awaited | None = None
+    ) -> None:
         """Hand `settles` what node after node says of the topic's bundle (None: unknown namespace) until it is True.
 
-        A node may lag behind, so a "no" is asked of a second one. `PeerUnavailableError` when no node answers.
+        A node may lag behind, so a "no" is asked of a second one. `PeerUnavailableError` when no node answers. The
+        first one may hold any other answer back than the one that is `awaited`.
         """
         place = f"{topic.domain}/{topic.namespace}/{quote(topic.local_name, safe='')}"
-        await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _OPINIONS)
+        await self._ask(f"/loadbalance/v1/ownership/{place}", _claim, settles, _OPINIONS, awaited)
 
     async def find_bundles(self, namespace: NamespaceName) -> NamespaceBundles | None:
         """The bundles of a namespace, None when there is no such one; `PeerUnavailableError` when no node answers."""
         return await self._ask(f"/admin/v2/namespaces/{namespace}", _bundles, lambda _: True, 1)
 
     async def _ask(
-        self, path: str, parse: Callable[[bytes, str], T], settles: Callable[[T | None], bool], opinions: int
+        self,
+        path: str,
+        parse: Callable[[bytes, str], T],
+        settles: Callable[[T | None], bool],
+        opinions: int,
+        awaited: Awaited | None = None,
     ) -> T | None:
         """The answer that settles it, else the last of `opinions`."""
         failures: list[str] = []
         answers: list[T | None] = []
         for url in list(self._urls):
             try:
-                answers.append(await self._ask_one(url + path, parse))
+                answers.append(await self._ask_one(url + path, parse, None if answers else awaited))
             except PeerUnavailableError as error:
                 failures.append(str(error))
                 continue
@@ -83,8 +103,9 @@ class LoadManagerNodes:
             raise PeerUnavailableError("no load-manager node answered: " + "; ".join(failures))
         return answers[-1]
 
-    async def _ask_one(self, url: str, parse: Callable[[bytes, str], T]) -> T | None:
-        answer = await self._http.call("GET", url, self._timeout_s)
+    async def _ask_one(self, url: str, parse: Callable[[bytes, str], T], awaited: Awaited | None) -> T | None:
+        wait_s, params = (0.0, None) if awaited is None else (awaited.for_s, awaited.params())
+        answer = await self._http.call("GET", url, self._timeout_s + wait_s, params=params)
         if answer.status == HTTPStatus.NOT_FOUND:
             return None
         if answer.status != HTTPStatus.OK:

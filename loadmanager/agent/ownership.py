@@ -9,7 +9,7 @@ import structlog
 from loadmanager.agent.grants import Claim, Grants, GrantVerdict
 from loadmanager.agent.metrics import AgentMetrics
 from loadmanager.agent.namespaces import NamespaceCache
-from loadmanager.agent.nodes import LoadManagerNodes
+from loadmanager.agent.nodes import Awaited, LoadManagerNodes
 from loadmanager.calling import PeerUnavailableError
 from loadmanager.core.names import BundleName, TopicName
 from loadmanager.errors import LoadManagerError
@@ -45,13 +45,13 @@ class OwnershipQuestions:
         self._is_certain = is_certain
         self._contradicted = contradicted
 
-    async def ask(self, topic: TopicName) -> OwnerAnswer:
-        """The answer for the broker.
+    async def ask(self, topic: TopicName, wait_s: float = 0.0) -> OwnerAnswer:
+        """The answer for the broker; a node may take so long for another one than that it owns the topic.
 
         `NotRegisteredError`, or `PeerUnavailableError` when no node gave an answer that can be relied on.
         """
         for _ in range(_TRIES):
-            verdict, claim = await self._ask_once(topic)
+            verdict, claim = await self._ask_once(topic, wait_s)
             self._metrics.questions.labels(verdict).inc()
             if verdict is GrantVerdict.STALE and claim is not None:
                 await self._contradicted(claim.bundle)
@@ -70,7 +70,7 @@ class OwnershipQuestions:
                 )
         raise PeerUnavailableError("the bundle of the topic is being unloaded")
 
-    async def _ask_once(self, topic: TopicName) -> tuple[GrantVerdict, Claim | None]:
+    async def _ask_once(self, topic: TopicName, wait_s: float) -> tuple[GrantVerdict, Claim | None]:
         question = self._grants.ask(topic)
         if question is None:
             raise NotRegisteredError("the broker is not registered")
@@ -84,7 +84,8 @@ class OwnershipQuestions:
             self._note(topic, *outcome)
             return outcome[0] in (GrantVerdict.GRANTED, GrantVerdict.VOID)
 
-        await self._nodes.ask_ownership(topic, settles)
+        awaited = Awaited(self._grants.broker, wait_s) if wait_s else None
+        await self._nodes.ask_ownership(topic, settles, awaited)
         return outcome
 
     def _note(self, topic: TopicName, verdict: GrantVerdict, claim: Claim) -> None:

@@ -26,7 +26,7 @@ from loadmanager.beside.namespaces import PulsarNamespaces
 from loadmanager.beside.policies import ClusterPolicies
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.seeding import Seeding
-from loadmanager.beside.trees import EVERYTHING, WATCHED, Records, Trees, in_parts
+from loadmanager.beside.trees import EVERYTHING, WATCHED, Records, Trees
 from loadmanager.beside.znodes import (
     decode_cut,
     decode_leader,
@@ -42,7 +42,7 @@ from loadmanager.errors import InvalidRecordError
 from loadmanager.leader.picture.broker_records import BrokerRecords
 from loadmanager.leader.picture.faults import Faults
 from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.rereading import Rereading
+from loadmanager.leader.picture.rereading import Rereading, in_parts
 from loadmanager.leader.picture.view import ClusterView
 from loadmanager.store import paths, pulsars_paths
 from loadmanager.store.base import SessionState, Znode
@@ -199,7 +199,6 @@ class PulsarIntake:
         if any(path == EVERYTHING or path.startswith(CLUSTERS) for path in batch):
             await self._policies.read()
         read = await self._trees.read(batch)
-        await self._brokers.decode_long({paths.broker(name): znode for name, znode in read[paths.BROKERS].items()})
         await self._apply(read)
         self._find_fresh()
         self._on_change()
@@ -238,6 +237,7 @@ class PulsarIntake:
         self._policies.lay_down(self._namespaces.groups())
         for part in in_parts(read[paths.BROKERS].items(), _REPORTS_AT_A_TIME):
             for name, znode in part:
+                await self._brokers.decode_long(paths.broker(name), znode)
                 self._apply_record(paths.BROKERS, name, znode, self._brokers.apply)
             await asyncio.sleep(0)
 

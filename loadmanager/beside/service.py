@@ -43,6 +43,7 @@ from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.picture.written_reports import WrittenReports
 from loadmanager.leader.port import DrainPort, PlanPort, Scrape
 from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
@@ -92,6 +93,7 @@ class BesideNode(Candidate):
         self.moves.on_measured = self.journal.measured
         self._told_intake = Intake(store, self._told, LiveSettings(settings_of({}, "")), self._on_told)
         self.intake = PulsarIntake(pulsar, self.view, live, live.current.cluster_name, self._on_seen, self._on_moved)
+        self.reports = WrittenReports(pulsar.get, self.view)
         self.brokers = AskedBrokers(admin, self.view)
         self.operators = Operators(store, self._told_intake, self.election)
         self.desk = Desk(self.view, live, self.journal, seed, self.recorder, self.moves)

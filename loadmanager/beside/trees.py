@@ -10,14 +10,13 @@ a folder, or what is none of ours         nothing: what comes and goes in a fold
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import islice
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
 
 from loadmanager.beside.reading import ReadOnlyStore
 from loadmanager.beside.znodes import path_of, record_at
 from loadmanager.decide.collecting import walk
 from loadmanager.decide.pulsar import names_in_clusters, names_of_bundles
+from loadmanager.leader.picture.rereading import in_parts
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
 from loadmanager.store.pulsars_paths import CLUSTERS, DYNAMIC_CONFIGURATION, FLAGS, LOCAL_POLICIES, OWNERSHIP, READ_ONLY
@@ -26,8 +25,6 @@ EVERYTHING = "/"
 WATCHED = (paths.BROKERS, OWNERSHIP, LOCAL_POLICIES, CLUSTERS, DYNAMIC_CONFIGURATION, paths.LEADER, FLAGS)
 
 _AT_A_TIME = 10_000
-
-_Item = TypeVar("_Item")
 
 Records = Mapping[str, Mapping[str, Znode | None]]
 """By tree and by what each is about, the znodes that were read; None for one that is not there."""
@@ -75,10 +72,3 @@ class Trees:
             for (root, name), znode in zip(records, znodes, strict=True):
                 read[root][name] = znode
         return read
-
-
-def in_parts(items: Iterable[_Item], size: int) -> Iterator[list[_Item]]:
-    """The items, so many of them at a time."""
-    remaining = iter(items)
-    while part := list(islice(remaining, size)):
-        yield part

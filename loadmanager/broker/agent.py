@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
+from loadmanager.broker.bodies import read
 from loadmanager.broker.contract import Answered, Leased
 
 _OWNER_TIMEOUT_S = 5.0
@@ -74,7 +75,7 @@ class AgentClient:
             async with self._session(address).get(
                 f"{base}{path}", params=query, timeout=timeout, allow_redirects=False
             ) as response:
-                status, text = response.status, await _read(response)
+                status, text = response.status, await read(response.content, _MOST_BYTES)
             body = json.loads(text) if status == _OK else None
         except TimeoutError:
             raise NoAnswerError(f"{where} did not answer within {timeout_s:.3g} s") from None
@@ -97,15 +98,6 @@ class AgentClient:
             connector = aiohttp.UnixConnector(urlsplit(address).path) if is_socket else aiohttp.TCPConnector(limit=0)
             self._sessions[address] = aiohttp.ClientSession(connector=connector)
         return self._sessions[address]
-
-
-async def _read(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > _MOST_BYTES:
-            raise ValueError(f"more than {_MOST_BYTES} bytes")
-    return bytes(body)
 
 
 def _whole(body: dict[str, Any], key: str, where: str) -> int:

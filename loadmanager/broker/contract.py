@@ -44,7 +44,8 @@ from dataclasses import dataclass, field
 TRIES_TO_ASK = 5
 """A topic that is unloaded as often while it is asked for is refused: whoever wants it may come again."""
 
-_ASK_AGAIN_S = 0.5
+_ASK_AGAIN_S = 0.1
+"""A broker that has just been registered may be given bundles at once, which nobody serves until it has a lease."""
 _SHORTEST_PAUSE_S = 0.02
 """Between two lease questions: without a lease from asking to asking, and in any case from the last answer."""
 

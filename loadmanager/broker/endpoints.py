@@ -9,8 +9,12 @@ from typing import Any
 
 from aiohttp import web
 
+from loadmanager.broker.bodies import read
+
 _MOST_BYTES = 64 << 20
-"""An unload names all topics of a bundle that may be open."""
+"""An unload names all topics of a bundle that may be open. The list is whole, or of no use: so it is read whatever an
+application that has these routes allows.
+"""
 
 
 class NotDoneError(Exception):
@@ -66,7 +70,7 @@ class Endpoints:
 
 async def _do(what: Callable[[Named], Awaitable[None]], request: web.Request) -> web.Response:
     try:
-        named = Named.parse(await _read(request))
+        named = Named.parse(await read(request.content, _MOST_BYTES))
     except ValueError as error:
         return web.json_response({"reason": f"{request.path}: {error}"}, status=400)
     try:
@@ -74,13 +78,3 @@ async def _do(what: Callable[[Named], Awaitable[None]], request: web.Request) ->
     except NotDoneError as error:
         return web.json_response({"reason": str(error)}, status=500)
     return web.Response(status=204)
-
-
-async def _read(request: web.Request) -> bytes:
-    """Whatever an application that has these routes allows: the agent's list is whole, or of no use."""
-    body = bytearray()
-    async for chunk in request.content.iter_any():
-        body += chunk
-        if len(body) > _MOST_BYTES:
-            raise ValueError(f"a body of more than {_MOST_BYTES} bytes")
-    return bytes(body)

@@ -123,11 +123,14 @@ class PlayedAgent:
         """The first question about the topic (empty: for a lease) behind the `begin` first ones of all."""
         return next((question for question in self.questions[begin:] if question.topic == topic), None)
 
-    async def stirred(self, limit_s: float) -> None:
-        """Return when another question has come, or the time is over."""
-        self._stirred.clear()
+    async def asked_about(self, topic: str, begin: int, limit_s: float) -> Question | None:
+        """That question as soon as it has come; None if it has not by the end of the time."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._stirred.wait(), limit_s)
+            async with asyncio.timeout(limit_s):
+                while self.first_about(topic, begin) is None:
+                    self._stirred.clear()
+                    await self._stirred.wait()
+        return self.first_about(topic, begin)
 
     def _grant(self, question: Question, reply: Reply) -> None:
         until_s = question.asked_s + reply.valid_for_ms / 1000 * _CLOCKS_DIFFER_BY

@@ -12,8 +12,8 @@ import asyncio
 import itertools
 import math
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from aiohttp import web
@@ -101,13 +101,11 @@ class Stage:
 
     async def lease_asked(self, begin: int) -> Question:
         """The first question for a lease behind the `begin` first ones of all; `LateError` if there is none."""
-        deadline_s = time.monotonic() + self.pace.patience_s
-        while (question := self.agent.first_about("", begin)) is None:
-            if (left_s := deadline_s - time.monotonic()) <= 0:
-                raise LateError(
-                    f"the broker asked for no lease in {self.pace.patience_s:g} s: is it told this port as its agent's?"
-                )
-            await self.agent.stirred(left_s)
+        question = await self.agent.asked_about("", begin, self.pace.patience_s)
+        if question is None:
+            raise LateError(
+                f"the broker asked for no lease in {self.pace.patience_s:g} s: is it told this port as its agent's?"
+            )
         return question
 
     async def fresh_lease_question(self) -> Question:
@@ -138,6 +136,18 @@ class Stage:
         """`UnsettledError` if the lease may have lapsed since `calm`: that closes topics, too."""
         if (gap_s := self.agent.gap_s()) > (1 - _ON_THE_WAY) * self.pace.calm_ms / 1000:
             raise UnsettledError(f"the broker asked for no lease for {gap_s:.1f} s, so that it may have lapsed")
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """The broker's process does nothing within."""
+        assert self.process is not None, "rules that stop it say that they need it"
+        self.process.stop()
+        self.diary.note("the process is stopped")
+        try:
+            yield
+        finally:
+            self.process.go_on()
+            self.diary.note("the process goes on")
 
     # Clients
 
@@ -219,10 +229,9 @@ class Stage:
         deadline_s = min(until_s, time.monotonic() + self.pace.patience_s)
         client = asyncio.create_task(self.attempt(topic))
         try:
-            while (question := self.agent.first_about(topic, begin)) is None:
-                if (left_s := deadline_s - time.monotonic()) <= 0:
+            while (question := await self.agent.asked_about(topic, begin, _BETWEEN_TRIES_S)) is None:
+                if time.monotonic() >= deadline_s:
                     raise LateError(f"a client came for {short(topic)}, and the broker did not ask who owns it")
-                await self.agent.stirred(min(left_s, _BETWEEN_TRIES_S))
                 if client.done():
                     client = asyncio.create_task(self.attempt(topic))
             yield question, client

@@ -26,6 +26,7 @@ from loadmanager.cli.running import (
     ANSWER_S,
     GRACE_S,
     check_audit_log,
+    give_back_memory,
     keep_pauses_short,
     open_store,
     start_up,
@@ -164,6 +165,7 @@ async def _serve(
     try:
         await node.start()
         keep_pauses_short()
+        give_back_memory()
         await listen_on(runner, listener)
         log.info("beside", url=url, mode=settings.mode, pulsar=settings.pulsar_metadata_store_url)
         warn_if_open(settings, settings.bind_address)

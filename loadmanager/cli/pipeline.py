@@ -10,19 +10,19 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
-from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from loadmanager.cli.admin.commands import command, group
 from loadmanager.cli.admin.requests import AdminRequest, put
 from loadmanager.cli.exits import EXIT_CONFIGURATION, EXIT_FAILURE, fail
 from loadmanager.cli.moments import read_moment
+from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
+from loadmanager.cli.pipeline_progress import ProgressView
 from loadmanager.cli.running import write_lines
 from loadmanager.errors import ConfigurationError, LoadManagerError, ScenarioError
 
@@ -78,14 +78,16 @@ def run(
 
         wanted = _known_steps(steps)
         job = Job(
-            history,
-            out,
+            located(history, master),
+            located(out, master),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
             Aim(days, headroom),
             None if scenarios is None else _whatif_in(scenarios),
         )
+        require_history(history, master)
+        require_room(out, master)
         with _session(master, conf, master_timeout) as spark:
             summary = _carry_out(spark, job, wanted)
     _tell(summary)
@@ -109,16 +111,18 @@ def whatif(
         from loadmanager.pipeline.jobs import Job  # noqa: PLC0415 - PySpark may not be installed, see above
 
         job = Job(
-            history,
-            out,
+            located(history, master),
+            located(out, master),
             read_moment("--from", from_),
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
             whatif=_whatif_in(scenarios),
         )
+        require_history(history, master)
+        require_room(out, master)
         with _session(master, conf, master_timeout) as spark:
             summary = _carry_out(spark, job, ["whatif"])
-            league = _league_lines(spark, out)
+            league = _league_lines(spark, job.out)
     write_lines(league)
     _tell(summary)
 
@@ -130,8 +134,9 @@ def report(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0, 
         _require_pipeline()
         from loadmanager.pipeline.jobs import make_report_again  # noqa: PLC0415 - see above
 
+        require_run(out, master)
         with _session(master, conf, master_timeout) as spark:
-            page = make_report_again(spark, out)
+            page = make_report_again(spark, located(out, master))
     print(page)
 
 
@@ -152,6 +157,8 @@ def stream(
         _require_pipeline()
         from loadmanager.pipeline.streaming import HistoryStream  # noqa: PLC0415 - PySpark may not be installed
 
+        require_history(history, master)
+        require_room(out, master)
         with _session(master, conf, master_timeout) as spark:
             bad_files: Any = "leave_out" if leave_out else "fail"
             under_way = HistoryStream(spark, history, out, bad_files=bad_files, on_batch=_tell_batch)
@@ -176,6 +183,7 @@ def publish(out: _Out, master: _Master = None, master_timeout: _Patience = 60.0,
         from loadmanager.pipeline.publish import learned_from  # noqa: PLC0415 - as above
         from loadmanager.pipeline.writing import Tables  # noqa: PLC0415 - as above
 
+        require_run(out, master)
         with _session(master, conf, master_timeout) as spark:
             learned = learned_from(Tables(spark, out), get_summary(spark, out))
     profiles = sum("profile" in each for each in learned["namespaces"].values())
@@ -248,45 +256,11 @@ def _known_steps(steps: Sequence[str] | None) -> list[str]:
 def _carry_out(spark: Spark, job: Job, steps: Sequence[str]) -> Summary:
     from loadmanager.pipeline import jobs  # noqa: PLC0415 - PySpark may not be installed
 
-    with _View(steps) as view:
+    earlier = dict[str, float]()
+    with suppress(LoadManagerError):  # the first run into it
+        earlier = {done.step: done.seconds for done in jobs.get_summary(spark, job.out).steps if done.fault is None}
+    with ProgressView(steps, earlier) as view:
         return jobs.run(spark, job, steps, view)
-
-
-class _View:
-    """Says on standard error how far a run is: a line for each table, and what is under way, if that is a terminal."""
-
-    def __init__(self, steps: Sequence[str]) -> None:
-        self._steps = steps
-        self._console = Console(stderr=True, highlight=False)
-        self._bar = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}"),
-            TimeElapsedColumn(),
-            console=self._console,
-            transient=True,
-            disable=not self._console.is_terminal,
-        )
-        self._rows = 0
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        self._task = self._bar.add_task("", total=None)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def began(self, step: str) -> None:
-        self._rows = 0
-        self._bar.reset(self._task, description=f"{step} ({self._steps.index(step) + 1} of {len(self._steps)})")
-
-    def wrote(self, step: str, table: str, rows: int) -> None:
-        self._rows += rows
-        self._bar.update(self._task, description=f"{step}: {table}: {rows:,} rows")
-        self._console.print(f"  {table}: {rows:,} rows", style="dim")
-
-    def ended(self, step: str, seconds: float) -> None:
-        self._console.print(f"{step}: {self._rows:,} rows, {seconds:.1f} s")
 
 
 def _league_lines(spark: Spark, out: str) -> list[str]:
@@ -295,7 +269,8 @@ def _league_lines(spark: Spark, out: str) -> list[str]:
 
     rows = Tables(spark, out).read("league").orderBy("fleet", "place").collect()
     return [
-        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_above:.1%} above the band,"
+        f"{row.fleet}  {row.place}.  {row.configuration}: {row.time_full:.1%} of the time above 100 %,"
+        f" {row.time_hot:.1%} above 85 %, regret {row.regret:.3f},"
         f" {row.moves:.1f} moves, {row.moved_again:.1%} of all load again and {row.returns:.1f} returns an hour"
         f"{'  (recommended)' if row.recommended else ''}"
         for row in rows
@@ -310,8 +285,11 @@ def _tell(summary: Summary) -> None:
 
 def _result_of(summary: Summary) -> str:
     """The file that a reader opens first."""
+    from loadmanager.pipeline.league import NOTHING  # noqa: PLC0415 - PySpark may not be installed
+
     steps = {done.step for done in summary.steps if done.run == summary.run}
-    return "report/index.html" if "report" in steps else "recommended.yaml" if "whatif" in steps else "summary.json"
+    is_recommended = "whatif" in steps and not any(NOTHING in note for note in summary.notes)
+    return "report/index.html" if "report" in steps else "recommended.yaml" if is_recommended else "summary.json"
 
 
 def _tell_batch(done: BatchDone) -> None:

@@ -18,6 +18,7 @@ from loadmanager.cli.running import (
     ANSWER_S,
     GRACE_S,
     check_audit_log,
+    give_back_memory,
     keep_pauses_short,
     open_store,
     patiently,
@@ -65,6 +66,7 @@ async def _serve(settings: Settings, ready_file: Path | None) -> None:
     try:
         await node.start()
         keep_pauses_short()
+        give_back_memory()
         await doors.open(runner)
         log.info("serving", url=url, store=settings.metadata_store_url)
         warn_if_open(settings, settings.bind_address)

@@ -12,8 +12,11 @@ that is followed it knows what a node has pushed:
     gone       there is no such namespace, or it cannot be read           nothing is known of it
     answered   the bundle is as it was when a node was asked              its owner is who was named
                it has changed since: what was pushed is newer             nothing
-    refused    by the owner that is known                                 it is to be asked for
+    refused    by whom its topics were sent to last                       it is to be asked for
     TIME       nothing was heard of the namespace for `kept_s`            nothing is known of it
+
+Of a bundle that is released the destination is named at once: if it was told to prepare, it keeps who has come until it
+may serve, and if not it refuses, and then the end of the move is waited for.
 
 A stale answer is harmless, since the broker refuses the topic. So what is known counts until it is refused or replaced.
 
@@ -109,7 +112,7 @@ class OwnerMap:
     def refused(self, topic: str, broker_id: str) -> None:
         """That broker does not serve the topic, or does not any more; `InvalidNameError`."""
         place = self.place_of(topic)
-        if place.known is not None and place.known.broker_id == broker_id:
+        if place.named is not None and place.named.broker_id == broker_id:
             place.refusals += place.was_named
             place.owner, place.was_named = None, False
 

@@ -37,10 +37,15 @@ class Place:
     def is_moving(self) -> bool:
         return self.pushed is not None and self.pushed.is_moving
 
+    @property
+    def named(self) -> Owner | None:
+        """Whose refusal counts: whom we send topics to, or else who was the owner last."""
+        return self.owner or self.known
+
     def settle(self, owner: Owner | None) -> None:
-        """It was pushed who owns it; None: nobody."""
+        """It was pushed who owns it, or is about to; None: nobody."""
         self.owner = owner
-        self.known = owner or self.known
+        self.known = self.known if self.is_moving else owner or self.known
         self.was_named, self.refusals = True, 0
 
     def end(self) -> None:
@@ -107,7 +112,7 @@ class PushedBundles:
         altered = {name for name, owner in brokers.items() if self.brokers.get(name, owner) != owner}
         self.brokers.update(brokers)
         for place in self.places if altered else ():
-            if _pushed(place).owner in altered:
+            if not altered.isdisjoint((_pushed(place).owner, _pushed(place).destination)):
                 place.settle(_owner_of(_pushed(place), self.brokers))
         if len(self.brokers) > 2 * len(self.places) + len(brokers):
             named = {name for place in self.places for name in (_pushed(place).owner, _pushed(place).destination)}
@@ -129,7 +134,9 @@ def _places(bundles: Iterable[Pushed], brokers: Mapping[str, Owner | None]) -> l
 
 
 def _owner_of(pushed: Pushed, brokers: Mapping[str, Owner | None]) -> Owner | None:
-    return brokers.get(pushed.owner) if pushed.is_owned and pushed.owner is not None else None
+    """Who owns it, or is about to: a broker that was told so keeps whoever comes until then."""
+    name = pushed.owner if pushed.is_owned else pushed.destination if pushed.is_moving else None
+    return None if name is None else brokers.get(name)
 
 
 def _pushed(place: Place) -> Pushed:

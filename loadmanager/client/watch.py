@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from loadmanager.client.nodes import PROTOCOL, WATCH_PATH, BusyError, NodeFailedError, Nodes, NoWatchError, unavailable
 from loadmanager.client.owner_map import OwnerMap
-from loadmanager.client.patience import Patience
+from loadmanager.client.patience import pause_s
 from loadmanager.client.pushed import EventReader, StreamEvent, parse_object
 from loadmanager.errors import ForbiddenError, InvalidRecordError, LoadManagerError, UnauthenticatedError
 
@@ -41,7 +41,8 @@ class Watch:
         self._nodes = nodes
         self._on_news = on_news
         self._chance = chance
-        self._patience = Patience(chance, *PAUSES_S)
+        self._failures = 0
+        """Streams that ended soon, and rounds of nodes that failed, in a row."""
         self._urls = list(nodes.urls)
         self._is_live = False
         self._task: asyncio.Task[None] | None = None
@@ -70,8 +71,8 @@ class Watch:
 
     async def _run(self) -> None:
         while self.namespaces:
-            pause_s = await self._follow_any()
-            await asyncio.sleep(pause_s)
+            wait_s = await self._follow_any()
+            await asyncio.sleep(wait_s)
 
     async def _follow_any(self) -> float:
         """Follow the first node that pushes, until it ends; after which pause to look for another."""
@@ -87,8 +88,8 @@ class Watch:
                 log.info("%s pushes no more: %s", url, failures[-1] if failures else "the stream has ended")
                 self._ended(failures)
                 if _now_s() - began_s > _LASTED_S:
-                    self._patience.begin_anew()
-                return self._patience.next_s()
+                    self._failures = 0
+                return self._pause_s()
         return self._give_up(failures)
 
     def _ended(self, failures: list[LoadManagerError]) -> None:
@@ -111,7 +112,12 @@ class Watch:
         for name in self.namespaces if is_unknown else ():
             self._owners.forget(name)
         self._on_news()
-        return self._chance.uniform(*WITHOUT_WATCH_S) if is_unknown else self._patience.next_s()
+        return self._chance.uniform(*WITHOUT_WATCH_S) if is_unknown else self._pause_s()
+
+    def _pause_s(self) -> float:
+        """Any part of what is meant, so that those whom one node has left come spread over the whole of it."""
+        self._failures += 1
+        return pause_s(self._chance, self._failures, *PAUSES_S, at_least=0.0)
 
     async def _follow(self, url: str) -> None:
         names = list(self.namespaces)

@@ -16,7 +16,7 @@ from loadmanager.core.hashing import HashFunction, topic_hash
 from loadmanager.core.names import HASH_SPACE_END, BundleRange, InvalidNameError
 
 _HASHES = HASH_SPACE_END + 1
-_TEXTS_KEPT = 1_024
+_CUTS_KEPT = 1_024
 MAX_BUNDLES = 1 << 14
 """More bundles than this in one namespace are refused: its record, an owner for each, has to fit into one znode."""
 
@@ -99,7 +99,13 @@ class NamespaceBundles:
         return replace(self, boundaries=self.boundaries[: index + 1] + self.boundaries[index + 2 :])
 
 
-@lru_cache(maxsize=_TEXTS_KEPT)
+@lru_cache(maxsize=_CUTS_KEPT)
+def cut_at(boundaries: tuple[int, ...], hash_function: HashFunction) -> NamespaceBundles:
+    """The same object for the same cut: most namespaces are cut alike. `InvalidNameError` as `NamespaceBundles`."""
+    return NamespaceBundles(boundaries, hash_function)
+
+
+@lru_cache(maxsize=_CUTS_KEPT)
 def _texts_of(boundaries: tuple[int, ...]) -> tuple[str, ...]:
     """Most namespaces are cut alike, and their records are written over and over."""
     return tuple(str(BundleRange(lower, upper)) for lower, upper in pairwise(boundaries))

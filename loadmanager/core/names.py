@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NewType
 
 BrokerId = NewType("BrokerId", str)
@@ -21,6 +22,7 @@ _NAME_PART = re.compile(r"[-=:.\w]+", re.ASCII)
 _RANGE = re.compile(r"0x[0-9a-f]{8}_0x[0-9a-f]{8}")
 _MAX_NAME_LENGTH = 2048
 _MAX_PORT = 65535
+_NAMESPACES_KEPT = 1_024
 
 
 class InvalidNameError(ValueError):
@@ -141,7 +143,7 @@ class BundleName:
     @classmethod
     def parse(cls, text: str) -> BundleName:
         namespace, bundle_range = _split_bundle(text)
-        return cls(NamespaceName.parse(namespace), BundleRange.parse(bundle_range))
+        return cls(_parse_namespace(namespace), BundleRange.parse(bundle_range))
 
     @classmethod
     def parse_any(cls, text: str) -> BundleName:
@@ -178,6 +180,12 @@ def is_self_test_namespace(namespace: str) -> bool:
     Those of Pulsar's first form, with a cluster before the broker, are such too.
     """
     return _SELF_TEST_NAMESPACE.fullmatch(namespace) is not None
+
+
+@lru_cache(maxsize=_NAMESPACES_KEPT)
+def _parse_namespace(text: str) -> NamespaceName:
+    """Bundles are named by the hundred, and mostly many of one namespace."""
+    return NamespaceName.parse(text)
 
 
 def _split_bundle(text: str) -> tuple[str, str]:

@@ -112,15 +112,15 @@ class NamespaceState:
     def bundle_names(self) -> list[str]:
         return [f"{self.name}/{text}" for text in self.bundles.range_texts()]
 
+    def owners_changed_since(self, before: NamespaceState) -> dict[str, Ownership]:
+        """By their names the bundles whose ownership is another than `before`, when it had the same bundles."""
+        rows = zip(self.bundles.range_texts(), before.ownerships, self.ownerships, strict=True)
+        return {f"{self.name}/{text}": now for text, was, now in rows if now is not was and now != was}
+
     def with_ownerships(self, changes: Mapping[int, Ownership]) -> NamespaceState:
         """The same namespace after `changes` (position of the bundle -> its new ownership)."""
         ownerships = tuple(changes.get(i, ownership) for i, ownership in enumerate(self.ownerships))
         return replace(self, ownerships=ownerships)
-
-    def changed_since(self, before: NamespaceState) -> dict[str, Ownership]:
-        """By the names of the bundles the ownerships that are others than before; the bundles are the same."""
-        pairs = enumerate(zip(before.ownerships, self.ownerships, strict=True))
-        return {self.bundle_name(index): new for index, (old, new) in pairs if new is not old}
 
     def split(self, index: int, boundaries: Sequence[int], stamp: Stamp) -> NamespaceState:
         """The same namespace after bundle `index` is cut at `boundaries`.

@@ -34,6 +34,7 @@ from loadmanager.http.lookups import ManyLookupHandlers
 from loadmanager.http.metrics import LookupMetrics, WatchMetrics
 from loadmanager.http.openapi import OpenApiHandlers, Operation
 from loadmanager.http.ops import OpsHandlers
+from loadmanager.http.ownership import OwnershipHandlers
 from loadmanager.http.page import PageHandlers
 from loadmanager.http.plans import PlanHandlers
 from loadmanager.http.poison import PoisonHandlers
@@ -81,8 +82,9 @@ def make_app(node: NodePort, tls: ServerTls | None = None) -> web.Application:
         *PlanHandlers(node.plans, forwarder).operations(),
         *PoisonHandlers(node.desk.poison, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
-        *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *BrokerStatsHandlers(node.reports, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
+        *OwnershipHandlers(node, node.view).operations(),
         *LoadBalanceHandlers(
             node, node.view, node.desk, node.journal, node.settings.decisions_kept, forwarder
         ).operations(),
@@ -116,8 +118,9 @@ def make_beside_app(node: BesidePort) -> web.Application:
         *DrainingHandlers(node.view, node.drains_to_order, node.unloads, node.desk.churn, forwarder).operations(),
         *PlanHandlers(node.plans_to_order, forwarder).operations(),
         *BrokerHandlers(node, node.view, node.desk).operations(),
-        *BrokerStatsHandlers(node.view, node.desk).operations(),
+        *BrokerStatsHandlers(node.reports, node.desk).operations(),
         *HealthHandlers(node.view, node.desk, forwarder).operations(),
+        *OwnershipHandlers(node, node.view).operations(),
         *LoadBalanceHandlers(node, node.view, node.desk, node.journal, settings.decisions_kept, forwarder).operations(),
         *ExplainHandlers(node.explainer, forwarder).operations(),
         *LifeHandlers(node, node.view, node.lives, forwarder).operations(),

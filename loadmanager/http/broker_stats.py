@@ -13,7 +13,7 @@ from loadmanager.core.snapshot import Snapshot
 from loadmanager.errors import BadRequestError
 from loadmanager.http.openapi import Operation, Parameter
 from loadmanager.http.responses import json_bytes, json_response, problem
-from loadmanager.leader.port import DeskPort, PicturePort
+from loadmanager.leader.port import DeskPort, ReportPort
 from loadmanager.wire.broker_data import LocalBrokerData, encode_local_broker_data
 from loadmanager.wire.http import MetricsAnswer
 
@@ -28,10 +28,10 @@ _USAGE = (
 
 
 class BrokerStatsHandlers:
-    """Read-only; any node answers from memory."""
+    """Read-only, and any node answers."""
 
-    def __init__(self, view: PicturePort, desk: DeskPort) -> None:
-        self._view = view
+    def __init__(self, reports: ReportPort, desk: DeskPort) -> None:
+        self._reports = reports
         self._desk = desk
 
     def operations(self) -> list[Operation]:
@@ -67,13 +67,13 @@ class BrokerStatsHandlers:
     async def load_report(self, request: web.Request) -> web.Response:
         """`?brokerId=`: LocalBrokerData as the broker's agent wrote it; 400 without a broker, 404 for an unknown one.
 
-        503 when what it wrote cannot be read.
+        It is read from the store: 503 when that does not answer, or what the broker wrote cannot be read.
         """
         broker_id = BrokerId(request.query.get("brokerId", ""))
         if not broker_id:
             raise BadRequestError("brokerId is missing: a node is no broker; GET /admin/v2/brokers lists them")
-        entry = self._view.get_broker(broker_id)
-        return json_bytes(await asyncio.to_thread(lambda: encode_local_broker_data(entry.whole_record())))
+        record = await self._reports.read(broker_id)
+        return json_bytes(await asyncio.to_thread(encode_local_broker_data, record))
 
     async def metrics(self, request: web.Request) -> web.Response:
         del request

@@ -1,4 +1,4 @@
-"""Our own surface, for what Pulsar lacks: decisions with their reasons, and ownership without side effects."""
+"""Our own surface, for what Pulsar lacks: decisions with their reasons, and how things stand."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from aiohttp import web
 from loadmanager.auth.roles import Role
 from loadmanager.http.bodies import number_of, time_of
 from loadmanager.http.forwarding import Forwarder
-from loadmanager.http.lookup import topic_of
 from loadmanager.http.openapi import TIME, Operation, Parameter
-from loadmanager.http.responses import json_bytes, json_response
+from loadmanager.http.responses import json_response
 from loadmanager.leader.port import DecisionPort, DeskPort, LeadershipPort, PicturePort
-from loadmanager.wire.http import ClusterAnswer, DecisionsAnswer, OwnershipAnswer
+from loadmanager.wire.http import ClusterAnswer, DecisionsAnswer
 from loadmanager.wire.plans import BalanceAnswer
 
 _DEFAULT_LIMIT = 100
@@ -40,15 +39,6 @@ class LoadBalanceHandlers:
     def operations(self) -> list[Operation]:
         limit: dict[str, object] = {"type": "integer", "minimum": 1, "default": _DEFAULT_LIMIT}
         return [
-            Operation(
-                "GET",
-                "/loadbalance/v1/ownership/{domain}/{tenant}/{namespace}/{topic}",
-                "who owns the topic's bundle, as this node knows it; nothing is assigned",
-                self.ownership,
-                role=Role.LOOKUP,
-                response_model=OwnershipAnswer,
-                statuses=(200, 404, 412, 503),
-            ),
             Operation(
                 "GET",
                 "/loadbalance/v1/decisions",
@@ -82,22 +72,6 @@ class LoadBalanceHandlers:
                 response_model=ClusterAnswer,
             ),
         ]
-
-    async def ownership(self, request: web.Request) -> web.Response:
-        """Who owns the bundle of a topic, as this node knows it; nothing is assigned. Agents grant by it."""
-        self._leadership.must_be_current()
-        entry, index = self._view.bundle_of_topic(topic_of(request))
-        ownership = entry.state.ownerships[index]
-        owner = ownership.owner
-        answer = OwnershipAnswer(
-            bundle=entry.state.bundle_name(index),
-            state=ownership.state.value,
-            owner=owner.broker if owner else None,
-            incarnation=owner.incarnation if owner else None,
-            version=ownership.version,
-            epoch=ownership.epoch,
-        )
-        return json_bytes(answer.to_json())
 
     async def decisions(self, request: web.Request) -> web.Response:
         """The leader's recent decisions and non-decisions, newest first."""

@@ -169,7 +169,8 @@ class Hub:
         self._changed: dict[str, float] = {}
         self._told = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        view.tell(self._namespace_changed, self._address_changed)
+        view.on_namespace.append(self._namespace_changed)
+        view.on_address.append(self._address_changed)
 
     def has_room_for(self, names: Collection[str]) -> bool:
         """Of namespaces that are there nobody can name too many; of others one could go on for ever."""

@@ -35,6 +35,7 @@ from loadmanager.leader.lookups import OwnerLookups
 from loadmanager.leader.persistence import Persistence
 from loadmanager.leader.picture.intake import Intake
 from loadmanager.leader.picture.live_settings import LiveSettings
+from loadmanager.leader.picture.written_reports import WrittenReports
 from loadmanager.leader.port import Scrape
 from loadmanager.leader.recording.audit import AuditTrail
 from loadmanager.leader.recording.journal import Journal
@@ -80,6 +81,7 @@ class Node(Candidate):
         self.lives = Lives(settings.history_url, self.recorder)
         self.moves.on_measured = self.journal.measured
         self.intake = Intake(store, self.view, self.live, self._on_change)
+        self.reports = WrittenReports(store.get, self.view)
         self.ledger = Ledger(store, self.view, self.intake, self.election)
         self.operators = Operators(store, self.intake, self.election)
         planning = Planning(lambda: self.live.current.planning_process_bundles)
@@ -195,7 +197,7 @@ class Node(Candidate):
     async def _prepare(self, term: Term) -> None:
         await self.intake.settle_registrations()
         await self.persistence.take_over()
-        self.desk.poison.look(ownership for _, _, ownership in self.view.ownerships())
+        self.desk.poison.look(self.view.model.owners())
         self.drains.forget()
         self.plans.forget()
         self.terms.begin(term.epoch)

@@ -1,10 +1,11 @@
 """Load by windows of time, and the leader's running means rebuilt from the reports.
 
-A report stands from when it came until its broker's next one, at most 15 minutes: a broker reports at least so often.
-Means are over the reports that stood in a window, each weighted by how long it did. `max` is the highest of them.
-`p95` is the 95th percentile, by nearest rank, of the 5-minute means in a window: what bandwidth is billed by.
+How long a report stands is said in `standing`. Means are over the reports that stood in a window, each weighted by how
+long it did. `max` is the highest of them. `p95` is the 95th percentile, by nearest rank, of the 5-minute means in a
+window: what bandwidth is billed by.
 
-Windows of 5 minutes are made of reports, longer ones of those of 5 minutes.
+The rows of bundles are gone through once, for `carried`: who carried what in each 5 minutes. Windows of 5 minutes are
+made of that, longer ones of those of 5 minutes.
 """
 
 from __future__ import annotations
@@ -21,34 +22,34 @@ from pyspark.sql import functions as f
 from loadmanager.core.load import LONG_WINDOW, SHORT_WINDOW, BoolArray, FloatArray, IntArray, next_average
 from loadmanager.history.schemas import ORDER
 from loadmanager.pipeline.schemas import METRICS, RESOURCES, TABLES, bundle_name, packed_bounds, require
+from loadmanager.pipeline.standing import bundles_standing
 
 SHORTEST_S = 300
 WINDOWS_S = (SHORTEST_S, 3600, 86_400)
-STANDS_MS = 900_000
-"""How long a report stands at the most."""
 
 _RATED = ("cpu", "direct_memory", "bandwidth_in", "bandwidth_out")
+_FIGURES = (*METRICS, "topics", "sessions")
+"""What is known of a bundle."""
+
 _P95 = 0.95
-_BUCKETS = 64
-_EPOCH_BITS = 40
-"""Where the epoch begins in the number of a report: there is room for 8 million leaders and 10^12 sequences of each."""
+_SHORTEST_MS = SHORTEST_S * 1000
 
 
-def bundle_windows(
-    bundle_reports: DataFrame, broker_reports: DataFrame, windows: Sequence[int] = WINDOWS_S
+def bundle_windows(pieces: DataFrame, windows: Sequence[int] = WINDOWS_S) -> DataFrame:
+    """From `carried`; a bundle is in each window in which a report stood that has it."""
+    return with_longer("bundle_windows", short_bundle_windows(pieces), windows)
+
+
+def broker_windows(
+    broker_reports: DataFrame, reports: DataFrame, pieces: DataFrame, windows: Sequence[int] = WINDOWS_S
 ) -> DataFrame:
-    """From the clean tables; a bundle is in each window in which a report stood that has it."""
-    return with_longer("bundle_windows", short_bundle_windows(bundle_reports, broker_reports), windows)
+    """From the clean table, `standing.standing` and `carried`."""
+    return with_longer("broker_windows", short_broker_windows(broker_reports, reports, pieces), windows)
 
 
-def broker_windows(broker_reports: DataFrame, windows: Sequence[int] = WINDOWS_S) -> DataFrame:
-    """From the clean table."""
-    return with_longer("broker_windows", short_broker_windows(broker_reports), windows)
-
-
-def namespace_windows(windows_of_bundles: DataFrame, windows: Sequence[int] = WINDOWS_S) -> DataFrame:
-    """From the windows of bundles, of 5 minutes at least: a namespace carries what its bundles add up to."""
-    return with_longer("namespace_windows", short_namespace_windows(windows_of_bundles), windows)
+def namespace_windows(pieces: DataFrame, windows: Sequence[int] = WINDOWS_S) -> DataFrame:
+    """From `carried`."""
+    return with_longer("namespace_windows", short_namespace_windows(pieces), windows)
 
 
 def with_longer(table: str, short: DataFrame, windows: Sequence[int] = WINDOWS_S) -> DataFrame:
@@ -61,66 +62,72 @@ def with_longer(table: str, short: DataFrame, windows: Sequence[int] = WINDOWS_S
     return reduce(DataFrame.union, [require(each, table) for each in frames])
 
 
-def short_bundle_windows(bundle_reports: DataFrame, broker_reports: DataFrame) -> DataFrame:
-    """Windows of 5 minutes.
+def carried(bundle_reports: DataFrame, reports: DataFrame) -> DataFrame:
+    """Who carried each bundle in each 5 minutes, a row for each time that it was with one broker without interruption.
 
-    For speed, rows are grouped by numbers alone: a report is one number, the bounds of a range are one, and the name of
-    a namespace is looked up by its hash in the end (should two ever share one, it fails). The rows of a bundle are
-    brought together before they are grouped: files are of a minute, in any order, so that grouping where they are read
-    would make hardly fewer rows, and wider ones.
+    From `clean_bundle_reports` and what `standing.standing` gives. `from_ms` is since when in these 5 minutes. Where
+    `covered_ms` is 0, a report came (`n`) that was followed by another one in the same millisecond.
+
+    Rows are grouped by numbers alone, for speed, and the names of namespaces and brokers are looked up by their hashes
+    in the end (should two ever share one, it fails).
     """
-    report = f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence"))
-    figures = [*METRICS, "topics", "sessions"]
-    rows = _without_nulls(
-        bundle_reports.select(report.alias("report"), _hash(), packed_bounds().alias("bounds"), *figures)
+    rows = _by_window(bundles_standing(bundle_reports, reports, _FIGURES))
+    grouped = rows.groupBy("hash", "bounds", "stay", "window").agg(
+        f.min("by").alias("by"), f.min("begun_ms").alias("from_ms"), *_sums(_FIGURES), *map(_highest, METRICS)
     )
-    standing = _without_nulls(_standing(broker_reports).withColumn("report", report).drop(*ORDER))
-    grouped = (
-        rows.repartition("hash", "bounds")
-        .join(f.broadcast(standing), "report")
-        .groupBy("hash", "bounds", "window")
-        .agg(*_weighted(figures), *(_highest(name) for name in METRICS))
+    named = grouped.join(f.broadcast(_names_by_hash(bundle_reports, "namespace", "hash")), "hash").join(
+        f.broadcast(_names_by_hash(reports, "broker", "by")), "by"
     )
-    named = grouped.join(f.broadcast(_names_by_hash(bundle_reports)), "hash")
     named = named.withColumn("bundle", bundle_name(f.col("bounds")))
-    return require(_as_windows(named, figures), "bundle_windows")
+    return _table(_means_of(named, _FIGURES), "carried")
 
 
-def short_broker_windows(broker_reports: DataFrame) -> DataFrame:
-    """Windows of 5 minutes."""
-    highest = [*METRICS, *RESOURCES, "usage"]
-    figures = [*highest, "topics", "bundles", "sessions"]
+def short_bundle_windows(pieces: DataFrame) -> DataFrame:
+    """Windows of 5 minutes, from `carried`."""
+    grouped = pieces.groupBy("start_ms", "bundle", "namespace").agg(
+        f.sum("n").alias("n"),
+        f.sum("covered_ms").alias("covered_ms"),
+        *_summed_up(),
+        *(f.max(f"max_{name}").alias(f"max_{name}") for name in METRICS),
+    )
+    return _table(_short(grouped), "bundle_windows")
+
+
+def short_namespace_windows(pieces: DataFrame) -> DataFrame:
+    """Windows of 5 minutes, from `carried`: at each moment a namespace carries what its bundles add up to."""
+    earlier = Window.partitionBy("namespace", "start_ms").orderBy("from_ms")
+    until_ms = f.col("from_ms") + f.col("covered_ms")
+    reached_ms = f.max("until_ms").over(earlier.rowsBetween(Window.unboundedPreceding, -1))
+    more_ms = f.greatest(f.lit(0), f.col("until_ms") - f.greatest("from_ms", "reached_ms"))
+    stood = pieces.where(f.col("covered_ms") > 0).withColumn("until_ms", until_ms)
+    stood = stood.withColumn("reached_ms", reached_ms).withColumn("more_ms", more_ms)
+    by_bundle = stood.groupBy("start_ms", "namespace", "bundle").agg(f.sum("more_ms").alias("more_ms"), *_summed_up())
+    grouped = by_bundle.groupBy("start_ms", "namespace").agg(
+        f.count(f.lit(1)).alias("bundles"),
+        f.sum("more_ms").alias("covered_ms"),
+        *(f.sum(name).alias(name) for name in _MEANS),
+    )
+    same = {f"max_{name}": f.col(f"mean_{name}") for name in METRICS}
+    return _table(_short(grouped).withColumns(same), "namespace_windows")
+
+
+def short_broker_windows(broker_reports: DataFrame, reports: DataFrame, pieces: DataFrame) -> DataFrame:
+    """Windows of 5 minutes: resources as the broker reported them (in the clean table), its load that of the bundles
+    that it carried. Highest are both as it reported them.
+    """
+    own = [*RESOURCES, "usage"]
     fractions = {name: _fraction(name) for name in RESOURCES}
-    rows = broker_reports.withColumns(
-        {
-            **fractions,
-            "usage": f.greatest(*(f.coalesce(fractions[name], f.lit(0.0)) for name in _RATED)),
-            "sessions": f.col("consumers") + f.col("producers"),
-        }
-    )
-    joined = rows.select(*ORDER, "broker", *figures).join(_standing(broker_reports), list(ORDER))
-    short = joined.groupBy("broker", "window").agg(*_weighted(figures), *(_highest(name) for name in highest))
-    return require(_as_windows(short, figures), "broker_windows")
+    usage = f.greatest(*(f.coalesce(fractions[name], f.lit(0.0)) for name in _RATED))
+    said = broker_reports.withColumns({**fractions, "usage": usage}).select(*ORDER, *own, *METRICS)
+    rows = _by_window(reports.drop("ends_ms").join(said, list(ORDER)))
+    grouped = rows.groupBy("broker", "window").agg(*_sums(own), *map(_highest, [*own, *METRICS]))
+    load = pieces.groupBy("broker", "start_ms").agg(f.sum("covered_ms").cast("double").alias("bundles"), *_summed_up())
+    both = _means_of(grouped, own).join(load, ["broker", "start_ms"], "left").na.fill(0.0, ["bundles", *_MEANS])
+    both = both.withColumn("bundles", f.try_divide("bundles", "covered_ms"))
+    return _table(_short(both), "broker_windows")
 
 
-def short_namespace_windows(windows_of_bundles: DataFrame) -> DataFrame:
-    """Windows of 5 minutes. A bundle counts for the time it was there, as a part of the time that its namespace was."""
-    means = [*(f"mean_{name}" for name in METRICS), "topics", "sessions"]
-    short = (
-        windows_of_bundles.where(f.col("window_s") == SHORTEST_S)
-        .groupBy("window_s", "start_ms", "namespace")
-        .agg(
-            f.count(f.lit(1)).alias("bundles"),
-            f.max("covered_s").alias("covered_s"),
-            *(f.sum(f.col(name) * f.col("covered_s")).alias(name) for name in means),
-        )
-        .withColumns({name: f.col(name) / f.col("covered_s") for name in means})
-    )
-    same = {f"{what}_{name}": f.col(f"mean_{name}") for name in METRICS for what in ("max", "p95")}
-    return require(short.withColumns(same), "namespace_windows")
-
-
-def running_means(bundle_reports: DataFrame, before: DataFrame | None = None, buckets: int = _BUCKETS) -> DataFrame:
+def running_means(bundle_reports: DataFrame, before: DataFrame | None = None) -> DataFrame:
     """The short and long running means of each bundle, bit for bit as a leader has them that saw these reports.
 
     `before` is an earlier such table to go on from; reports that it has are not counted again. A leader leaves a bundle
@@ -131,91 +138,88 @@ def running_means(bundle_reports: DataFrame, before: DataFrame | None = None, bu
     )
     if before is None:
         before = bundle_reports.sparkSession.createDataFrame([], TABLES["running_means"])
+    buckets = int(str(bundle_reports.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     bucket = f.pmod(f.xxhash64("bundle"), f.lit(buckets))
     known, new = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (before, samples))
     return require(known.cogroup(new).applyInPandas(_rebuilt, TABLES["running_means"]), "running_means")
 
 
-def _standing(broker_reports: DataFrame) -> DataFrame:
-    """For how long each report stood in which windows; it is `own` of the one it came in."""
-    following = f.lead("at_ms").over(Window.partitionBy("broker").orderBy(*ORDER))
-    longest = f.col("at_ms") + STANDS_MS
-    until = f.greatest(f.least(f.coalesce(following, longest), longest), f.col("at_ms") + 1)
-    length = SHORTEST_S * 1000
-    stood = broker_reports.select(*ORDER, "at_ms", until.alias("until_ms")).withColumn(
-        "window",
-        f.explode(f.sequence(f.floor(f.col("at_ms") / length), f.floor((f.col("until_ms") - 1) / length))),
-    )
-    start = f.col("window") * length
-    return stood.select(
-        *ORDER,
-        f.col("window").cast("int"),
-        (f.least("until_ms", start + length) - f.greatest("at_ms", start)).cast("double").alias("stood_ms"),
-        (f.col("at_ms") >= start).cast("long").alias("own"),
+def _by_window(rows: DataFrame) -> DataFrame:
+    """Rows that stand from `at_ms` until `until_ms` by the windows (`window`) in which they do: since when there
+    (`begun_ms`), for how long (`stood_ms`), and whether it is the one that they came in (`own`).
+    """
+    last = f.greatest("at_ms", f.col("until_ms") - 1)
+    each = f.explode(f.sequence(f.floor(f.col("at_ms") / _SHORTEST_MS), f.floor(last / _SHORTEST_MS)))
+    start = f.col("window") * _SHORTEST_MS
+    begun = f.greatest("at_ms", start)
+    return rows.withColumn("window", each).withColumns(
+        {
+            "begun_ms": begun,
+            "stood_ms": (f.least("until_ms", start + _SHORTEST_MS) - begun).cast("double"),
+            "own": (f.col("at_ms") >= start).cast("long"),
+        }
     )
 
 
-def _hash() -> Column:
-    return f.xxhash64("namespace").alias("hash")
+def _names_by_hash(rows: DataFrame, name: str, key: str) -> DataFrame:
+    """Each hash (`key`) with the only `name` that has it; it fails when there are two."""
+    names = rows.select(name).distinct().groupBy(f.xxhash64(name).alias(key)).agg(f.collect_list(name).alias("names"))
+    shared = f.concat(f.lit(f"{name}s that share a hash: "), f.array_join("names", ", "))
+    only = f.when(f.size("names") == 1, f.element_at("names", 1)).otherwise(f.raise_error(shared))
+    return names.select(key, only.alias(name))
 
 
-def _without_nulls(numbers: DataFrame) -> DataFrame:
-    """Clean rows have none: where Spark knows it, it need not look for them in each step."""
-    return numbers.select(*(f.coalesce(name, f.lit(0).cast(kind)).alias(name) for name, kind in numbers.dtypes))
-
-
-def _names_by_hash(rows: DataFrame) -> DataFrame:
-    """Each hash with the namespace that has it; it fails when there are two."""
-    names = rows.select("namespace").distinct().groupBy(_hash()).agg(f.collect_list("namespace").alias("names"))
-    shared = f.concat(f.lit("namespaces that share a hash: "), f.array_join("names", ", "))
-    return names.select(
-        "hash",
-        f.when(f.size("names") == 1, f.element_at("names", 1)).otherwise(f.raise_error(shared)).alias("namespace"),
-    )
-
-
-def _weighted(figures: Iterable[str]) -> list[Column]:
-    """Sums over the reports that stood; a resource without a limit is not known, and has a weight of its own."""
+def _sums(figures: Iterable[str]) -> list[Column]:
+    """Over the reports that stood; a resource without a limit is not known, and has a weight of its own."""
     return [
         f.sum("own").alias("n"),
         f.sum("stood_ms").alias("stood_ms"),
         *(f.sum(f.col(name) * f.col("stood_ms")).alias(name) for name in figures),
         *(
             f.sum(f.when(f.col(name).isNotNull(), f.col("stood_ms"))).alias(f"known_{name}")
-            for name in _unsure(figures)
+            for name in figures
+            if name in RESOURCES
         ),
     ]
 
 
-def _unsure(figures: Iterable[str]) -> list[str]:
-    return [name for name in figures if name in RESOURCES]
-
-
 def _highest(name: str) -> Column:
-    return f.max(name).alias(f"max_{name}")
+    stood = f.when(f.col("stood_ms") > 0, f.col(name))
+    return f.max(stood).cast("double").alias(f"max_{name}")
 
 
-def _as_windows(grouped: DataFrame, figures: Sequence[str]) -> DataFrame:
-    """From the sums over the reports of each window of 5 minutes to means."""
-    unsure = _unsure(figures)
+def _means_of(grouped: DataFrame, figures: Iterable[str]) -> DataFrame:
+    """From `_sums` to means, which are null where nothing stood."""
     means = {
-        _name_of_mean(name): f.col(name) / f.col(f"known_{name}" if name in unsure else "stood_ms") for name in figures
+        _name_of_mean(name): f.try_divide(name, f"known_{name}" if name in RESOURCES else "stood_ms")
+        for name in figures
     }
-    means |= {f"p95_{name}": means[f"mean_{name}"] for name in METRICS}
-    place = {
-        "window_s": f.lit(SHORTEST_S),
-        "start_ms": f.col("window").cast("long") * (SHORTEST_S * 1000),
-        "covered_s": f.col("stood_ms") / 1000,
-    }
-    highest = {name: f.col(name).cast("double") for name in grouped.columns if name.startswith("max_")}
-    others = [name for name in ("bundle", "namespace", "broker", "n") if name in grouped.columns]
-    made = {**place, **means, **highest}
-    return grouped.select(*others, *(column.alias(name) for name, column in made.items()))
+    place = {"start_ms": f.col("window").cast("long") * _SHORTEST_MS, "covered_ms": f.col("stood_ms").cast("long")}
+    return grouped.withColumns({**place, **means})
+
+
+def _summed_up() -> list[Column]:
+    """What pieces of `carried` add up to over time."""
+    return [f.sum(f.col(name) * f.col("covered_ms")).alias(name) for name in _MEANS]
+
+
+def _short(grouped: DataFrame) -> DataFrame:
+    """Windows of 5 minutes in which something stood, from `_summed_up`."""
+    means = {name: f.col(name) / f.col("covered_ms") for name in _MEANS}
+    p95 = {f"p95_{name}": f.col(f"mean_{name}") for name in METRICS}
+    stood = grouped.where(f.col("covered_ms") > 0).withColumn("covered_s", f.col("covered_ms") / 1000)
+    return stood.withColumns(means).withColumns({"window_s": f.lit(SHORTEST_S), **p95})
+
+
+def _table(frame: DataFrame, name: str) -> DataFrame:
+    return require(frame.select(*TABLES[name].fieldNames()), name)
 
 
 def _name_of_mean(name: str) -> str:
-    return name if name in ("topics", "bundles", "sessions") else f"mean_{name}"
+    return name if name in ("topics", "sessions") else f"mean_{name}"
 
+
+_MEANS = [_name_of_mean(name) for name in _FIGURES]
 
 _KEYS = {
     "bundle_windows": ("bundle", "namespace"),

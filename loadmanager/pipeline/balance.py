@@ -1,7 +1,7 @@
 """How even the load was, who was too busy, what moved to and fro, and whether moves brought what they promised.
 
 Load is bytes/s, in and out together, as in `core.effect`; the imbalance is the load of the busiest broker divided by
-the mean over all brokers that reported.
+the mean over all brokers that reported. A broker counts for the time that it was there.
 """
 
 from __future__ import annotations
@@ -37,18 +37,22 @@ _SETTLED_AFTER = 2
 def imbalance(
     broker_windows: DataFrame, threshold: float = IMBALANCE_THRESHOLD, overloaded: float = OVERLOADED
 ) -> DataFrame:
-    """One row for each 5 minutes in which a broker reported."""
-    load = _load()
+    """One row for each 5 minutes in which a broker was there, for the time that the one there longest was."""
+    of_window = Window.partitionBy("start_ms")
+    there = f.col("covered_s")
+    loads = _of_length(broker_windows, SHORTEST_S).withColumn("load", _load())
+    mean = f.sum(f.col("load") * there).over(of_window) / f.sum(there).over(of_window)
+    off = f.col("load") - f.col("mean")
     by_window = (
-        _of_length(broker_windows, SHORTEST_S)
-        .withColumn("load", load)
+        loads.withColumn("mean", mean)
         .groupBy("start_ms")
         .agg(
             f.count(f.lit(1)).alias("brokers"),
-            f.sum("load").alias("total"),
+            f.max(there).alias("covered_s"),
+            (f.sum(f.col("load") * there) / f.max(there)).alias("total"),
             f.max("load").alias("highest"),
-            f.avg("load").alias("mean"),
-            f.stddev_pop("load").alias("deviation"),
+            f.max("mean").alias("mean"),
+            f.sqrt(f.sum(off * off * there) / f.sum(there)).alias("deviation"),
             _with_most("load", "broker").alias("worst_broker"),
             f.max("mean_usage").alias("worst_usage"),
             _with_most("mean_usage", "broker").alias("worst_used_broker"),
@@ -61,6 +65,7 @@ def imbalance(
         by_window.select(
             "start_ms",
             "brokers",
+            "covered_s",
             f.col("total").alias("load"),
             ratio.alias("max_over_mean"),
             f.when(is_idle, 0.0).otherwise(f.col("deviation") / f.col("mean")).alias("cv"),
@@ -262,8 +267,8 @@ def _share(part: Column, whole: Column) -> Column:
 
 def _time_above(frame: DataFrame, what: str, subject: Column, figure: Column, threshold: float) -> DataFrame:
     counted = frame.groupBy(subject.alias("subject")).agg(
-        (f.count(f.when(figure > threshold, 1)) * float(SHORTEST_S)).alias("above_s"),
-        (f.count(f.lit(1)) * float(SHORTEST_S)).alias("observed_s"),
+        f.sum(f.when(figure > threshold, f.col("covered_s")).otherwise(0.0)).alias("above_s"),
+        f.sum("covered_s").alias("observed_s"),
     )
     return counted.select(
         f.lit(what).alias("what"),

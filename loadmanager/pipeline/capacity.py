@@ -24,9 +24,10 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 from scipy.stats import theilslopes
 
-from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, BoolArray, FloatArray, IntArray
+from loadmanager.core.load import BANDWIDTH_IN, BANDWIDTH_OUT, CPU, DIRECT_MEMORY, FloatArray, IntArray
 from loadmanager.core.policies import DEFAULT_DOMAIN
 from loadmanager.errors import PipelineError
+from loadmanager.pipeline.enough import KNOWN_HOUR_S, not_enough_history, whole_days
 from loadmanager.pipeline.forecast import HOUR_MS, QUANTILES, drawn_towards, hourly, quantiles_of
 from loadmanager.pipeline.schemas import METRICS, TABLES
 from loadmanager.sim.cost import CostModel
@@ -39,8 +40,6 @@ RATED = {
 }
 """The resources that can run out, in the order of the columns of all arrays here, and their columns in a cost model."""
 
-WHOLE_DAY_HOURS = 18
-"""A day counts when so many of its hours are known; if no day does, all of them count."""
 FEWEST_DAYS_FOR_TREND = 14
 _INTERVAL = QUANTILES[2] - QUANTILES[0]
 _DAY_MS = 86_400_000
@@ -194,18 +193,17 @@ def _will_do(demand: FloatArray, room: FloatArray) -> bool:
     return bool(np.all(demand <= room * (1 + _ROUNDING)))
 
 
-def daily_peaks(hours: IntArray, demand: FloatArray) -> tuple[IntArray, FloatArray, bool]:
-    """Days (n,) and what was used in the busiest hour of each, by resource (n, 4); and whether they are whole days.
+def daily_peaks(hours: IntArray, demand: FloatArray) -> tuple[IntArray, FloatArray]:
+    """The whole days (n,) and what was used in the busiest hour of each, by resource (n, 4).
 
-    Days and `hours` (m,) are counted from 1970, `demand` is (m, 4).
+    Days and the known `hours` (m,) are counted from 1970, `demand` is (m, 4).
     """
-    days, of = np.unique(hours // 24, return_inverse=True)
+    days = whole_days(hours)
     peaks = np.zeros((len(days), demand.shape[1]))
-    np.maximum.at(peaks, of, demand)
-    whole: BoolArray = np.bincount(of) >= WHOLE_DAY_HOURS
-    if not whole.any():
-        return days, peaks, False
-    return days[whole], peaks[whole], True
+    of = np.searchsorted(days, hours // 24)
+    inside = np.isin(hours // 24, days)
+    np.maximum.at(peaks, of[inside], demand[inside])
+    return days, peaks
 
 
 def project(days: IntArray, peaks: FloatArray, ahead: IntArray) -> FloatArray:
@@ -237,49 +235,60 @@ def _by_weekday(days: IntArray, off: FloatArray) -> FloatArray:
     return drawn_towards(*quantiles_of(apart), everything)
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The rows of `CAPACITY`; without any, `why`."""
+
+    rows: pd.DataFrame
+    why: str = ""
+
+    @classmethod
+    def nothing(cls, why: str) -> Planned:
+        return cls(pd.DataFrame([], columns=CAPACITY.names), why)
+
+
 def capacity(
     broker_windows: DataFrame,
     broker_reports: DataFrame,
+    there: DataFrame,
     aim: Aim,
     cost: CostModel | None = None,
     domains: Mapping[str, str] | None = None,
-) -> DataFrame:
-    """`CAPACITY` from `broker_windows` (their windows of 1 h) and `clean_broker_reports` (for the brokers' limits).
+) -> Planned:
+    """From `broker_windows` (their windows of 1 h), `clean_broker_reports` (for the brokers' limits) and each `broker`
+    that is `there`, as `standing.registered` says.
 
-    `domains` is the failure domain of each broker; those it does not name are together in one more. The brokers that
-    are there are those of the last two hours. There are no rows where no broker reported, or none with a limit.
+    `domains` is the failure domain of each broker; those it does not name are together in one more.
     """
     limits = broker_reports.groupBy("broker").agg(
         *(f.max_by(_limit(name), "at_ms").alias(f"{name}_limit") for name in RATED)
     )
-    windows = hourly(broker_windows)
-    used = windows.join(limits, "broker", "left")
-    last = windows.agg(f.max("start_ms").alias("last_ms"))
-    brokers = (
-        used.crossJoin(f.broadcast(last))
-        .where(f.col("start_ms") >= f.col("last_ms") - HOUR_MS)
-        .select("broker", *(f"{name}_limit" for name in RATED))
-        .distinct()
-    )
-
-    def run(hours: pd.DataFrame, fleet: pd.DataFrame) -> pd.DataFrame:
-        return plan(hours.sort_values("start_ms"), fleet.sort_values("broker"), aim, cost, domains or {})
-
-    return by_hour_of(used).groupBy().cogroup(brokers.groupBy()).applyInPandas(run, CAPACITY)
+    by_hour = by_hour_of(hourly(broker_windows).join(limits, "broker", "left")).orderBy("start_ms").toPandas()
+    brokers = there.join(limits, "broker", "left").orderBy("broker").toPandas()
+    return plan(by_hour, brokers, aim, cost, domains or {})
 
 
 def by_hour_of(used: DataFrame) -> DataFrame:
-    """Of the cluster: load, topics, and by resource what is used and of how many of the brokers that is known."""
+    """Of the cluster, by hours that are known: load, topics, and by resource what is used and of how many brokers that
+    is known. A broker counts for the part of the known time that it was there.
+    """
+    there_s = f.col("covered_s")
+
+    def mean(value: Column) -> Column:
+        return f.coalesce(f.sum(value * there_s), f.lit(0.0)) / f.max(there_s)
+
     resources: list[Column] = []
     for name in RATED:
         usage = f.col(f"mean_{name}") * f.col(f"{name}_limit")
-        resources += [f.coalesce(f.sum(usage), f.lit(0.0)).alias(name), f.count(usage).alias(f"{name}_known")]
-    return used.groupBy("start_ms").agg(
-        *(f.sum(f"mean_{metric}").alias(metric) for metric in METRICS),
-        f.sum("topics").alias("topics"),
-        f.count("*").alias("brokers"),
+        resources += [mean(usage).alias(name), mean(f.when(usage.isNotNull(), 1.0)).alias(f"{name}_known")]
+    by_hour = used.groupBy("start_ms").agg(
+        f.max(there_s).alias("covered_s"),
+        *(mean(f.col(f"mean_{metric}")).alias(metric) for metric in METRICS),
+        mean(f.col("topics")).alias("topics"),
+        mean(f.lit(1.0)).alias("brokers"),
         *resources,
     )
+    return by_hour.where(f.col("covered_s") >= KNOWN_HOUR_S)
 
 
 def _limit(name: str) -> Column:
@@ -290,31 +299,33 @@ def _limit(name: str) -> Column:
 
 def plan(
     by_hour: pd.DataFrame, brokers: pd.DataFrame, aim: Aim, cost: CostModel | None, domains: Mapping[str, str]
-) -> pd.DataFrame:
-    """The rows of `CAPACITY` from those of `by_hour_of`, by time, and of the brokers with their limits; none where no
-    limit is known.
-    """
+) -> Planned:
+    """From the rows of `by_hour_of`, by time, and of the brokers that are there with their limits."""
+    hours = (by_hour["start_ms"].to_numpy(dtype=np.int64) // HOUR_MS).astype(np.int64)
+    short = not_enough_history(hours)
+    if short is not None:
+        return Planned.nothing(short)
+    if brokers.empty:
+        return Planned.nothing("no broker was registered at the end of the range")
     limits = brokers[[f"{name}_limit" for name in RATED]].to_numpy(dtype=np.float64)
     unknown = [name for name, each in zip(RATED, limits.T, strict=True) if np.isnan(each).all()]
     if len(unknown) == len(RATED):
-        return pd.DataFrame([], columns=CAPACITY.names)
+        return Planned.nothing("no broker says what it may use: no limit is known")
     base = np.array([0.0 if cost is None else cost.base[column] for column in RATED.values()])
     own = [domains.get(broker, DEFAULT_DOMAIN) for broker in brokers["broker"]] if domains else []
     fleet = BrokerRoom.of(limits, base, aim.headroom, own)
-    hours = (by_hour["start_ms"].to_numpy() // HOUR_MS).astype(np.int64)
     demand = reported_demand(by_hour) if cost is None else cost_of(cost, by_hour)
-    days, peaks, whole = daily_peaks(hours, demand)
+    days, peaks = daily_peaks(hours, demand)
     ahead = hours[-1] // 24 + 1 + np.arange(aim.days)
     forecast = np.stack([project(days, peaks[:, column], ahead) for column in range(len(RATED))], axis=-1)
-    basis = _basis(len(days), unknown, whole=whole, by_cost=cost is not None)
+    basis = _basis(len(days), unknown, by_cost=cost is not None)
     found = [
         row
         for quantile, demands in zip(QUANTILES, forecast, strict=True)
         for row in _rows(quantile, ahead, [need(each, fleet) for each in demands], fleet, aim, basis)
     ]
-    return pd.DataFrame(found, columns=CAPACITY.names).astype(
-        dict.fromkeys(("needed", "needed_n1", "needed_domain"), "Int64")
-    )
+    counts = dict.fromkeys(("needed", "needed_n1", "needed_domain"), "Int64")
+    return Planned(pd.DataFrame(found, columns=CAPACITY.names).astype(counts))
 
 
 def cost_of(cost: CostModel, by_hour: pd.DataFrame) -> FloatArray:
@@ -333,9 +344,9 @@ def reported_demand(by_hour: pd.DataFrame) -> FloatArray:
     return np.stack(found, axis=1)
 
 
-def _basis(days: int, unknown: Sequence[str], *, whole: bool, by_cost: bool) -> str:
+def _basis(days: int, unknown: Sequence[str], *, by_cost: bool) -> str:
     """What the numbers rest on, for the reader."""
-    known = f"{days} whole day{'s' * (days != 1)}" if whole else f"parts of {days} day{'s' * (days != 1)}"
+    known = f"{days} whole days"
     trend = "with their trend" if days >= FEWEST_DAYS_FOR_TREND else f"no trend (it takes {FEWEST_DAYS_FOR_TREND} days)"
     without = f", without {', '.join(unknown)} (no limit known)" if unknown else ""
     return f"{known}, {trend}, {'by the cost model' if by_cost else 'usage in proportion to load'}{without}"

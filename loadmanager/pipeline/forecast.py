@@ -3,14 +3,16 @@ been so far.
 
 Three baselines repeat what was: the last window, the same hour of the last day, the same hour of the last week, each
 with the quantiles of its own past errors around it. The candidate is the season: a median for each hour of the week,
-what the latest hour is above or below it (damped the more the further ahead), and the quantiles of the errors of the
-two. An hour of the week with few values is drawn to the same hour of working days or of weekends, that one to the same
-hour of all days, and that one to all hours.
+what the latest hour is above or below it (damped the more the further ahead, and what is unusually far off by itself),
+and the quantiles of the errors of the two. An hour of the week with few values is drawn to the same hour of working
+days or of weekends, that one to the same hour of all days, and that one to all hours.
 
-A back-test fits them again and again on what was known up to then (rolling origin) and asks for what came next. The
-season is used only where it then beats the best of the baselines in both measures, the pinball loss of its quantiles
-and the mean absolute error of its median; elsewhere that baseline is the forecast. There is none for a series that is
-too short, has too many gaps or has ended, nor further ahead than the back-test reaches; the back-test says so.
+A back-test fits them again and again on what was known up to then (rolling origin) and asks for what came next. What
+they have missed so far says how wide their intervals have to be (`pipeline.intervals`): in the back-test what was
+missed before, in the forecast all of it. The season is used only where it then beats the best of the baselines in
+both measures, the pinball loss of its quantiles and the mean absolute error of its median; elsewhere that baseline is
+the forecast. There is none for a series that is too short, has too many gaps or has ended, nor further ahead than the
+back-test reaches; the back-test says so.
 
 The pure functions take many series at once, as (series, hours) with NaN for an hour that nobody reported.
 """
@@ -29,13 +31,18 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
+from loadmanager.core.evidence import Shown
 from loadmanager.core.load import BoolArray, FloatArray, IntArray
+from loadmanager.pipeline.enough import KNOWN_HOUR_S
+from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered
+from loadmanager.pipeline.paired import interval
 from loadmanager.pipeline.schemas import METRICS, TABLES
 
 QUANTILES = (0.1, 0.5, 0.9)
 SEASONAL = "seasonal"
 BASELINES = {"last_window": 1, "same_hour_last_day": 24, "same_hour_last_week": 168}
 """Baselines by the period in hours after which a value is taken to return."""
+MODELS = (SEASONAL, *BASELINES)
 
 HORIZONS: Mapping[int, tuple[int, ...]] = {1: (1,), 24: (6, 12, 18, 24), 168: (60, 108, 168)}
 """How many hours ahead the back-test asks, by the horizon that it decides for: each reaches from the one before."""
@@ -54,9 +61,14 @@ _THURSDAY = 3 * _DAY
 HOUR_MS = 3_600_000
 _SHRINKAGE = 4.0
 """So many values of its own count as much as what an hour is drawn to."""
-_TEST_DAYS = 14
-_REFITS = 7
-_SERIES_AT_ONCE = 256
+_FAR = 0.8
+"""The quantile of the distances from the season above which one is far."""
+_TEST_DAYS, _DAYS_BEFORE = 14, 2
+"""Of the back-test: days that are judged, and days before them by which the first intervals are calibrated."""
+_REFITS = 8
+_AS_GOOD = 0.02
+"""The part of the pinball losses of a day up to which a difference does not matter."""
+_SERIES_AT_ONCE = 128
 _LEVELS = np.array(QUANTILES)
 _Hours = TypeVar("_Hours", int, IntArray)
 _MEDIAN = 1
@@ -74,6 +86,9 @@ FORECAST_RUNS = t.StructType(
         t.StructField("baseline", t.StringType()),
         t.StructField("baseline_pinball", t.DoubleType()),
         t.StructField("baseline_mae", t.DoubleType()),
+        t.StructField("coverage", t.DoubleType()),
+        t.StructField("baseline_coverage", t.DoubleType()),
+        t.StructField("shown", t.StringType(), nullable=False),
         t.StructField("used", t.BooleanType(), nullable=False),
         t.StructField("why", t.StringType(), nullable=False),
         t.StructField("first_ms", t.LongType(), nullable=False),
@@ -82,8 +97,11 @@ FORECAST_RUNS = t.StructType(
 )
 """What came of one horizon of one series: the row of its back-test, and the quantiles of its hours from `first_ms`."""
 
-BACKTEST = t.StructType(FORECAST_RUNS.fields[:13])
-"""`model` is the one that was tried against the baseline; both are null-scored where there was too little to try."""
+BACKTEST = t.StructType(FORECAST_RUNS.fields[:16])
+"""`model` is the one that was tried against the baseline; both are null-scored where there was too little to try. The
+coverage is the part of the points that were within the 80 % interval; `shown` is what the pinball losses of the days
+show of the model beside the baseline (see `core.evidence`).
+"""
 
 FORECASTS = t.StructType(
     [
@@ -130,17 +148,21 @@ class ForecastHours:
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """The errors of one model at one horizon of one series."""
+    """The errors of one model at one horizon of one series, and which part of what came was within its interval."""
 
     pinball: float
     mae: float
+    coverage: float
+
+    def beats(self, other: Score) -> bool:
+        return self.pinball < other.pinball and self.mae < other.mae
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """What the back-test says of one horizon of one series; without scores there was too little to try.
 
-    `chosen` is the model that forecasts, None for no forecast.
+    `chosen` is the model that forecasts, None for no forecast; `shown` of the season beside the baseline.
     """
 
     chosen: str | None
@@ -149,16 +171,25 @@ class Judgement:
     seasonal: Score | None = None
     baseline: str | None = None
     baseline_score: Score | None = None
+    shown: Shown = Shown.NOTHING
 
 
-def quantiles_of(values: FloatArray) -> tuple[FloatArray, IntArray]:
-    """(3, ...) the `QUANTILES` over the last axis without NaN, by linear interpolation; and how many values there were.
+@dataclass(frozen=True, slots=True, eq=False)
+class BackTest:
+    """`judgements` by series and horizon; `calibrations` of all series by how far ahead and model."""
+
+    judgements: list[dict[int, Judgement]]
+    calibrations: Mapping[tuple[int, str], Calibration]
+
+
+def quantiles_of(values: FloatArray, levels: FloatArray = _LEVELS) -> tuple[FloatArray, IntArray]:
+    """(levels, ...) quantiles over the last axis without NaN, by linear interpolation; and how many values there were.
 
     NaN where there was none.
     """
     ascending = np.sort(values, axis=-1)  # NaN last
     count = np.sum(~np.isnan(values), axis=-1)
-    position = np.multiply.outer(_LEVELS, np.maximum(count - 1, 0))
+    position = np.multiply.outer(levels, np.maximum(count - 1, 0))
     below = np.floor(position).astype(np.int64)
     above = np.minimum(below + 1, np.maximum(count - 1, 0))
     low, high = (np.take_along_axis(ascending, np.moveaxis(each, 0, -1), axis=-1) for each in (below, above))
@@ -226,7 +257,8 @@ class Baseline:
 @dataclass(frozen=True, slots=True, eq=False)
 class Season:
     """What is known of the season at an hour: `median` (series, 168), and for every hour, also later ones, how far its
-    value is `off` from that, (series, hours); `carried`: or its last known value was.
+    value is `off` from that, (series, hours); `carried`: or its last known value was. From `far` (series, 1) on that is
+    unusually far.
     """
 
     panel: Panel
@@ -234,33 +266,56 @@ class Season:
     median: FloatArray
     off: FloatArray
     carried: FloatArray
+    far: FloatArray
 
     @classmethod
     def fit(cls, panel: Panel, fit_until: int) -> Season:
         """By the hours before `fit_until`."""
         median = seasonal_quantiles(Panel(panel.load[:, :fit_until], panel.first_hour))[_MEDIAN]
         off = panel.load - median[:, panel.hour_of_week(np.arange(panel.hours))]
-        return cls(panel, fit_until, median, off, _carried(off, 1))
+        far, _ = quantiles_of(np.abs(off[:, :fit_until]), np.array([_FAR]))
+        return cls(panel, fit_until, median, off, _carried(off, 1), far[0][:, np.newaxis])
 
     def forecast(self, asked: ForecastHours) -> FloatArray:
         """(3, series, targets) by the season and by how far the latest known hour was from it."""
         until, ahead = self.fit_until, asked.ahead
         then, now = self.off[:, : until - ahead], self.off[:, ahead:until]
-        kept = _kept(then, now)[:, np.newaxis]
+        near, far = _kept(then, now, self._is_far(then))
         errors = np.full((len(then), until), np.nan)
-        errors[:, ahead:] = now - kept * then
+        errors[:, ahead:] = now - np.where(self._is_far(then), far, near) * then
+        spread = seasonal_quantiles(Panel(errors, self.panel.first_hour))
+        usual = spread[_MEDIAN].mean(axis=1, keepdims=True)
         hours = self.panel.hour_of_week(asked.targets)
-        spread = seasonal_quantiles(Panel(errors, self.panel.first_hour))[:, :, hours]
-        point = self.median[:, hours] + kept * _at(self.carried, asked.origins)
-        return np.asarray(np.maximum(point + spread, 0))
+        latest = _at(self.carried, asked.origins)
+        point = self.median[:, hours] + np.where(self._is_far(latest), far, near) * latest + usual
+        around = spread - spread[_MEDIAN]
+        return np.asarray(np.maximum(point + around[:, :, hours], 0))
+
+    def _is_far(self, off: FloatArray) -> BoolArray:
+        return np.asarray(np.abs(off) > self.far)
 
 
-def _kept(then: FloatArray, now: FloatArray) -> FloatArray:
-    """(series,): the part, 0 to 1, of a distance from the season that is still there later, by least squares."""
-    both = ~np.isnan(then) & ~np.isnan(now)
-    product = np.sum(np.where(both, then * now, 0), axis=1)
-    square = np.sum(np.where(both, then * then, 0), axis=1)
-    return np.asarray(np.clip(np.divide(product, square, out=np.zeros_like(product), where=square > 0), 0, 1))
+def _kept(then: FloatArray, now: FloatArray, is_far: BoolArray) -> tuple[FloatArray, FloatArray]:
+    """(series, 1) twice: the part, 0 to 1, of a distance from the season that is still there later, of near and of far
+    ones, by least absolute errors: what is left of each, and the median of that where each counts by its distance.
+    """
+    both = ~np.isnan(then) & ~np.isnan(now) & (then != 0)
+    left = np.divide(now, then, out=np.full_like(then, np.inf), where=both)
+    order = np.argsort(left, axis=1)
+    weight = np.take_along_axis(np.where(both, np.abs(then), 0), order, axis=1)
+    ascending, is_far = np.take_along_axis(left, order, axis=1), np.take_along_axis(is_far, order, axis=1)
+    near = _weighted_median(ascending, np.where(is_far, 0, weight), np.zeros((len(then), 1)))
+    return near, _weighted_median(ascending, np.where(is_far, weight, 0), near)
+
+
+def _weighted_median(ascending: FloatArray, weight: FloatArray, otherwise: FloatArray) -> FloatArray:
+    """(series, 1), 0 to 1; `otherwise` where nothing has a weight."""
+    if not ascending.shape[1]:
+        return otherwise
+    total = np.cumsum(weight, axis=1)
+    middle = np.argmax(total >= total[:, -1:] / 2, axis=1)[:, np.newaxis]
+    found = np.clip(np.take_along_axis(ascending, middle, axis=1), 0, 1)
+    return np.where(total[:, -1:] > 0, found, otherwise)
 
 
 def _carried(values: FloatArray, period: int) -> FloatArray:
@@ -280,23 +335,28 @@ def _at(values: FloatArray, index: IntArray) -> FloatArray:
     return np.where(index >= 0, values[:, np.maximum(index, 0)], np.nan)
 
 
-def judge(panel: Panel) -> list[dict[int, Judgement]]:
-    """For each series and horizon the result of the back-test."""
+def judge(panel: Panel) -> BackTest:
+    """The back-test of each series and horizon."""
     unfit = [_unfit(row) for row in panel.load]
-    start = panel.hours - min(_TEST_DAYS * _DAY, panel.hours // 3)
-    horizons = {horizon: probes for horizon, probes in HORIZONS.items() if start >= probes[-1] + _DAY}
-    losses = _try(panel, start, [ahead for probes in horizons.values() for ahead in probes])
+    ends = _ends(panel.hours)
+    horizons = {horizon: probes for horizon, probes in HORIZONS.items() if ends[0] >= probes[-1] + _DAY}
+    tried = _try(panel, ends, [ahead for probes in horizons.values() for ahead in probes])
+    came, judged, turns = panel.load[:, ends[0] :], panel.load[:, ends[1] :], [end - ends[0] for end in ends[1:]]
+    losses = {asked: losses_of(judged, calibrated_in_turn(came, made, turns)) for asked, made in tried.items()}
     found: list[dict[int, Judgement]] = [{} for _ in unfit]
     for horizon in HORIZONS:
-        scores, points = _score([losses[ahead] for ahead in horizons.get(horizon, ())], len(unfit))
+        probes = horizons.get(horizon, ())
+        of = {model: np.stack([losses[ahead, model] for ahead in probes], axis=2) for model in MODELS if probes}
         for row, why in enumerate(unfit):
-            if why is not None:
-                found[row][horizon] = Judgement(None, 0, why)
-            elif not points[row]:
-                found[row][horizon] = Judgement(None, 0, f"short: too few hours to try a forecast {horizon} h ahead")
-            else:
-                found[row][horizon] = _decide({name: each[row] for name, each in scores.items()}, points[row])
-    return found
+            own = {} if why is not None else {model: each[:, row] for model, each in of.items()}
+            found[row][horizon] = Judgement(None, 0, why) if why is not None else _judge(horizon, own)
+    return BackTest(found, {asked: Calibration.of(came, made) for asked, made in tried.items()})
+
+
+def _ends(hours: int) -> list[int]:
+    """Where the hours between which the models learn anew end; those up to the second one are for calibration alone."""
+    tested = min((_TEST_DAYS + _DAYS_BEFORE) * _DAY, hours // 3)
+    return [int(end) for end in np.linspace(hours - tested, hours, _REFITS + 1)]
 
 
 def _unfit(values: FloatArray) -> str | None:
@@ -313,93 +373,108 @@ def _unfit(values: FloatArray) -> str | None:
     return None
 
 
-_Losses = dict[str, FloatArray]
-"""(2, series, points) by model."""
-
-
-def _try(panel: Panel, start: int, probes: Sequence[int]) -> dict[int, _Losses]:
-    """What each model loses from `start` on, by how far ahead it is asked; all learn anew every other day or so."""
-    edges = np.linspace(start, panel.hours, _REFITS + 1).astype(int).tolist()
+def _try(panel: Panel, ends: Sequence[int], probes: Sequence[int]) -> dict[tuple[int, str], FloatArray]:
+    """What each model says from the first of the `ends` on, (3, series, hours), by how far ahead it is asked; all learn
+    anew at each end.
+    """
     baselines = {name: Baseline.of(panel, period) for name, period in BASELINES.items()}
-    losses: dict[int, dict[str, list[FloatArray]]] = {ahead: defaultdict(list) for ahead in probes}
-    for first, end in pairwise(edges):
+    made: dict[tuple[int, str], list[FloatArray]] = defaultdict(list)
+    for first, end in pairwise(ends):
         season = Season.fit(panel, first)
         targets = np.arange(first, end)
-        actual = panel.load[:, targets]
-        for ahead, of in losses.items():
+        for ahead in probes:
             asked = ForecastHours(targets, targets - ahead, ahead)
-            of[SEASONAL].append(losses_of(actual, season.forecast(asked)))
+            made[ahead, SEASONAL].append(season.forecast(asked))
             for name, baseline in baselines.items():
-                of[name].append(losses_of(actual, baseline.forecast(first, asked)))
-    return {ahead: {name: np.concatenate(each, axis=-1) for name, each in of.items()} for ahead, of in losses.items()}
-
-
-def _score(losses: Sequence[_Losses], series: int) -> tuple[dict[str, list[Score | None]], list[int]]:
-    """The scores of each model over these probes, None where it could not say all that the season and the last window
-    could; and how many points those are, for each series.
-    """
-    if not losses:
-        return {}, [0] * series
-    of = {name: np.concatenate([each[name] for each in losses], axis=-1) for name in (SEASONAL, *BASELINES)}
-    asked_for = ~np.isnan(of[SEASONAL][0]) & ~np.isnan(of["last_window"][0])
-    return {name: _means(each, asked_for) for name, each in of.items()}, asked_for.sum(axis=1).tolist()
+                made[ahead, name].append(baseline.forecast(first, asked))
+    return {asked: np.concatenate(each, axis=-1) for asked, each in made.items()}
 
 
 def losses_of(actual: FloatArray, forecast: FloatArray) -> FloatArray:
-    """(2, series, targets): the pinball loss, mean over the quantiles, and the absolute error of the median."""
+    """(3, series, targets): the pinball loss, mean over the quantiles, the absolute error of the median, and whether
+    the interval covers it (1 or 0).
+    """
     over = actual - forecast
     pinball = np.maximum(_LEVELS[:, np.newaxis, np.newaxis] * over, (_LEVELS[:, np.newaxis, np.newaxis] - 1) * over)
-    return np.stack([pinball.mean(axis=0), np.abs(over[_MEDIAN])])
+    return np.stack([pinball.mean(axis=0), np.abs(over[_MEDIAN]), covered(actual, forecast)])
 
 
-def _means(losses: FloatArray, asked_for: BoolArray) -> list[Score | None]:
-    found: list[Score | None] = []
-    for row, mask in enumerate(asked_for):
-        wanted = losses[:, row, mask]
-        complete = wanted.size > 0 and not np.isnan(wanted).any()
-        found.append(Score(*wanted.mean(axis=1).tolist()) if complete else None)
-    return found
+def _judge(horizon: int, losses: Mapping[str, FloatArray]) -> Judgement:
+    """Of one series: the losses (3, probes, hours) of each model, over all that the season and the last window could
+    say; a model that could not say all of it has no score.
+    """
+    short = Judgement(None, 0, f"short: too few hours to try a forecast {horizon} h ahead")
+    if not losses:
+        return short
+    asked_for = ~np.isnan(losses[SEASONAL][0]) & ~np.isnan(losses["last_window"][0])
+    if not asked_for.any():
+        return short
+    scores = {model: score for model, each in losses.items() if (score := _score(each[:, asked_for])) is not None}
+    baseline = min((model for model in scores if model != SEASONAL), key=lambda model: scores[model].pinball)
+    seasonal, best = scores[SEASONAL], scores[baseline]
+    days = [_by_day(np.where(asked_for, losses[model][0], np.nan)) for model in (SEASONAL, baseline)]
+    beats = seasonal.beats(best)
+    return Judgement(
+        chosen=SEASONAL if beats else baseline,
+        points=int(asked_for.sum()),
+        why=_why(seasonal, best, baseline),
+        seasonal=seasonal,
+        baseline=baseline,
+        baseline_score=best,
+        shown=interval(_relative(*days)).shows(_AS_GOOD),
+    )
 
 
-def _decide(scores: Mapping[str, Score | None], points: int) -> Judgement:
-    """`scores` has the season and the last window at least."""
-    tried = {name: score for name in BASELINES if (score := scores[name]) is not None}
-    baseline = min(tried, key=lambda name: tried[name].pinball)
-    best, seasonal = tried[baseline], scores[SEASONAL]
-    assert seasonal is not None, "the season could say all that was asked"
-    beats = seasonal.pinball < best.pinball and seasonal.mae < best.mae
-    if beats:
-        why = f"{1 - seasonal.pinball / best.pinball:.0%} less pinball loss than {baseline}"
-    elif seasonal.pinball < best.pinball:
-        why = f"its median errs no less than {baseline}"
-    else:
-        why = f"no less pinball loss than {baseline}"
-    return Judgement(SEASONAL if beats else baseline, points, why, seasonal, baseline, best)
+def _score(losses: FloatArray) -> Score | None:
+    """Of (3, points); None where some are unknown."""
+    return None if np.isnan(losses).any() else Score(*losses.mean(axis=1).tolist())
 
 
-def forecast(panel: Panel, chosen: Sequence[Mapping[int, str | None]]) -> list[dict[int, FloatArray]]:
+def _by_day(values: FloatArray) -> FloatArray:
+    """The means over each day of the hours (probes, hours), without days of which nothing is known."""
+    known = ~np.isnan(values)
+    days = -(-values.shape[1] // _DAY)
+    day = np.broadcast_to(np.arange(values.shape[1]) // _DAY, values.shape)
+    count = np.bincount(day[known], minlength=days)
+    total = np.bincount(day[known], weights=values[known], minlength=days)
+    return np.asarray(total[count > 0] / count[count > 0])
+
+
+def _relative(one: FloatArray, other: FloatArray) -> FloatArray:
+    """One less the other, as parts of their mean: a day of bursts counts as much as any other."""
+    mean = (one + other) / 2
+    return np.divide(one - other, mean, out=np.zeros_like(mean), where=mean > 0)
+
+
+def _why(seasonal: Score, best: Score, baseline: str) -> str:
+    if seasonal.pinball >= best.pinball:
+        return f"no less pinball loss than {baseline}"
+    if not seasonal.beats(best):
+        return f"its median errs no less than {baseline}"
+    return f"{1 - seasonal.pinball / best.pinball:.0%} less pinball loss than {baseline}"
+
+
+def forecast(panel: Panel, tested: BackTest) -> list[dict[int, FloatArray]]:
     """For each series and each horizon with a model, (3, hours): the hours from `first_ahead` on, up to this one.
 
     An hour is forecast with the errors of the first probe that is as far ahead, or further.
     """
-    found: list[dict[int, FloatArray]] = [{} for _ in chosen]
     last = panel.hours - 1
     season = Season.fit(panel, panel.hours)
     baselines = {name: Baseline.of(panel, period) for name, period in BASELINES.items()}
+    found: list[dict[int, FloatArray]] = [{} for _ in tested.judgements]
     for horizon, probes in HORIZONS.items():
-        nearest = first_ahead(horizon)
-        parts: dict[str, list[FloatArray]] = {model: [] for each in chosen if (model := each[horizon]) is not None}
+        chosen = [each[horizon].chosen for each in tested.judgements]
+        nearest, parts = first_ahead(horizon), defaultdict[str, list[FloatArray]](list)
         for ahead in probes:
             targets = last + np.arange(nearest, ahead + 1)
             asked = ForecastHours(targets, np.full_like(targets, last), ahead)
-            for name, made in parts.items():
-                made.append(
-                    season.forecast(asked) if name == SEASONAL else baselines[name].forecast(panel.hours, asked)
-                )
+            for name in {each for each in chosen if each is not None}:
+                made = season.forecast(asked) if name == SEASONAL else baselines[name].forecast(panel.hours, asked)
+                parts[name].append(tested.calibrations[ahead, name].applied(made))
             nearest = ahead + 1
-        whole = {name: np.concatenate(made, axis=-1) for name, made in parts.items()}
-        for row, each in enumerate(chosen):
-            model = each[horizon]
+        whole = {name: np.concatenate(each, axis=-1) for name, each in parts.items()}
+        for row, model in enumerate(chosen):
             if model is not None:
                 found[row][horizon] = whole[model][:, row]
     return found
@@ -415,11 +490,22 @@ def hourly(windows: DataFrame) -> DataFrame:
     return windows.where(f.col("window_s") == HOUR_MS // 1000)
 
 
+def known_hours(windows: DataFrame) -> DataFrame:
+    """The windows of an hour that are known."""
+    return hourly(windows).where(f.col("covered_s") >= KNOWN_HOUR_S)
+
+
+def hours_known(windows: DataFrame) -> IntArray:
+    """Which hours, since 1970, are known of anything."""
+    starts = known_hours(windows).select("start_ms").distinct().collect()
+    return np.array([row["start_ms"] // HOUR_MS for row in starts], dtype=np.int64)
+
+
 def forecast_runs(windows: DataFrame, key: str, buckets: int = 64) -> DataFrame:
     """`FORECAST_RUNS` of `bundle_windows` (key "bundle") or `namespace_windows` (key "namespace"), by their windows of
-    1 h. `backtest` and `forecasts` are read off it, so keep it (`persist`) between the two.
+    1 h that are known. `backtest` and `forecasts` are read off it, so keep it (`persist`) between the two.
     """
-    rows = hourly(windows)
+    rows = known_hours(windows)
     ends = rows.agg(f.min("start_ms").alias("range_first"), f.max("start_ms").alias("range_last"))
     names = [f"mean_{metric}" for metric in METRICS]
     wanted = rows.select(f.col(key).alias("key"), "start_ms", *names).crossJoin(f.broadcast(ends))
@@ -461,9 +547,9 @@ def _runs(kind: str, metric: str, rows: pd.DataFrame) -> pd.DataFrame:
     found: list[tuple[object, ...]] = []
     for at in range(0, len(keys), _SERIES_AT_ONCE):
         panel = Panel(values[at : at + _SERIES_AT_ONCE], first_ms // HOUR_MS)
-        judged = judge(panel)
-        made = forecast(panel, [{horizon: of.chosen for horizon, of in each.items()} for each in judged])
-        for name, by_horizon, quantiles in zip(keys[at:], judged, made, strict=False):
+        tested = judge(panel)
+        made = forecast(panel, tested)
+        for name, by_horizon, quantiles in zip(keys[at:], tested.judgements, made, strict=False):
             for horizon, judgement in by_horizon.items():
                 start_ms = last_ms + first_ahead(horizon) * HOUR_MS
                 found.append((kind, name, metric, horizon, *_columns(judgement, start_ms, quantiles.get(horizon))))
@@ -478,6 +564,9 @@ def _columns(judgement: Judgement, first_ms: int, quantiles: FloatArray | None) 
         *((None, None) if seasonal is None else (seasonal.pinball, seasonal.mae)),
         judgement.baseline,
         *((None, None) if baseline is None else (baseline.pinball, baseline.mae)),
+        None if seasonal is None else seasonal.coverage,
+        None if baseline is None else baseline.coverage,
+        str(judgement.shown),
         judgement.chosen == SEASONAL,
         judgement.why,
         first_ms,

@@ -6,9 +6,11 @@ A row is rejected, with the first of these reasons that holds:
     not_a_number a figure is NaN or infinite
     negative     a figure is below 0
     impossible   a figure beyond what any broker reports, a range that is none, a time before 1970
-    duplicate    the same report (epoch, sequence) has it already, in the same or another file
+    duplicate    the same report (epoch, sequence) has it already, in another file
 
-Of duplicates that of the first file by name stays. Rejected rows are kept as they are, with their reason and file.
+Of duplicates that of the first file by name stays. Names of files say which reports are in them: what is in one that
+shares none with another is not compared with anything, which would take most of the time. Rejected rows are kept as
+they are, with their reason and file.
 
 A broker of Pulsar's that does not know the speed of its network says that the limit of a bandwidth is below 0. That is
 no fault of the row: what is not known counts as 0 of 0, as wherever decisions are made.
@@ -30,7 +32,7 @@ from loadmanager.core.recordable import MAX_RATE
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, ORDER, RESOURCE_COLUMNS, TABLES
 from loadmanager.pipeline.reading import FileFault
-from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, raw, require
+from loadmanager.pipeline.schemas import BUNDLE_KEY, METRICS, frame_of, raw, require
 from loadmanager.pipeline.schemas import TABLES as TABLES_OUT
 from loadmanager.wire.validation import MAX_AMOUNT
 
@@ -48,24 +50,30 @@ _BANDWIDTHS = tuple((f"{name}_usage", f"{name}_limit") for name in ("bandwidth_i
 class Cleaned(NamedTuple):
     """The rows that can be counted on, and the others: with their `file` and the `reason`.
 
-    Each of the two goes through all rows. `seen` says once `clean` has been written how many are `rejected`, so that
-    where there are none nobody has to look for them.
+    Each of the two goes through all rows. `seen` is complete once `clean` has been written.
     """
 
     clean: DataFrame
     rejected: DataFrame
     seen: Observation
 
+    def find_rejected(self) -> DataFrame:
+        """Once `clean` has been written: `rejected`, for which only files are read that have some."""
+        files = self.seen.get["files"]
+        return self.rejected.where(f.col("file").isin(files) if files else f.lit(False))  # noqa: FBT003 - a value
 
-def clean_bundle_reports(rows: DataFrame) -> Cleaned:
-    """From the history's `bundle_reports`, with the `file` of each row."""
+
+def clean_bundle_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cleaned:
+    """From the history's `bundle_reports`, with the `file` of each row; those `apart` are of files that share no report
+    with another.
+    """
     is_range = (f.col("range_lower") < f.col("range_upper")) & (f.col("range_upper") <= HASH_SPACE_END)
-    return _cleaned(rows, BUNDLE_REPORTS, [~is_range])
+    return _cleaned(rows, apart, BUNDLE_REPORTS, [~is_range])
 
 
-def clean_broker_reports(rows: DataFrame) -> Cleaned:
-    """From the history's `broker_reports`, with the `file` of each row."""
-    return _cleaned(rows, BROKER_REPORTS, [])
+def clean_broker_reports(rows: DataFrame, apart: DataFrame | None = None) -> Cleaned:
+    """From the history's `broker_reports`; as above."""
+    return _cleaned(rows, apart, BROKER_REPORTS, [])
 
 
 def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault] = ()) -> DataFrame:
@@ -74,7 +82,7 @@ def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault]
     """
     spark = next(iter(rejected.values())).sparkSession
     files = [(each.table, BAD_FILE, each.path, 0, each.why) for each in faults]
-    counted = [spark.createDataFrame(files, TABLES_OUT["rejected_rows"])]
+    counted = [frame_of(spark, TABLES_OUT["rejected_rows"], files)]
     for table, frame in rejected.items():
         row = f.to_json(f.struct(*raw(table).fieldNames()))
         counts = frame.groupBy("reason", "file").agg(f.count(f.lit(1)).alias("count"), f.min(row).alias("example"))
@@ -82,21 +90,29 @@ def rejected_rows(rejected: Mapping[str, DataFrame], faults: Sequence[FileFault]
     return require(reduce(DataFrame.unionByName, counted), "rejected_rows")
 
 
-def _cleaned(rows: DataFrame, table: str, impossible: Sequence[Column]) -> Cleaned:
-    _require_columns(rows, table)
-    judged = rows.withColumn("reason", _reason(table, impossible))
+def _cleaned(rows: DataFrame, apart: DataFrame | None, table: str, impossible: Sequence[Column]) -> Cleaned:
+    for each in (rows, *([] if apart is None else [apart])):
+        _require_columns(each, table)
+    reason = _reason(table, impossible)
+    judged = _without_copies(rows.withColumn("reason", reason), table)
+    if apart is not None:
+        judged = apart.withColumn("reason", reason).unionByName(judged)
+    columns = raw(table).fieldNames()
+    seen = Observation()
+    is_rejected = f.col("reason").isNotNull()
+    counted = judged.observe(seen, f.collect_set(f.when(is_rejected, f.col("file"))).alias("files"))
+    return Cleaned(
+        counted.where(~is_rejected).withColumns(_known(table)).select(*columns),
+        judged.where(is_rejected).select(*columns, "file", "reason"),
+        seen,
+    )
+
+
+def _without_copies(judged: DataFrame, table: str) -> DataFrame:
     same = Window.partitionBy("is_bad", *_KEYS[table]).orderBy("file", *_tie_breakers(table))
     judged = judged.withColumn("is_bad", f.col("reason").isNotNull()).withColumn("copy", f.row_number().over(same))
     reason = f.when(~f.col("is_bad") & (f.col("copy") > 1), "duplicate").otherwise(f.col("reason"))
-    judged = judged.withColumn("reason", reason).drop("is_bad", "copy")
-    columns = raw(table).fieldNames()
-    seen = Observation()
-    counted = judged.observe(seen, f.count("reason").alias("rejected"))
-    return Cleaned(
-        counted.where(f.col("reason").isNull()).withColumns(_known(table)).select(*columns),
-        judged.where(f.col("reason").isNotNull()).select(*columns, "file", "reason"),
-        seen,
-    )
+    return judged.withColumn("reason", reason).drop("is_bad", "copy")
 
 
 def _require_columns(rows: DataFrame, table: str) -> None:

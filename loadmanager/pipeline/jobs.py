@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import orjson
 import pandas as pd
@@ -31,8 +31,15 @@ from pyspark.sql import types as t
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
-from loadmanager.pipeline.advice import AdviceTables, advice
-from loadmanager.pipeline.averages import broker_windows, bundle_windows, namespace_windows, running_means
+from loadmanager.pipeline.advice import ADVICE, AdviceTables, advice
+from loadmanager.pipeline.averages import (
+    carried,
+    running_means,
+    short_broker_windows,
+    short_bundle_windows,
+    short_namespace_windows,
+    with_longer,
+)
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
@@ -44,14 +51,19 @@ from loadmanager.pipeline.balance import (
 )
 from loadmanager.pipeline.capacity import Aim, capacity
 from loadmanager.pipeline.costs import COST_MODELS, cost_models, fleet_cost
+from loadmanager.pipeline.enough import not_enough_history
 from loadmanager.pipeline.filesystems import directory_at
-from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, backtest, forecast_runs, forecasts
+from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, backtest, forecast_runs, forecasts, hours_known
 from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.league import (
+    FEWEST_DAYS,
+    FEWEST_SEEDS,
     METRICS,
+    Recommendation,
     league_table,
     paired_differences,
     recommend,
+    recommendation_table,
     recommended_yaml,
 )
 from loadmanager.pipeline.reading import (
@@ -63,8 +75,11 @@ from loadmanager.pipeline.reading import (
     said_range,
 )
 from loadmanager.pipeline.recorded import Recorded, find_recorded
-from loadmanager.pipeline.report import PAGE, About, collect, make_report
-from loadmanager.pipeline.schemas import TABLES
+from loadmanager.pipeline.reporting.about import About
+from loadmanager.pipeline.reporting.contents import collect
+from loadmanager.pipeline.reporting.page import PAGE, make_report
+from loadmanager.pipeline.schemas import TABLES, frame_of
+from loadmanager.pipeline.standing import registered, standing
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Tables
@@ -108,7 +123,13 @@ TABLES |= {
         **dict.fromkeys(("difference", "low", "high"), _DOUBLE),
         pairs=_LONG,
         paired_over=_STRING,
-        differs=_BOOLEAN,
+        shown=_STRING,
+    ),
+    "recommendation": _struct(
+        **dict.fromkeys(("fleet", "configuration"), _STRING),
+        **dict.fromkeys(("days", "seeds"), _LONG),
+        rank_correlation=_DOUBLE,
+        why=_STRING,
     ),
 }
 
@@ -198,6 +219,11 @@ class JobRun:
     @cached_property
     def recorded(self) -> Recorded:
         return find_recorded(self.history.frame("events"))
+
+    @property
+    def end_ms(self) -> int:
+        """After what was ingested."""
+        return self.summary.to_ms or self.history.range[1]
 
     def write(self, table: str, frame: DataFrame) -> None:
         rows = self.tables.write(table, frame).rows
@@ -302,23 +328,31 @@ def _ingest(run: JobRun) -> None:
     run.summary.from_ms, run.summary.to_ms = run.history.range
     rejected = {}
     for name, clean in (("broker_reports", clean_broker_reports), ("bundle_reports", clean_bundle_reports)):
-        cleaned = clean(run.history.frame(name, with_file=True))
+        cleaned = clean(*run.history.to_clean(name))
         run.write(f"clean_{name}", cleaned.clean)
-        is_rejected = cleaned.seen.get["rejected"] > 0
-        rejects = cleaned.rejected if is_rejected else run.spark.createDataFrame([], TABLES[f"rejected_{name}"])
-        run.write(f"rejected_{name}", rejects)
+        run.write(f"rejected_{name}", cleaned.find_rejected())
         rejected[name] = run.tables.read(f"rejected_{name}")
     run.write("rejected_rows", rejected_rows(rejected, run.history.faults))
 
 
 def averages(run: JobRun) -> None:
-    """Windows per bundle, broker and namespace, and the running means of the leader."""
-    read, write = run.tables.read, run.write
+    """Who carried what, windows per bundle, broker and namespace of it, and the running means of the leader."""
+    read = run.tables.read
     bundles, brokers = read("clean_bundle_reports"), read("clean_broker_reports")
-    write("broker_windows", broker_windows(brokers))
-    write("bundle_windows", bundle_windows(bundles, brokers))
-    write("namespace_windows", namespace_windows(read("bundle_windows")))
-    write("running_means", running_means(bundles))
+    reports = standing(brokers, run.history.frame("events"), run.end_ms)
+    run.write("carried", carried(bundles, reports))
+    pieces = read("carried")
+    for name, short in (
+        ("bundle_windows", short_bundle_windows(pieces)),
+        ("broker_windows", short_broker_windows(brokers, reports, pieces)),
+        ("namespace_windows", short_namespace_windows(pieces)),
+    ):
+        kept = short.persist()  # each length is made of it
+        try:
+            run.write(name, with_longer(name, kept))
+        finally:
+            kept.unpersist()
+    run.write("running_means", running_means(bundles))
 
 
 def balance(run: JobRun) -> None:
@@ -339,6 +373,8 @@ def balance(run: JobRun) -> None:
 
 def forecast(run: JobRun) -> None:
     """What bundles and namespaces will carry, and how wrong such forecasts were so far."""
+    if _is_short(run, "forecast", backtest=BACKTEST, forecasts=FORECASTS):
+        return
     read = run.tables.read
     bundles = forecast_runs(read("bundle_windows"), "bundle")
     runs = bundles.unionByName(forecast_runs(read("namespace_windows"), "namespace")).persist()
@@ -349,15 +385,32 @@ def forecast(run: JobRun) -> None:
         runs.unpersist()
 
 
+def _is_short(run: JobRun, step: str, **tables: t.StructType) -> bool:
+    """Whether the history is too short for the step: then it says so, and these tables are empty."""
+    why = not_enough_history(hours_known(run.tables.read("broker_windows")))
+    if why is None:
+        return False
+    run.note(f"{step}: {why}")
+    for name, schema in tables.items():
+        run.write(name, frame_of(run.spark, schema))
+    return True
+
+
 def plan_capacity(run: JobRun) -> None:
     """What load costs a broker, and so how many brokers the next days need."""
     run.write("cost_models", cost_models(run.tables.read("clean_broker_reports")))
     windows, reports = run.tables.read("broker_windows"), run.tables.read("clean_broker_reports")
-    run.write("capacity", capacity(windows, reports, run.job.aim, _cost(run), run.recorded.domains or None))
+    there = registered(reports, run.history.frame("events"), run.end_ms)
+    planned = capacity(windows, reports, there, run.job.aim, _cost(run), run.recorded.domains or None)
+    _write_pandas(run, "capacity", planned.rows)
+    if planned.why:
+        run.note(f"capacity: {planned.why}")
 
 
 def advise(run: JobRun) -> None:
     """What the history suggests to change."""
+    if _is_short(run, "advice", advice=ADVICE):
+        return
     read = run.tables.read
     tables = AdviceTables(
         read("bundle_windows"), read("broker_windows"), read("clean_bundle_reports"), read("clean_broker_reports")
@@ -380,13 +433,26 @@ def try_out(run: JobRun) -> None:
     outcomes: pd.DataFrame = run.tables.read("scenarios").orderBy("scenario").toPandas()
     _write_pandas(run, "league", league_table(outcomes))
     _write_pandas(run, "paired_differences", paired_differences(outcomes))
+    _write_pandas(run, "recommendation", recommendation_table(outcomes))
     best = recommend(outcomes, planned.recommend_for)
     source = [
         f"Learnt from {run.job.history}, {said_range(*run.history.range)}, run {run.summary.run}.",
         f"What was tried: {whatif.name}, {len(planned.cells)} scenarios.",
     ]
-    text = recommended_yaml(best, planned.configurations[best.configuration], source)
-    put(directory_at(run.spark, run.job.out), RECOMMENDED, text.encode())
+    put_recommended(directory_at(run.spark, run.job.out), best, planned.configurations, source)
+    if best.configuration is None:
+        run.note(f"what-if: {best.why[0]}")
+
+
+def put_recommended(
+    directory: Directory, best: Recommendation, configurations: Mapping[str, Mapping[str, Any]], source: Iterable[str]
+) -> None:
+    """The configuration recommended, in place of an earlier one; where none is, there is no file."""
+    if best.configuration is not None:
+        put(directory, RECOMMENDED, recommended_yaml(best, configurations[best.configuration], source).encode())
+        return
+    with suppress(FileNotFoundError):
+        directory.filesystem.delete_file(f"{directory.root}/{RECOMMENDED}")
 
 
 def report(run: JobRun) -> None:
@@ -403,7 +469,9 @@ def _write_report(spark: SparkSession, said: Summary) -> str:
     directory = directory_at(spark, said.out)
     try:
         contents = collect(Tables(spark, said.out))
-        about = About(said.run, said.history, said.from_ms, said.to_ms, said.notes, _find_text(directory, RECOMMENDED))
+        recommended = _find_text(directory, RECOMMENDED)
+        notes = {done.step: done.notes for done in said.steps}
+        about = About(said.run, said.history, said.out, said.from_ms, said.to_ms, notes, recommended)
         for name, data in make_report(contents, about).items():
             put(directory, f"{REPORT}/{name}", data)
     except _CANNOT_GO_ON as error:
@@ -431,10 +499,9 @@ def _cost(run: JobRun) -> CostModel | None:
 
 
 def _whatif(run: JobRun) -> WhatIf:
-    """What to try, in the range of the run where it does not say its own; by default the last day."""
-    from_ms, to_ms = run.history.range
+    """What to try, in the range of the run where it does not say its own; by default the last days."""
     if run.job.whatif is None:
-        return default_whatif(max(from_ms, to_ms - _DAY_MS), to_ms)
+        return default_whatif(*run.history.range)
     asked = {"begin": run.job.from_ms, "end": run.job.to_ms}
     missing = {
         key: _moment(at_ms)
@@ -445,13 +512,18 @@ def _whatif(run: JobRun) -> WhatIf:
 
 
 def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
-    """A few strategies, with all brokers and without one of them."""
+    """A few strategies, with all brokers and without one of them; on as many days and with as many seeds as it takes to
+    recommend one, or where there are fewer days on the last one.
+    """
+    is_enough = to_ms - from_ms >= FEWEST_DAYS * _DAY_MS
+    from_ms = max(from_ms, to_ms - (FEWEST_DAYS if is_enough else 1) * _DAY_MS)
     step_s = min(_LONGEST_STEP_S, max(1.0, (to_ms - from_ms) / 1000 / _STEPS_OF_A_TRIAL))
     content = {
         "name": "strategies",
         "from": _moment(from_ms),
         "to": _moment(to_ms),
         "stepS": step_s,
+        "seeds": list(range(FEWEST_SEEDS if is_enough else 1)),
         "strategies": _TRIED,
         "rules": {"statsIntervalS": step_s, "firstRoundS": min(_FIRST_ROUND_S, step_s * _FIRST_ROUND_STEPS)},
         "fleets": [{"name": "as-recorded"}, {"name": "one-less", "removedCount": 1}],
@@ -462,7 +534,7 @@ def default_whatif(from_ms: int, to_ms: int) -> WhatIf:
 def _write_pandas(run: JobRun, table: str, frame: pd.DataFrame) -> None:
     rows = [tuple(row) for row in frame.astype(object).where(frame.notna(), None).itertuples(index=False)]
     schema = t.StructType([TABLES[table][name] for name in frame.columns])
-    run.write(table, run.spark.createDataFrame(rows, schema))
+    run.write(table, frame_of(run.spark, schema, rows))
 
 
 def _find_text(directory: Directory, path: str) -> str | None:

@@ -1,9 +1,20 @@
 """Which configuration did best: a league table, differences with their confidence, and the one to recommend.
 
-Configurations meet in pairs: on the same stretch of the history, with the same seed and the same fleet. A difference
-is the mean over pairs, with Student's t-interval. Where the range has several stretches, a stretch is a pair, with its
-seeds averaged: seeds of one stretch are not independent of each other. With one stretch alone the seeds are the pairs,
-and the interval says nothing of other days.
+    what is compared, in this order                                            does not matter up to
+    -------------------------------------------------------------------------  ------------------------------
+    time in which some broker is asked for more than it has (above 100 %)      0.2 % of all time
+    time in which some broker has little room left (above 85 %)                1 % of all time
+    regret: imbalance above the least that any distribution has                0.02
+    of those that are left: fewest returns, least load moved, fewest clients disturbed
+
+At each line those are left that are shown equal to the best (`core.evidence`): nobody is equal because too little was
+seen to tell. Configurations meet in pairs: on the same day, with the same seeds and the same fleet. A difference is
+the mean over days, with Student's t-interval; seeds of one day are not independent of each other, and averaged. Where
+there is one day alone the seeds are the pairs, and show nothing of other days.
+
+Nothing is recommended by less than five whole days and three seeds, or where choosing does not help on the next day:
+on each day but the first two one is chosen by the days before, and has to do better on the whole than all of them on
+the mean; or as well, where all others are shown equal or worse.
 
 Everything here is pure, and small: a row per scenario.
 """
@@ -11,26 +22,33 @@ Everything here is pure, and small: a row per scenario.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
 from loadmanager.config import Settings, render_fields, settings_of
+from loadmanager.core.evidence import FEWEST_PAIRS, MeanDifference, Shown
+from loadmanager.core.load import FloatArray
+from loadmanager.pipeline.enough import WHOLE_DAY_HOURS
+from loadmanager.pipeline.paired import CONFIDENCE, interval
 
-CONFIDENCE = 0.95
 PER_HOUR_S = 3600.0
+FEWEST_DAYS, FEWEST_SEEDS = FEWEST_PAIRS, 3
 
-ABOVE, WORST, REGRET = "time_above", "worst_usage", "regret"
+FULL, HOT, ABOVE, WORST, REGRET = "time_full", "time_hot", "time_above", "worst_usage", "regret"
 MOVED, MOVES, CLIENTS = "moved_share", "moves", "clients_disturbed"
 AGAIN, RETURNS = "moved_again", "returns"
 
 METRICS: dict[str, str] = {
+    FULL: "time in which some broker is used above 100 %, a share of all time",
+    HOT: "time in which some broker is used above 85 %, a share of all time",
+    REGRET: "imbalance above the least that any distribution of the bundles has, the mean over time",
     ABOVE: "time above the band, a share of all time",
     WORST: "highest usage of a broker",
-    REGRET: "imbalance above the least that any distribution of the bundles has, the mean over time",
     MOVED: "load moved an hour, in shares of all load",
     MOVES: "moves an hour",
     AGAIN: "load moved again within two hours, an hour, in shares of all load",
@@ -39,59 +57,59 @@ METRICS: dict[str, str] = {
 }
 """What is compared, and what each is. Less is better throughout."""
 
-PAIR_KEYS = ["fleet", "stretch", "seed"]
+MARGINS = {FULL: 0.002, HOT: 0.01, REGRET: 0.02, ABOVE: 0.02, WORST: 0.02}
+"""Differences up to these do not matter; of other metrics any does. The first three decide, in their order."""
+_DECIDE = (FULL, HOT, REGRET)
+
 LEAGUE_COLUMNS = ["fleet", "place", "configuration", "scenarios", "hours", *METRICS, "recommended"]
 DIFFERENCE_COLUMNS = [
-    "fleet", "metric", "configuration", "other", "difference", "low", "high", "pairs", "paired_over", "differs",
+    "fleet", "metric", "configuration", "other", "difference", "low", "high", "pairs", "paired_over", "shown",
 ]  # fmt: skip
+RECOMMENDATION_COLUMNS = ["fleet", "configuration", "days", "seeds", "rank_correlation", "why"]
 
-_EVENNESS = {ABOVE: (0.005, 0.02), REGRET: (0.02, 0.1)}
-"""What is as even as the best: up to the first difference in any case, up to the second where it may be chance, so that
-few pairs do not make everything equal.
-"""
+NOTHING = "Nothing is recommended"
+_DAY_MS = 86_400_000
+_LEARNT_BY = 2
+"""So many days go before the first one for which a configuration is chosen."""
 _ALWAYS_NAMED = ("load_balancer_load_shedding_strategy", "load_balancer_load_placement_strategy")
 
 
 @dataclass(frozen=True, slots=True)
-class MeanDifference:
-    """`configuration` less `other`, the mean over pairs; None for the interval where there is one pair only."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    pairs: int
-
-    @property
-    def differs(self) -> bool:
-        """Whether chance alone is unlikely to make such a difference."""
-        return self.low is not None and self.high is not None and (self.low > 0 or self.high < 0)
-
-
-@dataclass(frozen=True, slots=True)
 class Recommendation:
-    """The configuration to use with this fleet, and why, a sentence each."""
+    """The configuration to use with this fleet, None for none; and why, a sentence each.
+
+    `days` are whole ones, `seeds` those of each. `rank_correlation` is that of the configurations' order on one day and
+    on the next, the mean over days: 1 is always the same order, 0 is chance; None where there is nothing to compare.
+    """
 
     fleet: str
-    configuration: str
+    configuration: str | None
     why: tuple[str, ...]
+    days: int
+    seeds: int
+    rank_correlation: float | None
+
+
+_Days = Mapping[str, pd.DataFrame]
+"""By metric a row for each whole day and a column for each configuration, the mean over seeds."""
 
 
 def league_table(outcomes: pd.DataFrame) -> pd.DataFrame:
     """`LEAGUE_COLUMNS`: a row per fleet and configuration, best first, from a row per scenario.
 
-    The places are by time above the band, then regret, then load moved, then the order of the names. Of worst usages it
-    has the highest; everything else is over the whole time of the scenarios.
+    The places are by time above 100 %, above 85 %, then regret, then load moved, then the order of the names. Of worst
+    usages it has the highest; everything else is over the whole time of the scenarios.
     """
     tables = []
+    chosen = {each.fleet: each.configuration for each in recommendations(outcomes)}
     for fleet, rows in _rates(outcomes).groupby("fleet", sort=False):
         hours = rows.groupby("configuration")["duration_s"].sum() / PER_HOUR_S
         table = pd.DataFrame({"scenarios": rows.groupby("configuration").size(), "hours": hours})
         for metric in METRICS:
             weighed = (rows[metric] * rows["duration_s"]).groupby(rows["configuration"]).sum() / PER_HOUR_S / hours
             table[metric] = rows.groupby("configuration")[metric].max() if metric == WORST else weighed
-        table = table.reset_index().sort_values([ABOVE, REGRET, MOVED, "configuration"], kind="stable")
-        chosen = recommend(outcomes, str(fleet)).configuration
-        table["recommended"] = table["configuration"] == chosen
+        table = table.reset_index().sort_values([*_DECIDE, MOVED, "configuration"], kind="stable")
+        table["recommended"] = table["configuration"] == chosen[str(fleet)]
         table["fleet"], table["place"] = fleet, range(1, len(table) + 1)
         tables.append(table[LEAGUE_COLUMNS])
     return pd.concat(tables, ignore_index=True)
@@ -103,52 +121,51 @@ def paired_differences(outcomes: pd.DataFrame) -> pd.DataFrame:
     rates = _rates(outcomes)
     names = list(dict.fromkeys(rates["configuration"]))
     for fleet, rows in rates.groupby("fleet", sort=False):
-        over = _paired_over(rows)
+        over = "day" if len(set(rows["day"])) > 1 else "seed"
+        pairs = {metric: _by(over, rows, metric) for metric in METRICS}
         for metric, (one, other) in itertools.product(METRICS, itertools.combinations(names, 2)):
-            each = _difference(rows, metric, one, other)
-            found.append((fleet, metric, one, other, each.mean, each.low, each.high, each.pairs, over, each.differs))
+            each = interval((pairs[metric][one] - pairs[metric][other]).dropna().to_numpy())
+            shown = each.shows(MARGINS.get(metric, 0.0)) if over == "day" else Shown.NOTHING
+            found.append(
+                (fleet, metric, one, other, each.mean, each.low, each.high, each.pairs, f"{over}s", str(shown))
+            )
     return pd.DataFrame(found, columns=DIFFERENCE_COLUMNS)
 
 
-def interval(differences: Sequence[float] | np.typing.NDArray[np.float64]) -> MeanDifference:
-    """Their mean with Student's t-interval; raises `ValueError` for none."""
-    values = np.asarray(differences, dtype=np.float64)
-    if not len(values):
-        raise ValueError("differences: there are no pairs")
-    mean = float(values.mean())
-    if len(values) == 1:
-        return MeanDifference(mean, None, None, 1)
-    error = float(values.std(ddof=1)) / float(np.sqrt(len(values)))
-    margin = float(stats.t.ppf(0.5 + CONFIDENCE / 2, len(values) - 1)) * error
-    return MeanDifference(mean, mean - margin, mean + margin, len(values))
+def recommendations(outcomes: pd.DataFrame) -> list[Recommendation]:
+    """For each fleet."""
+    return [recommend(outcomes, fleet) for fleet in dict.fromkeys(outcomes["fleet"])]
+
+
+def recommendation_table(outcomes: pd.DataFrame) -> pd.DataFrame:
+    """`RECOMMENDATION_COLUMNS`: a row per fleet."""
+    rows = [
+        (each.fleet, each.configuration, each.days, each.seeds, each.rank_correlation, "\n".join(each.why))
+        for each in recommendations(outcomes)
+    ]
+    return pd.DataFrame(rows, columns=RECOMMENDATION_COLUMNS)
 
 
 def recommend(outcomes: pd.DataFrame, fleet: str) -> Recommendation:
-    """Of those that keep the load as even as the best does, the one that disturbs least.
-
-    As even: the time above the band is within half a percent of all time of the least, or within two percent where the
-    paired difference may be chance; and of those, regret is within 0.02 of the least, or within 0.1. Of those: fewest
-    returns, then least load moved, then fewest clients disturbed, then the order in which they were given. Raises
-    `ValueError` for a fleet that has no rows.
+    """The configuration that the table above leaves, if there is enough to go by; of those that nothing tells apart the
+    first one given. Raises `ValueError` for a fleet that has no rows.
     """
     rates = _rates(outcomes)
     rows = rates[rates["fleet"] == fleet]
     if rows.empty:
         raise ValueError(f"fleet {fleet!r}: has no scenarios; there are {', '.join(dict.fromkeys(rates['fleet']))}")
-    names = list(dict.fromkeys(rows["configuration"]))
-    means = {name: _means(rows[rows["configuration"] == name]) for name in names}
-    left, said = names, []
-    for metric, (within, within_chance) in _EVENNESS.items():
-        best = min(left, key=lambda name: means[name][metric])
-        behind = {name: _difference(rows, metric, name, best) for name in left}
-        kept = [name for name in left if _is_close(behind[name], within, within_chance)]
-        said += [f"{name} is behind {best} in {metric}: {_text(behind[name])}." for name in left if name not in kept]
-        left = kept
-    chosen = min(left, key=lambda name: [means[name][metric] for metric in (RETURNS, MOVED, CLIENTS)])
-    others = [name for name in left if name != chosen]
-    if others:
-        said.append(f"About as even, and more disturbing: {', '.join(others)}.")
-    return Recommendation(fleet, chosen, (*_about(rows, chosen, means[chosen]), *said))
+    whole = _whole_days(rows)
+    days = {metric: _by("day", rows[rows["day"].isin(whole)], metric) for metric in METRICS if whole}
+    seeds, correlation = len(set(rows["seed"])), _rank_correlation(days)
+    why = _too_little(len(whole), seeds, len(set(rows["configuration"])))
+    if why:
+        return Recommendation(fleet, None, (why,), len(whole), seeds, correlation)
+    choice, forward = _choose(days), _walk_forward(days)
+    if forward.helps or (forward.helps is None and choice.is_shown):
+        about = [*_about(rows[rows["configuration"] == choice.chosen]), *choice.said, forward.said, _order(correlation)]
+        return Recommendation(fleet, choice.chosen, tuple(about), len(whole), seeds, correlation)
+    why = f"{NOTHING}: what was best so far is no better on the next day."
+    return Recommendation(fleet, None, (why, forward.said, _order(correlation)), len(whole), seeds, correlation)
 
 
 def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object], source: Iterable[str]) -> str:
@@ -176,50 +193,139 @@ def recommended_yaml(recommendation: Recommendation, values: Mapping[str, object
 
 
 def _rates(outcomes: pd.DataFrame) -> pd.DataFrame:
-    """The metrics of each scenario, so that scenarios of different length can be compared."""
+    """The metrics of each scenario, so that scenarios of different length can be compared, and the day it is of."""
     rates = outcomes[["fleet", "configuration", "stretch", "seed", "duration_s", WORST, REGRET]].copy()
-    rates[ABOVE] = outcomes["time_above_s"] / outcomes["duration_s"]
+    rates["day"] = (outcomes["from_ms"] - outcomes["from_ms"].min()) // _DAY_MS
+    for metric in (FULL, HOT, ABOVE):
+        rates[metric] = outcomes[f"{metric}_s"] / outcomes["duration_s"]
     for metric in (MOVED, MOVES, AGAIN, RETURNS, CLIENTS):
         rates[metric] = outcomes[metric] * (PER_HOUR_S / outcomes["duration_s"])
     return rates
 
 
-def _means(rows: pd.DataFrame) -> dict[str, float]:
-    weights = rows["duration_s"] / rows["duration_s"].sum()
-    return {metric: float((rows[metric] * weights).sum()) for metric in METRICS}
-
-
-def _paired_over(rows: pd.DataFrame) -> str:
-    return "stretches" if len(set(rows["stretch"])) > 1 else "seeds"
-
-
-def _difference(rows: pd.DataFrame, metric: str, one: str, other: str) -> MeanDifference:
-    """Raises `ValueError` when they have no scenario in common."""
-    unit = "stretch" if _paired_over(rows) == "stretches" else "seed"
-    each = [rows[rows["configuration"] == name].set_index(PAIR_KEYS)[metric].sort_index() for name in (one, other)]
-    return interval((each[0] - each[1]).dropna().groupby(level=unit).mean().to_numpy())
-
-
-def _is_close(behind: MeanDifference, within: float, within_chance: float) -> bool:
-    may_be_chance = behind.low is not None and not behind.differs
-    return behind.mean <= (within_chance if may_be_chance else within)
-
-
-def _about(rows: pd.DataFrame, name: str, means: Mapping[str, float]) -> Iterable[str]:
-    """What the configuration does, and how much is known of it."""
-    yield (
-        f"Above the band {100 * means[ABOVE]:.2f} % of the time, regret {means[REGRET]:.3f}; an hour"
-        f" {100 * means[MOVED]:.1f} % of all load moved, {100 * means[AGAIN]:.1f} % again within two hours, in"
-        f" {means[MOVES]:.2f} moves, {means[RETURNS]:.2f} of them back to a former owner."
+def _by(unit: str, rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """A row for each day or seed and a column for each configuration, in their order: the mean over time."""
+    table = rows.assign(area=rows[metric] * rows["duration_s"]).pivot_table(
+        index=unit, columns="configuration", values=["area", "duration_s"], aggfunc="sum"
     )
-    worst = float(rows.loc[rows["configuration"] == name, WORST].max())
-    yield f"The busiest broker used {100 * worst:.0f} % of what it has at the most."
-    if _paired_over(rows) == "seeds":
-        yield "All of this is of one stretch of the history: it says what chance does, and nothing of other days."
+    return (table["area"] / table["duration_s"])[list(dict.fromkeys(rows["configuration"]))]
+
+
+def _whole_days(rows: pd.DataFrame) -> list[int]:
+    """The days of which every configuration has enough hours with every seed."""
+    table = rows.pivot_table(
+        index="day", columns=["configuration", "seed"], values="duration_s", aggfunc="sum", fill_value=0
+    )
+    return [int(day) for day in table.index[(table >= WHOLE_DAY_HOURS * PER_HOUR_S).all(axis=1)]]
+
+
+def _too_little(days: int, seeds: int, configurations: int) -> str:
+    """Why nothing can be recommended; empty when something can."""
+    if days < FEWEST_DAYS:
+        return f"{NOTHING}: {days} whole days were replayed, at least {FEWEST_DAYS} are needed."
+    if seeds < FEWEST_SEEDS:
+        return f"{NOTHING}: {seeds} seeds were tried, at least {FEWEST_SEEDS} are needed."
+    return f"{NOTHING}: there is nothing to compare it with." if configurations == 1 else ""
+
+
+class _Choice(NamedTuple):
+    """The one that the rule leaves, what became of the others, and whether all of them are shown equal or worse."""
+
+    chosen: str
+    said: list[str]
+    is_shown: bool
+
+
+def _choose(days: _Days) -> _Choice:
+    left, said, is_shown = list(days[FULL].columns), list[str](), True
+    for metric in _DECIDE:
+        best = str(days[metric][left].mean().idxmin())
+        behind = {name: interval((days[metric][name] - days[metric][best]).to_numpy()) for name in left}
+        kept = [name for name in left if name == best or _is_equal(behind[name], MARGINS[metric])]
+        for name in left:
+            if name not in kept:
+                is_worse = behind[name].shows(MARGINS[metric]) is Shown.WORSE
+                is_shown = is_shown and is_worse
+                how = "is worse than" if is_worse else "is not shown equal to"
+                said.append(f"{name} {how} {best} in {metric}: {_text(behind[name])}.")
+        left = kept
+    chosen = min(left, key=lambda name: [days[metric][name].mean() for metric in (RETURNS, MOVED, CLIENTS)])
+    others = [name for name in left if name != chosen]
+    said += [f"Shown equal, and no calmer: {', '.join(others)}."] if others else []
+    return _Choice(chosen, said, is_shown)
+
+
+def _is_equal(behind: MeanDifference, margin: float) -> bool:
+    """By too few days nothing is shown: a choice that is only tried on the next day goes by the mean then."""
+    return behind.mean <= margin if behind.pairs < FEWEST_PAIRS else behind.shows(margin) is Shown.EQUAL
+
+
+class _Forward(NamedTuple):
+    """Whether choosing by the days before would have helped on the next one, None where it makes no difference."""
+
+    helps: bool | None
+    said: str
+
+
+def _walk_forward(days: _Days) -> _Forward:
+    tried = range(_LEARNT_BY, len(days[FULL]))
+    picked = [_choose({metric: table.iloc[:day] for metric, table in days.items()}).chosen for day in tried]
+    ours = {
+        metric: float(np.mean([days[metric][pick].iloc[day] for day, pick in zip(tried, picked, strict=True)]))
+        for metric in _DECIDE
+    }
+    mean = {metric: float(days[metric].iloc[_LEARNT_BY:].to_numpy().mean()) for metric in _DECIDE}
+    matters = (metric for metric in _DECIDE if abs(ours[metric] - mean[metric]) > MARGINS[metric])
+    decisive = next(matters, None)
+    said = (
+        f"On the {len(picked)} days that came next: {_figures(ours)} with what the days before would have chosen"
+        f" ({', '.join(dict.fromkeys(picked))}), {_figures(mean)} with all of them on the mean."
+    )
+    return _Forward(None if decisive is None else ours[decisive] < mean[decisive], said)
+
+
+def _rank_correlation(days: _Days) -> float | None:
+    """Spearman's, of the order of the configurations on one day and on the next, the mean."""
+    ranks = [_ranks(days, day) for day in range(len(days[FULL]) if days else 0)]
+    told = [(one, other) for one, other in itertools.pairwise(ranks) if np.ptp(one) and np.ptp(other)]
+    return float(np.mean([np.corrcoef(one, other)[0, 1] for one, other in told])) if told else None
+
+
+def _ranks(days: _Days, day: int) -> FloatArray:
+    """Of the configurations on a day, by what decides; differences that do not matter are none."""
+    steps = [np.round(days[metric].iloc[day].to_numpy() / MARGINS[metric]) for metric in _DECIDE]
+    keys = list(zip(*(each.tolist() for each in steps), strict=True))
+    order = {key: place for place, key in enumerate(sorted(set(keys)))}
+    return np.asarray(stats.rankdata([order[key] for key in keys]))
+
+
+def _about(rows: pd.DataFrame) -> Iterable[str]:
+    """What the configuration does."""
+    weights = rows["duration_s"] / rows["duration_s"].sum()
+    means = {metric: float((rows[metric] * weights).sum()) for metric in METRICS}
+    yield (
+        f"{_figures(means).capitalize()}; an hour {100 * means[MOVED]:.1f} % of all load moved,"
+        f" {100 * means[AGAIN]:.1f} % again within two hours, in {means[MOVES]:.2f} moves, {means[RETURNS]:.2f} of them"
+        " back to a former owner."
+    )
+    yield f"The busiest broker used {100 * float(rows[WORST].max()):.0f} % of what it has at the most."
+
+
+def _figures(means: Mapping[str, float]) -> str:
+    return (
+        f"above 100 % of a broker {100 * means[FULL]:.2f} % of the time, above 85 % {100 * means[HOT]:.2f} %,"
+        f" regret {means[REGRET]:.3f}"
+    )
+
+
+def _order(correlation: float | None) -> str:
+    if correlation is None:
+        return "From day to day nothing tells the configurations apart."
+    return f"The order of the configurations on one day and on the next: rank correlation {correlation:.2f}."
 
 
 def _text(difference: MeanDifference) -> str:
     if difference.low is None or difference.high is None:
         return f"{difference.mean:.4g} more (one pair: no interval)"
     interval = f"{100 * CONFIDENCE:.0f} % interval {difference.low:.4g} to {difference.high:.4g}"
-    return f"{difference.mean:.4g} more ({interval}, {difference.pairs} pairs)"
+    return f"{difference.mean:.4g} more ({interval}, {difference.pairs} days)"

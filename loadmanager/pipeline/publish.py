@@ -3,7 +3,8 @@
 The load is the mean over time of what the namespace carried, divided among its bundles. A profile is the forecast of
 each hour of the next week as a part of the mean of them all; only namespaces of which all 168 hours are forecast have
 one, and of those the ones with the most load, since all of it has to fit in one znode. A profile has proved itself
-where the back-test found the seasonal model worth more than the best persistence, a day ahead and in both directions.
+where the days of the back-test show that the seasonal model is better than the best persistence (`core.evidence`), a
+day ahead and in both directions.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import pandas as pd
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from loadmanager.core.evidence import Shown
 from loadmanager.core.learned import PROFILE_HOURS
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.forecast import HOUR_MS
@@ -79,11 +81,11 @@ def weekly_hours(forecasts: DataFrame) -> DataFrame:
 
 
 def proved_namespaces(backtest: DataFrame) -> DataFrame:
-    """The `key` of each namespace of which the seasonal model is used for bytes/s in and out."""
+    """The `key` of each namespace of which the seasonal model is used for bytes/s in and out, and shown better."""
     bytes_per_s = f.col("metric").isin(*METRICS[2:])
     rows = backtest.where((f.col("kind") == "namespace") & (f.col("horizon_h") == _HORIZON_H) & bytes_per_s)
-    both = rows.groupBy("key").agg(f.count("*").alias("metrics"), f.min(f.col("used").cast("int")).alias("used"))
-    return both.where((f.col("metrics") == len(METRICS[2:])) & (f.col("used") == 1)).select("key")
+    proved = f.col("used") & (f.col("shown") == str(Shown.BETTER))
+    return rows.where(proved).groupBy("key").count().where(f.col("count") == len(METRICS[2:])).select("key")
 
 
 def profiles_of(hours: pd.DataFrame, wanted: list[str]) -> dict[str, list[float]]:

@@ -8,13 +8,17 @@ What only shows when its rows are read (a damaged page) is named too, as soon as
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from functools import reduce
+from typing import Any, Literal, NamedTuple, TypeVar
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -27,7 +31,7 @@ from loadmanager.history.files import HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, RATE, TABLES, version_of
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
-from loadmanager.pipeline.schemas import raw
+from loadmanager.pipeline.schemas import frame_of, raw
 
 BadFiles = Literal["fail", "leave_out"]
 T = TypeVar("T")
@@ -48,10 +52,20 @@ class FileFault:
 
 @dataclass(frozen=True, slots=True)
 class _Usable:
-    """A file with the first and last time in it, None for one without rows."""
+    """A file with the first and last time in it, None for one without rows; and the columns that are `otherwise` stored
+    than we do, with their types.
+    """
 
     file: HistoryFile
     times: tuple[int, int] | None
+    otherwise: tuple[tuple[str, str], ...] = ()
+
+
+class ToClean(NamedTuple):
+    """The rows of a table with the `file` of each: of files that may share a report with another, and of all others."""
+
+    overlapping: DataFrame
+    apart: DataFrame
 
 
 class DamagedFileError(HistoryFileError):
@@ -103,13 +117,20 @@ class HistoryTables:
 
         A table of load reports without any in the range is a `PipelineError`, unless it `may_be_empty`; others may.
         """
-        files = [each.file.path for each in self._files(table)]
+        return self._rows(table, [each.path for each in self._some_files(table, may_be_empty)], with_file=with_file)
+
+    def to_clean(self, table: str, *, may_be_empty: bool = False) -> ToClean:
+        """As `frame`, with the `file`, in two: only rows of files that overlap have to be compared."""
+        files = self._some_files(table, may_be_empty)
+        overlapping = overlapping_files(files)
+        apart = [each.path for each in files if each.path not in overlapping]
+        return ToClean(*(self._rows(table, paths, with_file=True) for paths in (sorted(overlapping), apart)))
+
+    def _some_files(self, table: str, may_be_empty: bool) -> list[HistoryFile]:  # noqa: FBT001 - of ours alone
+        files = [each.file for each in self._files(table)]
         if not files and table in _REPORTS and not may_be_empty:
             raise self._nothing(table)
-        read = self._read(table, files, with_file=with_file)
-        if self._from_ms is not None:
-            read = read.where(f.col("at_ms") >= self._from_ms)
-        return read if self._to_ms is None else read.where(f.col("at_ms") < self._to_ms)
+        return files
 
     def leave_out(self, path: str, why: str) -> None:
         """Go on without this file; frames that were made before still have it."""
@@ -122,20 +143,37 @@ class HistoryTables:
     def leaves_out(self) -> bool:
         return self._bad_files == "leave_out"
 
+    def _rows(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
+        read = self._read(table, files, with_file=with_file)
+        if self._from_ms is not None:
+            read = read.where(f.col("at_ms") >= self._from_ms)
+        return read if self._to_ms is None else read.where(f.col("at_ms") < self._to_ms)
+
     def _read(self, table: str, files: Sequence[str], *, with_file: bool) -> DataFrame:
         if not files:
             empty = t.StructType([*raw(table).fields, *([t.StructField("file", t.StringType())] if with_file else [])])
-            return self._spark.createDataFrame([], empty)
-        reader = self._spark.read.schema(_stored(table)).option("ignoreMissingFiles", "true")
-        paths = [url_for_spark(self._directory, path) for path in files]
-        rates = [each.name for each in TABLES[table].columns if each.type == RATE]
-        columns = [
-            (f.col(name) / float(RATE_STEPS_PER_UNIT)).alias(name) if name in rates else f.col(name)
-            for name in TABLES[table].names
+            return frame_of(self._spark, empty)
+        otherwise = {each.file.path: each.otherwise for each in self._found[table]}
+        alike: dict[object, list[str]] = defaultdict(list)
+        for path in files:
+            alike[otherwise[path]].append(url_for_spark(self._directory, path))
+        frames = [
+            self._read_alike(table, urls, as_ours=not kinds, with_file=with_file) for kinds, urls in alike.items()
         ]
+        return reduce(DataFrame.unionByName, frames)
+
+    def _read_alike(self, table: str, urls: Sequence[str], *, as_ours: bool, with_file: bool) -> DataFrame:
+        """Files that store each column in the same way: as we do, or in one of their own, which Spark finds out."""
+        reader = self._spark.read.option("ignoreMissingFiles", "true")
+        read = (reader.schema(_stored(table)) if as_ours else reader).parquet(*urls)
+        steps = float(RATE_STEPS_PER_UNIT)
+        known = {name: f.col(name) for name in read.columns}
+        for name in (each.name for each in TABLES[table].columns if each.type == RATE):
+            known[name] = (f.col(name) if as_ours else f.rint(f.col(name).cast("double") * steps)) / steps
+        columns = [known.get(each.name, f.lit(None)).cast(each.dataType).alias(each.name) for each in raw(table)]
         if with_file:
             columns.append(f.col("_metadata.file_path").alias("file"))
-        return reader.parquet(*paths).select(*columns)
+        return read.select(*columns)
 
     def _files(self, table: str) -> list[_Usable]:
         if table not in TABLES:
@@ -160,7 +198,7 @@ class HistoryTables:
             with self._history.open(file) as parquet:
                 version = version_of(parquet.schema_arrow.metadata, file.table, file.path)
                 TABLES[file.table].conform(parquet.schema_arrow.empty_table(), version, file.path)
-                return _Usable(file, _times(parquet))
+                return _Usable(file, _times(parquet), _otherwise(parquet, file))
         except FileNotFoundError:
             return None  # retention was faster
         except HistoryFileError as error:
@@ -186,6 +224,18 @@ class HistoryTables:
         bad = f"; {len(self.faults)} bad files were left out" if self.faults else ""
         wanted = said_range(self._from_ms, self._to_ms)
         return PipelineError(f"{self._url}: no {table} in the range {wanted}; there is: {there}{bad}")
+
+
+def overlapping_files(files: Iterable[HistoryFile]) -> set[str]:
+    """The paths of those that may have a report that another of them has, as their names say."""
+    found: set[str] = set()
+    furthest: HistoryFile | None = None
+    for file in sorted(files, key=lambda each: each.order):
+        if furthest is not None and furthest.epoch == file.epoch and file.first <= furthest.last:
+            found |= {furthest.path, file.path}
+        if furthest is None or (furthest.epoch, furthest.last) < (file.epoch, file.last):
+            furthest = file
+    return found
 
 
 def said_range(from_ms: int | None, to_ms: int | None) -> str:
@@ -233,13 +283,48 @@ def _stored(table: str) -> t.StructType:
     )
 
 
+def _otherwise(parquet: Any, file: HistoryFile) -> tuple[tuple[str, str], ...]:  # noqa: ANN401 - Arrow's Parquet file
+    """The columns of numbers that are stored otherwise than we do, and how; `HistoryFileError` names one whose numbers
+    may be others than ours can be.
+    """
+    schema, physical = parquet.schema_arrow, parquet.schema
+    stored = {physical.column(at).path: physical.column(at).physical_type for at in range(len(physical))}
+    found = []
+    for wanted in TABLES[file.table].columns:
+        at = schema.get_field_index(wanted.name)
+        if at < 0 or wanted.type not in _NUMBERS:
+            continue
+        kind = schema.field(at).type
+        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+        if kind != wanted.type and not _NUMBERS[wanted.type](kind):
+            raise HistoryFileError(f"{file.path}: column {wanted.name} is {kind}, expected {wanted.type}")
+        if kind != wanted.type or (kind == RATE and stored[wanted.name] != "INT64"):
+            found.append((wanted.name, f"{kind} as {stored[wanted.name]}"))
+    return tuple(found)
+
+
+def _is_whole(kind: Any) -> bool:  # noqa: ANN401 - Arrow's data type
+    return bool(pa.types.is_integer(kind) or (pa.types.is_decimal128(kind) and kind.scale == 0))
+
+
+def _is_number(kind: Any) -> bool:  # noqa: ANN401 - Arrow's data type
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal128(kind) or kind in (pa.float32(), pa.float64()))
+
+
+_NUMBERS = {pa.int64(): _is_whole, pa.float64(): _is_number, RATE: _is_number}
+"""For each of our types of numbers which others have no other numbers."""
+
+
 def _times(parquet: Any) -> tuple[int, int] | None:  # noqa: ANN401 - Arrow's Parquet file
     at = parquet.schema_arrow.get_field_index("at_ms")
     groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
     statistics = [group.column(at).statistics for group in groups if group.num_rows]
     if not statistics:
         return None
-    return min(each.min for each in statistics), max(each.max for each in statistics)
+    if all(each is not None and each.has_min_max for each in statistics):
+        return min(int(each.min) for each in statistics), max(int(each.max) for each in statistics)
+    ends = pc.min_max(parquet.read(columns=["at_ms"]).column("at_ms")).as_py()  # whoever wrote it counted nothing
+    return int(ends["min"]), int(ends["max"])
 
 
 def _said(at_ms: int | None, otherwise: str) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from loadmanager.errors import PipelineError
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, LOAD_COLUMNS, RATE, RESOURCE_COLUMNS
@@ -70,6 +71,13 @@ TABLES: dict[str, t.StructType] = {
     "rejected_broker_reports": _with(raw(BROKER_REPORTS), _REJECTED),
     "rejected_bundle_reports": _with(raw(BUNDLE_REPORTS), _REJECTED),
     "rejected_rows": _struct(**_of(_STRING, "table", "reason", "file"), count=_LONG, example=_STRING),
+    "carried": _struct(
+        start_ms=_LONG,
+        **_of(_STRING, "bundle", "namespace", "broker"),
+        **_of(_LONG, "from_ms", "covered_ms", "n"),
+        **_statistics("mean", "max"),
+        **_of(_DOUBLE, "topics", "sessions"),
+    ),
     "bundle_windows": _struct(
         **_WINDOW,
         **_of(_STRING, "bundle", "namespace"),
@@ -103,7 +111,7 @@ TABLES: dict[str, t.StructType] = {
     ),
     "imbalance": _struct(
         **_of(_LONG, "start_ms", "brokers"),
-        **_of(_DOUBLE, "load", "max_over_mean", "cv"),
+        **_of(_DOUBLE, "covered_s", "load", "max_over_mean", "cv"),
         worst_broker=_STRING,
         worst_usage=_DOUBLE,
         worst_used_broker=_STRING,
@@ -168,6 +176,14 @@ def require(frame: DataFrame, table: str) -> DataFrame:
     if types:
         raise PipelineError(f"table {table}: columns {', '.join(types)}: not in it")
     return frame.select(*TABLES[table].fieldNames())
+
+
+def frame_of(spark: SparkSession, schema: t.StructType, rows: Iterable[Sequence[Any]] = ()) -> DataFrame:
+    """Rows that are known here. Through Arrow they become a part of the plan, of which Spark knows when it is empty;
+    as Python's objects they would have to be fetched from a worker in Python each time that they are read.
+    """
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], to_arrow_schema(schema))
+    return spark.createDataFrame(table, schema)
 
 
 def packed_bounds() -> Column:

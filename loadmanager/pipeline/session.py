@@ -6,15 +6,16 @@ import importlib.util
 import os
 import re
 import socket
+import struct
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.errors import EmbeddedServerError, PipelineError
 from loadmanager.extras import how_to_install
+from loadmanager.pipeline.noise import without_noise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,7 +26,11 @@ _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets: the JVM is there already."""
 
 _STANDALONE = "spark://"
-_LOOKS_S = 0.1
+_FRAME = struct.Struct(">qb")
+"""How a message of Spark's network layer begins: the length of all of it, and its kind."""
+_STREAM_REQUEST, _NO_SUCH_STREAM = 6, 8
+_NAME = b"/files/none"
+_QUESTION = _FRAME.pack(_FRAME.size + 4 + len(_NAME), _STREAM_REQUEST) + struct.pack(">i", len(_NAME)) + _NAME
 
 _ADDRESS = re.compile(r"([^:,/]+|\[[^]]+\]):(\d+)")
 
@@ -77,7 +82,7 @@ def spark_session(
     if not is_submitted:
         _use_java()
     if master is not None:
-        _require_listener(master, answer_timeout_s)
+        _require_master(master, answer_timeout_s)
     builder = SparkSession.builder.appName(app)
     for key, value in _settings(master, settings or {}).items():
         builder = builder.config(key, value)
@@ -85,15 +90,15 @@ def spark_session(
         builder = builder.master(master)
     if master is None or _is_here(master):
         return _create(builder, master)
-    with _ending_silence(master, answer_timeout_s) if master.startswith(_STANDALONE) else nullcontext():
-        session = _create(builder, master)
+    session = _create(builder, master)
     _require_answer(session, master, answer_timeout_s)
     return session
 
 
 def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
     try:
-        return builder.getOrCreate()
+        with without_noise():
+            return builder.getOrCreate()
     except Exception as error:  # whatever Spark and py4j raise when there is no session
         raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}") from error
 
@@ -119,8 +124,10 @@ def _use_java() -> None:
         raise PipelineError(str(error)) from None
 
 
-def _require_listener(master: str, timeout_s: float) -> None:
-    """Of `spark://host:port,...`: somebody has to listen. Spark itself would go on asking for a minute."""
+def _require_master(master: str, timeout_s: float) -> None:
+    """Of `spark://host:port,...`: one has to answer as Spark does. Spark itself would go on asking for a minute, and
+    how long a session takes on a busy machine says nothing of the master.
+    """
     if not master.startswith(_STANDALONE):
         return
     addresses = _ADDRESS.findall(master.removeprefix(_STANDALONE))
@@ -128,50 +135,32 @@ def _require_listener(master: str, timeout_s: float) -> None:
         raise PipelineError(f"master {master}: expected spark://host:port")
     faults = []
     for host, port in addresses:
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s).close()
-        except OSError as error:
-            faults.append(f"{host}:{port}: {error}")
-        else:
+        fault = _ask(host.strip("[]"), int(port), timeout_s)
+        if fault is None:
             return
+        faults.append(f"{host}:{port}: {fault}")
     raise PipelineError(
         f"master {master} does not answer ({'; '.join(faults)}): is it running, and is this its address?"
     )
 
 
-@contextmanager
-def _ending_silence(master: str, timeout_s: float) -> Iterator[None]:
-    """A session has to be there so long after the JVM is: it is ended otherwise.
-
-    Spark itself asks a master for a minute that takes connections but never says a word, and cannot be told otherwise.
+def _ask(host: str, port: int, timeout_s: float) -> str | None:
+    """Ask for a stream that nobody has: what is wrong with the answer, None for one of Spark's. One that wants to know
+    who asks first closes the connection.
     """
-    from pyspark import SparkContext  # noqa: PLC0415 - it may not be installed, see above
-
-    is_there, is_silent = threading.Event(), threading.Event()
-
-    def watch() -> None:
-        while (gateway := SparkContext._gateway) is None:  # noqa: SLF001 - the only way to the JVM's process
-            if is_there.wait(_LOOKS_S):
-                return
-        if not is_there.wait(timeout_s) and (jvm := getattr(gateway, "proc", None)) is not None:
-            is_silent.set()
-            jvm.kill()
-
-    watching = threading.Thread(target=watch, daemon=True)
-    watching.start()
     try:
-        yield
-    except PipelineError:
-        if not is_silent.is_set():
-            raise
-        SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001 - so that there can be another session
-        raise PipelineError(
-            f"master {master} does not answer: it took the connection and has said nothing for {timeout_s:g} s:"
-            " is it a master of Spark?"
-        ) from None
-    finally:
-        is_there.set()
-        watching.join()
+        with socket.create_connection((host, port), timeout=timeout_s) as connection:
+            connection.settimeout(timeout_s)
+            connection.sendall(_QUESTION)
+            with connection.makefile("rb") as answers:
+                answer = answers.read(_FRAME.size)
+    except TimeoutError:
+        return f"it has said nothing for {timeout_s:g} s: is it a master of Spark?"
+    except OSError as error:
+        return str(error)
+    if answer and not (len(answer) == _FRAME.size and _FRAME.unpack(answer)[1] == _NO_SUCH_STREAM):
+        return "what answers there is not Spark"
+    return None
 
 
 def _require_answer(session: SparkSession, master: str, timeout_s: float) -> None:
@@ -184,7 +173,8 @@ def _require_answer(session: SparkSession, master: str, timeout_s: float) -> Non
     except Exception as error:
         session.stop()
         raise PipelineError(
-            f"master {master} has not carried out a task within {timeout_s:g} s: are there workers with room for it?"
+            f"master {master} has not carried out a task within {timeout_s:g} s: are there workers with room for it,"
+            " and does a busy cluster need longer (--master-timeout)?"
             f" ({_first_line(error)})"
         ) from error
     finally:

@@ -27,10 +27,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from loadmanager.errors import LoadManagerError, PipelineError
 from loadmanager.history.files import HOUR_MS
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, EVENTS
 from loadmanager.pipeline.averages import (
     SHORTEST_S,
     WINDOWS_S,
+    carried,
     short_broker_windows,
     short_bundle_windows,
     short_namespace_windows,
@@ -40,8 +41,9 @@ from loadmanager.pipeline.balance import imbalance
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of, read_leaving_out
-from loadmanager.pipeline.schemas import TABLES
-from loadmanager.pipeline.writing import StreamBatch, Tables
+from loadmanager.pipeline.schemas import TABLES, frame_of
+from loadmanager.pipeline.standing import STANDS_MS, standing
+from loadmanager.pipeline.writing import StreamBatch, Tables, Written
 
 TABLES["late_files"] = t.StructType(
     [
@@ -63,7 +65,7 @@ _FILES_PER_BATCH = 5_000
 _FILE = "path string, modificationTime timestamp, length long, content binary"
 """What Spark says of any file; its content is not read as long as nobody asks for it."""
 
-Cleaner = Callable[[DataFrame], Cleaned]
+Cleaner = Callable[[DataFrame, DataFrame], Cleaned]
 _CLEANERS: dict[str, Cleaner] = {BROKER_REPORTS: clean_broker_reports, BUNDLE_REPORTS: clean_bundle_reports}
 
 
@@ -160,18 +162,28 @@ class HistoryStream:
         if late:
             self._write_late(late, watermark, batch)
         if hours:
+            end_ms = self._end_ms()
             self._ingest(hours, batch)
-            self._average([*hours, *(hour + 1 for hour in hours)], batch)
+            ended = [at_ms // HOUR_MS for at_ms in (end_ms, end_ms + STANDS_MS) if end_ms]  # what stood was cut there
+            self._average([*ended, *hours, *(hour + 1 for hour in hours)], batch)
         return BatchDone(batch.number, len(paths), tuple(map(_key, hours)), len(late))
 
     def _hours_written(self) -> list[int]:
         parts = self._tables.manifest("clean_broker_reports").parts
         return [round(datetime.fromisoformat(f"{key}:00+00:00").timestamp()) // _HOUR_S for key in parts]
 
+    def _end_ms(self) -> int:
+        """After the last report that was taken in; 0 without any."""
+        newest = max(self._hours_written(), default=None)
+        if newest is None:
+            return 0
+        (last,) = self._tables.read("clean_broker_reports", [_key(newest)]).agg(f.max("at_ms")).collect()
+        return 0 if last[0] is None else int(last[0]) + 1
+
     def _write_late(self, late: dict[str, int], watermark_ms: int, batch: StreamBatch) -> None:
         rows = [(path, hour * HOUR_MS, watermark_ms) for path, hour in late.items()]
         part = f"{batch.stream}-{batch.number}"
-        frame = self._spark.createDataFrame(rows, TABLES["late_files"]).withColumn("batch", f.lit(part))
+        frame = frame_of(self._spark, TABLES["late_files"], rows).withColumn("batch", f.lit(part))
         self._tables.write("late_files", frame, key="batch", batch=batch)
 
     def _ingest(self, hours: Sequence[int], batch: StreamBatch) -> None:
@@ -181,16 +193,16 @@ class HistoryStream:
         )
         keys = list(map(_key, hours))
 
-        def cleaned(table: str) -> Cleaned:
-            rows = history.frame(table, may_be_empty=True, with_file=True)
-            return _CLEANERS[table](rows.where(_hour_key("at_ms").isin(keys)))
+        is_wanted = _hour_key("at_ms").isin(keys)
 
-        def write(table: str) -> None:
-            self._write(f"clean_{table}", cleaned(table).clean, keys, batch)
+        def clean(table: str) -> DataFrame:
+            rows = history.to_clean(table, may_be_empty=True)
+            cleaned = _CLEANERS[table](rows.overlapping.where(is_wanted), rows.apart.where(is_wanted))
+            written = self._write(f"clean_{table}", cleaned.clean, keys, batch)
+            return cleaned.rejected if written.skipped else cleaned.find_rejected()
 
-        for table in _CLEANERS:
-            read_leaving_out(history, partial(write, table))
-        rejected = rejected_rows({table: cleaned(table).rejected for table in _CLEANERS}, history.faults)
+        found = {table: read_leaving_out(history, partial(clean, table)) for table in _CLEANERS}
+        rejected = rejected_rows(found, history.faults)
         parts = [f.regexp_extract("file", _PARTITION_IN_SPARK, group) for group in (1, 2)]
         part = f.concat(parts[0], f.lit("T"), parts[1])
         self._tables.write(
@@ -201,28 +213,34 @@ class HistoryStream:
             batch=batch,
         )
 
-    def _write(self, name: str, frame: DataFrame, keys: Sequence[str], batch: StreamBatch) -> None:
+    def _write(self, name: str, frame: DataFrame, keys: Sequence[str], batch: StreamBatch) -> Written:
         at = "start_ms" if "start_ms" in frame.columns else "at_ms"
         key = _hour_key(at)
         if "window_s" in frame.columns:
             key = f.when(f.col("window_s") > _HOUR_S, f.substring(key, 1, len("2026-01-31"))).otherwise(key)
-        self._tables.write(name, frame.withColumn("part", key), key="part", keys=keys, batch=batch)
+        return self._tables.write(name, frame.withColumn("part", key), key="part", keys=keys, batch=batch)
 
     def _average(self, hours: Iterable[int], batch: StreamBatch) -> None:
         """The windows of these hours, and of their days, anew."""
         wanted = sorted(set(hours))
         keys = list(map(_key, wanted))
-        standing = sorted({*wanted, *(hour - 1 for hour in wanted)})
+        read = sorted({*wanted, *(hour - 1 for hour in wanted)})
         brokers, bundles = (
-            self._tables.read(f"clean_{name}", list(map(_key, standing))) for name in (BROKER_REPORTS, BUNDLE_REPORTS)
+            self._tables.read(f"clean_{name}", list(map(_key, read))) for name in (BROKER_REPORTS, BUNDLE_REPORTS)
         )
+        history = HistoryTables(
+            self._spark, self._url, read[0] * HOUR_MS, (read[-1] + 1) * HOUR_MS, bad_files="leave_out"
+        )
+        reports = standing(brokers, history.frame(EVENTS), self._end_ms())
         is_wanted = _hour_key("start_ms").isin(keys)
-        of_brokers = short_broker_windows(brokers).where(is_wanted)
-        of_bundles = short_bundle_windows(bundles, brokers).where(is_wanted)
-        for name, short in (("broker_windows", of_brokers), ("bundle_windows", of_bundles)):
+        self._write("carried", carried(bundles, reports).where(is_wanted), keys, batch)
+        pieces = self._tables.read("carried", keys)
+        for name, short in (
+            ("bundle_windows", short_bundle_windows(pieces)),
+            ("broker_windows", short_broker_windows(brokers, reports, pieces).where(is_wanted)),
+            ("namespace_windows", short_namespace_windows(pieces)),
+        ):
             self._write_windows(name, short, keys, batch)
-        written = self._tables.read("bundle_windows", keys)
-        self._write_windows("namespace_windows", short_namespace_windows(written), keys, batch)
         self._write("imbalance", imbalance(self._tables.read("broker_windows", keys)), keys, batch)
 
     def _write_windows(self, name: str, short: DataFrame, keys: Sequence[str], batch: StreamBatch) -> None:

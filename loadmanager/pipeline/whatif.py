@@ -52,6 +52,8 @@ OUTCOMES = t.StructType(
     [
         *_CELLS.fields,
         t.StructField("duration_s", t.DoubleType(), nullable=False),
+        t.StructField("time_full_s", t.DoubleType(), nullable=False),
+        t.StructField("time_hot_s", t.DoubleType(), nullable=False),
         t.StructField("time_above_s", t.DoubleType(), nullable=False),
         t.StructField("worst_usage", t.DoubleType(), nullable=False),
         t.StructField("mean_imbalance", t.DoubleType(), nullable=False),

@@ -15,6 +15,9 @@ from loadmanager.sim.result import Result
 from loadmanager.sim.rules import WorldRules
 from loadmanager.sim.world import Progress
 
+FULL, HOT = 1.0, 0.85
+"""Usages of a broker, fractions: above the one it has not what is asked of it, above the other little room is left."""
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -38,14 +41,17 @@ class Trial:
 def figures(result: Result, band: float) -> dict[str, float | int | str]:
     """What became of a run in numbers, with its digest.
 
-    Times are in seconds, `load_moved` in bytes/s added up over moves; `regret` is the mean over time of the imbalance
-    above the least that anybody could reach who knows all loads and moves bundles for nothing.
+    Times are in seconds: how long some broker was used above `FULL`, above `HOT`, and the imbalance was above the
+    `band`. `load_moved` is in bytes/s added up over moves; `regret` is the mean over time of the imbalance above the
+    least that anybody could reach who knows all loads and moves bundles for nothing.
     """
     series = result.series
     known = ~np.isnan(series.imbalance) & ~np.isnan(series.lower_bound)
     imbalance, bound = series.imbalance[known], series.lower_bound[known]
     return {
         "duration_s": result.duration_s,
+        "time_full_s": float(result.time_overloaded(FULL)),
+        "time_hot_s": float(result.time_overloaded(HOT)),
         "time_above_s": float(result.time_above(band)),
         "worst_usage": result.worst_usage,
         "mean_imbalance": _mean(imbalance, 1.0),

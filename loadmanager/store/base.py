@@ -200,7 +200,9 @@ class MetadataStore(Protocol):
 
         It is also called with `path` itself each time the watch has been armed, that is once after this call and after
         every reconnection: everything below may have changed meanwhile, read again. `path` need not exist. Changes
-        may be merged: one call stands for any number of them.
+        may be merged: one call stands for any number of them. While the watch is in force, whoever gets an answer that
+        shows a change, or the outcome of a transaction after it, gets it after that call, or the call comes as soon as
+        they wait.
         """
 
     def on_session(self, callback: Callable[[SessionState], None]) -> Unsubscribe:

@@ -6,7 +6,7 @@ brokers write them.
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple, NotRequired
+from typing import Annotated, Literal, NamedTuple, NotRequired
 
 import orjson
 from pydantic import Field, TypeAdapter
@@ -103,6 +103,13 @@ class LocalBrokerData(TypedDict, total=False):
 
 
 _ADAPTER = TypeAdapter(LocalBrokerData)
+OF_BUNDLES: tuple[Literal["lastStats", "bundles", "lastBundleGains", "lastBundleLosses"], ...] = (
+    "lastStats",
+    "bundles",
+    "lastBundleGains",
+    "lastBundleLosses",
+)
+"""The fields that grow with a broker's bundles."""
 _RESOURCES = ("cpu", "memory", "directMemory", "bandwidthIn", "bandwidthOut")
 _LOAD = ("msgRateIn", "msgRateOut", "msgThroughputIn", "msgThroughputOut")
 _UNKNOWN_USAGE = ResourceUsage(usage=0.0, limit=0.0)

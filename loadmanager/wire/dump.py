@@ -262,13 +262,14 @@ class TransferShedderState(TypedDict, total=False):
 @with_config(_STRICT)
 class LevelState(TypedDict, total=False):
     """Per broker its incarnation, until when it rests, when it was seen, since when it is hot, and its noise; from then
-    on those that were written later: its excess, since when it is cold, and how often it came back. What was moved
-    when, as a share of all load, and when bundles were put on which broker. Seconds since 1970.
+    on those that were written later: its excess, since when it is cold, how often it came back, and when it came. What
+    was moved when, as a share of all load, and when bundles were put on which broker. Seconds since 1970.
     """
 
     brokers: dict[
         Name,
-        Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small], _LISTED]
+        Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small, Number], _LISTED]
+        | Annotated[tuple[int, Number, Number, Number | None, Amount, Amount, Number | None, Small], _LISTED]
         | Annotated[tuple[int, Number, Number, Number | None, Amount], _LISTED],
     ]
     moved: list[Annotated[tuple[Number, Amount], _LISTED]]

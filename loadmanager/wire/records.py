@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any, NotRequired
 
 import orjson
 from pydantic import Field, TypeAdapter
+from typing_extensions import TypedDict
 
-from loadmanager.core.bundles import NamespaceBundles
+from loadmanager.core.bundles import NamespaceBundles, cut_at
 from loadmanager.core.hashing import HashFunction
 from loadmanager.core.names import BrokerId, BundleRange, InvalidNameError, NamespaceName, parse_broker_id
 from loadmanager.core.ownership import FREE, NamespaceState, Ownership, OwnershipState, Registration
@@ -21,6 +23,9 @@ _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,8}")
 _BOUNDARIES_KEPT = 1_024
 Natural = Annotated[int, Field(ge=0, le=MAX_COUNT)]
 Amount = Annotated[float, Field(ge=0, le=MAX_AMOUNT, allow_inf_nan=False)]
+
+
+NOBODY_REGISTERED: Mapping[BrokerId, Registration] = MappingProxyType({})
 
 
 class BundlesData(WireModel):
@@ -34,25 +39,18 @@ class BundlesData(WireModel):
         return cls(boundaries=[f"0x{b:08x}" for b in bundles.boundaries], num_bundles=len(bundles))
 
 
-class OwnershipRecord(WireModel):
-    """One bundle's entry in the record of its namespace."""
+class OwnershipRecord(TypedDict):
+    """One bundle's entry in the record of its namespace. There are thousands in a record, so it is no model."""
 
     state: OwnershipState
-    owner: str | None = None
-    incarnation: int | None = None
-    destination: str | None = None
-    destination_incarnation: int | None = None
+    owner: NotRequired[str | None]
+    incarnation: NotRequired[int | None]
+    destination: NotRequired[str | None]
+    destinationIncarnation: NotRequired[int | None]
     version: Natural
     epoch: Natural
     since: Natural
-    reason: str = ""
-
-    def value(self) -> Ownership:
-        owner = _registration(self.owner, self.incarnation)
-        if (owner is None) != (self.state is OwnershipState.FREE):
-            raise InvalidNameError(f"state {self.state} with owner {self.owner!r}: only a free bundle has no owner")
-        destination = _registration(self.destination, self.destination_incarnation)
-        return Ownership(self.state, owner, destination, self.version, self.epoch, self.since, self.reason)
+    reason: NotRequired[str]
 
 
 class NamespaceRecord(WireModel):
@@ -102,17 +100,61 @@ def _entry(ownership: Ownership) -> dict[str, Any]:
     return entry
 
 
-def decode_namespace(name: NamespaceName, data: bytes, where: str) -> NamespaceState:
-    """The state in a namespace's record; `InvalidRecordError` when it is not one, or does not cover the hash space."""
+def decode_namespace(
+    name: NamespaceName, data: bytes, where: str, registered: Mapping[BrokerId, Registration] = NOBODY_REGISTERED
+) -> NamespaceState:
+    """The state in a namespace's record; `InvalidRecordError` when it is not one, or does not cover the hash space.
+
+    Owners that are `registered` are those very objects, and what is equal in a record is one object: a node has all
+    records in memory.
+    """
     record = parse_model(NamespaceRecord, data, where)
+    values = _Values(registered)
     try:
-        bundles = NamespaceBundles(parse_boundaries(record.bundles.boundaries), record.hash_function)
+        bundles = cut_at(parse_boundaries(record.bundles.boundaries), record.hash_function)
+        positions = {text: index for index, text in enumerate(bundles.range_texts())}
         entries = [FREE] * len(bundles)
         for text, entry in record.ownership.items():
-            entries[_position(bundles, text)] = entry.value()
+            entries[_position(positions, text)] = values.of(entry)
     except InvalidNameError as error:
         raise InvalidRecordError(f"{where}: {error}") from None
     return NamespaceState(name, bundles, tuple(entries))
+
+
+class _Values:
+    """What the entries of one record say."""
+
+    def __init__(self, registered: Mapping[BrokerId, Registration]) -> None:
+        self._registered = registered
+        self._lives: dict[tuple[str, int], Registration] = {}
+        self._ownerships: dict[tuple[object, ...], Ownership] = {}
+
+    def of(self, entry: OwnershipRecord) -> Ownership:
+        """Raises `InvalidNameError`."""
+        key = tuple(entry.items())
+        ownership = self._ownerships.get(key)
+        if ownership is None:
+            ownership = self._ownerships[key] = self._read(entry)
+        return ownership
+
+    def _read(self, entry: OwnershipRecord) -> Ownership:
+        state, owner = entry["state"], self._life(entry.get("owner"), entry.get("incarnation"))
+        if (owner is None) != (state is OwnershipState.FREE):
+            raise InvalidNameError(f"state {state} with owner {entry.get('owner')!r}: only a free bundle has no owner")
+        destination = self._life(entry.get("destination"), entry.get("destinationIncarnation"))
+        reason = entry.get("reason", "")
+        return Ownership(state, owner, destination, entry["version"], entry["epoch"], entry["since"], reason)
+
+    def _life(self, broker: str | None, incarnation: int | None) -> Registration | None:
+        if broker is None:
+            return None
+        key = (broker, incarnation or 0)
+        life = self._lives.get(key)
+        if life is None:
+            life = Registration(parse_broker_id(broker), incarnation or 0)
+            known = self._registered.get(life.broker)
+            life = self._lives[key] = known if known == life else life
+        return life
 
 
 def parse_boundaries(texts: list[str]) -> tuple[int, ...]:
@@ -123,9 +165,10 @@ def parse_boundaries(texts: list[str]) -> tuple[int, ...]:
     return tuple(int(text, 16) for text in texts)
 
 
-def _position(bundles: NamespaceBundles, text: str) -> int:
-    index = bundles.find_index(BundleRange.parse(text))
+def _position(positions: Mapping[str, int], text: str) -> int:
+    index = positions.get(text)
     if index is None:
+        BundleRange.parse(text)  # says what is wrong with it, if it is none
         raise InvalidNameError(f"ownership of {text}: no such bundle among the boundaries")
     return index
 
@@ -164,9 +207,3 @@ def decode_configuration(data: bytes, where: str) -> dict[str, str]:
 
 def encode_configuration(overrides: Mapping[str, str]) -> bytes:
     return _CONFIGURATION.dump_json(dict(sorted(overrides.items())))
-
-
-def _registration(broker: str | None, incarnation: int | None) -> Registration | None:
-    if broker is None:
-        return None
-    return Registration(BrokerId(parse_broker_id(broker)), incarnation or 0)

@@ -88,6 +88,27 @@ async def test_a_callback_finds_the_change_when_it_reads(store: MetadataStore) -
         assert znode.data == str(number).encode()
 
 
+async def test_a_change_is_told_before_the_answer_that_shows_it(world: StoreWorld) -> None:
+    store, other = await world.connect(), await world.connect()
+    await other.commit([Create("/a", b""), Create("/mine", b"")])
+    told = await a_watch(store, "/a")
+
+    async def write() -> None:
+        for number in range(100):
+            await other.commit([Create(f"/a/{number}", b"")])
+
+    writing = asyncio.create_task(write())
+    while len(shown := await store.children("/a")) < 100:
+        await asyncio.sleep(0)
+        assert {f"/a/{name}" for name in shown} <= set(told)
+    await writing
+    await other.commit([Create("/a/last", b"")])
+    await store.sync()
+    await store.commit([Put("/mine", b"")])
+    await asyncio.sleep(0)
+    assert "/a/last" in told
+
+
 async def test_an_ephemeral_znode_that_vanishes_is_reported(world: StoreWorld) -> None:
     owner, other = await world.connect(), await world.connect()
     await owner.commit([Create("/b", b""), Create("/b/e", b"", ephemeral=True)])

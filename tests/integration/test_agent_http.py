@@ -934,6 +934,7 @@ async def test_a_broker_is_told_what_to_prepare_for_and_asks_until_it_has_come(
     question = asyncio.create_task(beside.owner(TOPIC, waitMs="60000"))
     await eventually(lambda: len(node.questions) > 2)
     assert not question.done(), "the broker that has it may serve it still"
+    assert node.awaited[:2] == ["", BROKER_ID]
     await own(beside, node, version=3)
     assert (await question)[1]["owned"]
 

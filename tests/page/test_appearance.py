@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 from playwright.async_api import Browser, expect
 from support.nodes import Cluster
-from support.page import Shown, a_browser_of, on_one_loop
+from support.page import FAINT, Shown, a_browser_of, on_one_loop
 
 pytestmark = on_one_loop
 
@@ -21,32 +21,6 @@ VIEWS = (
     "broker/b1:8080",
     "bundle/t/ns/0x00000000_0x10000000",
 )
-
-# Of each text its contrast with what is behind it, by the formula of WCAG 2; those below 4.5.
-_FAINT = """() => {
-  const luminance = (colour) => {
-    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
-    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
-    const shares = [...canvas.getImageData(0, 0, 1, 1).data].map((c) => c / 255);
-    const [r, g, b] = shares.map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const ground = (element) => {
-    for (let each = element; each; each = each.parentElement) {
-      const colour = getComputedStyle(each).backgroundColor;
-      if (!/rgba\\(.*, 0\\)|transparent/.test(colour)) return colour;
-    }
-  };
-  const faint = [];
-  for (const each of document.querySelectorAll("#page *")) {
-    const hasText = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
-    if (!hasText || !each.checkVisibility() || each.closest(":disabled, option, .hidden")) continue;
-    const [a, b] = [luminance(getComputedStyle(each).color), luminance(ground(each))];
-    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
-    if (contrast < 4.5) faint.push(`${each.tagName} ${each.textContent.trim().slice(0, 40)}: ${contrast.toFixed(2)}`);
-  }
-  return faint;
-}"""
 
 # What can be operated and has no name; ids that are there twice; headings of the first order but one.
 _NAMELESS = """() => {
@@ -80,7 +54,7 @@ async def test_every_text_stands_out_and_everything_has_a_name(
     async with a_browser_of(browser, cluster, color_scheme=scheme) as shown:
         for view in VIEWS:
             await _shown(shown, view)
-            assert await shown.page.evaluate(_FAINT) == [], view
+            assert await shown.page.evaluate(FAINT, "#page") == [], view
             assert await shown.page.evaluate(_NAMELESS) == [], view
 
 

@@ -11,25 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from support.averaged import averaged
 from support.builders import Load, bundle, owned
 from support.frames import HOUR_MS, MINUTE_MS, START_MS, Timed, history_of, reported, rows_of
+from support.plain_windows import Bundle, PlainWindow, PlainWindows, Reported, plain_windows
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import LONG_WINDOW
 from loadmanager.history.rows import Report
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
-from loadmanager.pipeline.averages import STANDS_MS, broker_windows, bundle_windows, namespace_windows, running_means
-from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports
-from loadmanager.pipeline.reading import HistoryTables
+from loadmanager.pipeline.averages import running_means
 from loadmanager.pipeline.schemas import METRICS
 
 WINDOWS_MS = {300: 300_000, 3600: HOUR_MS, 86400: 24 * HOUR_MS}
-
-
-def clean_tables(spark: SparkSession, folder: Path, entries: Sequence[Timed]) -> tuple[DataFrame, DataFrame]:
-    history = HistoryTables(spark, history_of(folder, entries))
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, with_file=True)).clean
-    return bundles, clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean
 
 
 def some_reports(minutes: Sequence[int], seed: int = 0) -> list[Timed]:
@@ -46,53 +39,43 @@ def some_reports(minutes: Sequence[int], seed: int = 0) -> list[Timed]:
     return entries
 
 
-Standing = dict[tuple[str, int], list[tuple[float, Mapping[str, Load], Report, bool]]]
-
-
-def standing_of(entries: Sequence[Timed]) -> Standing:
-    """By broker and window of 5 minutes: for how long each report stood in it, and whether it came in it."""
-    found: Standing = defaultdict(list)
-    for number, (at, entry) in enumerate(entries):
+def plain(entries: Sequence[Timed]) -> PlainWindows:
+    """The windows of 5 minutes worked out moment by moment, until the last report."""
+    reports = []
+    for sequence, (at, entry) in enumerate(entries):
         assert isinstance(entry, Report)
-        later = [t for t, e in entries[number + 1 :] if isinstance(e, Report) and e.registration == entry.registration]
-        until = max(min([*later[:1], at + STANDS_MS]), at + 1)
-        loads = dict(zip(entry.report.bundle_names, map(tuple, entry.report.bundle_load.tolist()), strict=True))
-        for window in range(at // 300_000, (until - 1) // 300_000 + 1):
-            start = window * 300_000
-            stood = min(until, start + 300_000) - max(at, start)
-            found[entry.registration.broker, window].append((stood / 1000, loads, entry, at >= start))
-    return found
+        content = entry.report
+        loads = dict(zip(map(key_of, content.bundle_names), map(tuple, content.bundle_load.tolist()), strict=True))
+        cpu = float(content.usage[0, 0]) / 100
+        reports.append(Reported(START_MS + at, 1, sequence, entry.registration.broker, loads, cpu))
+    return plain_windows(reports, max(each.at_ms for each in reports) + 1)
 
 
-def mean(weighted: Sequence[tuple[float, float]]) -> float:
-    return sum(weight * value for weight, value in weighted) / sum(weight for weight, _ in weighted)
+def key_of(name: str) -> Bundle:
+    namespace, _, bounds = name.rpartition("/")
+    lower, upper = (int(each, 16) for each in bounds.split("_"))
+    return namespace, lower, upper
 
 
 def nearest_rank(values: Sequence[float]) -> float:
     return sorted(values)[math.ceil(0.95 * len(values)) - 1]
 
 
-def plain_bundle_windows(entries: Sequence[Timed]) -> dict[tuple[int, int, str], dict[str, float]]:
-    """By length, start and bundle."""
-    rows: dict[tuple[str, int], list[tuple[float, Load, bool]]] = defaultdict(list)
-    for (_, window), reports in standing_of(entries).items():
-        for stood, loads, _, own in reports:
-            for name, load in loads.items():
-                rows[name, window].append((stood, load, own))
+def longer(windows: Mapping[tuple[Any, int], PlainWindow]) -> dict[tuple[int, int, Any], dict[str, float]]:
+    """Of each length, by length, start and whose they are."""
     found = {}
     for length_s, length_ms in WINDOWS_MS.items():
-        together: dict[tuple[str, int], list[list[tuple[float, Load, bool]]]] = defaultdict(list)
-        for (name, window), short in rows.items():
-            together[name, window * 300_000 // length_ms * length_ms].append(short)
+        together: dict[tuple[Any, int], list[PlainWindow]] = defaultdict(list)
+        for (name, start), short in windows.items():
+            together[name, start // length_ms * length_ms].append(short)
         for (name, start), shorts in together.items():
-            flat = [each for short in shorts for each in short]
-            row: dict[str, float] = {"n": sum(own for *_, own in flat), "covered_s": sum(stood for stood, *_ in flat)}
+            covered = sum(short.covered_ms for short in shorts)
+            row: dict[str, float] = {"n": sum(short.n for short in shorts), "covered_s": covered / 1000}
             for at, metric in enumerate(METRICS):
-                row[f"mean_{metric}"] = mean([(stood, load[at]) for stood, load, _ in flat])
-                row[f"max_{metric}"] = max(load[at] for _, load, _ in flat)
-                means = [mean([(stood, load[at]) for stood, load, _ in short]) for short in shorts]
-                row[f"p95_{metric}"] = nearest_rank(means)
-            found[length_s, START_MS + start, name] = row
+                row[f"mean_{metric}"] = sum(short.load[at] for short in shorts) / covered
+                row[f"max_{metric}"] = max(short.highest[at] for short in shorts)
+                row[f"p95_{metric}"] = nearest_rank([short.load[at] / short.covered_ms for short in shorts])
+            found[length_s, start, name] = row
     return found
 
 
@@ -105,47 +88,47 @@ def test_windows_of_bundles_are_what_plain_python_makes_of_the_reports(
     spark: SparkSession, tmp_path: Path, minutes: Sequence[int]
 ) -> None:
     entries = some_reports(minutes)
-    found = by(bundle_windows(*clean_tables(spark, tmp_path, entries)), "bundle")
-    expected = plain_bundle_windows(entries)
-    assert found.keys() == expected.keys()
-    for key, row in expected.items():
-        assert {name: found[key][name] for name in row} == pytest.approx(row), key
-        assert found[key]["namespace"] == key[2].rpartition("/")[0]
-        assert found[key]["topics"] == 1
+    found = by(averaged(spark, history_of(tmp_path, entries)).bundle_windows(), "bundle")
+    expected = longer(plain(entries).bundles)
+    assert {(length, start, key_of(name)) for length, start, name in found} == expected.keys()
+    for (length, start, name), row in found.items():
+        wanted = expected[length, start, key_of(name)]
+        assert {figure: row[figure] for figure in wanted} == pytest.approx(wanted), name
+        assert row["namespace"] == name.rpartition("/")[0]
+        assert row["topics"] == 1
 
 
 def test_windows_of_brokers_are_what_plain_python_makes_of_the_reports(spark: SparkSession, tmp_path: Path) -> None:
     entries = some_reports(range(70))
-    found = by(broker_windows(clean_tables(spark, tmp_path, entries)[1]), "broker")
-    expected = standing_of(entries)
-    assert {key[1:] for key in found if key[0] == 300} == {(START_MS + w * 300_000, name) for name, w in expected}
-    for (name, window), reports in expected.items():
-        row = found[300, START_MS + window * 300_000, name]
-        used = [(stood, float(entry.report.usage[0, 0]) / 100) for stood, _, entry, _ in reports]
-        assert row["mean_cpu"] == pytest.approx(mean(used))
-        assert (row["mean_usage"], row["max_usage"]) == pytest.approx((mean(used), max(use for _, use in used)))
-        load = [(stood, float(entry.report.load[2])) for stood, _, entry, _ in reports]
-        assert row["mean_msg_throughput_in"] == pytest.approx(mean(load))
-        assert row["bundles"] == pytest.approx(mean([(stood, len(loads)) for stood, loads, *_ in reports]))
-        assert row["mean_memory"] is None
+    found = by(averaged(spark, history_of(tmp_path, entries)).broker_windows(), "broker")
+    short = plain(entries).brokers
+    expected = longer(short)
+    assert found.keys() == expected.keys()
+    for key, wanted in expected.items():
+        assert {figure: found[key][figure] for figure in wanted} == pytest.approx(wanted), key
+        assert found[key]["mean_memory"] is None
+    for (name, start), window in short.items():
+        row = found[300, start, name]
+        assert (row["mean_cpu"], row["mean_usage"]) == pytest.approx([window.cpu / window.covered_ms] * 2)
+        assert row["bundles"] == pytest.approx(window.bundles_ms / window.covered_ms)
     hour = found[3600, START_MS, "a:8080"]
-    shorts = [found[300, START_MS + window * 300_000, "a:8080"] for window in range(12)]
-    assert hour["mean_cpu"] == pytest.approx(mean([(row["covered_s"], row["mean_cpu"]) for row in shorts]))
-    assert hour["p95_msg_rate_in"] == pytest.approx(nearest_rank([row["mean_msg_rate_in"] for row in shorts]))
-    assert hour["n"] == sum(row["n"] for row in shorts)
+    shorts = [found[300, START_MS + at * 300_000, "a:8080"] for at in range(12)]
+    covered = sum(row["covered_s"] for row in shorts)
+    assert hour["mean_cpu"] == pytest.approx(sum(row["covered_s"] * row["mean_cpu"] for row in shorts) / covered)
+    assert hour["max_usage"] == max(row["max_usage"] for row in shorts)
 
 
 def test_a_namespace_carries_what_its_bundles_add_up_to_while_they_were_there(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     steady: Load = (10.0, 10.0, 100.0, 100.0)
-    both = {bundle(1): steady, bundle(2): steady}
-    entries: list[Timed] = [(minute * MINUTE_MS, reported("a", both)) for minute in range(5)]
-    entries += [(minute * MINUTE_MS, reported("a", {bundle(1): steady})) for minute in (5, 6)]
+    one, both = {bundle(1): steady}, {bundle(1): steady, bundle(2): steady}
+    entries: list[Timed] = [(minute * MINUTE_MS, reported("a", one)) for minute in range(5)]
+    entries += [(minute * MINUTE_MS, reported("a", one)) for minute in (5, 6)]
     entries += [(minute * MINUTE_MS, reported("a", both)) for minute in (7, 8, 9, 10)]
-    windows = by(namespace_windows(bundle_windows(*clean_tables(spark, tmp_path, entries))), "namespace")
+    windows = by(averaged(spark, history_of(tmp_path, entries)).namespace_windows(), "namespace")
     first, second = (windows[300, START_MS + start, "tenant/ns"] for start in (0, 300_000))
-    assert (first["mean_msg_rate_in"], first["bundles"], first["covered_s"]) == (20.0, 2, 300.0)
+    assert (first["mean_msg_rate_in"], first["bundles"], first["covered_s"]) == (10.0, 1, 300.0)
     assert second["mean_msg_rate_in"] == pytest.approx(10 + 10 * 3 / 5)
     hour = windows[3600, START_MS, "tenant/ns"]
     assert (hour["bundles"], hour["max_msg_rate_in"]) == (2, 20.0)
@@ -196,14 +179,14 @@ def fractions(count: int, seed: int = 1) -> list[Timed]:
 
 def test_the_leaders_running_means_come_out_to_the_last_bit(spark: SparkSession, tmp_path: Path) -> None:
     entries = fractions(LONG_WINDOW + 50)
-    bundles, _ = clean_tables(spark, tmp_path, entries)
-    assert_equal_to_the_leaders(running_means(bundles, buckets=2), entries)
+    bundles = averaged(spark, history_of(tmp_path, entries)).bundle_reports
+    assert_equal_to_the_leaders(running_means(bundles), entries)
 
 
 def test_running_means_go_on_from_earlier_ones_and_count_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
     entries = fractions(30)
-    early, _ = clean_tables(spark, tmp_path / "early", entries[:14])
-    whole, _ = clean_tables(spark, tmp_path / "whole", entries)
+    early = averaged(spark, history_of(tmp_path / "early", entries[:14])).bundle_reports
+    whole = averaged(spark, history_of(tmp_path / "whole", entries)).bundle_reports
     before = running_means(early).localCheckpoint()
     assert_equal_to_the_leaders(running_means(whole, before), entries)
     assert rows_of(running_means(early, before), "bundle") == rows_of(before, "bundle")

@@ -6,15 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
+from support.averaged import averaged
 from support.builders import Load, broker, bundle
 from support.frames import MINUTE_MS, START_MS, Timed, history_of, reported, rows_of
 
 from loadmanager.core import churn
 from loadmanager.core.settings import PlannerSettings
 from loadmanager.history.rows import Event, MoveRow
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, MOVES
-from loadmanager.pipeline.averages import broker_windows, bundle_windows
+from loadmanager.history.schemas import MOVES
 from loadmanager.pipeline.balance import (
     flapping,
     hot_bundles,
@@ -24,18 +24,11 @@ from loadmanager.pipeline.balance import (
     namespace_skew,
     time_above,
 )
-from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports
 from loadmanager.pipeline.reading import HistoryTables
 
 
 def mib(each_way: float) -> Load:
     return (each_way * 10, each_way * 10, each_way * 1000, each_way * 1000)
-
-
-def clean(spark: SparkSession, folder: Path, entries: list[Timed]) -> tuple[DataFrame, DataFrame]:
-    history = HistoryTables(spark, history_of(folder, entries))
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, may_be_empty=True, with_file=True)).clean
-    return bundles, clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean
 
 
 UNEVEN: list[Timed] = [
@@ -49,11 +42,12 @@ UNEVEN: list[Timed] = [
 
 
 def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(spark: SparkSession, tmp_path: Path) -> None:
-    windows = broker_windows(clean(spark, tmp_path, UNEVEN)[1])
+    windows = averaged(spark, history_of(tmp_path, UNEVEN), START_MS + 10 * MINUTE_MS).broker_windows()
     first, second, *_ = rows_of(imbalance(windows, threshold=1.9), "start_ms")
-    assert (first["start_ms"], first["brokers"], first["load"]) == (START_MS, 3, 18_000)
-    assert first["max_over_mean"] == pytest.approx(12 / 6)
-    assert first["cv"] == pytest.approx(((36 + 4 + 16) / 3) ** 0.5 / 6)
+    assert (first["start_ms"], first["brokers"], first["covered_s"]) == (START_MS, 3, 300.0)
+    assert first["load"] == pytest.approx(18_000, rel=1e-4)
+    assert first["max_over_mean"] == pytest.approx(12 / 6, rel=1e-4)
+    assert first["cv"] == pytest.approx(((36 + 4 + 16) / 3) ** 0.5 / 6, rel=1e-4)
     assert (first["worst_broker"], first["worst_used_broker"]) == ("a:8080", "a:8080")
     assert (first["worst_usage"], first["overloaded_brokers"], first["above_threshold"]) == (0.95, 1, True)
     assert second["max_over_mean"] == pytest.approx(10 / 6, rel=1e-4)
@@ -61,12 +55,32 @@ def test_the_imbalance_is_that_of_the_busiest_broker_over_the_mean(spark: SparkS
 
 
 def test_an_idle_cluster_is_even(spark: SparkSession, tmp_path: Path) -> None:
-    (row,) = rows_of(imbalance(broker_windows(clean(spark, tmp_path, [(0, reported("a", {}))])[1])).limit(1))
+    (row,) = rows_of(
+        imbalance(averaged(spark, history_of(tmp_path, [(0, reported("a", {}))])).broker_windows()).limit(1)
+    )
     assert (row["max_over_mean"], row["cv"], row["above_threshold"]) == (1.0, 0.0, False)
 
 
+def test_a_broker_that_crashed_counts_for_the_time_that_it_was_there(spark: SparkSession, tmp_path: Path) -> None:
+    """From one minute on the other one carries everything; the range ends a minute later."""
+    entries: list[Timed] = [
+        (0, reported("a", {bundle(1): mib(3)})),
+        (0, reported("b", {bundle(2): mib(3)})),
+        (MINUTE_MS, Event("broker_gone", "a:8080")),
+        (MINUTE_MS, reported("b", {bundle(1): mib(3), bundle(2): mib(3)})),
+    ]
+    windows = averaged(spark, history_of(tmp_path, entries), START_MS + 2 * MINUTE_MS).broker_windows()
+    even = imbalance(windows)
+    (row,) = rows_of(even)
+    assert (row["covered_s"], row["load"], row["brokers"]) == (120.0, 12_000.0, 2)
+    assert row["max_over_mean"] == pytest.approx(9 / 8)  # 6 for a minute, 9 for two
+    assert row["cv"] == pytest.approx(((1 * 2**2 + 2 * 1**2) / 3) ** 0.5 / 8)
+    observed = {each["subject"]: each["observed_s"] for each in rows_of(time_above(even, windows))}
+    assert observed == {"cluster": 120.0, "a:8080": 60.0, "b:8080": 120.0}
+
+
 def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession, tmp_path: Path) -> None:
-    windows = broker_windows(clean(spark, tmp_path, UNEVEN)[1])
+    windows = averaged(spark, history_of(tmp_path, UNEVEN), START_MS + 10 * MINUTE_MS).broker_windows()
     found = {row["subject"]: row for row in rows_of(time_above(imbalance(windows), windows, threshold=1.9))}
     assert found["cluster"] | {"above_s": 300.0, "threshold": 1.9, "what": "imbalance"} == found["cluster"]
     assert found["a:8080"]["above_s"] == 300.0
@@ -76,7 +90,7 @@ def test_time_above_is_that_of_windows_of_the_time_observed(spark: SparkSession,
 
 def test_hot_bundles_are_ranked_by_their_load_of_the_day(spark: SparkSession, tmp_path: Path) -> None:
     loads = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(1), bundle(4): mib(0)}
-    windows = bundle_windows(*clean(spark, tmp_path, [(0, reported("a", loads))]))
+    windows = averaged(spark, history_of(tmp_path, [(0, reported("a", loads))])).bundle_windows()
     found = rows_of(hot_bundles(windows, most=2), "rank")
     assert [(row["bundle"], row["rank"], row["load"]) for row in found] == [
         (bundle(1), 1, 12_000),
@@ -90,7 +104,7 @@ def test_hot_bundles_are_ranked_by_their_load_of_the_day(spark: SparkSession, tm
 
 def test_the_skew_of_a_namespace_is_that_of_its_bundles(spark: SparkSession, tmp_path: Path) -> None:
     loads = {bundle(1): mib(6), bundle(2): mib(3), bundle(3): mib(0), bundle(4, "t/other"): mib(1)}
-    windows = bundle_windows(*clean(spark, tmp_path, [(0, reported("a", loads))]))
+    windows = averaged(spark, history_of(tmp_path, [(0, reported("a", loads))])).bundle_windows()
     even, skewed = rows_of(namespace_skew(windows), "bundles")
     assert (skewed["namespace"], skewed["bundles"], skewed["hottest_bundle"]) == ("tenant/ns", 3, bundle(1))
     assert (skewed["max_over_mean"], skewed["hottest_share"]) == pytest.approx((2, 2 / 3))
@@ -177,7 +191,7 @@ def test_a_move_is_compared_with_what_the_leader_measured_or_the_windows_show(
     ]
     entries += [(11 * MINUTE_MS + at, entry) for at, (_, entry) in enumerate(UNEVEN[3:])]
     history = HistoryTables(spark, history_of(tmp_path, [*entries, (10**6, Event("nothing"))]))
-    windows = broker_windows(clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean)
+    windows = averaged(spark, str(tmp_path), START_MS + 20 * MINUTE_MS).broker_windows()
     imbalances = imbalance(windows)
     by_leader, by_windows, kept = rows_of(move_effects(history.frame(MOVES), imbalances), "sequence")
     assert (by_leader["destination"], by_leader["outcome"], by_leader["load"]) == ("b:8080", "Owned", 6000)
@@ -199,8 +213,8 @@ def test_a_broker_whose_bundles_do_not_add_up_to_what_it_says_is_named(spark: Sp
         (2, reported("b", wrong, load=(20, 20, 2000, 2010))),
         (3, reported("c", {}, load=(0, 0, 500, 0))),
     ]
-    bundles, brokers = clean(spark, tmp_path, entries)
-    worst, other = rows_of(inconsistent_brokers(brokers, bundles), "broker")
+    made = averaged(spark, history_of(tmp_path, entries))
+    worst, other = rows_of(inconsistent_brokers(made.broker_reports, made.bundle_reports), "broker")
     assert worst == {
         "broker": "b:8080", "what": "msg_throughput_out", "reports": 2, "inconsistent": 1, "worst_difference": 0.5,
         "at_ms": START_MS + 1, "reported": 4000.0, "summed": 2000.0,

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
 from support.window_frames import HOUR_MS, frame_of
 
 from loadmanager.core.load import FloatArray
@@ -17,13 +19,16 @@ from loadmanager.pipeline.capacity import (
     RATED,
     Aim,
     BrokerRoom,
+    Planned,
+    by_hour_of,
     capacity,
     daily_peaks,
     need,
     plan,
     project,
 )
-from loadmanager.pipeline.schemas import METRICS, require
+from loadmanager.pipeline.enough import FEWEST_DAYS, WHOLE_DAY_HOURS, not_enough_history, whole_days
+from loadmanager.pipeline.schemas import METRICS
 from loadmanager.sim.cost import CostModel
 
 NAN = float("nan")
@@ -144,15 +149,20 @@ def test_a_day_is_its_busiest_hour_and_only_whole_days_count() -> None:
     hours = np.arange(24 * 10 + 12, 24 * 12 + 6)  # half a day, a day, a quarter
     used = np.stack([np.arange(len(hours), dtype=float)] * 4, axis=1)
 
-    days, peaks, whole = daily_peaks(hours, used)
+    days, peaks = daily_peaks(hours, used)
 
-    assert (days.tolist(), peaks[:, 0].tolist(), whole) == ([11], [35.0], True)
+    assert (days.tolist(), peaks[:, 0].tolist()) == ([11], [35.0])
 
 
-def test_parts_of_days_count_when_there_is_no_whole_one() -> None:
-    days, peaks, whole = daily_peaks(np.array([23, 24]), np.array([[1.0] * 4, [3.0] * 4]))
+@given(st.lists(st.integers(0, 24 * 6), max_size=140))
+def test_what_three_whole_days_do_not_say_is_not_said(hours: list[int]) -> None:
+    known = [set(hours) & set(range(24 * day, 24 * day + 24)) for day in range(7)]
+    days = [day for day in range(7) if len(known[day]) >= WHOLE_DAY_HOURS]
+    why = not_enough_history(np.array(hours, dtype=np.int64))
 
-    assert (days.tolist(), peaks[:, 0].tolist(), whole) == ([0, 1], [1.0, 3.0], False)
+    assert whole_days(np.array(hours, dtype=np.int64)).tolist() == days
+    assert (why is None) == (len(days) >= FEWEST_DAYS)
+    assert why is None or why.startswith(f"not enough history: {len(set(hours))} known hour")
 
 
 def test_a_trend_goes_on() -> None:
@@ -208,12 +218,13 @@ def test_an_aim_that_makes_no_sense_names_the_field(days: int, headroom: float, 
         Aim(days, headroom)
 
 
-def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame]:
+def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame, DataFrame]:
     """Two brokers that both use a hundredth of their CPU more every day, at noon twice as much as else."""
     rows = [
         {
             "broker": broker,
             "start_ms": START_MS + hour * HOUR_MS,
+            "covered_s": 3600.0,
             "mean_cpu": (0.1 + 0.01 * (hour // 24)) * (2 if hour % 24 == 12 else 1),
             "mean_msg_rate_in": 1_000.0 + 100.0 * (hour // 24),
         }
@@ -225,18 +236,17 @@ def growing(spark: SparkSession, days: int = 28) -> tuple[DataFrame, DataFrame]:
         for broker in ("a:80", "b:80")
         for at, limit in ((0, 800.0), (1, 400.0))
     ]
-    return frame_of(spark, "broker_windows", rows), frame_of(spark, "clean_broker_reports", reports)
+    there = spark.createDataFrame([("a:80",), ("b:80",)], "broker string")
+    return frame_of(spark, "broker_windows", rows), frame_of(spark, "clean_broker_reports", reports), there
 
 
-def by_quantile(rows: list[Row]) -> dict[float, list[Row]]:
-    ordered = sorted(rows, key=lambda row: row["start_ms"])
+def by_quantile(planned: Planned) -> dict[float, list[Any]]:
+    ordered = planned.rows.sort_values("start_ms").to_dict("records")
     return {quantile: [row for row in ordered if row["quantile"] == quantile] for quantile in (0.1, 0.5, 0.9)}
 
 
 def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) -> None:
-    windows, reports = growing(spark)
-
-    found = by_quantile(require(capacity(windows, reports, Aim(days=20, headroom=0.2)), "capacity").collect())
+    found = by_quantile(capacity(*growing(spark), Aim(days=20, headroom=0.2)))
 
     middle = found[0.5]
     assert [row["day"] for row in middle][::19] == ["2026-03-30", "2026-04-18"]
@@ -257,13 +267,12 @@ def test_broker_windows_become_the_brokers_needed_each_day(spark: SparkSession) 
 
 
 def test_by_a_cost_model_the_load_and_each_idle_broker_count(spark: SparkSession) -> None:
-    windows, reports = growing(spark)
     nothing = (0.0,) * 5
     cost = CostModel((80.0, 0.0, 0.0, 0.0, 0.0), ((0.05, 0.0, 0.0, 0.0, 0.0), *(nothing,) * 4))
 
-    rows = capacity(windows, reports, Aim(days=1, headroom=0.5), cost, {"a:80": "x", "b:80": "y"}).collect()
+    planned = capacity(*growing(spark), Aim(days=1, headroom=0.5), cost, {"a:80": "x", "b:80": "y"})
 
-    (row,) = by_quantile(rows)[0.5]
+    (row,) = by_quantile(planned)[0.5]
     # 2 * 3,800 messages/s cost 380; of 400 a broker may use 200, and 80 are used by being there.
     assert row["used"] == pytest.approx(380 / 240)
     assert (row["needed"], row["needed_n1"], row["needed_domain"]) == (4, 5, 8)
@@ -271,11 +280,11 @@ def test_by_a_cost_model_the_load_and_each_idle_broker_count(spark: SparkSession
     assert "by the cost model" in row["basis"]
 
 
-def hours_of(**columns: object) -> pd.DataFrame:
-    """Ten hours of a cluster of two brokers, of each of which everything is known."""
+def hours_of(hours: int = 72, **columns: object) -> pd.DataFrame:
+    """Hours of a cluster of two brokers, of each of which everything is known."""
     names = [*METRICS, "topics", *RATED]
     known = {f"{name}_known": 2 for name in RATED}
-    times = [START_MS + hour * HOUR_MS for hour in range(10)]
+    times = [START_MS + hour * HOUR_MS for hour in range(hours)]
     return pd.DataFrame({"start_ms": times, "brokers": 2, **dict.fromkeys(names, 0.0), **known, **columns})
 
 
@@ -285,27 +294,50 @@ def fleet_of(brokers: int, **limits: float) -> pd.DataFrame:
 
 
 def test_brokers_that_have_left_are_not_there_but_their_load_was() -> None:
-    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), Aim(days=2), None, {})
+    found = plan(hours_of(cpu=100.0), fleet_of(1, cpu=100.0), Aim(days=2), None, {}).rows
 
     assert set(found["have"]) == {1}
     assert set(found["needed"]) == {2}
     assert found["basis"].iloc[0] == (
-        "parts of 1 day, no trend (it takes 14 days), usage in proportion to load,"
+        "3 whole days, no trend (it takes 14 days), usage in proportion to load,"
         " without direct_memory, bandwidth_in, bandwidth_out (no limit known)"
     )
 
 
 def test_a_broker_that_does_not_say_what_it_uses_is_taken_to_use_as_much_as_the_others() -> None:
-    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), Aim(days=1, headroom=0.0), None, {})
+    found = plan(hours_of(cpu=80.0, cpu_known=1), fleet_of(2, cpu=100.0), Aim(days=1, headroom=0.0), None, {}).rows
 
     assert found["used"].tolist() == [pytest.approx(0.8)] * 3  # 160 of 200
 
 
-def test_without_any_limit_there_is_nothing_to_run_out_of() -> None:
-    assert plan(hours_of(cpu=80.0), fleet_of(2), Aim(), None, {}).empty
+@pytest.mark.parametrize(
+    ("hours", "fleet", "why"),
+    [
+        (65, fleet_of(2, cpu=100.0), "not enough history: 65 known hours, 2 whole days"),
+        (72, fleet_of(2), "no limit is known"),
+        (72, fleet_of(0), "no broker was registered at the end of the range"),
+        (0, fleet_of(0), "not enough history: 0 known hours"),
+    ],
+)
+def test_where_nothing_can_be_said_it_is_said_why(hours: int, fleet: pd.DataFrame, why: str) -> None:
+    found = plan(hours_of(hours, cpu=80.0), fleet, Aim(), None, {})
+
+    assert found.rows.empty
+    assert why in found.why
 
 
-def test_no_windows_no_capacity(spark: SparkSession) -> None:
-    nothing = frame_of(spark, "broker_windows", []), frame_of(spark, "clean_broker_reports", [])
+def test_an_hour_counts_what_brokers_carried_while_they_were_there(spark: SparkSession) -> None:
+    """One was there for a quarter of it; of the next hour too little is known."""
+    rows = [
+        {"broker": broker, "start_ms": START_MS + hour * HOUR_MS, "covered_s": covered_s, "mean_cpu": 0.5,
+         "cpu_limit": 100.0, "mean_msg_rate_in": 100.0, "topics": 4.0}
+        for broker, hour, covered_s in (("a:80", 0, 3600.0), ("b:80", 0, 900.0), ("a:80", 1, 60.0))
+    ]  # fmt: skip
+    used = spark.createDataFrame(pd.DataFrame(rows))
+    for name in (*METRICS[1:], *(each for each in RATED if each != "cpu")):
+        used = used.withColumn(f"mean_{name}", f.lit(0.0)).withColumn(f"{name}_limit", f.lit(None).cast("double"))
 
-    assert capacity(*nothing, Aim()).collect() == []
+    (hour,) = by_hour_of(used).collect()
+
+    assert (hour["start_ms"], hour["msg_rate_in"], hour["cpu"], hour["cpu_known"]) == (START_MS, 125, 62.5, 1.25)
+    assert (hour["brokers"], hour["topics"], hour["direct_memory_known"]) == (1.25, 5, 0)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -24,11 +25,13 @@ from loadmanager.pipeline.forecast import (
     forecast,
     forecast_runs,
     forecasts,
+    hours_known,
     judge,
     losses_of,
     quantiles_of,
     seasonal_quantiles,
 )
+from loadmanager.pipeline.intervals import covered
 from loadmanager.pipeline.schemas import METRICS, require
 
 TRACES = Path(os.environ.get("LOADMANAGER_SHARED", Path(__file__).parents[3] / "shared")) / "traces"
@@ -116,13 +119,13 @@ def test_a_baseline_has_the_quantiles_of_its_own_errors_around_it() -> None:
     assert found[:, 0, 0].tolist() == pytest.approx([8, 10, 12])  # errors are 2, -2, 2, -2
 
 
-def test_losses_are_the_pinball_of_the_quantiles_and_the_error_of_the_median() -> None:
+def test_losses_are_the_pinball_of_the_quantiles_the_error_of_the_median_and_whether_it_is_covered() -> None:
     forecast_of = np.array([5.0, 8.0, 12.0]).reshape(3, 1, 1)
 
-    pinball, mae = losses_of(np.array([[10.0]]), forecast_of)[:, 0, 0]
+    pinball, mae, inside = losses_of(np.array([[10.0]]), forecast_of)[:, 0, 0]
 
     assert pinball == pytest.approx((0.1 * 5 + 0.5 * 2 + (1 - 0.9) * 2) / 3)
-    assert mae == 2
+    assert (mae, inside) == (2, 1)
 
 
 def test_what_is_above_the_season_is_expected_to_fade() -> None:
@@ -146,7 +149,7 @@ def test_what_is_above_the_season_is_expected_to_fade() -> None:
 
 
 def test_the_season_is_used_where_the_week_repeats_with_noise() -> None:
-    judged = judge(one(working_week(8, noise=5.0)))[0]
+    judged = judge(one(working_week(8, noise=5.0))).judgements[0]
 
     for horizon in HORIZONS:
         seasonal, baseline = judged[horizon].seasonal, judged[horizon].baseline_score
@@ -161,14 +164,14 @@ def test_the_season_is_used_where_the_week_repeats_with_noise() -> None:
 def test_nothing_beats_the_last_window_on_a_random_walk() -> None:
     walk = 1_000 + np.cumsum(np.random.default_rng(5).standard_normal(8 * 168))
 
-    judged = judge(one(walk))[0]
+    judged = judge(one(walk)).judgements[0]
 
     assert judged[1].chosen == judged[1].baseline == "last_window"
     assert "no less" in judged[1].why
 
 
 def test_a_week_that_repeats_exactly_is_left_to_the_baseline() -> None:
-    judged = judge(one(working_week(8, noise=0.0)))[0]
+    judged = judge(one(working_week(8, noise=0.0))).judgements[0]
 
     assert judged[168].chosen == "same_hour_last_week"
     assert judged[168].baseline_score is not None
@@ -196,7 +199,7 @@ def test_a_series_that_cannot_be_forecast_says_why() -> None:
     gappy[::3] = whole[::3]
     gappy[-1] = whole[-1]
 
-    judged = judge(Panel(np.stack([short, ended, gappy]), MONDAY))
+    judged = judge(Panel(np.stack([short, ended, gappy]), MONDAY)).judgements
 
     assert [each[24].why for each in judged] == [
         "short: 71 hours known, 72 are needed",
@@ -209,8 +212,8 @@ def test_a_series_that_cannot_be_forecast_says_why() -> None:
 def test_a_horizon_that_the_back_test_does_not_reach_has_no_forecast() -> None:
     panel = one(working_week(1, noise=5.0))
 
-    judged = judge(panel)[0]
-    made = forecast(panel, [{horizon: each.chosen for horizon, each in judged.items()}])[0]
+    tested = judge(panel)
+    (judged,), (made,) = tested.judgements, forecast(panel, tested)
 
     assert judged[168].why == "short: too few hours to try a forecast 168 h ahead"
     assert sorted(made) == [1, 24]
@@ -222,8 +225,8 @@ def test_some_unknown_hours_do_no_harm() -> None:
     load[-1] = 20.0
     panel = one(load)
 
-    judged = judge(panel)[0]
-    made = forecast(panel, [{horizon: each.chosen for horizon, each in judged.items()}])[0]
+    tested = judge(panel)
+    (judged,), (made,) = tested.judgements, forecast(panel, tested)
 
     assert judged[168].chosen == SEASONAL
     assert {horizon: each.shape for horizon, each in made.items()} == {1: (3, 1), 24: (3, 23), 168: (3, 144)}
@@ -239,18 +242,47 @@ def test_horizons_follow_each_other_without_a_gap() -> None:
 @pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traffic in {TRACES}")
 def test_the_season_beats_persistence_on_messages_of_real_topics_but_not_on_everything() -> None:
     tweets = [hourly_means(path) for path in sorted(TRACES.glob("tweets_*.csv"))]
-    others = {path.stem[:12]: hourly_means(path) for path in sorted(TRACES.glob("aws_*.csv"))}
+    bursts = hourly_means(TRACES / "aws_ec2_network_in_257a54.csv")
 
     for series in tweets:
-        judged = judge(series)[0]
+        judged = judge(series).judgements[0]
         for horizon, least in ((1, 0.05), (24, 0.2), (168, 0.2)):
             seasonal, baseline = judged[horizon].seasonal, judged[horizon].baseline_score
             assert seasonal is not None
             assert baseline is not None
             assert judged[horizon].chosen == SEASONAL
             assert seasonal.pinball < (1 - least) * baseline.pinball
-    assert judge(others["aws_ec2_cpu_"])[0][24].chosen == "same_hour_last_week"
-    assert judge(others["aws_ec2_netw"])[0][24].chosen == "last_window"
+    assert judge(bursts).judgements[0][24].chosen != SEASONAL
+
+
+@pytest.mark.skipif(not TRACES.is_dir(), reason=f"no recorded traffic in {TRACES}")
+def test_intervals_cover_four_fifths_of_real_hours_to_come_and_an_hour_ahead_the_last_one_is_no_better() -> None:
+    series = [hourly_means(path) for path in sorted(TRACES.glob("tweets_*.csv"))]
+    hours = min(each.hours for each in series)
+    load = np.concatenate([each.load[:, :hours] for each in series])
+    inside: dict[int, list[FloatArray]] = {horizon: [] for horizon in HORIZONS}
+    said: dict[int, list[float]] = {horizon: [] for horizon in HORIZONS}
+    errors: list[tuple[FloatArray, FloatArray]] = []
+
+    for origin in range(21 * 24, hours, 83):
+        known = Panel(load[:, :origin], series[0].first_hour)
+        tested = judge(known)
+        made = forecast(known, tested)
+        for row, horizon in itertools.product(range(len(series)), HORIZONS):
+            came = load[row, origin + first_ahead(horizon) - 1 :][: made[row][horizon].shape[1]]
+            inside[horizon].append(covered(came, made[row][horizon][:, : len(came)]))
+            seasonal = tested.judgements[row][horizon].seasonal
+            assert seasonal is not None
+            said[horizon].append(seasonal.coverage)
+        medians = np.array([each[1][1, 0] for each in made])
+        errors.append((np.abs(load[:, origin] - medians), np.abs(load[:, origin] - load[:, origin - 1])))
+
+    for horizon in HORIZONS:
+        assert np.mean(said[horizon]) == pytest.approx(0.8, abs=0.02)
+        assert horizon == 1 or np.concatenate(inside[horizon]).mean() == pytest.approx(0.8, abs=0.03)
+    ours, naive = np.array(errors).transpose(1, 2, 0)
+    assert (ours.mean(axis=1) / naive.mean(axis=1)).mean() < 1
+    assert np.median(ours - naive) <= 0
 
 
 def hourly_means(path: Path) -> Panel:
@@ -267,7 +299,12 @@ def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession
     load = working_week(3, noise=5.0)
     start_ms = 2_000 * 168 * HOUR_MS + MONDAY * HOUR_MS
     rows = [
-        {"bundle": name, "start_ms": start_ms + hour * HOUR_MS, **{f"mean_{each}": value for each in METRICS}}
+        {
+            "bundle": name,
+            "start_ms": start_ms + hour * HOUR_MS,
+            "covered_s": 3600.0,
+            **{f"mean_{each}": value for each in METRICS},
+        }
         for name, values in ((steady, load), (late, load[-10:]))
         for hour, value in zip(range(len(load) - len(values), len(load)), values.tolist(), strict=True)
     ]
@@ -281,7 +318,8 @@ def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession
     assert len(tested) == 2 * len(METRICS) * len(HORIZONS)
     assert tested[late, "msg_rate_in", 24]["why"] == "short: 10 hours known, 72 are needed"
     assert tested[late, "msg_rate_in", 24]["mae"] is None
-    expected = judge(one(load))[0]
+    judged = judge(one(load))
+    (expected,) = judged.judgements
     for horizon, judgement in expected.items():
         row = tested[steady, "msg_rate_in", horizon]
         assert judgement.seasonal is not None
@@ -289,19 +327,23 @@ def test_bundle_windows_become_forecasts_and_their_back_test(spark: SparkSession
         assert (row["pinball"], row["mae"]) == (judgement.seasonal.pinball, judgement.seasonal.mae)
         assert (row["baseline"], row["baseline_mae"]) == (judgement.baseline, judgement.baseline_score.mae)
         assert (row["used"], row["points"]) == (judgement.chosen == SEASONAL, judgement.points)
+        assert (row["coverage"], row["shown"]) == (judgement.seasonal.coverage, judgement.shown)
+        assert row["baseline_coverage"] == judgement.baseline_score.coverage
     assert {row["key"] for row in hours} == {steady}
     assert len(hours) == 168 * len(METRICS)
     first_metric = [row for row in hours if row["metric"] == "msg_rate_in"]
     assert [row["hours_ahead"] for row in first_metric] == list(range(1, 169))
     assert [row["start_ms"] for row in first_metric] == [start_ms + (503 + ahead) * HOUR_MS for ahead in range(1, 169)]
-    made = forecast(one(load), [{horizon: each.chosen for horizon, each in expected.items()}])[0]
+    (made,) = forecast(one(load), judged)
     assert [row["q50"] for row in first_metric] == np.concatenate([made[each][1] for each in HORIZONS]).tolist()
     assert all(row["q10"] <= row["q50"] <= row["q90"] for row in hours)
     assert first_metric[0]["model"] == expected[1].chosen
     runs.unpersist()
 
 
-def test_windows_of_other_lengths_and_an_empty_table_give_nothing(spark: SparkSession) -> None:
-    windows = frame_of(spark, "namespace_windows", [{"namespace": "t/n", "window_s": 300}])
+def test_windows_of_other_lengths_and_hours_hardly_known_give_nothing(spark: SparkSession) -> None:
+    short, half_known = {"window_s": 300, "covered_s": 300.0}, {"covered_s": 1799.0}
+    windows = frame_of(spark, "namespace_windows", [{"namespace": "t/n", **each} for each in (short, half_known)])
 
     assert forecast_runs(windows, "namespace").collect() == []
+    assert hours_known(windows).tolist() == []

@@ -7,13 +7,15 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from support.builders import bundle
 from support.frames import START_MS, files_of, history_of, reported, rows_of
 
 from loadmanager.errors import PipelineError
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
+from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, TABLES
 from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import FileFault, HistoryTables
 from loadmanager.pipeline.schemas import raw, require
@@ -92,8 +94,8 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, tmp_path: P
         (file,) = files_of(folder, table)
         shutil.copy(file, file.with_name(file.name.replace("-node", "-other")))
     history = HistoryTables(spark, url)
-    bundles = clean_bundle_reports(history.frame(BUNDLE_REPORTS, with_file=True))
-    brokers = clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True))
+    bundles = clean_bundle_reports(*history.to_clean(BUNDLE_REPORTS))
+    brokers = clean_broker_reports(*history.to_clean(BROKER_REPORTS))
     assert (bundles.clean.count(), brokers.clean.count()) == (2, 2)
     rejected = rejected_rows({BUNDLE_REPORTS: bundles.rejected, BROKER_REPORTS: brokers.rejected})
     tables.write("rejected_rows", rejected)
@@ -107,6 +109,37 @@ def test_a_file_that_is_there_twice_counts_once(spark: SparkSession, tmp_path: P
     require(brokers.clean, "clean_broker_reports")
     require(bundles.rejected, "rejected_bundle_reports")
     require(brokers.rejected, "rejected_broker_reports")
+
+
+def test_files_that_share_no_report_are_not_compared_and_only_those_with_rejected_rows_are_read_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    load = (1.0, 1.0, 1.0, 1.0)
+    folder = tmp_path / "a history"
+    for at in range(3):
+        history_of(folder, [(at, reported("a", {bundle(1): load, bundle(2): load}))], first=at)
+    first, bad, last = files_of(folder, BUNDLE_REPORTS)
+    rows = pq.read_table(bad)
+    at = rows.schema.get_field_index("topics")
+    made = rows.set_column(at, rows.schema.field(at), pa.array([-1, 1], rows.schema.field(at).type))
+    pq.write_table(made, bad, **TABLES[BUNDLE_REPORTS].write_options())
+    cleaned = clean_bundle_reports(*HistoryTables(spark, str(folder)).to_clean(BUNDLE_REPORTS))
+    assert "Exchange" not in cleaned.clean._jdf.queryExecution().executedPlan().toString()
+    assert sorted(row["sequence"] for row in rows_of(cleaned.clean)) == [0, 0, 1, 2, 2]
+    for file in (first, last):
+        file.write_bytes(b"cannot be read any more")
+    (row,) = rows_of(cleaned.find_rejected())
+    assert (row["reason"], row["sequence"], row["file"].rpartition("/")[2]) == ("negative", 1, bad.name)
+
+
+def test_where_nothing_is_rejected_no_file_is_read_again(spark: SparkSession, tmp_path: Path) -> None:
+    history_of(tmp_path, [(0, reported("a", {}))])
+    history = HistoryTables(spark, str(tmp_path))
+    for table, clean in ((BUNDLE_REPORTS, clean_bundle_reports), (BROKER_REPORTS, clean_broker_reports)):
+        cleaned = clean(*history.to_clean(table, may_be_empty=True))
+        assert cleaned.clean.count() == (table == BROKER_REPORTS)
+        shutil.rmtree(tmp_path / table, ignore_errors=True)
+        assert rows_of(cleaned.find_rejected()) == []
 
 
 @pytest.mark.parametrize(

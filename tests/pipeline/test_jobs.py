@@ -19,6 +19,7 @@ from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, reco
 
 from loadmanager.config import Settings, load_settings
 from loadmanager.errors import PipelineError
+from loadmanager.history.files import Directory
 from loadmanager.pipeline.jobs import (
     RECOMMENDED,
     STEPS,
@@ -26,16 +27,20 @@ from loadmanager.pipeline.jobs import (
     Job,
     StepError,
     Summary,
+    default_whatif,
     get_summary,
     make_report_again,
+    put_recommended,
     run,
 )
+from loadmanager.pipeline.league import Recommendation
 from loadmanager.pipeline.publish import learned_from
 from loadmanager.pipeline.schemas import TABLES
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
 from loadmanager.pipeline.writing import Tables
 
 HOUR_MS = 60 * MINUTE_MS
+DAY_MS = 24 * HOUR_MS
 REPORTS = 60 * BROKERS
 
 
@@ -74,6 +79,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def done(spark: SparkSession, history: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Summary, Seen, Tables]:
     """A whole run."""
     out, seen = str(tmp_path_factory.mktemp("out")), Seen()
+    (Path(out) / RECOMMENDED).write_text("# of an earlier run")
     return run(spark, Job(str(history), out, whatif=whatif()), list(STEPS), seen), seen, Tables(spark, out)
 
 
@@ -97,8 +103,15 @@ def test_the_tables_have_what_the_fleet_reported(done: Done) -> None:
     assert rows["running_means"] == NAMESPACES * BUNDLES
     assert rows["scenarios"] == 2
     assert rows["league"] == 2
-    for table in ("bundle_windows", "broker_windows", "namespace_windows", "imbalance", "capacity", "cost_models"):
+    for table in ("carried", "bundle_windows", "broker_windows", "namespace_windows", "imbalance", "cost_models"):
         assert rows[table] > 0, table
+
+
+def test_of_days_to_come_an_hour_says_nothing_but_why(done: Done) -> None:
+    summary, seen, _ = done
+    why = "not enough history: 1 known hour, 0 whole days; it takes 3 days of which at least 18 hours are known"
+    assert {f"{step}: {why}" for step in ("forecast", "capacity", "advice")} <= set(summary.notes)
+    assert [seen.rows[table] for table in ("backtest", "forecasts", "capacity", "advice")] == [0, 0, 0, 0]
 
 
 def test_the_summary_says_what_was_done_on_which_range(spark: SparkSession, done: Done) -> None:
@@ -110,11 +123,33 @@ def test_the_summary_says_what_was_done_on_which_range(spark: SparkSession, done
     assert all(each.fault is None and each.run == summary.run for each in summary.steps)
 
 
-def test_the_configuration_recommended_is_one_that_a_node_takes(done: Done) -> None:
-    summary, _, _ = done
-    path = Path(summary.out) / RECOMMENDED
-    assert load_settings(Settings, path).load_balancer_load_shedding_strategy in ("ThresholdShedder", "TransferShedder")
-    assert summary.run in path.read_text()
+def test_an_hour_is_no_ground_for_a_recommendation_and_leaves_none_of_earlier(done: Done) -> None:
+    summary, _, tables = done
+    said = "Nothing is recommended: 0 whole days were replayed, at least 5 are needed."
+    assert not (Path(summary.out) / RECOMMENDED).exists()
+    assert f"what-if: {said}" in summary.notes
+    row = tables.read("recommendation").collect()[0]
+    assert (row["fleet"], row["configuration"], row["days"], row["why"]) == ("as-recorded", None, 0, said)
+
+
+def test_the_configuration_recommended_is_one_that_a_node_takes(tmp_path: Path) -> None:
+    found = {"one": {"loadBalancerLoadSheddingStrategy": "TransferShedder"}}
+    directory = Directory.of(str(tmp_path))
+    put_recommended(directory, Recommendation("as-recorded", "one", ("It is.",), 5, 3, 0.5), found, ["From a test."])
+    path = tmp_path / RECOMMENDED
+    assert load_settings(Settings, path).load_balancer_load_shedding_strategy == "TransferShedder"
+    assert "# It is." in path.read_text()
+    put_recommended(directory, Recommendation("as-recorded", None, ("No.",), 0, 0, None), found, [])
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(("days", "tried_days", "seeds"), [(0.5, 0.5, 1), (4, 1, 1), (5, 5, 3), (30, 5, 3)])
+def test_by_default_as_much_is_tried_as_a_recommendation_takes(days: float, tried_days: float, seeds: int) -> None:
+    found = default_whatif(NOON_MS, NOON_MS + round(days * DAY_MS))
+    assert found.begin is not None
+    assert found.end is not None
+    assert (found.end - found.begin).total_seconds() * 1000 == tried_days * DAY_MS
+    assert len(found.seeds) == seeds
 
 
 def test_the_report_has_every_section_and_can_be_made_again_from_the_tables(spark: SparkSession, done: Done) -> None:

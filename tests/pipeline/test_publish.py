@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from pyspark.sql import SparkSession
 
+from loadmanager.core.evidence import Shown
 from loadmanager.errors import PipelineError
 from loadmanager.pipeline.forecast import BACKTEST, FORECASTS, HOUR_MS
 from loadmanager.pipeline.jobs import Done, Summary
@@ -107,16 +108,20 @@ def test_a_profile_is_published_with_the_load(spark: SparkSession, tables: Table
     assert not learned["namespaces"]["t/ns"]["proved"]
 
 
-def test_a_profile_has_proved_itself_where_the_back_test_uses_it_a_day_ahead_in_both_directions(
+def test_a_profile_has_proved_itself_where_the_back_test_shows_it_better_a_day_ahead_in_both_directions(
     spark: SparkSession,
 ) -> None:
-    def judged(key: str, metric: str, horizon: int, *, used: bool, kind: str = "namespace") -> tuple[Any, ...]:
-        return (kind, key, metric, horizon, "seasonal", 9, 1.0, 1.0, "last_window", 2.0, 2.0, used, "because")
+    def judged(
+        key: str, metric: str, horizon: int, *, used: bool, kind: str = "namespace", shown: Shown = Shown.BETTER
+    ) -> tuple[Any, ...]:
+        scores = (1.0, 1.0, "last_window", 2.0, 2.0, 0.8, 0.8)
+        return (kind, key, metric, horizon, "seasonal", 9, *scores, str(shown), used, "because")
 
     rows = [judged("t/ns", metric, 24, used=metric.startswith("msg_throughput")) for metric in METRICS]
     rows += [judged("t/one", metric, 24, used=metric == "msg_throughput_in") for metric in METRICS]
     rows += [judged("t/hour", metric, 1, used=True) for metric in METRICS]
     rows += [judged("t/bundle", metric, 24, used=True, kind="bundle") for metric in METRICS]
+    rows += [judged("t/chance", metric, 24, used=True, shown=Shown.NOTHING) for metric in METRICS]
     backtest = spark.createDataFrame(rows, BACKTEST)
     assert [row.key for row in proved_namespaces(backtest).collect()] == ["t/ns"]
 

@@ -8,17 +8,19 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from support.builders import bundle
 from support.frames import HOUR_MS, MINUTE_MS, START_MS, files_of, history_of, reported, rows_of
 
 from loadmanager.errors import HistoryFileError, HistorySchemaError, PipelineError
-from loadmanager.history.files import Directory
+from loadmanager.history.files import Directory, HistoryFile
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Decision
 from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS, DECISIONS, EVENTS, SCHEMA_KEY, TABLES
 from loadmanager.pipeline.filesystems import _Hadoop
-from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, read_leaving_out
+from loadmanager.pipeline.reading import DamagedFileError, HistoryTables, overlapping_files, read_leaving_out
 from loadmanager.pipeline.schemas import raw
 
 LOAD = (1.001, 2.0, 3.0, 4.0)
@@ -46,6 +48,30 @@ def test_rows_are_those_that_the_history_reads_itself(spark: SparkSession, folde
         ]
         assert rows_of(frame, "at_ms", *(["range_lower"] if table == BUNDLE_REPORTS else [])) == expected
         assert frame.schema == raw(table)
+
+
+@given(st.lists(st.tuples(st.integers(0, 1), st.integers(0, 12), st.integers(0, 4)), max_size=8))
+def test_files_overlap_that_may_share_a_report(drawn: list[tuple[int, int, int]]) -> None:
+    files = [
+        HistoryFile(BUNDLE_REPORTS, str(number), 0, epoch, first, first + more, 0)
+        for number, (epoch, first, more) in enumerate(drawn)
+    ]
+    share = {
+        each.path
+        for each in files
+        for other in files
+        if each is not other and each.epoch == other.epoch and each.first <= other.last and other.first <= each.last
+    }
+    assert overlapping_files(files) == share
+
+
+def test_valid_numbers_of_other_types_are_the_same_numbers(spark: SparkSession, folder: Path) -> None:
+    expected = rows_of(HistoryTables(spark, str(folder)).frame(BUNDLE_REPORTS), "at_ms", "range_lower")
+    wide, thin, _ = files_of(folder, BUNDLE_REPORTS)
+    rewritten(wide, msg_rate_out=pa.decimal128(30, 5), topics=pa.decimal128(19, 0))
+    rewritten(thin, msg_rate_in=pa.float64(), msg_rate_out=pa.int32(), topics=pa.int16(), sessions=pa.uint64())
+    tables = HistoryTables(spark, str(folder), START_MS, START_MS + 3 * HOUR_MS)
+    assert rows_of(tables.frame(BUNDLE_REPORTS), "at_ms", "range_lower") == expected
 
 
 def test_nested_columns_are_read_too(spark: SparkSession, tmp_path: Path) -> None:
@@ -118,6 +144,18 @@ def without_a_column(file: Path) -> None:
     pq.write_table(table.drop_columns(["topics"]), file)
 
 
+def of_fractions(file: Path) -> None:
+    rewritten(file, topics=pa.float64())
+
+
+def rewritten(file: Path, **kinds: pa.DataType) -> None:
+    """As other programs write it: decimals as bytes, no statistics, and these columns of other types."""
+    table = pq.read_table(file, partitioning=None)
+    for name, kind in kinds.items():
+        table = table.set_column(table.schema.get_field_index(name), name, table.column(name).cast(kind))
+    pq.write_table(table, file, write_statistics=False)
+
+
 def of_text(file: Path) -> None:
     table = pq.read_table(file, partitioning=None)
     at = table.schema.get_field_index("topics")
@@ -131,6 +169,7 @@ def of_text(file: Path) -> None:
         (foreign, "not a file of bundle_reports"),
         (without_a_column, "has no column topics"),
         (of_text, "column topics is string, expected int64"),
+        (of_fractions, "column topics is double, expected int64"),
     ],
 )
 def test_a_bad_file_is_named_or_left_out(spark: SparkSession, folder: Path, damage: object, said: str) -> None:

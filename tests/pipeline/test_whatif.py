@@ -20,12 +20,12 @@ from support.recorded_fleet import (
     uneven,
 )
 
-from loadmanager.config import Settings, load_settings
+from loadmanager.config import Settings
 from loadmanager.errors import ConfigurationError, LoadManagerError, PipelineError, ScenarioError
 from loadmanager.history.files import Directory
 from loadmanager.history.reader import History
 from loadmanager.history.rows import Event
-from loadmanager.pipeline.league import league_table, paired_differences, recommend, recommended_yaml
+from loadmanager.pipeline.league import league_table, paired_differences, recommend
 from loadmanager.pipeline.stretches import find_stretches
 from loadmanager.pipeline.whatif import OUTCOMES, WhatIfPlan, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
@@ -138,19 +138,14 @@ def test_the_loads_are_those_that_were_recorded(history: History, tried: WhatIfP
     assert history.directory is not None
 
 
-def test_from_the_history_to_the_recommended_configuration(
-    outcomes: pd.DataFrame, tried: WhatIfPlan, tmp_path: Path
+def test_from_the_history_to_the_league_and_no_recommendation_by_an_hour(
+    outcomes: pd.DataFrame, tried: WhatIfPlan
 ) -> None:
     found = recommend(outcomes, tried.recommend_for)
-    path = tmp_path / "recommended.yaml"
 
-    path.write_text(recommended_yaml(found, tried.configurations[found.configuration], ["From a test."]))
-
-    settings = load_settings(Settings, path)
-    assert found.configuration.startswith(settings.load_balancer_load_shedding_strategy)
+    assert (found.configuration, found.days, found.seeds) == (None, 0, 1)
     table = league_table(outcomes)
     assert len(table) == 2 * 4
-    assert set(table[table["recommended"]]["fleet"]) == {"as-recorded", "one-less"}
     assert set(paired_differences(outcomes)["paired_over"]) == {"seeds"}
 
 

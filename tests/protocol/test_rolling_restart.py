@@ -1,7 +1,7 @@
 """In a whole cluster: every broker is restarted, drained before or held off, and no client's request fails.
 
-A client does what the contract says: it goes where the topic was served last, looks it up where it is not, comes again
-after the pause that it is told, and otherwise soon. A request has failed that nobody served within its patience.
+Clients are those of `loadmanager.client`: nodes push to them who owns what, and they tell it who refused them. A
+request has failed that nobody served within its patience.
 """
 
 from __future__ import annotations
@@ -12,22 +12,28 @@ import random
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from unittest.mock import patch
 
 import aiohttp
 import pytest
 from protocol.network import ClientSession
 from protocol.parties import Party
+from protocol.pushing import Pushing
 from protocol.schedules import begin, calm, live, stop
-from protocol.world import BROKER_PORT, Shape, World
+from protocol.world import BROKER_PORT, NAMESPACE, Shape, World
 
+from loadmanager.client import LookupClient
+from loadmanager.client.nodes import Nodes
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState
+from loadmanager.errors import LoadManagerError
 
 BROKERS = int(os.environ.get("RESTARTED_BROKERS") or 12)
-"""How many are restarted, one after the other; a hundred take a minute."""
+"""How many are restarted, one after the other; a hundred take two minutes."""
 
 _BUNDLES_PER_BROKER, _TOPICS_PER_BROKER = 2, 4
-_SOON_S = (0.02, 0.2)
+_CLIENTS = 3
 _SENT_EVERY_S = 0.25
 _LONG_S = 60.0
 
@@ -43,54 +49,38 @@ class Client:
 
     world: World
     topic: str
-    rng: random.Random
+    owners: LookupClient
     patience_s: float
     waited_s: list[float] = field(default_factory=list)
     failed: list[float] = field(default_factory=list)
-    _broker: str = ""
-    _node: int = 0
 
     async def run(self) -> None:
         while True:
             began_s = self.world.loop.now_s
-            pause_s = _SOON_S[0]
             while not await self._is_served():
                 if self.world.loop.now_s - began_s > self.patience_s:
                     self.failed.append(began_s)
                     break
-                told_s = await self._look_up()
-                if not self._broker:
-                    await asyncio.sleep(max(told_s, pause_s * self.rng.uniform(0.5, 1.0)))
-                    pause_s = min(2 * pause_s, _SOON_S[1])
             self.waited_s.append(self.world.loop.now_s - began_s)
             await asyncio.sleep(_SENT_EVERY_S)
 
     async def _is_served(self) -> bool:
-        """Where it was last; there no more, if not."""
-        if self._broker:
-            status, _, _ = await self._get(f"http://{self._broker}/serve?topic={self.topic}")
-            if status == 204:
-                return True
-        self._broker = ""
+        try:
+            owner = await self.owners.lookup(self.topic, self.patience_s)
+        except LoadManagerError:
+            return False
+        if await self._status_at(owner.broker_id) == HTTPStatus.NO_CONTENT:
+            return True
+        self.owners.refused(self.topic, owner.broker_id)
         return False
 
-    async def _look_up(self) -> float:
-        """Ask a node, another one after a failure; the pause that it asks for."""
-        url = f"{self.world.node_url(self._node)}/lookup/v2/topic/{self.topic.replace('://', '/')}"
-        status, retry_after, broker = await self._get(url)
-        if status == 200:
-            self._broker = broker
-        elif status != 503:
-            self._node += 1
-        return min(float(retry_after or 0), 1.0)
-
-    async def _get(self, url: str) -> tuple[int, str, str]:
+    async def _status_at(self, broker: str) -> int:
         try:
+            url = f"http://{broker}/serve?topic={self.topic}"
             async with ClientSession().get(url, timeout=aiohttp.ClientTimeout(total=5.0)) as answer:
-                body = await answer.json() if answer.status == 200 else {}
-                return answer.status, answer.headers.get("Retry-After", ""), body.get("brokerId", "")
+                return answer.status
         except (aiohttp.ClientError, TimeoutError):
-            return 0, "", ""
+            return 0
 
 
 class Fleet:
@@ -98,9 +88,8 @@ class Fleet:
 
     def __init__(self, world: World, patience_s: float) -> None:
         self.world = world
-        self.clients = [
-            Client(world, topic, random.Random(number), patience_s) for number, topic in enumerate(world.topics)
-        ]
+        self.patience_s = patience_s
+        self.clients: list[Client] = []
         self.moves: Counter[str] = Counter()
         self._owners: dict[str, str] = {}
         self._told = world.records.on_change
@@ -108,13 +97,21 @@ class Fleet:
 
     async def begin(self) -> None:
         """All brokers are there, and all topics are served; what was waited for until then does not count."""
-        party = Party("clients", "clients")
-        for client in self.clients:
-            self.world.loop.as_party(party, 0.0, lambda client=client: asyncio.create_task(client.run()))
+        for number in range(_CLIENTS):
+            party = Party(f"client-{number}", f"c{number}")
+            self.world.loop.as_party(party, 0.0, lambda number=number: asyncio.create_task(self._run(number)))
         assert await self.world.wait_until(self._is_served, _LONG_S)
         for client in self.clients:
             client.waited_s.clear()
             client.failed.clear()
+
+    async def _run(self, number: int) -> None:
+        """A process of clients, which has a part of the topics."""
+        urls = [self.world.node_url(each) for each in range(self.world.shape.nodes)]
+        async with LookupClient(urls, namespaces=[NAMESPACE], chance=random.Random(number)) as owners:
+            mine = [Client(self.world, each, owners, self.patience_s) for each in self.world.topics[number::_CLIENTS]]
+            self.clients += mine
+            await asyncio.gather(*(client.run() for client in mine))
 
     def _is_served(self) -> bool:
         is_there = all(self._life(number) for number in range(BROKERS))
@@ -194,10 +191,12 @@ def test_every_broker_restarts_and_no_request_fails(
         await begin(world)
         fleet = Fleet(world, patience_s)
         fleets.append(fleet)
-        await fleet.begin()
-        for number in range(BROKERS):
-            await restarted(fleet, number)
-        await world.wait(patience_s)
+        with patch.object(Nodes, "watching", Pushing(world).watching):
+            await fleet.begin()
+            for number in range(BROKERS):
+                await restarted(fleet, number)
+            await world.wait(patience_s)
+        assert all(client.owners.resolve(client.topic) for client in fleet.clients), "it was pushed to them"
 
     world = live(1, Shape(2, BROKERS, BROKERS * _BUNDLES_PER_BROKER, BROKERS * _TOPICS_PER_BROKER), main)
     (fleet,) = fleets

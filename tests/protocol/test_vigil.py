@@ -255,11 +255,12 @@ GUARDS: dict[str, tuple[Callable[[], AbstractContextManager[object]], Happens]] 
 }
 
 
-def _deaf(
-    apply: Callable[[Intake, dict[str, Znode | None]], None],
-) -> Callable[[Intake, dict[str, Znode | None]], None]:
-    def without_doubts(intake: Intake, read: dict[str, Znode | None]) -> None:
-        apply(intake, read | {paths.DOUBT: None})
+_ApplyElection = Callable[[Intake, Znode | None, Znode | None, Znode | None], None]
+
+
+def _deaf(apply: _ApplyElection) -> _ApplyElection:
+    def without_doubts(intake: Intake, epoch: Znode | None, leader: Znode | None, _: Znode | None) -> None:
+        apply(intake, epoch, leader, None)
 
     return without_doubts
 

@@ -22,6 +22,8 @@ class FakeNode(LoopbackServer):
     namespaces: dict[str, NamespaceBundles] = field(default_factory=dict)
     ownerships: dict[str, OwnershipAnswer] = field(default_factory=dict)
     questions: list[str] = field(default_factory=list)
+    awaited: list[str] = field(default_factory=list)
+    """For which owner each question would wait."""
     authorizations: list[str] = field(default_factory=list)
     """What each question was asked with to prove who asks."""
     spoiled: bytes | None = None
@@ -58,6 +60,7 @@ class FakeNode(LoopbackServer):
     async def _ownership(self, request: web.Request) -> web.Response:
         topic = TopicName.of(*(request.match_info[part] for part in ("domain", "tenant", "namespace", "topic")))
         self.questions.append(str(topic))
+        self.awaited.append(request.query.get("owner", ""))
         self.authorizations.append(request.headers.get("Authorization", ""))
         if str(topic.namespace) not in self.namespaces:
             return web.Response(status=404, body=orjson.dumps({"reason": "namespace not found"}))

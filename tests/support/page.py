@@ -25,6 +25,32 @@ PATIENCE_MS = 20_000
 
 on_one_loop = pytest.mark.asyncio(loop_scope="session")
 
+# Of each text its contrast with what is behind it, by the formula of WCAG 2; those below 4.5.
+FAINT = """(root) => {
+  const luminance = (colour) => {
+    const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+    canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1);
+    const shares = [...canvas.getImageData(0, 0, 1, 1).data].map((c) => c / 255);
+    const [r, g, b] = shares.map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const ground = (element) => {
+    for (let each = element; each; each = each.parentElement) {
+      const colour = getComputedStyle(each).backgroundColor;
+      if (!/rgba\\(.*, 0\\)|transparent/.test(colour)) return colour;
+    }
+  };
+  const faint = [];
+  for (const each of document.querySelectorAll(`${root} *`)) {
+    const hasText = [...each.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+    if (!hasText || !each.checkVisibility() || each.closest(":disabled, option, .hidden")) continue;
+    const [a, b] = [luminance(getComputedStyle(each).color), luminance(ground(each))];
+    const contrast = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (contrast < 4.5) faint.push(`${each.tagName} ${each.textContent.trim().slice(0, 40)}: ${contrast.toFixed(2)}`);
+  }
+  return faint;
+}"""
+
 
 @dataclass
 class Shown:

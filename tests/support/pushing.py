@@ -39,7 +39,7 @@ def an_entry(registration: Registration) -> BrokerEntry:
     record = a_record(registration.broker)
     answer = lookup_answer(registration.broker, record)
     assert answer is not None
-    return BrokerEntry(registration, 0, record, b"", answer.to_json())
+    return BrokerEntry(registration, 0, record, answer.to_json())
 
 
 ENTRIES = {registration.broker: an_entry(registration) for registration in BROKERS}

@@ -8,14 +8,11 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from support.averaged import averaged
 from support.builders import bundle
 from support.frames import MINUTE_MS, Timed, history_of, reported, rows_of
 
-from loadmanager.history.schemas import BROKER_REPORTS, BUNDLE_REPORTS
-from loadmanager.pipeline.averages import broker_windows, bundle_windows, namespace_windows
 from loadmanager.pipeline.balance import imbalance
-from loadmanager.pipeline.ingest import clean_broker_reports, clean_bundle_reports
-from loadmanager.pipeline.reading import HistoryTables
 from loadmanager.pipeline.writing import Tables
 
 _ORDERS = {
@@ -56,15 +53,13 @@ def _in_one_batch(spark: SparkSession, url: str) -> Iterator[Mapping[str, DataFr
             stack.callback(frame.persist().unpersist)
             return frame
 
-        history = HistoryTables(spark, url)
-        brokers = kept(clean_broker_reports(history.frame(BROKER_REPORTS, with_file=True)).clean)
-        bundles = kept(clean_bundle_reports(history.frame(BUNDLE_REPORTS, with_file=True)).clean)
-        of_brokers, of_bundles = kept(broker_windows(brokers)), kept(bundle_windows(bundles, brokers))
+        made = averaged(spark, url)
+        of_brokers = kept(made.broker_windows())
         yield {
-            "clean_broker_reports": brokers,
-            "clean_bundle_reports": bundles,
+            "clean_broker_reports": made.broker_reports,
+            "clean_bundle_reports": made.bundle_reports,
             "broker_windows": of_brokers,
-            "bundle_windows": of_bundles,
-            "namespace_windows": namespace_windows(of_bundles),
+            "bundle_windows": made.bundle_windows(),
+            "namespace_windows": made.namespace_windows(),
             "imbalance": imbalance(of_brokers),
         }

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
+import pyspark
 import pytest
 import yaml
 from pydantic import ValidationError
+from support.command_line import check, root
 
 from loadmanager.cli import COMMANDS
 from loadmanager.config import ENVIRONMENT_PREFIX, AgentSettings, BesideSettings, Settings, load_settings, settings_of
@@ -29,6 +31,7 @@ MANIFESTS = sorted({*(TOP / "k8s").rglob("*.yaml")} - {*OF_KUSTOMIZE, *CONFIGURA
 MONITORING = TOP / "config" / "monitoring"
 EXAMPLE = TOP / "k8s" / "overlays" / "example"
 OF_THE_OPERATOR = {"ServiceMonitor", "PodMonitor", "PrometheusRule"}
+OF_SPARK = "SparkApplication"
 WITH_PODS = ("StatefulSet", "Deployment")
 COMPOSE = yaml.safe_load((TOP / "docker" / "compose.yaml").read_text(encoding="utf-8"))
 
@@ -59,7 +62,9 @@ def settings_from(environment: dict[str, str], model: type[AnySettings]) -> AnyS
 
 
 @pytest.mark.parametrize("version", [OLDEST_KUBERNETES, NEWEST_KUBERNETES])
-@pytest.mark.parametrize("document", [pytest.param(each, id=name) for name, each in documents()])
+@pytest.mark.parametrize(
+    "document", [pytest.param(each, id=name) for name, each in documents() if each["kind"] != OF_SPARK]
+)
 def test_every_manifest_is_valid_for_kubernetes(document: dict[str, Any], version: str) -> None:
     kubernetes_validate.validate(document, version, strict=True)
 
@@ -214,6 +219,79 @@ def test_the_variables_of_the_pods_are_keys_of_the_program_they_start() -> None:
             settings_from({**plain, **needed.get(command, {})}, models[command])
             assert command in COMMANDS, name
     assert started == len(models)
+
+
+def test_what_runs_every_night_says_commands_that_there_are_and_publishes_what_it_learned() -> None:
+    (job,) = (each for _, each in documents() if each["kind"] == "CronJob")
+    pod = job["spec"]["jobTemplate"]["spec"]["template"]["spec"]
+    ((run,), (publish,)) = pod["initContainers"], pod["containers"]
+    for container in (run, publish):
+        check(root(), list(container["args"]))
+        assert container["securityContext"]["readOnlyRootFilesystem"] is True
+        assert {each["name"] for each in container["volumeMounts"]} == {each["name"] for each in pod["volumes"]}
+    out = run["args"][run["args"].index("--out") + 1]
+    assert publish["args"][publish["args"].index("--out") + 1] == out
+    assert any(out.startswith(each["mountPath"]) for each in run["volumeMounts"])
+    assert pod["enableServiceLinks"] is False
+
+
+def test_the_application_of_spark_is_of_the_versions_that_the_image_holds() -> None:
+    (spec,) = (each["spec"] for _, each in documents() if each["kind"] == OF_SPARK)
+    check(root(), list(spec["arguments"]))
+    assert f"pyspark=={spec['sparkVersion']}" in (TOP / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    (hadoop,) = (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-api-*.jar")
+    assert spec["deps"]["packages"] == [f"org.apache.hadoop:hadoop-aws:{hadoop.stem.rpartition('-')[2]}"]
+    dockerfile = (TOP / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    folder, _, script = spec["mainApplicationFile"].removeprefix("local://").rpartition("/")
+    assert f"/{script} {folder}/" in dockerfile
+    assert spec["sparkConf"]["spark.pyspark.python"] in dockerfile
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ["driver", "--properties-file", "/a b", "local:///x.py", "pipeline", "run"],
+            ["spark-submit", "--conf", "spark.driver.bindAddress=10.0.0.1", "--deploy-mode", "client"],
+        ),
+        (["executor"], ["java", "-Da=b c", "-Dd=e", "-Xms6g", "-Xmx6g", "-cp"]),
+        (["pipeline", "--help"], ["loadmanager", "pipeline", "--help"]),
+    ],
+)
+def test_the_image_starts_what_spark_asks_for(tmp_path: Path, words: list[str], said: list[str]) -> None:
+    for name in ("bin/java", "bin/spark-submit", "bin/loadmanager"):
+        program = tmp_path / name
+        program.parent.mkdir(exist_ok=True)
+        program.write_text('#!/bin/sh\nprintf "%s\\n" "${0##*/}" "$@"\n')
+        program.chmod(0o755)
+    told = ("DRIVER_URL", "EXECUTOR_ID", "EXECUTOR_CORES", "APPLICATION_ID", "EXECUTOR_POD_IP", "RESOURCE_PROFILE_ID")
+    environment = {
+        "PATH": f"{tmp_path / 'bin'}:{os.defpath}",
+        "SPARK_HOME": str(tmp_path),
+        "JAVA_HOME": str(tmp_path),
+        "SPARK_DRIVER_BIND_ADDRESS": "10.0.0.1",
+        "SPARK_EXECUTOR_MEMORY": "6g",
+        "SPARK_JAVA_OPT_0": "-Da=b c",
+        "SPARK_JAVA_OPT_1": "-Dd=e",
+        **{f"SPARK_{name}": f"{name}'s" for name in (*told, "EXECUTOR_POD_NAME")},
+    }
+    done = subprocess.run(
+        ["/bin/sh", str(TOP / "docker" / "spark.sh"), *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    printed = done.stdout.splitlines()
+    assert printed[: len(said)] == said
+    if words == ["executor"]:
+        assert printed[len(said)] == f"{tmp_path}/jars/*"
+        options = dict(zip(printed[len(said) + 2 :: 2], printed[len(said) + 3 :: 2], strict=True))
+        assert options["--driver-url"] == "DRIVER_URL's"
+        assert options["--podName"] == "EXECUTOR_POD_NAME's"
+        assert len(options) == len(told) + 1
+    elif words[0] == "driver":
+        assert printed[len(said) :] == words[1:]
 
 
 def test_probes_and_services_use_ports_that_the_containers_name() -> None:

@@ -98,23 +98,17 @@ async def late_lease(stage: Stage) -> None:
 )
 async def stopped(stage: Stage) -> None:
     """A lease is answered while the process is stopped, so that it wakes up with the answer in its socket."""
-    assert stage.process is not None
     topic = stage.topic("stopped")
     await stage.calm()
     await stage.open(topic)
     question = await stage.fresh_lease_question()
-    stage.process.stop()
-    try:
-        stage.diary.note("the process is stopped")
+    with stage.stopped():
         stage.agent.reply(question, lease(stage.incarnation, stage.pace.calm_ms))
         clients = [asyncio.create_task(stage.attempt(topic)) for _ in range(3)]
         await stage.lapse()
         await asyncio.sleep(stage.pace.calm_ms / 1000)
         if any(client.done() and client.result().served for client in clients):
             raise UnsettledError("a client was served while the process was stopped, by another process then")
-    finally:
-        stage.process.go_on()
-    stage.diary.note("the process goes on")
     done, waiting = await asyncio.wait(clients, timeout=stage.pace.refusal_s)
     for client in waiting:
         client.cancel()
@@ -133,17 +127,13 @@ async def stopped(stage: Stage) -> None:
 )
 async def sole_process(stage: Stage) -> None:
     """With the end of that process its bundles are given away, at once."""
-    assert stage.process is not None
     topic = stage.topic("sole-process")
     await stage.calm()
     if not (await stage.broker.stats()).sole_process:
         raise NotApplicableError("its statistics have no `soleProcess: true`")
     await stage.open(topic)
-    stage.process.stop()
-    try:
+    with stage.stopped():
         await stage.refused(topic, "while the process was stopped that is said to be the only one that serves", times=1)
-    finally:
-        stage.process.go_on()
 
 
 @rule(

@@ -66,6 +66,10 @@ class ClusterModel:
         """The names of all bundles that have a row."""
         return self._rows.by_name
 
+    def own_names(self, names: Sequence[str]) -> list[str]:
+        """The names of bundles that have a row, as the objects by which they are known here anyway."""
+        return [self._rows.names[row] for row in self._rows.known(names).tolist()]
+
     # What reports and records say
 
     def apply_report(self, registration: Registration, report: BrokerReport) -> None:
@@ -116,6 +120,10 @@ class ClusterModel:
         """The registration of each broker that has reported."""
         return {broker_id: broker.registration for broker_id, broker in self._reporters.brokers.items()}
 
+    def owners(self) -> set[Registration]:
+        """All that own a bundle by the records."""
+        return self._owners.all()
+
     def count_bundles_of(self, registration: Registration) -> int:
         """How many bundles that life of a broker owns by the records, those that it is to release included."""
         return self._owners.count_of(registration)
@@ -127,10 +135,6 @@ class ClusterModel:
     def releasing(self) -> list[str]:
         """The bundles that are on their way, by the records."""
         return self._owners.releasing()
-
-    def owners(self) -> list[Registration]:
-        """All that own a bundle by the records, without those that are to release it; also lives that have ended."""
-        return self._owners.owners()
 
     def bundles_owned_by(self, registrations: Iterable[Registration]) -> list[str]:
         """The bundles that any of these lives of brokers owns by the records, without those that it is to release."""

@@ -76,6 +76,12 @@ class RecordedOwners:
             if ownership.destination is not None:
                 self.destinations[row] = row_of(ownership.destination)
 
+    def all(self) -> set[Registration]:
+        """Who owns a bundle, those that are to release it included."""
+        is_one = np.zeros(self.registrations.size + 1, dtype=bool)
+        is_one[self._rows.columns.owner[: len(self._rows.names)]] = True  # nobody is the last
+        return {owner for owner, row in self.registrations.by_registration.items() if is_one[row]}
+
     def count_of(self, registration: Registration) -> int:
         """How many bundles that life of a broker owns, those that it is to release included."""
         return len(self._rows_of(registration))
@@ -89,24 +95,12 @@ class RecordedOwners:
         recorded = self._rows.columns.recorded[: len(self._rows.names)]
         return self._named(recorded == RecordedState.RELEASING)
 
-    def owners(self) -> list[Registration]:
-        """All that own a bundle, without those that are to release it; also lives that have ended."""
-        found = np.zeros(self.registrations.size, dtype=bool)
-        owner, owned = self._owned()
-        found[owner[owned]] = True
-        return [each for each, row in self.registrations.by_registration.items() if found[row]]
-
     def owned_by(self, registrations: Iterable[Registration]) -> list[str]:
         """The bundles that any of these owns, without those that it is to release."""
         wanted, known = np.zeros(self.registrations.size + 1, dtype=bool), self.registrations.by_registration
         wanted[[known[each] for each in registrations if each in known]] = True
-        owner, owned = self._owned()
-        return self._named(wanted[owner] & owned)
-
-    def _owned(self) -> tuple[RowArray, BoolArray]:
-        """Of each row the owner, and whether it is owned."""
         columns, used = self._rows.columns, len(self._rows.names)
-        return columns.owner[:used], columns.recorded[:used] == RecordedState.OWNED
+        return self._named(wanted[columns.owner[:used]] & (columns.recorded[:used] == RecordedState.OWNED))
 
     def _named(self, which: BoolArray) -> list[str]:
         return [self._rows.names[row] for row in np.flatnonzero(which).tolist()]

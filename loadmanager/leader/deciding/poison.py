@@ -22,7 +22,7 @@ from loadmanager.core.leading.poison import (
     Spared,
 )
 from loadmanager.core.names import BrokerId
-from loadmanager.core.ownership import Ownership, Registration
+from loadmanager.core.ownership import Registration
 from loadmanager.core.plan import Figure, Verdict
 from loadmanager.core.reasons import PoisonReason
 from loadmanager.history.rows import Event
@@ -32,8 +32,6 @@ from loadmanager.leader.recording.journal import Journal
 from loadmanager.leader.recording.recorder import Recorder
 
 log = structlog.get_logger(__name__)
-
-_MS_PER_S = 1000
 
 
 class PoisonWatch:
@@ -76,13 +74,10 @@ class PoisonWatch:
         if owner.broker not in controls.draining and owner.broker not in self._view.holds():
             self._step(Died(owner, tuple(self._view.model.bundles_of(owner))))
 
-    def look(self, ownerships: Iterable[Ownership]) -> None:
-        """A term begins: of these owners some may have died while nobody led, those that matter soon before it."""
-        soon_ms = (time.time() - self._rules().soon_s) * _MS_PER_S
-        owners = {each.owner for each in ownerships if each.owner is not None and each.since_ms >= soon_ms}
-        for owner in owners:
-            if not self._view.is_registered(owner):
-                self.died(owner)
+    def look(self, owners: Iterable[Registration]) -> None:
+        """A term begins: of these owners some may have died while nobody led."""
+        for owner in {owner for owner in owners if not self._view.is_registered(owner)}:
+            self.died(owner)
 
     def lift(self, bundle: str | None) -> None:
         """Have this bundle, or all, given away again, at an operator's word."""

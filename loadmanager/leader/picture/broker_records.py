@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId, BundleName, parse_broker_id
@@ -48,23 +48,24 @@ class BrokerRecords:
         self._live = live
         self._parse = parse
         self._find_fault = find_fault
-        self._decoded: dict[str, _Decoding] = {}
+        self._decoded: _Decoding | None = None
         self.applied = 0
 
-    async def decode_long(self, read: Mapping[str, Znode | None]) -> None:
-        """Decode each long report of a batch before it is applied, one after another: threads share the interpreter."""
-        self._decoded = {}
-        for path, znode in read.items():
-            if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
-                continue
-            known = self._view.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
-            if known is None or (known.registration.incarnation, known.znode_version) != (znode.czxid, znode.version):
-                self._decoded[path] = asyncio.ensure_future(asyncio.to_thread(self._decode, path, znode.data))
-                await asyncio.wait({self._decoded[path]})
+    async def decode_long(self, path: str, znode: Znode | None) -> None:
+        """Decode a long report before it is applied, which comes next: one at a time, since threads share the
+        interpreter, and what is decoded takes many times the room of what is kept of it.
+        """
+        if znode is None or not path.startswith(_BROKER_PREFIX) or not _is_long(znode.data):
+            return
+        known = self._view.brokers.get(BrokerId(path.removeprefix(_BROKER_PREFIX)))
+        if known is None or (known.registration.incarnation, known.znode_version) != (znode.czxid, znode.version):
+            self._decoded = asyncio.ensure_future(asyncio.to_thread(self._decode, path, znode.data))
+            await asyncio.wait({self._decoded})
 
     def apply(self, name: str, znode: Znode | None) -> None:
         """Take in the znode of a broker, None if it is gone; raises `InvalidRecordError` and `InvalidNameError`."""
         broker_id = BrokerId(name)
+        decoded, self._decoded = self._decoded, None
         if znode is None:
             self._view.drop_broker(broker_id)
             return
@@ -74,9 +75,8 @@ class BrokerRecords:
             self._raise_doubt(broker_id, known.record)
             return
         where = paths.broker(name)
-        decoded = self._decoded.get(where)
         record, report = decoded.result() if decoded else self._decode(where, znode.data)
-        self._view.put_broker(registration, znode.version, record, znode.data)
+        self._view.put_broker(registration, znode.version, record)
         if self._find_fault(record) is None:
             self._take_in(registration, report)
         self._raise_doubt(broker_id, record)

@@ -12,18 +12,18 @@ from before a commit of this node's own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import structlog
 
 from loadmanager.core.extensible import ReportRules
 from loadmanager.core.leadership import Sighting
-from loadmanager.core.names import NamespaceName
+from loadmanager.core.names import BrokerId, NamespaceName
 from loadmanager.errors import InvalidRecordError, StoreError
 from loadmanager.leader.picture.broker_records import BrokerRecords
 from loadmanager.leader.picture.faults import Faults
 from loadmanager.leader.picture.live_settings import LiveSettings
-from loadmanager.leader.picture.rereading import Rereading
+from loadmanager.leader.picture.rereading import Rereading, in_parts
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry
 from loadmanager.store import paths
 from loadmanager.store.base import MetadataStore, SessionState, Znode
@@ -38,6 +38,8 @@ from loadmanager.wire.validation import parse_model
 log = structlog.get_logger(__name__)
 
 _RETRY_S = 0.2
+_AT_A_TIME = 32
+"""So many znodes are read before they are applied."""
 _ELECTION_PATHS = (paths.EPOCH, paths.LEADER, paths.DOUBT)
 _POLICIES: dict[str, tuple[str, Callable[[bytes, str], object]]] = {
     paths.ISOLATION: ("isolation", decode_isolation),
@@ -110,24 +112,28 @@ class Intake:
         self.mark_dirty(path)
 
     async def settle_registrations(self) -> None:
-        """Return once every broker registered at the call is known, and everything dirty was read.
+        """Return once every broker registered at the call is known, and all else that had changed by then.
 
-        A watch may tell late of a broker that a former leader has given bundles to already: taken for gone, it would
-        be deprived of them while it serves them.
+        One may be unknown that a former leader has given bundles to already: taken for gone, it would be deprived of
+        them while it serves them. The store tells of a change before it answers with it, so what it has told of by its
+        answer is all there is to read, unless a watch was not in force: then everything is read again.
         """
         while True:
-            try:
-                registered = await self._store.children(paths.BROKERS)
-            except StoreError as error:
-                log.debug("registrations_wait_for_store", error=str(error))
-                await asyncio.sleep(_RETRY_S)
-            else:
-                break
-        for broker_id in {*registered, *self._view.registrations}:
-            self.mark_dirty(paths.broker(broker_id))
-        for path in paths.LAID_DOWN:
-            self.mark_dirty(path)
+            if await self._is_settled():
+                return
+            await asyncio.sleep(_RETRY_S)
+
+    async def _is_settled(self) -> bool:
+        try:
+            registered = set(await self._store.children(paths.BROKERS))
+        except StoreError as error:
+            log.debug("registrations_wait_for_store", error=str(error))
+            return False
+        await asyncio.sleep(0)  # what it told of is marked
+        for name in registered.symmetric_difference(self._view.registrations):
+            self.mark_dirty(paths.broker(BrokerId(name)))
         await self.settled()
+        return self._view.is_fresh
 
     def _session_changed(self, state: SessionState) -> None:
         if state is not SessionState.CONNECTED:
@@ -142,23 +148,34 @@ class Intake:
                 self._view.faults.pop(path, None)
         everything = paths.ROOT in batch
         wanted = set(await self._all_paths()) if everything else {p for p in batch if _is_record(p)}
-        if any(path in _ELECTION_PATHS for path in wanted):
-            wanted.update(_ELECTION_PATHS)
-        ordered = sorted(wanted)
-        self._commits_when_asked = self._view.commits
-        read = dict(zip(ordered, await self._store.get_many(ordered), strict=True))
-        await self._brokers.decode_long(read)
         if everything:
-            self._drop_missing(read)
-        self._apply_election(read)
-        for path, znode in read.items():
-            self._apply(path, znode)
+            self._drop_missing(wanted)
+        if not wanted.isdisjoint(_ELECTION_PATHS):
+            await self._read_election()
+        for part in in_parts(sorted(wanted.difference(_ELECTION_PATHS)), _AT_A_TIME):
+            await self._read_part(part)
         await self._take_divided(batch)
         if everything and self._is_watching and not self._rereading.is_marked(paths.ROOT):
             self._view.is_fresh = self._store.state is SessionState.CONNECTED
             self._view.is_of_former_session &= not self._view.is_fresh
             self._view.unsettled += 1  # what was being written when the connection broke may have been left unfinished
         self._on_change()
+
+    async def _read_election(self) -> None:
+        self._apply_election(*await self._store.get_many(_ELECTION_PATHS))
+
+    async def _read_part(self, part: Sequence[str]) -> None:
+        """What was read is let go of before the next part: all that brokers report is many times what is kept of it.
+
+        Who leads does not wait for the rest of a large batch.
+        """
+        self._commits_when_asked = self._view.commits
+        for path, znode in zip(part, await self._store.get_many(part), strict=True):
+            await self._brokers.decode_long(path, znode)
+            self._apply(path, znode)
+        if any(map(self._rereading.is_marked, _ELECTION_PATHS)):
+            await self._read_election()
+            self._on_change()
 
     async def _take_divided(self, batch: set[str]) -> None:
         """Read what the leader has written of the history of new bundles, which it divides better than this node."""
@@ -179,14 +196,14 @@ class Intake:
             *[path async for path in _grandchildren(self._store, paths.NAMESPACES)],
         ]
 
-    def _drop_missing(self, read: dict[str, Znode | None]) -> None:
-        for broker_id in [b for b in self._view.registrations if paths.broker(b) not in read]:
+    def _drop_missing(self, there: set[str]) -> None:
+        for broker_id in [b for b in self._view.registrations if paths.broker(b) not in there]:
             self._view.drop_broker(broker_id)
-        for name in [n for n in self._view.namespaces if paths.namespace(n) not in read]:
+        for name in [n for n in self._view.namespaces if paths.namespace(n) not in there]:
             self._view.drop_namespace(name)
-        for node_id in [n for n in self._view.nodes if paths.node(n) not in read]:
+        for node_id in [n for n in self._view.nodes if paths.node(n) not in there]:
             del self._view.nodes[node_id]
-        for path in [p for p in self._view.faults if _is_record(p) and p not in read]:
+        for path in [p for p in self._view.faults if _is_record(p) and p not in there]:
             del self._view.faults[path]
 
     def _apply(self, path: str, znode: Znode | None) -> None:
@@ -201,10 +218,7 @@ class Intake:
         """List what is wrong with a znode until it is mended; counted and logged once."""
         self._faults.reject(path, error)
 
-    def _apply_election(self, read: dict[str, Znode | None]) -> None:
-        if paths.EPOCH not in read:
-            return
-        epoch, leader, doubt = (read[path] for path in _ELECTION_PATHS)
+    def _apply_election(self, epoch: Znode | None, leader: Znode | None, doubt: Znode | None) -> None:
         self._view.epoch = epoch.version if epoch else 0
         self._view.doubt_czxid = doubt.czxid if doubt else None
         self._view.leader = None
@@ -232,7 +246,8 @@ class Intake:
         digest = hash(znode.data)
         where = paths.namespace(name)
         try:
-            state = decode_namespace(NamespaceName.parse(name), decode(znode.data, where), where)
+            data = decode(znode.data, where)
+            state = decode_namespace(NamespaceName.parse(name), data, where, self._view.registrations)
         except InvalidRecordError as error:
             if known is not None:
                 entry = NamespaceEntry(known.state, znode.version, znode.czxid, digest, unreadable=str(error))
@@ -286,9 +301,10 @@ class Intake:
     async def load_history(self) -> None:
         """Seed the model with the averages a former leader wrote."""
         ordered = sorted([path async for path in _grandchildren(self._store, paths.BUNDLE_DATA)])
-        for path, znode in zip(ordered, await self._store.get_many(ordered), strict=True):
-            if znode is not None:
-                self._seed(path, znode)
+        for part in in_parts(ordered, _AT_A_TIME):
+            for path, znode in zip(part, await self._store.get_many(part), strict=True):
+                if znode is not None:
+                    self._seed(path, znode)
 
     def _seed(self, path: str, znode: Znode) -> None:
         namespace = path.removeprefix(f"{paths.BUNDLE_DATA}/")

@@ -7,8 +7,9 @@ committed itself. Everything here is a look-up: no I/O, no decision.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.controls import NO_CONTROLS, Controls
@@ -25,15 +26,14 @@ from loadmanager.errors import (
 )
 from loadmanager.store import paths
 from loadmanager.store.base import Znode
-from loadmanager.store.codec import decode
-from loadmanager.wire.broker_data import AGENT_PROTOCOL, LocalBrokerData
+from loadmanager.wire.broker_data import AGENT_PROTOCOL, OF_BUNDLES, LocalBrokerData
 from loadmanager.wire.http import LookupData
 from loadmanager.wire.learned import LearnedData
-from loadmanager.wire.load_report import decode_broker_record
 from loadmanager.wire.policies import FailureDomain, IsolationData
 from loadmanager.wire.records import NodeRecord
 
 _SHOWN_BROKERS = 10
+_What = TypeVar("_What")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,11 @@ class BrokerEntry:
     """A registered broker: who it is, where its agent takes commands, and the ready-made answer to a lookup.
 
     `record` is what it wrote of itself, but for what it says of its bundles: that is in the model, if it is believed.
-    `data` is the whole, as it was written.
     """
 
     registration: Registration
     znode_version: int
     record: LocalBrokerData
-    data: bytes
     lookup_body: bytes
 
     @property
@@ -67,11 +65,6 @@ class BrokerEntry:
         """The answer to a lookup by an advertised listener; None when the broker has none of that name."""
         answer = lookup_answer(self.registration.broker, self.record, listener)
         return None if answer is None else answer.to_json()
-
-    def whole_record(self) -> LocalBrokerData:
-        """What the broker wrote, with what it says of its bundles; it is read again, which takes its time."""
-        where = paths.broker(self.registration.broker)
-        return decode_broker_record(decode(self.data, where), where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +133,10 @@ class ClusterView:
     """Told of each registration that has ended, before anything is done about what it owned."""
     on_record: Callable[[NamespaceEntry, NamespaceEntry], None] = lambda *_: None
     """Told of each record that takes the place of another."""
-    on_namespace: Callable[[str], None] = lambda _: None
+    on_namespace: list[Callable[[str], None]] = field(default_factory=list)
     """Told of each namespace that has another record now, or none."""
-    on_address: Callable[[BrokerId], None] = lambda _: None
+    on_address: list[Callable[[BrokerId], None]] = field(default_factory=list)
     """Told of each broker that lookups answer with from now on, with something else, or no more."""
-
-    def tell(self, on_namespace: Callable[[str], None], on_address: Callable[[BrokerId], None]) -> None:
-        """Have these two told from now on, and nobody else."""
-        self.on_namespace, self.on_address = on_namespace, on_address
 
     def get_namespace(self, name: str) -> NamespaceEntry:
         entry = self.namespaces.get(name)
@@ -227,11 +216,11 @@ class ClusterView:
         if before is not None:
             self.on_record(before, entry)
         self.namespaces[name] = entry
-        if before is not None and before.state.bundles is entry.state.bundles:  # as in each commit of this node's own
-            self.model.set_owners(entry.state.changed_since(before.state))
+        if before is not None and before.state.bundles == entry.state.bundles:
+            self.model.set_owners(entry.state.owners_changed_since(before.state))
         else:
             self.model.set_namespace(name, entry.state.bundle_names(), entry.state.ownerships)
-        self.on_namespace(name)
+        _tell(self.on_namespace, name)
 
     def commit_namespace(self, entry: NamespaceEntry) -> None:
         """Take over a record that this node has just committed."""
@@ -241,19 +230,20 @@ class ClusterView:
     def drop_namespace(self, name: str) -> None:
         if self.namespaces.pop(name, None) is not None:
             self.model.remove_namespace(name)
-            self.on_namespace(name)
+            _tell(self.on_namespace, name)
 
-    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData, data: bytes) -> None:
-        """Take over what a broker wrote of itself: `record`, which is what `data` says."""
+    def put_broker(self, registration: Registration, znode_version: int, record: LocalBrokerData) -> None:
+        """Take over what a broker wrote of itself."""
         self.registrations[registration.broker] = registration
         answer = lookup_answer(registration.broker, record)
         assert answer is not None, "only an advertised listener can be missing"
         itself: LocalBrokerData = {**record}
-        itself.pop("lastStats", None)
-        entry = BrokerEntry(registration, znode_version, itself, data, answer.to_json())
+        for field_of_bundles in OF_BUNDLES:
+            itself.pop(field_of_bundles, None)
+        entry = BrokerEntry(registration, znode_version, itself, answer.to_json())
         before, self.brokers[registration.broker] = self.brokers.get(registration.broker), entry
         if before is None or not entry.answers_as(before):
-            self.on_address(registration.broker)
+            _tell(self.on_address, registration.broker)
 
     def drop_broker(self, broker_id: BrokerId) -> None:
         ended = self.registrations.pop(broker_id, None)
@@ -263,7 +253,12 @@ class ClusterView:
         if self.brokers.pop(broker_id, None) is not None:
             self.model.remove_broker(broker_id)
             self.gate.forget(broker_id)
-            self.on_address(broker_id)
+            _tell(self.on_address, broker_id)
+
+
+def _tell(those: Iterable[Callable[[_What], None]], what: _What) -> None:
+    for each in those:
+        each(what)
 
 
 def lookup_answer(broker_id: BrokerId, record: LocalBrokerData, listener: str | None = None) -> LookupData | None:

@@ -99,7 +99,7 @@ class RecordedModel(ClusterModel):
 
     def set_namespace(self, namespace: str, bundle_names: Sequence[str], ownerships: Sequence[Ownership]) -> None:
         super().set_namespace(namespace, bundle_names, ownerships)
-        self._put(namespace, (bundle_names, ownerships))
+        self._put(namespace, (self.own_names(bundle_names), ownerships))
 
     def set_owners(self, ownerships: Mapping[str, Ownership]) -> None:
         """As whole records, of which the history has what has changed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -24,12 +25,13 @@ class Broker:
 
 
 class Scene:
-    """A broker that is registered, and nodes that answer at once; `asked` is when they were."""
+    """A broker that is registered, and nodes that answer at once, or hold a "no" back; `asked` is when they were."""
 
     def __init__(self) -> None:
         self.grants = Grants(BrokerId("b1:8080"))
         self.grants.register(7)
-        self.owned = False
+        self.may_hold = False
+        self._owned = asyncio.Event()
         self.bundle: str | None = BUNDLE
         self.asked: list[float] = []
         self.coming = Coming(self.grants, Broker(), self._ask, self.now_s)  # type: ignore[arg-type]  # a stand-in
@@ -37,8 +39,20 @@ class Scene:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    async def _ask(self, _: TopicName) -> OwnerAnswer:
+    @property
+    def owned(self) -> bool:
+        return self._owned.is_set()
+
+    @owned.setter
+    def owned(self, owned: bool) -> None:
+        (self._owned.set if owned else self._owned.clear)()
+
+    async def _ask(self, _: TopicName, wait_s: float) -> OwnerAnswer:
         self.asked.append(self.now_s())
+        if self.may_hold:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._owned.wait()
         return OwnerAnswer(owned=self.owned, bundle=self.bundle, incarnation=7)
 
     async def expect(self, bundle: str = BUNDLE) -> None:
@@ -118,6 +132,43 @@ def test_a_yes_comes_soon_to_all_who_wait_though_one_of_them_looks(scene: Scene,
         assert all(answer.owned for answer in await asyncio.gather(*questions))
         assert scene.now_s() - since_s < 0.02
         assert len(scene.asked) == one_looks + len(TOPICS)
+
+    loop.run(run())
+
+
+def test_nodes_that_hold_their_answer_are_asked_seldom_and_tell_of_a_yes_at_once(
+    scene: Scene, loop: VirtualLoop
+) -> None:
+    scene.may_hold = True
+
+    async def run() -> None:
+        await scene.expect()
+        questions = [asyncio.ensure_future(scene.coming.ask_owner(topic, 2.0)) for topic in TOPICS]
+        await asyncio.sleep(0.9)
+        assert len(scene.asked) == len(TOPICS) + 4
+        scene.owned, since_s = True, scene.now_s()
+        assert all(answer.owned for answer in await asyncio.gather(*questions))
+        assert scene.now_s() == since_s
+
+    loop.run(run())
+
+
+def test_nodes_are_asked_to_hold_so_many_answers_at_a_time_and_no_longer_than_is_waited(
+    scene: Scene, loop: VirtualLoop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coming, "_MOST_HELD", 1)
+    scene.may_hold = True
+
+    async def run() -> None:
+        await scene.expect()
+        assert await scene.took_s(0.1) == pytest.approx(0.1)
+        first = asyncio.ensure_future(scene.coming.ask_owner(TOPICS[0], 2.0))
+        await asyncio.sleep(0.01)
+        scene.bundle, asked = OTHER, len(scene.asked)
+        await scene.expect(OTHER)
+        assert await scene.took_s(0.1) >= 0.1
+        assert len(scene.asked) > asked + 10
+        await first
 
     loop.run(run())
 

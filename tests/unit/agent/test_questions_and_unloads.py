@@ -31,7 +31,7 @@ class Nodes:
     def __init__(self, *claims: Claim | None) -> None:
         self._claims = claims
 
-    async def ask_ownership(self, _: TopicName, settles: Callable[[Claim | None], bool]) -> None:
+    async def ask_ownership(self, _: TopicName, settles: Callable[[Claim | None], bool], __: None) -> None:
         any(settles(claim) for claim in self._claims)
 
 

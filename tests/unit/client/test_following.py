@@ -125,10 +125,12 @@ async def test_who_still_waits_when_the_client_is_closed_is_told_so() -> None:
 
 
 @in_virtual_time
-async def test_a_bundle_that_moves_is_waited_for_and_not_asked_about() -> None:
+async def test_a_bundle_whose_destination_refuses_is_waited_for_and_not_asked_about() -> None:
     moving = OWNED.with_ownerships({0: release(OWNED.ownerships[0], BROKERS[1], STAMP)})
     history = [moving]
     async with nodes(history) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
+        assert (await client.lookup(TOPIC)).broker_id == B
+        client.refused(TOPIC, B)
         looking = asyncio.create_task(client.lookup(TOPIC))
         await asyncio.sleep(0.5)
         history.append(MOVED)
@@ -143,6 +145,7 @@ async def test_a_move_that_takes_long_is_asked_about() -> None:
     moving = OWNED.with_ownerships({0: release(OWNED.ownerships[0], BROKERS[1], STAMP)})
     async with nodes([moving]) as (node,), a_client(node, namespaces=[NAMESPACE]) as client:
         node.owner = B
+        client.refused(TOPIC, B)
         assert (await client.lookup(TOPIC)).broker_id == B
         assert len(node.asked) == 1
 

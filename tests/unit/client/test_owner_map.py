@@ -24,11 +24,12 @@ TOPIC = TOPICS[0]
 
 
 def owners_of(state: NamespaceState) -> list[str | None]:
-    """Of each of `TOPICS`, as the server finds it."""
-    return [
-        each.owner.broker if each.state is OwnershipState.OWNED and each.owner else None
-        for each in (state.ownerships[state.bundles.index_of_topic(str(TopicName.parse(topic)))] for topic in TOPICS)
+    """Of each of `TOPICS`, as the server finds it; of those on their way, where that leads."""
+    there = (state.ownerships[state.bundles.index_of_topic(str(TopicName.parse(topic)))] for topic in TOPICS)
+    found = [
+        {OwnershipState.OWNED: each.owner, OwnershipState.RELEASING: each.destination}.get(each.state) for each in there
     ]
+    return [None if each is None else each.broker for each in found]
 
 
 def known_to(owners: OwnerMap) -> list[str | None]:
@@ -130,8 +131,7 @@ def test_a_move_changes_what_is_known_of_all_topics_of_the_bundle_and_of_no_othe
     assert known_to(owners) == owners_of(OWNED) == [A.broker_id] * len(TOPICS)
     told(owners, OWNED, moving())
     assert known_to(owners) == owners_of(moving())
-    assert None in known_to(owners)
-    assert A.broker_id in known_to(owners)
+    assert set(known_to(owners)) == {A.broker_id, B.broker_id}
     assert owners.place_of(TOPIC).is_moving
     assert not owners.place_of("persistent://else/where/x").is_moving
 
@@ -201,7 +201,20 @@ def test_who_refused_is_asked_for_and_named_again_only_by_a_node_or_a_later_chan
     owners.answered(place, place.pushed, B, 0.0)
     assert (owners.resolve(TOPIC), place.refusals) == (B, 0)
     told(owners, OWNED, moving())
-    assert owners.resolve(TOPIC) is None
+    assert owners.resolve(TOPIC) == B
+
+
+def test_while_a_bundle_moves_its_destination_is_named_and_who_had_it_is_whom_there_is_to_go_by() -> None:
+    owners = a_map()
+    told(owners, OWNED, moving())
+    owners.refused(TOPIC, A.broker_id)
+    assert owners.resolve(TOPIC) == B, "it says what is known already"
+    owners.refused(TOPIC, B.broker_id)
+    place = owners.place_of(TOPIC)
+    assert (owners.resolve(TOPIC), place.refusals) == (None, 1)
+    assert owners.last_known(place, 0.0) == A
+    change(owners, {str(place.pushed.range): {"state": "Owned", "version": 3, "owner": B.broker_id}})  # type: ignore[union-attr]  # it was pushed
+    assert (owners.resolve(TOPIC), place.refusals) == (B, 0)
 
 
 def test_an_answer_counts_unless_something_was_pushed_since_it_was_asked_for() -> None:

@@ -8,6 +8,7 @@ from loadmanager.core.bundles import (
     MAX_BUNDLES,
     BoundariesError,
     NamespaceBundles,
+    cut_at,
     equal_boundaries,
     validate_boundaries,
 )
@@ -24,6 +25,13 @@ def test_equal_bundles_differ_only_in_the_last_which_takes_the_remainder() -> No
 def test_ranges_are_written_as_each_of_them_is() -> None:
     bundles = NamespaceBundles((0, 5, 0x80000000, 0xFFFFFFFF))
     assert bundles.range_texts() == tuple(str(each) for each in bundles.ranges())
+
+
+def test_what_is_cut_alike_is_one_object() -> None:
+    alike = [cut_at(equal_boundaries(3), HashFunction.CRC32) for _ in range(2)]
+    assert alike[0] is alike[1]
+    assert alike[0] == NamespaceBundles(equal_boundaries(3), HashFunction.CRC32)
+    assert cut_at(equal_boundaries(3), HashFunction.MURMUR3_32) != alike[0]
 
 
 @pytest.mark.parametrize("bundles", [0, -1, MAX_BUNDLES + 1])

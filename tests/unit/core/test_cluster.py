@@ -262,6 +262,21 @@ def test_registrations_that_nothing_refers_to_do_not_pile_up() -> None:
     assert taken(model).bundles.assigned.tolist() == [0, 1, -1]
 
 
+def test_the_owners_are_those_of_the_records_as_they_are_now() -> None:
+    model = a_model_where_a_owns_and_reports_x_and_y()
+    assert model.owners() == {A}
+    model.set_namespace(NS, [X, Y, Z], [releasing(C, B), owned(broker("a", 2)), FREE])
+    assert model.owners() == {C, broker("a", 2)}
+    model.remove_namespace(NS)
+    assert model.owners() == set()
+
+
+def test_names_are_known_by_one_object_each() -> None:
+    model = a_model_where_a_owns_and_reports_x_and_y()
+    own = model.own_names([bundle(1), bundle(2)])
+    assert (own[0] is X, own[1] is Y) == (True, True)
+
+
 def test_a_record_has_bundles_of_its_own_namespace_only() -> None:
     with pytest.raises(AssertionError, match="bundles of tenant/ns only"):
         ClusterModel().set_namespace(NS, [bundle(1, "tenant/other")], [FREE])
@@ -373,13 +388,13 @@ def test_an_order_that_is_kept_up_to_date_is_that_of_a_model_that_sorts_for_the_
 
 def test_who_owns_what_by_the_records_and_what_is_on_its_way() -> None:
     model, former = ClusterModel(), broker("a", incarnation=9)
-    assert (model.owners(), model.releasing(), model.bundles_owned_by([A])) == ([], [], [])
+    assert (model.owners(), model.releasing(), model.bundles_owned_by([A])) == (set(), [], [])
     model.set_namespace(NS, [X, Y, Z, bundle(4)], [owned(A), releasing(B, C), owned(former), FREE])
-    assert model.owners() == [A, former]
+    assert model.owners() == {A, B, former}
     assert model.releasing() == [Y]
     assert model.bundles_owned_by([A, B, C]) == [X]
     assert model.bundles_owned_by([former, A]) == [X, Z]
     model.set_owners({X: owned(former)})
-    assert (model.owners(), model.bundles_owned_by([A])) == ([former], [])
+    assert (model.owners(), model.bundles_owned_by([A])) == ({B, former}, [])
     model.remove_namespace(NS)
-    assert (model.owners(), model.releasing(), model.bundles_owned_by([former])) == ([], [], [])
+    assert (model.owners(), model.releasing(), model.bundles_owned_by([former])) == (set(), [], [])

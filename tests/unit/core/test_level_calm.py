@@ -265,4 +265,4 @@ def test_what_was_remembered_before_excess_was_is_read() -> None:
     (seen,) = Memory.of({"brokers": {"a:8080": [1, 0.0, NOW_S, NOW_S, 0.02]}, "moved": [[NOW_S, 0.1]]}).seen(
         [broker("a")]
     )
-    assert (seen.excess_s, seen.cold_since_s, seen.comebacks, seen.noise) == (0.0, None, 0, 0.02)
+    assert (seen.excess_s, seen.cold_since_s, seen.comebacks, seen.noise, seen.came_s) == (0.0, None, 0, 0.02, 0.0)

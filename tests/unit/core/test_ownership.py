@@ -29,6 +29,14 @@ A, B = broker("a"), broker("b")
 STAMP = Stamp(epoch=7, now_ms=1000, reason="test")
 
 
+def test_only_bundles_with_another_ownership_have_changed() -> None:
+    bundles = NamespaceBundles(equal_boundaries(3))
+    before = NamespaceState(NamespaceName("t", "ns"), bundles, (owned(A), owned(A), FREE))
+    after = replace(before, ownerships=(owned(A), owned(B), FREE))
+    assert after.owners_changed_since(before) == {after.bundle_name(1): owned(B)}
+    assert after.owners_changed_since(after) == {}
+
+
 def test_a_free_bundle_is_assigned() -> None:
     assert assign(FREE, A, STAMP) == Ownership(OwnershipState.OWNED, A, None, 1, 7, 1000, "test")
 

@@ -1,4 +1,4 @@
-"""Our own paths: ownership without side effects, decisions, the cluster at a glance."""
+"""Our own paths: decisions, the cluster at a glance."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from support.nodes import Cluster, RunningNode
 from support.registrations import a_record, load_of
 from support.waiting import eventually
 
-from loadmanager.errors import OutdatedViewError
-from loadmanager.store.base import SessionState
-from loadmanager.store.memory import MemoryStore
-
 TOPIC = "persistent://t/ns/x"
-OWNERSHIP = "/loadbalance/v1/ownership/persistent/t/ns/x"
 DECISIONS = "/loadbalance/v1/decisions"
 
 
@@ -31,34 +26,6 @@ async def node(cluster: Cluster) -> RunningNode:
     await cluster.a_broker()
     await cluster.a_namespace()
     return cluster.nodes[0]
-
-
-async def test_the_ownership_of_a_free_bundle_is_told_and_stays_as_it_is(node: RunningNode) -> None:
-    reply = await node.get(OWNERSHIP)
-    assert reply.status == 200
-    assert reply.json() == {"bundle": node.bundle_of(TOPIC), "state": "Free", "version": 0, "epoch": 0}
-    assert node.node.assigner.assignments == 0
-
-
-async def test_the_ownership_of_an_owned_bundle_names_the_life_of_its_owner(
-    cluster: Cluster, node: RunningNode
-) -> None:
-    await node.lookup(TOPIC)
-    assert (await node.get(OWNERSHIP)).json() == {
-        "bundle": node.bundle_of(TOPIC),
-        "state": "Owned",
-        "owner": "b1:8080",
-        "incarnation": cluster.brokers["b1:8080"].registration.incarnation,
-        "version": 1,
-        "epoch": 1,
-    }
-
-
-@pytest.mark.parametrize(("path", "status"), [("persistent/t/other/x", 404), ("queue/t/ns/x", 412)])
-async def test_the_ownership_of_what_is_not_there_is_an_error(node: RunningNode, path: str, status: int) -> None:
-    reply = await node.get(f"/loadbalance/v1/ownership/{path}")
-    assert reply.status == status
-    assert reply.reason
 
 
 async def test_decisions_come_newest_first_with_their_reasons(node: RunningNode) -> None:
@@ -178,29 +145,3 @@ async def test_a_move_says_what_it_was_predicted_to_bring_and_then_what_it_was_m
     load = predicted["load"]
     assert load > 0
     assert (measured["source"], measured["destination"]) == ([load, 0.0], [0.0, load])
-
-
-async def test_what_was_read_in_a_session_that_is_over_is_not_told(node: RunningNode) -> None:
-    """ZooKeeper may have been set back since, and give an incarnation out again that an old view names."""
-    refused: dict[SessionState, bool] = {}
-
-    def heard(state: SessionState) -> None:
-        try:
-            node.node.must_be_current()
-        except OutdatedViewError:
-            refused[state] = True
-
-    assert isinstance(node.store, MemoryStore)
-    node.store.on_session(heard)
-    node.store._cluster.expire(node.store)
-    await eventually(lambda: refused and node.node.view.is_fresh, what="all is read again in another session")
-    assert refused == {SessionState.LOST: True, SessionState.CONNECTED: True}
-    assert (await node.get(OWNERSHIP)).status == 200
-
-
-async def test_what_was_read_in_a_session_that_may_be_over_is_not_told(
-    node: RunningNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(MemoryStore, "lease_valid_until_s", property(lambda _: 0.0))
-    reply = await node.get(OWNERSHIP)
-    assert (reply.status, reply.reason) == (503, "the session with ZooKeeper may be over")

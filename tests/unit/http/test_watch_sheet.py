@@ -82,7 +82,7 @@ class World:
     def come(self, registration: Registration, host: str = "") -> None:
         record = a_record(registration.broker)
         record["pulsarServiceUrl"] = f"pulsar://{host or registration.broker}"
-        self.view.put_broker(registration, 0, record, b"")
+        self.view.put_broker(registration, 0, record)
 
     def put(self, state: NamespaceState) -> None:
         before = self.view.namespaces.get(NAME)

@@ -5,8 +5,9 @@ import contextlib
 import gzip
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import astuple, dataclass, field
 from typing import Any
 
 import orjson
@@ -477,3 +478,80 @@ async def test_history_that_a_former_leader_wrote_seeds_the_bundles_and_garbage_
     assert (averages[BUNDLE].long_samples, averages[BUNDLE].topics) == (7, 5)
     assert "shortTermData: Field required" in mirror.faults[paths.bundle_data("t/other")]
     assert mirror.intake.records_rejected == 1
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True)
+class Held(Znode):
+    """A znode of which it can be told whether somebody still has it."""
+
+
+@dataclass
+class WatchedReads:
+    """Stands in for `get_many` of a store: remembers what was asked for, and for how long the answers were kept."""
+
+    store: MemoryStore
+    asked: list[list[str]] = field(default_factory=list)
+    answered: list[weakref.ref[Held]] = field(default_factory=list)
+    most_kept: int = 0
+    meanwhile: Callable[[], Awaitable[None]] | None = None
+    """What happens, once, when half of everything has been asked for."""
+
+    async def get_many(self, asked: Sequence[str]) -> list[Znode | None]:
+        self.asked.append(list(asked))
+        if len(self.asked) == BROKERS // 64 and self.meanwhile is not None:
+            await self.meanwhile()
+        found = [
+            None if znode is None else Held(*astuple(znode)) for znode in await MemoryStore.get_many(self.store, asked)
+        ]
+        self.answered += [weakref.ref(znode) for znode in found if znode is not None]
+        self.most_kept = max(self.most_kept, sum(ref() is not None for ref in self.answered))
+        return [*found]
+
+
+BROKERS = 160
+
+
+@pytest.fixture
+async def many(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> WatchedReads:
+    """So many brokers, whose reports are about to be read with everything else."""
+    data = encode_local_broker_data(a_record())
+    await mirror.store.commit([Create(paths.broker(f"b{number:03d}:8080"), data) for number in range(BROKERS)])
+    await mirror.read()
+    mirror.view.brokers.clear()
+    reads = WatchedReads(mirror.own)
+    monkeypatch.setattr(mirror.own, "get_many", reads.get_many)
+    mirror.intake.mark_dirty(paths.ROOT)
+    return reads
+
+
+async def test_everything_is_read_a_part_at_a_time_and_let_go_of_before_the_next(
+    mirror: Mirror, many: WatchedReads
+) -> None:
+    await mirror.read()
+    assert len(mirror.view.brokers) == BROKERS
+    assert max(map(len, many.asked)) <= 32
+    assert many.most_kept <= 2 * 32, "all that was read was in memory at once"
+
+
+async def test_who_leads_is_read_while_much_else_still_waits_for_it(mirror: Mirror, many: WatchedReads) -> None:
+    seen: list[int] = []
+    mirror.intake._on_change = lambda: seen.append(len(mirror.view.brokers) if mirror.view.leader else 0)
+
+    async def another_leads() -> None:
+        await mirror.store.commit([Create(paths.LEADER, b"{}", ephemeral=True)])
+
+    many.meanwhile = another_leads
+    await mirror.read()
+    assert 0 < seen[0] < BROKERS
+
+
+async def test_a_new_leader_reads_of_the_brokers_only_what_it_has_been_told_of(
+    mirror: Mirror, many: WatchedReads
+) -> None:
+    await mirror.read()
+    many.asked.clear()
+    late = await register(mirror.store, "late:8080", a_record("late:8080"))
+    await mirror.own.sync()
+    await mirror.intake.settle_registrations()
+    assert mirror.view.is_registered(late)
+    assert sum(map(len, many.asked)) < 32

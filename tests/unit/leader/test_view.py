@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
@@ -7,21 +8,24 @@ from support.builders import broker, owned, releasing, report
 from support.registrations import a_record
 
 from loadmanager.core.bundles import NamespaceBundles, equal_boundaries
+from loadmanager.core.cluster.records import NamespaceRecords
 from loadmanager.core.names import BrokerId, BundleName, NamespaceName, TopicName
-from loadmanager.core.ownership import FREE, NamespaceState
-from loadmanager.errors import BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
+from loadmanager.core.ownership import FREE, NamespaceState, Ownership
+from loadmanager.errors import BrokerNotFoundError, BundleNotFoundError, InvalidRecordError, NamespaceNotFoundError
 from loadmanager.leader.picture.view import ClusterView, NamespaceEntry, lookup_answer
+from loadmanager.leader.picture.written_reports import WrittenReports
 from loadmanager.store import paths
 
 B1 = broker("b1", 5)
+NAMESPACE = NamespaceName("t", "ns")
 TOPIC = TopicName.parse("persistent://t/ns/x")
 
 
 def a_view() -> ClusterView:
     view = ClusterView()
-    state = NamespaceState.unowned(NamespaceName("t", "ns"), NamespaceBundles(equal_boundaries(2)))
+    state = NamespaceState.unowned(NAMESPACE, NamespaceBundles(equal_boundaries(2)))
     view.put_namespace(NamespaceEntry(state, 0, czxid=1, digest=0))
-    view.put_broker(B1, 0, a_record("b1:8080"), b"")
+    view.put_broker(B1, 0, a_record("b1:8080"))
     return view
 
 
@@ -45,6 +49,36 @@ def test_a_broker_that_left_owns_nothing() -> None:
     view.drop_broker(BrokerId("b1:8080"))
     assert view.find_owner(owned(B1)) is None
     assert not view.is_registered(B1)
+
+
+def test_of_a_record_that_is_cut_as_before_only_the_owners_that_changed_go_into_the_model(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    view = a_view()
+    written: list[set[str]] = []
+    write = NamespaceRecords.change_owners
+
+    def noted(records: NamespaceRecords, ownerships: Mapping[str, Ownership]) -> None:
+        written.append(set(ownerships))
+        write(records, ownerships)
+
+    monkeypatch.setattr(NamespaceRecords, "change_owners", noted)
+    former = view.get_namespace("t/ns").state
+    view.put_namespace(NamespaceEntry(former.with_ownerships({1: owned(B1)}), 1, czxid=1, digest=1))
+    assert written == [{"t/ns/0x80000000_0xffffffff"}]
+    assert view.model.bundles_of(B1) == ["t/ns/0x80000000_0xffffffff"]
+    other_cut = NamespaceState(NAMESPACE, NamespaceBundles(equal_boundaries(4)), (owned(B1),) * 4)
+    view.put_namespace(NamespaceEntry(other_cut, 2, czxid=1, digest=2))
+    assert len(written) == 1
+    assert view.model.count_bundles_of(B1) == 4
+
+
+async def test_a_broker_that_has_just_gone_has_written_nothing() -> None:
+    async def gone(_: str) -> None:
+        return None
+
+    with pytest.raises(BrokerNotFoundError, match="b1:8080' has just gone"):
+        await WrittenReports(gone, a_view()).read(B1.broker)
 
 
 def test_an_unknown_namespace_and_an_unknown_range_say_so() -> None:
@@ -77,7 +111,7 @@ def test_a_lookup_answer_has_the_addresses_of_the_listener_that_was_asked_for() 
 def test_commands_go_to_the_agent_and_without_one_to_nobody() -> None:
     view = a_view()
     assert view.brokers[BrokerId("b1:8080")].command_url is None
-    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"), b"")
+    view.put_broker(B1, 1, a_record("b1:8080", agent_url="http://agent:9090"))
     assert view.brokers[BrokerId("b1:8080")].command_url == "http://agent:9090"
 
 

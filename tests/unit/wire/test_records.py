@@ -49,6 +49,18 @@ def test_a_namespace_comes_back_as_it_was(entries: list[Ownership], function: Ha
     assert decode_namespace(NAME, encode_namespace(state), "w") == state
 
 
+def test_what_is_equal_in_a_record_is_one_object_and_an_owner_that_is_known_is_that_one() -> None:
+    bundles = NamespaceBundles(equal_boundaries(4))
+    first, second = broker("b1", 7), broker("b2", 8)
+    entries = (owned(first, 3), owned(first, 3), owned(first, 4), owned(second, 3))
+    data = encode_namespace(NamespaceState(NAME, bundles, entries))
+    state = decode_namespace(NAME, data, "w", {first.broker: first, second.broker: broker("b2", 9)})
+    assert state.ownerships == entries
+    assert state.ownerships[0] is state.ownerships[1]
+    assert [each.owner is first for each in state.ownerships] == [True, True, True, False]
+    assert decode_namespace(NAME, data, "w").bundles is state.bundles
+
+
 def test_a_namespace_is_written_so_that_an_operator_can_read_it() -> None:
     bundles = NamespaceBundles(equal_boundaries(2), HashFunction.CRC32)
     state = NamespaceState(NAME, bundles, (owned(broker("b1", 7), 3), FREE))

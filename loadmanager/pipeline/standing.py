@@ -1,0 +1,153 @@
+"""For how long what was reported stands: the rule that all windows follow.
+
+What a report says of a bundle stands from when it came until the first of these:
+
+- anybody's next report of this bundle, or of one that has hashes in common with it: it was split or merged
+- `broker_gone` of the broker that reported it
+- the end of its leader's term: `term_ended`, or for want of it the next `term_began`
+- the end of the range
+- 15 minutes have passed: a broker reports at least so often
+
+So a bundle is carried by one broker at a time, and what it carries is counted once. What a report says of the broker
+itself, its resources, stands likewise until the broker's next report.
+
+What comes later is what (`at_ms`, `epoch`, `sequence`) say; of reports of one millisecond the last one stands. What
+a leader recorded after the end of its term is left out: the next one records the same. What was imported (epoch 0) has
+no term.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
+
+from loadmanager.history.gaps import IMPORTED, TERM_BEGAN, TERM_ENDED
+from loadmanager.history.schemas import ORDER
+from loadmanager.pipeline.schemas import packed_bounds
+
+STANDS_MS = 900_000
+"""How long a report stands at the most."""
+
+BROKER_GONE, BROKER_REGISTERED = "broker_gone", "broker_registered"
+
+_TIME = ("at_ms", *ORDER)
+_EPOCH_BITS = 40
+"""Where the epoch begins in the number of a report: there is room for 8 million leaders and 10^12 sequences of each."""
+
+
+def standing(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
+    """Each report that stands, with `at_ms`, `broker` and until when: `until_ms` of itself, and what it says of bundles
+    until `ends_ms` if nobody reports them before.
+
+    From `clean_broker_reports` and the history's `events` of the same range, which ends before `end_ms`.
+    """
+    reports = broker_reports.select(*_TIME, "broker", f.lit(0).alias("is_end"))
+    gone = events.where(f.col("kind") == BROKER_GONE).select(
+        *_TIME, f.col("subject").alias("broker"), f.lit(1).alias("is_end")
+    )
+    backwards = Window.partitionBy("broker").orderBy(*(f.desc(name) for name in _TIME))
+    gone_ms = f.last(f.when(f.col("is_end") == 1, f.col("at_ms")), ignorenulls=True)
+    seen = reports.unionByName(gone).withColumns(
+        {
+            "next_ms": f.lag("at_ms").over(backwards),
+            "gone_ms": gone_ms.over(backwards.rowsBetween(Window.unboundedPreceding, -1)),
+        }
+    )
+    of_terms = seen.where(f.col("is_end") == 0).join(f.broadcast(_terms(broker_reports, events)), "epoch", "left")
+    in_term = of_terms.where(f.col("term_ms").isNull() | (f.col("at_ms") <= f.col("term_ms")))
+    ends_ms = f.least(f.col("at_ms") + STANDS_MS, "gone_ms", "term_ms", f.lit(end_ms).cast("long"))
+    return in_term.select(*_TIME, "broker", f.least(ends_ms, "next_ms").alias("until_ms"), ends_ms.alias("ends_ms"))
+
+
+def registered(broker_reports: DataFrame, events: DataFrame, end_ms: int) -> DataFrame:
+    """Each `broker` that is there before `end_ms`: it has reported, or registered, and not gone since. One that was
+    silent for as long as two reports stand has gone unseen.
+    """
+    is_there = f.when(f.col("kind") == BROKER_GONE, 0).otherwise(1).alias("is_there")
+    told = events.where(f.col("kind").isin(BROKER_GONE, BROKER_REGISTERED))
+    seen = broker_reports.select(*_TIME, "broker", f.lit(1).alias("is_there")).unionByName(
+        told.select(*_TIME, f.col("subject").alias("broker"), is_there)
+    )
+    last = f.max(f.struct(*_TIME, "is_there")).alias("last")
+    lately = (f.col("last.at_ms") >= end_ms - 2 * STANDS_MS) & (f.col("last.is_there") == 1)
+    return seen.where(f.col("at_ms") < end_ms).groupBy("broker").agg(last).where(lately).select("broker")
+
+
+def _terms(broker_reports: DataFrame, events: DataFrame) -> DataFrame:
+    """The end of the term of each epoch (`term_ms`), null where it is not known."""
+    of_reports = broker_reports.select("epoch", f.lit("").alias("kind"), "at_ms").distinct()
+    rows = of_reports.unionByName(events.select("epoch", "kind", "at_ms")).where(f.col("epoch") > IMPORTED)
+    began, ended = (f.min(f.when(f.col("kind") == kind, f.col("at_ms"))) for kind in (TERM_BEGAN, TERM_ENDED))
+    later = Window.orderBy(f.desc("epoch")).rowsBetween(Window.unboundedPreceding, -1)
+    terms = rows.groupBy("epoch").agg(began.alias("began_ms"), ended.alias("ended_ms"))
+    next_ms = f.last("began_ms", ignorenulls=True).over(later)
+    return terms.select("epoch", f.coalesce("ended_ms", next_ms).alias("term_ms"))
+
+
+def bundles_standing(bundle_reports: DataFrame, reports: DataFrame, figures: Sequence[str]) -> DataFrame:
+    """The rows of `clean_bundle_reports` whose report is among `reports`, from `at_ms` until `until_ms`.
+
+    All is numbers, for speed: a bundle is the `hash` of its namespace and its `bounds`, a broker the hash `by`. `stay`
+    tells apart the times that a bundle was with one broker without interruption.
+    """
+    rows = bundle_reports.select(_report(), _hash(), packed_bounds().alias("bounds"), *figures)
+    marks = _reports_of_others(bundle_reports)
+    nothing = [f.lit(0).cast(kind).alias(name) for name, kind in rows.dtypes if name in figures]
+    both = rows.withColumn("is_other", f.lit(0)).unionByName(marks.select("*", *nothing, f.lit(1).alias("is_other")))
+    ends = reports.select(_report(), "at_ms", "ends_ms", f.xxhash64("broker").alias("by"))
+    known = _without_nulls(both).join(_without_nulls(ends), "report")
+    in_turn = Window.partitionBy("hash", "bounds").orderBy("at_ms", "report", f.desc("is_other"))
+    goes_on = (
+        (f.lag("is_other").over(in_turn) == 0)
+        & (f.lag("by").over(in_turn) == f.col("by"))
+        & (f.lag("ends_ms").over(in_turn) >= f.col("at_ms"))
+    )
+    until_ms = f.least("ends_ms", f.lead("at_ms").over(in_turn))
+    turns = known.withColumns({"until_ms": until_ms, "begins": f.when(goes_on, 0).otherwise(1)})
+    stay = f.sum("begins").over(in_turn.rowsBetween(Window.unboundedPreceding, Window.currentRow))
+    return turns.withColumn("stay", stay).where(f.col("is_other") == 0)
+
+
+def _reports_of_others(bundle_reports: DataFrame) -> DataFrame:
+    """Of each bundle (`hash`, `bounds`) the `report`s of those that have hashes in common with it, as long as it may
+    stand. Only namespaces that were cut anew have any.
+    """
+    rows = bundle_reports.select(_hash(), "range_lower", "range_upper", "at_ms")
+    ranges = rows.groupBy("hash", "range_lower", "range_upper").agg(
+        f.min("at_ms").alias("first_ms"), f.max("at_ms").alias("last_ms")
+    )
+    before = Window.partitionBy("hash").orderBy("range_lower", "range_upper")
+    reached = f.max("range_upper").over(before.rowsBetween(Window.unboundedPreceding, -1))
+    anew = (
+        ranges.withColumn("reached", reached).where(f.col("range_lower") < f.col("reached")).select("hash").distinct()
+    )
+    cut = ranges.withColumn("bounds", packed_bounds()).join(f.broadcast(anew), "hash", "left_semi")
+    other = cut.select("hash", *(f.col(name).alias(f"other_{name}") for name in cut.columns if name != "hash"))
+    pairs = cut.join(other, "hash").where(
+        (f.col("bounds") != f.col("other_bounds"))
+        & (f.col("range_lower") < f.col("other_range_upper"))
+        & (f.col("other_range_lower") < f.col("range_upper"))
+        & (f.col("first_ms") <= f.col("other_last_ms"))
+        & (f.col("other_first_ms") <= f.col("last_ms") + STANDS_MS)
+    )
+    found = bundle_reports.select(
+        _report(), _hash(), packed_bounds().alias("other_bounds"), f.col("at_ms").alias("seen_ms")
+    ).join(f.broadcast(pairs), ["hash", "other_bounds"])
+    may_stand = (f.col("seen_ms") >= f.col("first_ms")) & (f.col("seen_ms") <= f.col("last_ms") + STANDS_MS)
+    return found.where(may_stand).select("report", "hash", "bounds")
+
+
+def _report() -> Column:
+    """The number of a report, in the order of reports."""
+    return f.shiftleft("epoch", _EPOCH_BITS).bitwiseOR(f.col("sequence")).alias("report")
+
+
+def _hash() -> Column:
+    return f.xxhash64("namespace").alias("hash")
+
+
+def _without_nulls(numbers: DataFrame) -> DataFrame:
+    """Clean rows have none: where Spark knows it, it need not look for them in each step."""
+    return numbers.select(*(f.coalesce(name, f.lit(0).cast(kind)).alias(name) for name, kind in numbers.dtypes))

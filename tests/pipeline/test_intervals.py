@@ -1,0 +1,97 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadmanager.core.load import FloatArray
+from loadmanager.pipeline.intervals import Calibration, calibrated_in_turn, covered
+
+NAN = float("nan")
+
+
+def around(median: FloatArray, below: float, above: float) -> FloatArray:
+    """(3, 1, hours)."""
+    return np.stack([median - below, median, median + above])[:, np.newaxis]
+
+
+@pytest.mark.parametrize("width", [0.0, 0.1, 1.0, 10.0])
+def test_four_fifths_of_what_comes_are_within_however_wide_a_model_believes_to_err(width: float) -> None:
+    rng = np.random.default_rng(4)
+    median = 100 + 50 * np.sin(np.arange(4000) / 4)
+    actual = (median + rng.standard_exponential(4000) * 5)[np.newaxis]  # never below
+    forecast = around(median, width, width)
+
+    known = Calibration.of(actual[:, :2000], forecast[..., :2000])
+    made = known.applied(forecast[..., 2000:])
+
+    inside = covered(actual[:, 2000:], made)
+    assert (made[0] == made[1]).all()
+    assert inside.mean() == pytest.approx(0.9, abs=0.015)  # a tenth above, and nothing below
+
+
+def test_what_is_uncertain_by_the_hour_stays_so() -> None:
+    median, wide = np.full(400, 100.0), np.tile([1.0, 9.0], 200)
+    rng = np.random.default_rng(4)
+    forecast = np.stack([median - wide, median, median + wide])[:, np.newaxis]
+    actual = (median + 3 * wide * rng.standard_normal(400))[np.newaxis]
+
+    made = Calibration.of(actual, forecast).applied(forecast)
+
+    widths = (made[2] - made[0])[0]
+    assert widths[1] > 2 * widths[0]
+    assert covered(actual, made).mean() == pytest.approx(0.8, abs=0.02)
+
+
+def test_in_turn_each_part_goes_by_those_before_it() -> None:
+    median = np.full(60, 100.0)
+    forecast = around(median, 1.0, 1.0)
+    actual = median[np.newaxis] + np.tile([-2.0, 2.0], 30)
+    other = actual.copy()
+    other[:, 40:] += 50
+
+    made, unlike = (calibrated_in_turn(each, forecast, [20, 40, 60]) for each in (actual, other))
+
+    assert made.shape == (3, 1, 40)
+    assert np.array_equal(made, unlike)
+    assert made[:, 0, 0] == pytest.approx([98, 100, 102])
+    assert (covered(actual[:, 20:], made) == 1).all()
+
+
+def test_where_nothing_has_come_yet_a_model_is_believed() -> None:
+    forecast = around(np.full(3, 5.0), 1.0, 2.0)
+
+    for actual in (np.full((1, 3), NAN), np.empty((1, 0))):
+        known = Calibration.of(actual, forecast[..., : actual.shape[1]])
+        assert np.array_equal(known.applied(forecast), forecast)
+
+
+def test_a_series_that_was_always_as_forecast_has_no_interval_but_a_point() -> None:
+    forecast = around(np.full(30, 5.0), 0.0, 0.0)
+
+    made = Calibration.of(forecast[1], forecast).applied(forecast)
+
+    assert np.array_equal(made, forecast)
+
+
+def test_unknown_hours_are_neither_covered_nor_missed() -> None:
+    inside = covered(np.array([[1.0, NAN, 1.0]]), np.array([[[0.0, 0.0, 2.0]], [[1.0, 1.0, 3.0]], [[2.0, 2.0, 4.0]]]))
+
+    assert inside[0, [0, 2]].tolist() == [1, 0]
+    assert np.isnan(inside[0, 1])
+
+
+LOADS = st.lists(st.one_of(st.floats(0, 1e9), st.just(NAN)), min_size=3, max_size=60)
+
+
+@given(LOADS, st.floats(0, 1e6), st.floats(0, 1e6))
+def test_ends_are_in_order_and_not_negative_whatever_came(load: list[float], below: float, above: float) -> None:
+    actual = np.array([load])
+    forecast = around(np.linspace(0, 1e6, len(load)), below, above)
+
+    made = Calibration.of(actual, forecast).applied(forecast)
+
+    assert np.isfinite(made).all()
+    assert (made >= 0).all()
+    assert (np.diff(made, axis=0) >= 0).all()

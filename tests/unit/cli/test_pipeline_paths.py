@@ -1,0 +1,78 @@
+"""Paths that cannot be meant are refused before Spark is started; what only Spark can see is left to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from loadmanager.cli import main
+from loadmanager.cli.pipeline_paths import located, require_history, require_room, require_run
+from loadmanager.errors import ConfigurationError
+
+
+def test_a_history_is_a_directory_with_its_tables(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, why in (
+        (tmp_path / "none", "there is no such directory"),
+        (tmp_path / "file", "is a file"),
+        (tmp_path, "not a history: it has none of the directories "),
+    ):
+        with pytest.raises(ConfigurationError, match=why):
+            require_history(str(path), None)
+        with pytest.raises(ConfigurationError, match=why):
+            require_history(f"file:{path}", "spark://host:7077")
+    (tmp_path / "broker_reports").mkdir()
+    require_history(str(tmp_path), "local[2]")
+
+
+def test_a_path_is_told_in_full_so_that_commands_run_from_anywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert located("out", None) == str(tmp_path / "out")
+    for url in ("s3a://bucket/out", "file:/out"):
+        assert located(url, None) == url
+    assert located("out", "yarn") == "out"
+
+
+def test_there_has_to_be_room_for_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    require_room(str(tmp_path / "some" / "where"), None)
+    with pytest.raises(ConfigurationError, match=r"file is a file: expected a directory"):
+        require_room(str(tmp_path / "file" / "where"), None)
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write anywhere
+    with pytest.raises(ConfigurationError, match=f"nothing may be written in {tmp_path}"):
+        require_room(str(tmp_path / "some" / "where"), None)
+
+
+def test_what_is_read_again_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"there is no summary.json"):
+        require_run(str(tmp_path), None)
+    (tmp_path / "summary.json").touch()
+    require_run(str(tmp_path), None)
+
+
+def test_what_is_not_of_this_machine_is_left_to_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    for url, master in (("s3a://bucket/x", None), ("/on/hdfs", "yarn"), ("/on/hdfs", "spark://host:7077")):
+        require_history(url, master)
+        require_room(url, master)
+        require_run(url, master)
+    monkeypatch.setenv("PYSPARK_GATEWAY_PORT", "1")
+    require_history("/on/hdfs", None)
+
+
+@pytest.mark.parametrize("command", ["run", "stream"])
+def test_a_command_ends_with_2_and_names_what_is_wrong(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    history = str(tmp_path / "none")
+    monkeypatch.setattr(sys, "argv", ["loadmanager", "pipeline", command, history, "--out", str(tmp_path / "out")])
+    monkeypatch.setattr("loadmanager.pipeline.session.spark_session", lambda *_, **__: pytest.fail("Spark started"))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert f"HISTORY {history}: there is no such directory" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,126 @@
+"""The first screen: how the fleet is, three numbers with their trend, and what to do, the most valuable first."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+from support.reported import about_days, contents_of
+
+from loadmanager.pipeline.reporting.about import About
+from loadmanager.pipeline.reporting.actions import MORE_BROKERS, find_actions
+from loadmanager.pipeline.reporting.binning import bin_length_ms, binned
+from loadmanager.pipeline.reporting.findings import find_numbers, judge_health
+
+START_MS, WINDOW_MS, DAY_MS = 1_789_948_800_000, 300_000, 86_400_000
+
+
+def balance(days: float, overloaded: float = 0.0, ratio: float = 1.1, since: float = 0.0) -> dict[str, pd.DataFrame]:
+    """So many days, overloaded for a part of the time since a moment."""
+    count = int(days * 288)
+    is_late = [number >= since * 288 for number in range(count)]
+    late = max(1, sum(is_late))
+    hot, left = [], round(overloaded * late)
+    for each in is_late:
+        hot.append(int(each and left > 0))
+        left -= hot[-1]
+    rows = pd.DataFrame({"start_ms": [START_MS + n * WINDOW_MS for n in range(count)], "overloaded_brokers": hot})
+    return {"imbalance": rows.assign(covered_s=300.0, max_over_mean=ratio, worst_used_broker="b1:8080")}
+
+
+def plan(needed: list[int], have: int) -> dict[str, pd.DataFrame]:
+    days = [f"2026-10-{n + 1:02}" for n in range(len(needed))]
+    short = next((day for day, count in zip(days, needed, strict=True) if count > have), None)
+    rows = pd.DataFrame({"day": days, "needed": needed, "quantile": 0.5, "have": have, "exhausted_on": short})
+    return {"capacity": rows.assign(headroom=0.3, resource_first="cpu", exhausted_on_n1=None, basis="x", start_ms=1)}
+
+
+@pytest.mark.parametrize(
+    ("contents", "state", "said"),
+    [
+        ({}, "unknown", "Nothing is known"),
+        (balance(0.5), "unknown", "Too early to tell: 12 h known"),
+        (balance(0.5, overloaded=0.5), "bad", "in the last 12 h a broker was above 85 % of what it has for 50 %"),
+        (balance(3), "good", "in the last day no broker was overloaded"),
+        (balance(20, overloaded=0.04, since=13), "watch", "in the last 7 days a broker was above 85 %"),
+        (balance(20, overloaded=0.06, since=13), "bad", "for 6 % of the time (10.1 h), most often b1:8080"),
+        (balance(20, overloaded=0.5, since=0), "good", "All is well"),
+        (balance(3, ratio=1.3), "watch", "above 1.20\N{MULTIPLICATION SIGN} the mean"),
+        ({**balance(3), **plan([5, 7], 6)}, "watch", "too small from 2026-10-02 on"),
+        ({**balance(3), **plan([7, 7], 6)}, "bad", "too small for what is expected today, 2026-10-01"),
+    ],
+)
+def test_health_is_one_sentence_by_the_table(contents: dict[str, pd.DataFrame], state: str, said: str) -> None:
+    health = judge_health(contents)
+    assert health.state == state
+    assert said in health.sentence
+
+
+def test_numbers_are_compared_with_as_much_time_before() -> None:
+    overloaded, imbalance, needed = find_numbers({**balance(20, overloaded=0.1, since=13), **plan([5, 5, 7], 6)})
+    assert (overloaded.value, overloaded.going) == ("10 %", "worse")
+    assert overloaded.trend == "▲ from 0 % in the 7 days before"
+    assert (imbalance.trend, imbalance.going) == ("as in the 7 days before", "same")
+    assert (needed.value, needed.trend, needed.going) == ("5 of 6", "▲ 7 in 3 days", "worse")
+
+
+def test_numbers_that_are_not_known_say_so() -> None:
+    overloaded, imbalance, needed = find_numbers(balance(1.5))
+    assert overloaded.trend == imbalance.trend == "no trend yet: two days are needed"
+    assert (needed.value, needed.trend) == ("?", "not known")
+    assert [each.value for each in find_numbers({})] == ["?", "?", "?"]
+
+
+def test_what_is_worth_most_comes_first_and_shows_its_evidence_and_its_command() -> None:
+    found = find_actions(contents_of(20), about_days(20))
+    assert [each.what.split()[0] for each in found] == ["Start", "Balance", "Partition", "Split", "Find", "Merge"]
+    assert [each.evidence for each in found] == [
+        *("#capacity", "#league", "#advice-4", "#advice-2", "#advice-1", "#advice-0"),
+    ]
+    assert found[1].commands[0].endswith("-c loadBalancerLoadSheddingStrategy -v TransferShedder")
+    assert found[3].what == "Split 2 bundles"
+    assert found[3].commands[1].endswith("split-bundle public/shop-1 -b 0x20000000_0x30000000 --unload")
+
+
+def test_nothing_is_done_where_nothing_is_wrong() -> None:
+    assert find_actions({**balance(20), **plan([5, 5], 6)}, about_days(20)) == []
+
+
+def test_an_overload_that_nothing_explains_is_to_be_explained() -> None:
+    rows = {"what": ["usage"], "subject": ["b 1"], "threshold": [0.85], "share": [0.1], "above_s": [600.0]}
+    (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
+    assert found.commands == ("loadmanager admin explain broker 'b 1'",)
+
+
+def test_load_that_is_uneven_for_no_known_reason_is_to_be_looked_into() -> None:
+    rows = {"what": ["imbalance"], "subject": ["cluster"], "threshold": [1.2], "share": [0.3], "above_s": [600.0]}
+    (found,) = find_actions({"time_above": pd.DataFrame(rows)}, about_days(20))
+    assert (found.commands, found.evidence) == (("loadmanager admin status",), "#imbalance")
+    assert find_actions({"time_above": pd.DataFrame({**rows, "share": [0.2]})}, about_days(20)) == []
+
+
+def test_more_brokers_are_tried_where_the_scenario_is_a_file_of_this_machine() -> None:
+    contents = plan([5, 8], 6)
+    (here,) = find_actions(contents, about_days(20))
+    assert list(here.files) == [MORE_BROKERS]
+    assert "count: 2" in here.files[MORE_BROKERS]
+    (far,) = find_actions(contents, About("run", "s3a://b/history", "s3a://b/out", 0, 1))
+    assert (far.commands, far.files) == ((), {})
+
+
+def test_bins_keep_what_was_lowest_and_highest_and_know_nothing_of_gaps() -> None:
+    at = [START_MS + n * WINDOW_MS for n in range(54 * 288) if not 1000 <= n < 1500]
+    rows = pd.DataFrame({"start_ms": at, "value": 1.0})
+    rows.loc[len(rows) // 2, "value"] = 9.0
+    found = binned(rows, "value")
+    assert len(found) <= 160
+    assert found["high"].max() == 9.0
+    assert found["middle"].max() == 1.0
+    assert found["low"].isna().any()
+    assert found["values"].sum() == len(rows)
+    assert (found["start"].diff().dropna() == found["end"].iloc[0] - found["start"].iloc[0]).all()
+
+
+def test_bins_are_of_lengths_that_people_count_in() -> None:
+    assert bin_length_ms(DAY_MS // 2) == WINDOW_MS
+    assert bin_length_ms(54 * DAY_MS) == 12 * 3_600_000
+    assert bin_length_ms(100 * 365 * DAY_MS) > 28 * DAY_MS
