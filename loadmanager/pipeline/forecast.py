@@ -348,8 +348,8 @@ def judge(panel: Panel) -> BackTest:
         probes = horizons.get(horizon, ())
         of = {model: np.stack([losses[ahead, model] for ahead in probes], axis=2) for model in MODELS if probes}
         for row, why in enumerate(unfit):
-            own = {} if why is not None else {model: each[:, row] for model, each in of.items()}
-            found[row][horizon] = Judgement(None, 0, why) if why is not None else _judge(horizon, own)
+            own = {model: each[:, row] for model, each in of.items()}
+            found[row][horizon] = _judge(horizon, own) if why is None else Judgement(None, 0, why)
     return BackTest(found, {asked: Calibration.of(came, made) for asked, made in tried.items()})
 
 

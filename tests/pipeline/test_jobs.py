@@ -13,7 +13,7 @@ from pathlib import Path
 import orjson
 import pytest
 from pyspark.sql import SparkSession
-from support.frames import files_of
+from support.frames import files_of, rows_of
 from support.recorded import NOON_MS
 from support.recorded_fleet import BROKERS, BUNDLES, MINUTE_MS, NAMESPACES, record_fleet
 
@@ -167,7 +167,13 @@ def test_what_was_learned_of_a_namespace_is_the_mean_of_its_bundles(done: Done) 
     summary, _, tables = done
     learned = learned_from(tables, summary)
     assert learned["run"] == summary.run
-    assert list(learned["namespaces"]) == [f"tenant/ns-{number}" for number in reversed(range(NAMESPACES))]
+    hours = [row for row in rows_of(tables.read("namespace_windows")) if row["window_s"] == HOUR_MS // 1000]
+    carried = {
+        row["namespace"]: (row["mean_msg_throughput_in"] + row["mean_msg_throughput_out"]) * row["covered_s"]
+        for row in hours
+    }
+    assert sorted(carried) == [f"tenant/ns-{number}" for number in range(NAMESPACES)]
+    assert list(learned["namespaces"]) == sorted(carried, key=carried.__getitem__, reverse=True)
     # Per bundle: a quarter carries 6 times the usual 800 messages/s, growing from once to twice over the hour.
     for each in learned["namespaces"].values():
         assert each["bundles"] == BUNDLES

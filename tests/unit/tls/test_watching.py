@@ -107,6 +107,8 @@ async def a_silent_reader(watched: Watched) -> AsyncIterator[None]:
         await asyncio.get_running_loop().sock_connect(silent, (host, int(port)))
         name = host if watched.tls else None
         _, writer = await asyncio.open_connection(sock=silent, ssl=watched.tls, server_hostname=name, limit=4_096)
+        if watched.tls:  # or else it takes a quarter of a megabyte before it pauses
+            writer.transport.set_read_buffer_limits(4_096)  # type: ignore[attr-defined]  # a transport of TLS
         writer.transport.pause_reading()  # type: ignore[attr-defined]  # a transport that reads
         writer.write(b"GET /loadbalance/v1/watch?namespace=t/large HTTP/1.1\r\nHost: x\r\n\r\n")
         await eventually(lambda: watched.metrics.events == 1)
