@@ -1,4 +1,4 @@
-"""Brokers register, leave, fail and come back; their bundles go to others, or wait for them."""
+"""Brokers register, leave, fail and come back; their bundles go to others, wait for them, or become free."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 from loadmanager.core.leading.reconciling import Event, Instruction, Look, Looked, Place, Reconciling
 from loadmanager.core.leading.signal import Signal
+from loadmanager.core.leading.writing import Write
 from loadmanager.core.load import BrokerReport
 from loadmanager.core.names import BrokerId
 from loadmanager.core.ownership import OwnershipState, Registration
@@ -40,7 +41,8 @@ class Membership:
         self._incarnations = 0
         self._gone: list[Registration] = []
         """Those that have ended and may own bundles."""
-        self._driver = Driver(scene.agenda, Reconciling(scene, lambda: False, 0.0), self._do, self._look)
+        machine = Reconciling(scene, lambda: False, self._bundles_of, least_pause_s=0.0)
+        self._driver = Driver(scene.agenda, machine, self._do, self._look)
 
     def add(self, spec: BrokerSpec) -> Broker:
         """A broker that there was not before, registered; it has not reported."""
@@ -91,19 +93,25 @@ class Membership:
 
     def _look(self) -> None:
         """All is finished as soon as it is found, and then clients come back for what waits for nobody."""
+        rows = self._rows_of(self._gone)
         self._driver.step(Signal.TIME)
         self._gone = [ended for ended in self._gone if self._scene.table.rows_owned_by(ended)]
-        self._lookups.ask(row for row in self._rows_of(self._gone) if self._lookups.waits_for_nobody(row))
+        self._lookups.ask(row for row in rows if self._lookups.waits_for_nobody(row))
 
     def _do(self, instruction: Instruction) -> Event | None:
         match instruction:
             case Look():
                 return Looked((), self._gone)
-            case Place(owners):
-                names, ownership = self._scene.table.names, self._scene.table.ownership
-                rows = [row for row in self._rows_of(owners) if ownership(row).state is OwnershipState.OWNED]
-                self._lookups.place([names[row] for row in rows])
+            case Write():
+                return self._scene.write(instruction)
+            case Place(bundles):
+                self._lookups.place(bundles)
         return None  # the only leader there is sees through what it has begun
+
+    def _bundles_of(self, owners: Iterable[Registration]) -> list[str]:
+        table = self._scene.table
+        rows = self._rows_of(owners)
+        return [table.names[row] for row in rows if table.ownership(row).state is OwnershipState.OWNED]
 
     def _rows_of(self, owners: Iterable[Registration]) -> list[int]:
         return [row for owner in owners for row in self._scene.table.rows_owned_by(owner)]

@@ -31,6 +31,7 @@ from loadmanager.core.ownership import (
     assign,
     complete,
     inherit,
+    owner_gone,
     release,
 )
 
@@ -90,7 +91,7 @@ class World:
             self.answer_arrives,
             self.answer_arrives,
         ]
-        seldom = [self.abandon, self.inherit, self.split, self.merge]
+        seldom = [self.abandon, self.inherit, self.owner_gone, self.split, self.merge]
         for _ in range(steps):
             rare = [self.broker_registers_again] * (self.chance.random() < 0.1)
             self.chance.choice(often * 2 + seldom + rare)()
@@ -170,6 +171,12 @@ class World:
         self.step(
             lambda _, o: o.state is OwnershipState.OWNED and not self.is_registered(o.owner),
             lambda o: inherit(o, heir, self.stamp()),
+        )
+
+    def owner_gone(self) -> None:
+        self.step(
+            lambda _, o: o.state is OwnershipState.OWNED and not self.is_registered(o.owner),
+            lambda o: owner_gone(o, self.stamp()),
         )
 
     def split(self) -> None:

@@ -136,6 +136,10 @@ class ClusterModel:
         """The bundles that are on their way, by the records."""
         return self._owners.releasing()
 
+    def freed(self) -> list[str]:
+        """The bundles that are free since their owner has gone, by the records."""
+        return self._owners.freed()
+
     def bundles_owned_by(self, registrations: Iterable[Registration]) -> list[str]:
         """The bundles that any of these lives of brokers owns by the records, without those that it is to release."""
         return self._owners.owned_by(registrations)

@@ -170,6 +170,11 @@ class Assignments:
         is_busy = self._deciding is not None or self._writes
         return None if is_busy or not (self._undecided or self._asked or self._backlog) else self._now_s
 
+    @property
+    def is_assigning(self) -> bool:
+        """Whether there are bundles that have no answer yet."""
+        return bool(self._asked or self._backlog or self._batch)
+
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened; what nobody waits for any more is passed over."""
         self._now_s = now_s

@@ -18,8 +18,8 @@ bundle. So many in a row (`Rules.deaths`), of different registrations, each soon
 Who dies has many bundles, and most are innocent. They go to many brokers, of which the next one to die had few. Only
 those that were with each of the last ones in a row stay suspects; where these are many, something else kills brokers.
 
-The *next* owner is seen by the bundle's version: to be inherited adds one, and whatever else was done to it, such as a
-move from an owner that lives, more. The parts of a bundle that was split are other bundles.
+The *next* owner is seen by the bundle's version: to be inherited adds one, to be freed and given away two, and whatever
+else was done to it, such as a move from an owner that lives, more. The parts of a bundle that was split are others.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from typing import NamedTuple
 from loadmanager.core.leading.picture import Picture
 from loadmanager.core.ownership import OwnershipState, Registration
 
+_FREED_AND_GIVEN = 2
 _FORGET_S = 86_400.0
 _LOOK_THROUGH_EVERY_S = 60.0
 _MOST_SUSPECTS = 1_000
@@ -58,7 +59,7 @@ class Suspect(NamedTuple):
         """With the deaths before, if its first owner is the next after those, and another registration."""
         if before is not None and self.version == before.version:
             return before  # it is the same death: nobody has got the bundle since
-        if before is None or self.version != before.version + 1:
+        if before is None or not 0 < self.version - before.version <= _FREED_AND_GIVEN:
             return self
         known = {death[:2] for death in self.deaths}
         return Suspect(self.version, (*(each for each in before.deaths if each[:2] not in known), *self.deaths))

@@ -8,6 +8,7 @@ from loadmanager.core.reasons.base import Reason, entry
 class OwnershipReason(Reason):
     LOOKUP = entry("lookup")
     ADMIN_UNLOAD = entry("admin_unload")
+    OWNER_GONE = entry("owner_gone")
     UNLOAD_FAILED = entry("unload_failed")
     UNLOAD_COMPLETED = entry("unload_completed")
     UNLOAD_CANCELLED = entry("unload_cancelled")

@@ -2,30 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine
 from typing import Any
 
-from loadmanager.core.leading.reconciling import Event, Instruction, Look, Looked, Place, Reconciling, SeeThrough
+import structlog
+
+from loadmanager.core.leading.reconciling import (
+    Event,
+    Freed,
+    Instruction,
+    Look,
+    Looked,
+    NotFreed,
+    Place,
+    Reconciling,
+    SeeThrough,
+)
 from loadmanager.core.leading.signal import Signal
+from loadmanager.core.leading.writing import Write
 from loadmanager.core.names import BundleName
-from loadmanager.leader.carrying_out.driving import Driver
+from loadmanager.core.reasons import OwnershipReason
+from loadmanager.leader.carrying_out.assigning import Assigner
+from loadmanager.leader.carrying_out.driving import Driver, write
 from loadmanager.leader.carrying_out.executor import Executor
 from loadmanager.leader.picture.live_settings import LiveSettings
 from loadmanager.leader.picture.view import ClusterView
+from loadmanager.leader.recording.journal import Journal
+from loadmanager.leader.term.ledger import Ledger
+
+log = structlog.get_logger(__name__)
 
 
 class Reconciler:
-    """Finds what the records say is unfinished, and finishes it. `place` has bundles given an owner that nobody has
-    asked for.
-    """
+    """Finds what the records say is unfinished, and finishes it."""
 
     def __init__(
-        self, view: ClusterView, executor: Executor, live: LiveSettings, place: Callable[[Sequence[str]], None]
+        self,
+        view: ClusterView,
+        ledger: Ledger,
+        executor: Executor,
+        assigner: Assigner,
+        journal: Journal,
+        live: LiveSettings,
     ) -> None:
         self._view = view
+        self._ledger = ledger
         self._executor = executor
-        self._place = place
-        self._machine = Reconciling(view, lambda: live.current.reassign_bundles_of_dead_brokers_at_once)
+        self._assigner = assigner
+        self._journal = journal
+        self._live = live
+        bundles_of, is_assigning = view.model.bundles_owned_by, assigner.is_assigning
+        self._machine = Reconciling(view, self._places_at_once, bundles_of, is_assigning)
         self._driver = Driver(self._machine, self._do)
 
     def wake(self) -> None:
@@ -37,14 +64,23 @@ class Reconciler:
         self._machine.forget()
         await self._driver.run()
 
+    def _places_at_once(self) -> bool:
+        return self._live.current.reassign_bundles_of_dead_brokers_at_once
+
     def _do(self, instruction: Instruction) -> Coroutine[Any, Any, Event] | None:
         match instruction:
             case Look():
                 return self._look()
+            case Write():
+                return write(self._ledger, instruction)
             case SeeThrough(bundle):
                 self._executor.resume(BundleName.parse(bundle))
-            case Place(owners):
-                self._place(self._view.model.bundles_owned_by(owners))
+            case Place(bundles):
+                self._assigner.place_soon(bundles)
+            case Freed(bundle, owner, stored):
+                self._journal.moved("freed", bundle, OwnershipReason.OWNER_GONE, epoch=stored.epoch, source=owner)
+            case NotFreed(bundle, error):
+                log.info("bundle_not_freed", bundle=bundle, error=str(error))
         return None
 
     async def _look(self) -> Event:
@@ -52,4 +88,5 @@ class Reconciler:
         if not self._view.is_fresh:
             return Looked((), ())
         model, is_registered = self._view.model, self._view.is_registered
-        return Looked(model.releasing(), [owner for owner in model.owners() if not is_registered(owner)])
+        gone = [owner for owner in model.owners() if not is_registered(owner)]
+        return Looked(model.releasing(), gone, model.freed() if self._places_at_once() else ())

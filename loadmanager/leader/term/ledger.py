@@ -99,7 +99,11 @@ class _Draft:
             raise BundleNotFoundError(f"{bundle_range} is not a current bundle of {self._state.name}")
         current = self._ownerships.get(index, self._state.ownerships[index])
         following = transition(current, stamp)
-        if self._is_closed and current.state is not OwnershipState.RELEASING and following.owner != current.owner:
+        if (
+            self._is_closed
+            and current.state is not OwnershipState.RELEASING
+            and following.owner not in (None, current.owner)
+        ):
             raise IllegalTransitionError(f"{bundle_range} is given to nobody: {self._state.name} is being deleted")
         _must_hold(transition_violations(current, following, self._is_registered), bundle_range, current, following)
         self._ownerships[index] = following

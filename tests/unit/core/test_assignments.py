@@ -148,13 +148,14 @@ def test_poison_goes_to_the_broker_that_is_there_for_it(leader: Leader) -> None:
 
 
 def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Leader) -> None:
-    assert leader.machine.wake_s is None
+    assert (leader.machine.wake_s, leader.machine.is_assigning) == (None, False)
     assert leader.step(Ask(BUNDLE)) == []
-    assert leader.machine.wake_s == 100.0, "at once"
+    assert (leader.machine.wake_s, leader.machine.is_assigning) == (100.0, True), "at once"
     leader.step(Signal.TIME)
-    assert leader.machine.wake_s is None, "until the answer comes"
+    assert (leader.machine.wake_s, leader.machine.is_assigning) == (None, True), "until the answer comes"
     leader.decide({BUNDLE: A})
     leader.do_write()
+    assert not leader.machine.is_assigning
     outcome = leader.answer()
     assert isinstance(outcome, Given)
     assert (outcome.stored, outcome.stored.owner) == (leader.records[BUNDLE], A)

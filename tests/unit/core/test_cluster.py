@@ -9,7 +9,8 @@ from support.builders import averages, broker, bundle, owned, releasing, report
 from loadmanager.core.cluster import ClusterModel
 from loadmanager.core.load import DEFAULT_LOAD
 from loadmanager.core.names import namespace_of
-from loadmanager.core.ownership import FREE
+from loadmanager.core.ownership import FREE, Stamp, owner_gone
+from loadmanager.core.reasons import OwnershipReason
 from loadmanager.core.snapshot import LONG_TERM, Snapshot
 
 A, B, C = broker("a"), broker("b"), broker("c")
@@ -396,5 +397,10 @@ def test_who_owns_what_by_the_records_and_what_is_on_its_way() -> None:
     assert model.bundles_owned_by([former, A]) == [X, Z]
     model.set_owners({X: owned(former)})
     assert (model.owners(), model.bundles_owned_by([A])) == ({B, former}, [])
+    freed = owner_gone(owned(former), Stamp(1, 1000, OwnershipReason.OWNER_GONE.value))
+    model.set_owners({Z: freed})
+    assert (model.freed(), model.bundles_owned_by([former])) == ([Z], [X]), "and not what never had an owner"
+    model.set_owners({Z: owned(A)})
+    assert model.freed() == []
     model.remove_namespace(NS)
     assert (model.owners(), model.releasing(), model.bundles_owned_by([former])) == (set(), [], [])

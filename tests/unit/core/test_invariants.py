@@ -22,6 +22,7 @@ from loadmanager.core.ownership import (
     Registration,
     Stamp,
     inherit,
+    owner_gone,
     release,
 )
 from loadmanager.core.plan import Assign, Plan, Unload
@@ -147,6 +148,7 @@ def test_a_legal_transition_violates_nothing() -> None:
     assert transition_violations(released, Ownership(OwnershipState.OWNED, B, None, 6), registered) == []
     of_one_that_is_gone = Ownership(OwnershipState.OWNED, GONE, None, 4)
     assert transition_violations(of_one_that_is_gone, inherit(of_one_that_is_gone, B, STAMP), registered) == []
+    assert transition_violations(of_one_that_is_gone, owner_gone(of_one_that_is_gone, STAMP), registered) == []
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from loadmanager.core.ownership import (
     assign,
     complete,
     inherit,
+    owner_gone,
     release,
     retarget,
 )
@@ -67,6 +68,10 @@ def test_a_bundle_whose_owner_is_gone_is_inherited_in_one_step() -> None:
     assert inherited == Ownership(OwnershipState.OWNED, B, None, 5, 7, 1000, "test")
 
 
+def test_or_it_is_free() -> None:
+    assert owner_gone(owned(A, version=4), STAMP) == Ownership(OwnershipState.FREE, None, None, 5, 7, 1000, "test")
+
+
 @pytest.mark.parametrize(
     "step",
     [
@@ -78,6 +83,8 @@ def test_a_bundle_whose_owner_is_gone_is_inherited_in_one_step() -> None:
         lambda: abandon(owned(A), STAMP),
         lambda: inherit(FREE, B, STAMP),
         lambda: inherit(releasing(A, B), B, STAMP),
+        lambda: owner_gone(FREE, STAMP),
+        lambda: owner_gone(releasing(A, B), STAMP),
     ],
 )
 def test_an_illegal_transition_raises_with_the_bundles_story(step: Callable[[], Ownership]) -> None:

@@ -21,7 +21,17 @@ from loadmanager.core.leading.poison import (
     Rules,
     Spared,
 )
-from loadmanager.core.ownership import FREE, Ownership, OwnershipState, Registration, Stamp, assign, inherit, release
+from loadmanager.core.ownership import (
+    FREE,
+    Ownership,
+    OwnershipState,
+    Registration,
+    Stamp,
+    assign,
+    inherit,
+    owner_gone,
+    release,
+)
 
 BUNDLE, OTHER = "t/ns/b", "t/ns/c"
 RULES = Rules(deaths=3, soon_s=120.0, most=2)
@@ -183,6 +193,13 @@ def test_of_very_many_suspects_those_are_kept_of_which_most_owners_died(fleet: F
     assert len(fleet.machine.memory.suspects) == 2_101
     fleet.dies(BROKERS[4])
     assert len(fleet.machine.memory.suspects) == 1_000
+    assert fleet.deaths == 2
+
+
+def test_the_next_one_may_have_got_it_after_it_was_free(fleet: Fleet) -> None:
+    fleet.kills(BROKERS[0])
+    fleet.records[BUNDLE] = owner_gone(fleet.records[BUNDLE], Stamp(1, 1000, "owner_gone"))
+    fleet.kills(BROKERS[1])
     assert fleet.deaths == 2
 
 

@@ -11,7 +11,7 @@ from support.registrations import a_record, load_of
 from support.waiting import eventually
 
 from loadmanager.core.names import BundleName
-from loadmanager.core.ownership import IllegalTransitionError, OwnershipState, inherit
+from loadmanager.core.ownership import IllegalTransitionError, OwnershipState, inherit, owner_gone
 from loadmanager.store import paths
 from loadmanager.store.base import Op, Put
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER
@@ -117,7 +117,9 @@ async def test_nor_is_what_an_owner_that_is_gone_had(cluster: Cluster) -> None:
             await node.node.ledger.apply(
                 "t/ns", own, lambda current, stamp: inherit(current, other.registration, stamp), "lookup"
             )
-    assert node.ownership(bundle).owner == agent.registration
+        assert node.ownership(bundle).owner == agent.registration
+        await node.node.ledger.apply("t/ns", own, owner_gone, "owner_gone")
+    assert node.ownership(bundle).state is OwnershipState.FREE
 
 
 @pytest.mark.parametrize("is_held_off", [False, True])

@@ -10,6 +10,7 @@ from support.registrations import a_record, register
 from support.waiting import eventually
 
 from loadmanager.core.cluster import ClusterModel
+from loadmanager.core.leading import reconciling
 from loadmanager.core.leading.writing import Transition
 from loadmanager.core.names import BrokerId, BundleName, TopicName
 from loadmanager.core.ownership import (
@@ -22,6 +23,7 @@ from loadmanager.core.ownership import (
     release,
 )
 from loadmanager.core.reasons import OwnershipReason
+from loadmanager.leader.carrying_out.assigning import Assigner
 from loadmanager.store import paths
 from loadmanager.store.base import Delete
 from loadmanager.wire.http import BUNDLE_VERSION_HEADER
@@ -85,6 +87,56 @@ async def test_while_no_broker_is_there_they_wait_and_are_placed_when_one_regist
         await _all_leave(cluster, leader, "b1:8080")
         other = await cluster.a_broker("b2:8080")
         await eventually(lambda: leader.ownership(bundle).owner == other.registration)
+
+
+async def test_what_nobody_asks_for_names_no_owner_that_has_gone_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    async with a_leader() as (cluster, leader):
+        await cluster.a_broker("b1:8080")
+        await cluster.a_namespace("t/ns", bundles={"numBundles": 8})
+        topics = [TopicName.parse(f"persistent://t/ns/{number}") for number in range(80)]
+        await asyncio.gather(*map(leader.node.lookups.lookup, topics))
+        entry = leader.node.view.namespaces["t/ns"]
+        await cluster.brokers["b1:8080"].leave()
+        await eventually(lambda: not leader.node.view.model.owners(), what="no record names an owner")
+        after = [ownership for _, _, ownership in leader.node.view.ownerships()]
+        assert {(each.state, each.reason, each.version) for each in after} == {(OwnershipState.FREE, "owner_gone", 2)}
+        assert leader.node.view.namespaces["t/ns"].version == entry.version + 1, "one write"
+        freed = [each for each in leader.node.journal.recent(20) if each["kind"] == "freed"]
+        assert len(freed) == 8
+        assert {each["source"] for each in freed} == {"b1:8080"}
+
+
+async def test_what_was_freed_while_no_broker_was_there_is_placed_when_one_registers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    async with a_leader(reassign_bundles_of_dead_brokers_at_once=True) as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        await cluster.brokers["b1:8080"].leave()
+        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
+        other = await cluster.a_broker("b2:8080")
+        await eventually(lambda: leader.ownership(bundle).owner == other.registration)
+
+
+async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks, is_assigning = list[bool](), True
+
+    def told(_: Assigner) -> bool:
+        looks.append(is_assigning)
+        return is_assigning
+
+    monkeypatch.setattr(reconciling, "FREED_AFTER_S", 0.0)
+    monkeypatch.setattr(Assigner, "is_assigning", told)
+    async with a_leader() as (cluster, leader):
+        bundle = await _owned(cluster, leader)
+        await _all_leave(cluster, leader, "b1:8080")
+        looks.clear()
+        leader.node.reconciler.wake()
+        await eventually(lambda: looks)
+        assert leader.ownership(bundle).state is OwnershipState.OWNED
+        is_assigning = False
+        await eventually(lambda: leader.ownership(bundle).state is OwnershipState.FREE)
 
 
 async def test_a_bundle_that_nobody_ever_owned_or_that_an_operator_unloaded_waits_for_its_lookup_all_the_same() -> None:
