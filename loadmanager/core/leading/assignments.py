@@ -35,6 +35,7 @@ is said by whoever gives `find_poison` (`leading/poison.py`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -58,6 +59,8 @@ from loadmanager.core.reasons import OwnershipReason, PlacementReason
 
 _BATCH = 1_000
 """A lookup waits for the batch under way and is in the next one."""
+_COMING_BACK_S = 1.0
+"""Since a bundle was inherited: who asks for many has the next ones asked for by then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +166,8 @@ class Assignments:
     """The owners, which have gone, of those that are being given away."""
     _to_do: list[Instruction] = field(default_factory=list)
     _now_s: float = 0.0
+    _inherited_s: float = -math.inf
+    """When a bundle was inherited last."""
 
     @property
     def wake_s(self) -> float | None:
@@ -170,10 +175,9 @@ class Assignments:
         is_busy = self._deciding is not None or self._writes
         return None if is_busy or not (self._undecided or self._asked or self._backlog) else self._now_s
 
-    @property
-    def is_assigning(self) -> bool:
-        """Whether there are bundles that have no answer yet."""
-        return bool(self._asked or self._backlog or self._batch)
+    def is_assigning(self, now_s: float) -> bool:
+        """Whether there are bundles that have no answer yet, or clients are coming back for those of a lost owner."""
+        return bool(self._asked or self._backlog or self._batch) or now_s < self._inherited_s + _COMING_BACK_S
 
     def step(self, event: Event, now_s: float) -> list[Instruction]:
         """What there is to do now that this has happened; what nobody waits for any more is passed over."""
@@ -201,6 +205,7 @@ class Assignments:
         for kept in (self._asked, self._backlog, self._batch, self._writes, self._giving, self._former):
             kept.clear()
         self._undecided = self._deciding = None
+        self._inherited_s = -math.inf
 
     def _ask(self, bundle: str, *, non_persistent: bool) -> None:
         if bundle not in self._batch:
@@ -322,6 +327,8 @@ class Assignments:
         for bundle in write.transitions:
             outcome = made[bundle]
             (step, why), former = self._giving.pop(bundle), self._former.pop(bundle, None)
+            if former is not None:
+                self._inherited_s = self._now_s
             self._answer(bundle, Given(outcome, step, why, former) if isinstance(outcome, Ownership) else outcome)
 
     def _answer(self, bundle: str, outcome: Outcome) -> None:

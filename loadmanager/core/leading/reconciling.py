@@ -23,7 +23,8 @@ what it left is to be freed, and after 30 s at the latest. This is what is finis
                                           it is not held off, that is
                                           wanted, and there is a broker     Place
                                           it was found so FREED_AFTER_S
-                                          ago, and nothing is assigned now  Write that it is free
+                                          ago, and nothing is assigned now,
+                                          or 25 s longer ago                Write that it is free
                                           else                              (it waits until it is asked for)
     Free since its owner has gone         that is wanted, and there is a
                                           broker                            Place
@@ -52,6 +53,8 @@ _LONGEST_PAUSE_S = 30.0
 _SOON_S = 0.05
 _WHILE_ASSIGNING_S = 0.5
 """Until the next look for what is to be freed: what is being assigned is not held up by looks."""
+_AT_MOST_LATER_S = 25.0
+"""Clients that are refused again and again have something assigned at every moment."""
 
 # Events
 
@@ -115,19 +118,19 @@ Instruction = Look | SeeThrough | Place | Write | Freed | NotFreed
 class Reconciling:
     """What one leader finds unfinished. `places_at_once`: bundles of brokers that have gone are to have other owners
     without being asked for; `bundles_of`: those that any of these owns, without those that it is to release;
-    `is_assigning`: owners are being found for bundles. They are asked anew each time.
+    `is_assigning`: owners are being found for bundles at this time. They are asked anew each time.
     """
 
     picture: Picture
     places_at_once: Callable[[], bool]
     bundles_of: Callable[[Iterable[Registration]], Sequence[str]]
-    is_assigning: Callable[[], bool] = lambda: False
+    is_assigning: Callable[[float], bool] = lambda _: False
     least_pause_s: float = 0.05
     _due_s: float = -math.inf
     _soonest_s: float = -math.inf
     _is_looking: bool = False
     _free_s: dict[Registration, float] = field(default_factory=dict)
-    """When what these own is to be freed."""
+    """From when on what these own is to be freed."""
     _writes: set[Write] = field(default_factory=set)
     _former: dict[str, Registration] = field(default_factory=dict)
     """The owners of the bundles that are free by these."""
@@ -174,8 +177,8 @@ class Reconciling:
             self._to_do.append(Place(bundles))
         left = [] if is_placed else [owner for owner in looked.gone if owner.broker not in holds]
         self._free_s = {owner: self._free_s.get(owner, now_s + FREED_AFTER_S) for owner in left}
-        if not self.is_assigning():
-            self._free({owner for owner, free_s in self._free_s.items() if free_s <= now_s})
+        later_s = _AT_MOST_LATER_S if self.is_assigning(now_s) else 0.0
+        self._free({owner for owner, free_s in self._free_s.items() if free_s + later_s <= now_s})
 
     def _free(self, owners: set[Registration]) -> None:
         """Whatever comes of it: what they own by the next look has as much time again."""

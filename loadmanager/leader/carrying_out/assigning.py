@@ -75,9 +75,9 @@ class Assigner:
         """Have bundles placed that nobody has asked for, without holding up those that somebody waits for."""
         self._driver.step(PlaceSoon(bundles))
 
-    def is_assigning(self) -> bool:
-        """Whether owners are being found for bundles, asked for or not."""
-        return self._machine.is_assigning
+    def is_assigning(self, now_s: float) -> bool:
+        """Whether owners are being found for bundles at this time, by the monotonic clock."""
+        return self._machine.is_assigning(now_s)
 
     async def run(self) -> None:
         """Decide and commit what is requested, for as long as the term lasts."""

@@ -148,14 +148,14 @@ def test_poison_goes_to_the_broker_that_is_there_for_it(leader: Leader) -> None:
 
 
 def test_a_bundle_that_is_asked_for_is_decided_written_and_answered(leader: Leader) -> None:
-    assert (leader.machine.wake_s, leader.machine.is_assigning) == (None, False)
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, False)
     assert leader.step(Ask(BUNDLE)) == []
-    assert (leader.machine.wake_s, leader.machine.is_assigning) == (100.0, True), "at once"
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (100.0, True), "at once"
     leader.step(Signal.TIME)
-    assert (leader.machine.wake_s, leader.machine.is_assigning) == (None, True), "until the answer comes"
+    assert (leader.machine.wake_s, leader.machine.is_assigning(100.0)) == (None, True), "until the answer comes"
     leader.decide({BUNDLE: A})
     leader.do_write()
-    assert not leader.machine.is_assigning
+    assert not leader.machine.is_assigning(100.0)
     outcome = leader.answer()
     assert isinstance(outcome, Given)
     assert (outcome.stored, outcome.stored.owner) == (leader.records[BUNDLE], A)
@@ -287,6 +287,8 @@ def test_a_bundle_whose_owner_has_gone_is_given_away_in_one_step_and_no_other(le
     given, refused = (each.outcome for each in leader.to_do if isinstance(each, Answer))
     assert isinstance(given, Given)
     assert (given.stored.owner, given.stored.version, given.former) == (B, 2, A)
+    assert leader.machine.is_assigning(100.9), "clients are coming back for more"
+    assert not leader.machine.is_assigning(101.0)
     assert isinstance(refused, IllegalTransitionError)
     assert leader.records["t/ns/2"].version == 1
 

@@ -44,7 +44,7 @@ class Leader(APicture):
     machine: Reconciling = field(init=False)
 
     def __post_init__(self) -> None:
-        self.machine = Reconciling(self, lambda: self.places_at_once, self.bundles_of, lambda: self.is_assigning)
+        self.machine = Reconciling(self, lambda: self.places_at_once, self.bundles_of, lambda _: self.is_assigning)
 
     def bundles_of(self, owners: Iterable[Registration | None]) -> list[str]:
         owned = [(bundle, each) for bundle, each in self.records.items() if each.state is OwnershipState.OWNED]
@@ -183,6 +183,15 @@ def test_each_has_its_time_from_when_its_owner_was_found_gone(leader: Leader) ->
     assert leader.do_write(write) == [Freed("t/1/a", GONE, FREED)]
     (write,) = leader.time_passes(until_s=107.0)
     assert leader.do_write(write) == [Freed("t/1/b", B, FREED)]
+
+
+def test_it_is_freed_at_last_where_owners_are_found_for_bundles_at_every_moment(leader: Leader) -> None:
+    leader.records["t/ns/b"] = owned(GONE)
+    leader.is_assigning = True
+    leader.look()
+    assert leader.time_passes(until_s=129.9) == []
+    (write,) = leader.time_passes(until_s=130.5)
+    assert leader.do_write(write) == [Freed("t/ns/b", GONE, FREED)]
 
 
 def test_nothing_is_freed_while_owners_are_found_for_bundles_and_soon_after_it_is(leader: Leader) -> None:

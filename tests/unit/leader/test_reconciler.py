@@ -122,7 +122,7 @@ async def test_what_was_freed_while_no_broker_was_there_is_placed_when_one_regis
 async def test_nothing_is_freed_while_owners_are_found_for_bundles(monkeypatch: pytest.MonkeyPatch) -> None:
     looks, is_assigning = list[bool](), True
 
-    def told(_: Assigner) -> bool:
+    def told(_: Assigner, __: float) -> bool:
         looks.append(is_assigning)
         return is_assigning
 
