@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 import yaml
@@ -46,6 +46,10 @@ _Master = Annotated[
     str | None, typer.Option(metavar="URL", help="Of Spark, such as spark://host:7077 or yarn; else all cores here.")
 ]
 _Patience = Annotated[float, typer.Option("--master-timeout", min=1, help="Seconds to wait for the master's answer.")]
+_Format = Annotated[
+    Literal["delta", "parquet"] | None,
+    typer.Option("--format", help="Of new tables: Delta's, or plain Parquet of one writer; else Delta's where it can."),
+]
 _Conf = Annotated[
     list[str] | None, typer.Option("--conf", metavar="KEY=VALUE", help="A setting of Spark; may be repeated.")
 ]
@@ -66,6 +70,7 @@ def run(
     days: Annotated[int, typer.Option(min=1, help="How many days ahead capacity is planned.")] = 30,
     headroom: Annotated[float, typer.Option(min=0, max=0.99, help="The part of each broker to keep free.")] = 0.3,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    table_format: _Format = None,
     master: _Master = None,
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
@@ -85,10 +90,11 @@ def run(
             "leave_out" if leave_out else "fail",
             Aim(days, headroom),
             None if scenarios is None else _whatif_in(scenarios),
+            table_format=table_format,
         )
         require_history(history, master)
         require_room(out, master)
-        with _session(master, conf, master_timeout) as spark:
+        with _session(master, conf, master_timeout, job) as spark:
             summary = _carry_out(spark, job, wanted)
     _tell(summary)
 
@@ -101,6 +107,7 @@ def whatif(
     from_: _From = None,
     to: _To = None,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    table_format: _Format = None,
     master: _Master = None,
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
@@ -117,10 +124,11 @@ def whatif(
             read_moment("--to", to),
             "leave_out" if leave_out else "fail",
             whatif=_whatif_in(scenarios),
+            table_format=table_format,
         )
         require_history(history, master)
         require_room(out, master)
-        with _session(master, conf, master_timeout) as spark:
+        with _session(master, conf, master_timeout, job) as spark:
             summary = _carry_out(spark, job, ["whatif"])
             league = _league_lines(spark, job.out)
     write_lines(league)
@@ -148,6 +156,7 @@ def stream(
         float | None, typer.Option(min=1, help="Look for new files every so many seconds until SIGTERM; else once.")
     ] = None,
     leave_out: _LeaveOut = False,  # noqa: FBT002 - a flag
+    table_format: _Format = None,
     master: _Master = None,
     master_timeout: _Patience = 60.0,
     conf: _Conf = None,
@@ -161,7 +170,9 @@ def stream(
         require_room(out, master)
         with _session(master, conf, master_timeout) as spark:
             bad_files: Any = "leave_out" if leave_out else "fail"
-            under_way = HistoryStream(spark, history, out, bad_files=bad_files, on_batch=_tell_batch)
+            under_way = HistoryStream(
+                spark, history, out, bad_files=bad_files, table_format=table_format, on_batch=_tell_batch
+            )
             if every is None:
                 under_way.available_now()
                 return
@@ -213,8 +224,10 @@ _USAGE = (ConfigurationError, ScenarioError)
 
 
 @contextmanager
-def _session(master: str | None, conf: Sequence[str] | None, timeout_s: float) -> Iterator[Spark]:
-    from loadmanager.pipeline.session import spark_session  # noqa: PLC0415 - what it imports may not be installed
+def _session(
+    master: str | None, conf: Sequence[str] | None, timeout_s: float, job: Job | None = None
+) -> Iterator[Spark]:
+    from loadmanager.pipeline.session import are_few, spark_session  # noqa: PLC0415 - may not be installed
 
     settings = {}
     for text in conf or ():
@@ -223,7 +236,8 @@ def _session(master: str | None, conf: Sequence[str] | None, timeout_s: float) -
             fail(f"--conf {text!r}: expected KEY=VALUE", EXIT_CONFIGURATION)
         settings[key.strip()] = value.strip()
     warnings.filterwarnings("ignore", module="pyspark")  # about its own use of pandas
-    spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s)
+    for_few = job is not None and are_few(job.history, job.from_ms, job.to_ms)
+    spark = spark_session(master, settings=settings, answer_timeout_s=timeout_s, for_few=for_few)
     try:
         yield spark
     finally:

@@ -82,7 +82,7 @@ from loadmanager.pipeline.schemas import TABLES, frame_of
 from loadmanager.pipeline.standing import registered, standing
 from loadmanager.pipeline.whatif import OUTCOMES, configurations, plan, play
 from loadmanager.pipeline.whatif_file import WhatIf, parse_whatif
-from loadmanager.pipeline.writing import Tables
+from loadmanager.pipeline.writing import Format, Tables
 from loadmanager.sim.cost import CostModel
 
 Spark = SparkSession
@@ -146,7 +146,9 @@ class Watch(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be worked on. `whatif` is what to try; None: a few strategies, with and without one broker."""
+    """What is to be worked on. `whatif` is what to try; None: a few strategies, with and without one broker. The
+    `table_format` is that of new tables.
+    """
 
     history: str
     out: str
@@ -156,6 +158,7 @@ class Job:
     aim: Aim = field(default_factory=Aim)
     whatif: WhatIf | None = None
     partitions: int | None = None
+    table_format: Format | None = None
 
 
 @dataclass(slots=True)
@@ -206,7 +209,7 @@ class JobRun:
     def __init__(self, spark: SparkSession, job: Job, watch: Watch) -> None:
         self.spark = spark
         self.job = job
-        self.tables = Tables(spark, job.out)
+        self.tables = Tables(spark, job.out, job.table_format)
         self.summary = _summary_after(spark, job)
         self._watch = watch
         self._done = Done("", self.summary.run)

@@ -15,13 +15,15 @@ from typing import TYPE_CHECKING
 from loadmanager.embedded.jvm import get_java, spark_java_home
 from loadmanager.errors import EmbeddedServerError, PipelineError
 from loadmanager.extras import how_to_install
+from loadmanager.history.files import Directory
+from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline.noise import without_noise
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 HERE = "local[*]"
-_NEEDED = ("pyspark", "pandas", "scipy")
+_NEEDED = ("pyspark", "pandas", "scipy", "deltalake")
 _SUBMITTED = "PYSPARK_GATEWAY_PORT"
 """The variable that spark-submit sets: the JVM is there already."""
 
@@ -37,6 +39,8 @@ _ADDRESS = re.compile(r"([^:,/]+|\[[^]]+\]):(\d+)")
 _SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
+    # The reports of a day's brokers, which those of bundles are joined with, are few beside these.
+    "spark.sql.autoBroadcastJoinThreshold": "64MB",
     # Windows have many keys of few rows each: a first, smaller map in front of the large one only costs.
     "spark.sql.codegen.aggregate.map.twolevel.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -54,6 +58,18 @@ _SETTINGS_HERE = {
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "1000000",
 }
 
+FEW_BYTES = 1 << 20
+"""Of files of reports of bundles: at most some 50,000 rows."""
+
+_SETTINGS_FOR_FEW = {
+    # What takes the time is to compile queries, to make that code fast, and to think twice about each plan.
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+}
+
 
 def require_spark() -> None:
     """Raises `PipelineError` with the fix when a package is missing that the pipeline needs."""
@@ -62,16 +78,28 @@ def require_spark() -> None:
         raise PipelineError(f"not installed: {', '.join(missing)}; install with: {how_to_install('pipeline')}")
 
 
+def are_few(history: str, from_ms: int | None = None, to_ms: int | None = None) -> bool:
+    """Whether a history has so few load reports in the range that Spark's preparations take longer than its work on
+    them. Only of a directory of this machine: elsewhere it is not known before Spark runs.
+    """
+    if ":" in history.partition("/")[0]:
+        return False
+    files, _ = Directory.of(history).list_files(BUNDLE_REPORTS, from_ms, to_ms)
+    return sum(each.size_bytes for each in files) <= FEW_BYTES
+
+
 def spark_session(
     master: str | None = None,
     app: str = "loadmanager pipeline",
     settings: Mapping[str, str] | None = None,
     answer_timeout_s: float = 60.0,
+    *,
+    for_few: bool = False,
 ) -> SparkSession:
     """A session on `master`; without one on that of spark-submit, or on all cores of this machine.
 
-    `settings` of Spark win over ours. Raises `PipelineError`: a package or Java is missing, or the master does not
-    answer in time.
+    `settings` of Spark win over ours; `for_few` rows (`are_few`) there are others on this machine. Raises
+    `PipelineError`: a package or Java is missing, or the master does not answer in time.
     """
     require_spark()
     from pyspark.sql import SparkSession  # noqa: PLC0415 - it may not be installed, see above
@@ -84,7 +112,7 @@ def spark_session(
     if master is not None:
         _require_master(master, answer_timeout_s)
     builder = SparkSession.builder.appName(app)
-    for key, value in _settings(master, settings or {}).items():
+    for key, value in _settings(master, settings or {}, for_few=for_few).items():
         builder = builder.config(key, value)
     if master is not None:
         builder = builder.master(master)
@@ -103,12 +131,13 @@ def _create(builder: SparkSession.Builder, master: str | None) -> SparkSession:
         raise PipelineError(f"master {master}: no Spark session: {_first_line(error)}") from error
 
 
-def _settings(master: str | None, given: Mapping[str, str]) -> dict[str, str]:
+def _settings(master: str | None, given: Mapping[str, str], *, for_few: bool = False) -> dict[str, str]:
     if master is None or not _is_here(master):
         return {**_SETTINGS, **given}
     cores = re.fullmatch(r"local\[(\d+).*]", master)
     tasks = 2 * (int(cores[1]) if cores else os.cpu_count() or 1)
-    return {**_SETTINGS, **_SETTINGS_HERE, "spark.sql.shuffle.partitions": str(tasks), **given}
+    here = {**_SETTINGS, **_SETTINGS_HERE, "spark.sql.shuffle.partitions": str(tasks)}
+    return {**here, **(_SETTINGS_FOR_FEW if for_few else {}), **given}
 
 
 def _is_here(master: str) -> bool:

@@ -38,12 +38,13 @@ from loadmanager.pipeline.averages import (
     with_longer,
 )
 from loadmanager.pipeline.balance import imbalance
+from loadmanager.pipeline.contents import StreamBatch
 from loadmanager.pipeline.filesystems import directory_at, url_for_spark
 from loadmanager.pipeline.ingest import Cleaned, clean_broker_reports, clean_bundle_reports, rejected_rows
 from loadmanager.pipeline.reading import BadFiles, HistoryTables, cause_of, read_leaving_out
 from loadmanager.pipeline.schemas import TABLES, frame_of
 from loadmanager.pipeline.standing import STANDS_MS, standing
-from loadmanager.pipeline.writing import StreamBatch, Tables, Written
+from loadmanager.pipeline.writing import Format, Tables, Written
 
 TABLES["late_files"] = t.StructType(
     [
@@ -91,11 +92,12 @@ class HistoryStream:
         bad_files: BadFiles = "leave_out",
         lateness_s: float = LATENESS_S,
         files_per_batch: int = _FILES_PER_BATCH,
+        table_format: Format | None = None,
         on_batch: Callable[[BatchDone], None] | None = None,
     ) -> None:
         self._spark, self._url = spark, url
         self._history, self._out = directory_at(spark, url), directory_at(spark, out)
-        self._tables = Tables(spark, out)
+        self._tables = Tables(spark, out, table_format)
         self._bad_files: BadFiles = bad_files
         self._lateness_ms = round(lateness_s * 1000)
         self._files_per_batch = files_per_batch
@@ -169,7 +171,7 @@ class HistoryStream:
         return BatchDone(batch.number, len(paths), tuple(map(_key, hours)), len(late))
 
     def _hours_written(self) -> list[int]:
-        parts = self._tables.manifest("clean_broker_reports").parts
+        parts = self._tables.contents("clean_broker_reports").parts
         return [round(datetime.fromisoformat(f"{key}:00+00:00").timestamp()) // _HOUR_S for key in parts]
 
     def _end_ms(self) -> int:

@@ -44,17 +44,8 @@ def _jvm_ends_with_its_tests() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    settings = {
-        "spark.driver.memory": "2g",
-        # Frames are small here: what costs time is to compile queries, and to make that code fast.
-        "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-        "spark.sql.codegen.wholeStage": "false",
-        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-        "spark.sql.adaptive.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    session = spark_session("local[2]", "tests", settings)
+    settings = {"spark.driver.memory": "2g", "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse"))}
+    session = spark_session("local[2]", "tests", settings, for_few=True)
     yield session
     session.stop()
 

@@ -312,7 +312,7 @@ def test_a_history_that_is_not_there_is_named_by_the_step_that_reads_it_also_whe
 
 def test_a_step_whose_tables_are_missing_says_which(spark: SparkSession, history: Path, tmp_path: Path) -> None:
     text = failed(spark, Job(str(history), str(tmp_path / "out")), "advice")
-    assert "bundle_windows: there is no such table yet" in text
+    assert "broker_windows: there is no such table yet" in text
 
 
 def test_a_report_of_no_run_says_what_is_missing(spark: SparkSession, tmp_path: Path) -> None:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import importlib.util
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from support.builders import bundle
+from support.frames import HOUR_MS, START_MS, files_of, history_of, reported
 
 from loadmanager.errors import PipelineError
+from loadmanager.history.schemas import BUNDLE_REPORTS
 from loadmanager.pipeline import session as session_module
-from loadmanager.pipeline.session import require_spark, spark_session
+from loadmanager.pipeline.session import are_few, require_spark, spark_session
 
 ANSWERS_S = 60.0
 """Nothing takes that long by itself."""
@@ -25,7 +29,26 @@ def test_times_are_in_utc_and_rows_go_to_python_by_arrow(spark: SparkSession) ->
 
 
 def test_settings_that_are_given_win(spark: SparkSession) -> None:
-    assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
+    assert spark.conf.get("spark.driver.memory") == "2g"
+
+
+def test_a_session_for_few_rows_prepares_little(spark: SparkSession) -> None:
+    assert spark.conf.get("spark.sql.adaptive.enabled") == "false"
+    many = session_module._settings("local[2]", {})
+    elsewhere = session_module._settings("spark://here:7077", {}, for_few=True)
+    assert not {"spark.sql.adaptive.enabled", "spark.sql.codegen.wholeStage"} & {*many, *elsewhere}
+
+
+def test_reports_are_few_by_the_size_of_the_files_of_the_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for hour in range(2):
+        history_of(tmp_path, [(hour * HOUR_MS, reported("a", {bundle(1): (1.0, 1.0, 1.0, 1.0)}))], first=hour)
+    assert are_few(str(tmp_path))
+    sizes = [file.stat().st_size for file in files_of(tmp_path, BUNDLE_REPORTS)]
+    monkeypatch.setattr(session_module, "FEW_BYTES", max(sizes))
+    assert not are_few(str(tmp_path))
+    assert are_few(str(tmp_path), START_MS + HOUR_MS)
+    assert not are_few("hdfs://somewhere/history")
+    assert not are_few(f"file:{tmp_path}")
 
 
 def test_a_missing_package_is_named_with_the_fix(monkeypatch: pytest.MonkeyPatch) -> None:

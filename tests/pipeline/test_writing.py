@@ -2,25 +2,40 @@
 
 from __future__ import annotations
 
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from support.frames import rows_of
 
 from loadmanager.errors import PipelineError
-from loadmanager.pipeline.schemas import TABLES
-from loadmanager.pipeline.writing import StreamBatch, Tables
+from loadmanager.pipeline.contents import RowFile, StreamBatch
+from loadmanager.pipeline.delta import DeltaAccount
+from loadmanager.pipeline.schemas import TABLES, frame_of
+from loadmanager.pipeline.writing import Format, Tables
 
 NAME = "time_above"
+
+
+@pytest.fixture(params=["delta", "parquet"])
+def tables(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> Tables:
+    return Tables(spark, str(tmp_path / "all tables"), request.param)
+
+
+@pytest.fixture
+def manifests(spark: SparkSession, tmp_path: Path) -> Tables:
+    return Tables(spark, str(tmp_path / "tables"), "parquet")
 
 
 def rows(spark: SparkSession, **shares: float) -> DataFrame:
     """One for each subject."""
     given = [("usage", subject, 0.8, 1.0, 1.0, float(share)) for subject, share in shares.items()]
-    return spark.createDataFrame(given, TABLES[NAME])
+    return frame_of(spark, TABLES[NAME], given)
 
 
 def by_subject(frame: DataFrame) -> DataFrame:
@@ -32,9 +47,12 @@ def shares(tables: Tables, *keys: str) -> dict[str, float]:
 
 
 def shares_in_files(tables: Tables) -> dict[str, float]:
-    """As a program sees them that reads every Parquet file of the table."""
-    files = Path(str(tables), NAME).rglob("*.parquet")
-    read = [row for file in files for row in pq.read_table(file, partitioning=None).to_pylist()]
+    """As a program sees them that knows Delta, or else reads every Parquet file of the table."""
+    folder = Path(str(tables), NAME)
+    if (folder / "_delta_log").exists():
+        read = DeltaTable(folder).to_pyarrow_table().to_pylist()
+    else:
+        read = [row for file in folder.rglob("*.parquet") for row in pq.read_table(file, partitioning=None).to_pylist()]
     assert len({row["subject"] for row in read}) == len(read)
     return {row["subject"]: row["share"] for row in read}
 
@@ -86,17 +104,79 @@ def test_a_write_that_fails_leaves_what_was_there(spark: SparkSession, tables: T
     assert shares(tables) == shares_in_files(tables) == {"a": 1}
 
 
-def test_a_write_that_was_cut_short_is_cleared_away_by_the_next(spark: SparkSession, tables: Tables) -> None:
-    tables.write(NAME, rows(spark, a=1))
-    left = Path(str(tables), NAME, "0000000000001-dead", "part=all")
-    left.mkdir(parents=True)
-    pq.write_table(
-        pq.read_table(next(Path(str(tables), NAME).rglob("*.parquet")), partitioning=None), left / "x.parquet"
-    )
-    assert shares(tables) == {"a": 1}
-    tables.write(NAME, rows(spark, a=2))
-    assert shares_in_files(tables) == {"a": 2}
+def test_a_write_that_was_cut_short_is_cleared_away_by_the_next(spark: SparkSession, manifests: Tables) -> None:
+    manifests.write(NAME, rows(spark, a=1))
+    left = _leave_behind(manifests)
+    assert shares(manifests) == {"a": 1}
+    manifests.write(NAME, rows(spark, a=2))
+    assert shares_in_files(manifests) == {"a": 2}
     assert not left.parent.exists()
+
+
+def _leave_behind(tables: Tables) -> Path:
+    """The rows of the table once more, in a file that nobody has said to count."""
+    folder = Path(str(tables), NAME)
+    left = folder / "0000000000001-dead" / "part=all" / "x.parquet"
+    left.parent.mkdir(parents=True)
+    pq.write_table(pq.read_table(next(folder.rglob("*.parquet")), partitioning=None), left)
+    return left
+
+
+def test_a_reader_of_delta_does_not_see_a_write_that_was_cut_short_and_later_it_is_cleared_away(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    tables = Tables(spark, str(tmp_path), "delta")
+    tables.write(NAME, rows(spark, a=1))
+    left = _leave_behind(tables)
+    assert shares(tables) == shares_in_files(tables) == {"a": 1}
+    tables.write(NAME, rows(spark, a=2))
+    assert left.exists()  # another writer may be about to say that it counts
+    os.utime(left, (0, 0))
+    tables.write(NAME, rows(spark, a=3))
+    assert not left.exists()
+    assert shares(tables) == shares_in_files(tables) == {"a": 3}
+    assert DeltaTable(tmp_path / NAME, version=0).to_pyarrow_table().column("share").to_pylist() == [1]
+
+
+def test_of_many_writers_none_loses_what_another_one_wrote(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    account = DeltaAccount(str(tmp_path))
+
+    def write(key: str) -> None:
+        for number in range(5):
+            account.commit(NAME, {key: [RowFile(f"{key}/{number}.parquet", number, 1)]}, [key], None)
+
+    keys = [f"writer-{number}" for number in range(4)]
+    with ThreadPoolExecutor(len(keys)) as pool:
+        list(pool.map(write, keys))
+    contents = account.contents(NAME)
+    assert {key: [file.path for file in files] for key, files in contents.parts.items()} == {
+        key: [f"{key}/4.parquet"] for key in keys
+    }
+    assert contents.number == len(keys) * 5
+
+
+def test_a_table_stays_in_the_format_that_it_began_in(spark: SparkSession, tmp_path: Path) -> None:
+    root = str(tmp_path)
+    begun: dict[str, Format] = {"time_above": "parquet", "rejected_rows": "delta"}
+    for name, table_format in begun.items():
+        Tables(spark, root, table_format).write(name, frame_of(spark, TABLES[name]))
+    either = Tables(spark, root)
+    either.write(NAME, rows(spark, a=1))
+    assert (shares(either), either.has("rejected_rows")) == ({"a": 1}, True)
+    assert not (tmp_path / NAME / "_delta_log").exists()
+    with pytest.raises(PipelineError, match=f"{NAME}: is in the format parquet; have delta in another directory"):
+        Tables(spark, root, "delta").read(NAME)
+
+
+def test_a_log_of_deltas_that_cannot_be_read_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / NAME / "_delta_log" / "00000000000000000000.json"
+    log.parent.mkdir(parents=True)
+    log.write_text("{", encoding="utf-8")
+    with pytest.raises(
+        PipelineError, match=f"{tmp_path}/{NAME}: its log cannot be read: [^\n]*; write the table anew$"
+    ):
+        Tables(spark, str(tmp_path)).read(NAME)
 
 
 def test_an_empty_table_is_a_table(spark: SparkSession, tables: Tables) -> None:
@@ -115,9 +195,9 @@ def test_a_frame_that_is_not_the_table_is_refused(spark: SparkSession, tables: T
     assert not tables.has(NAME)
 
 
-def test_a_manifest_that_cannot_be_read_is_named(spark: SparkSession, tables: Tables) -> None:
-    tables.write(NAME, rows(spark, a=1))
-    (manifest,) = Path(str(tables), NAME, "_manifests").glob("*.json")
+def test_a_manifest_that_cannot_be_read_is_named(spark: SparkSession, manifests: Tables) -> None:
+    manifests.write(NAME, rows(spark, a=1))
+    (manifest,) = Path(str(manifests), NAME, "_manifests").glob("*.json")
     manifest.write_text("{", encoding="utf-8")
     with pytest.raises(PipelineError, match=f"{manifest}: not a manifest that can be read"):
-        tables.read(NAME)
+        manifests.read(NAME)

@@ -1,0 +1,68 @@
+"""What counts of a table, and who keeps account of it: the common part of Delta's logs and of our manifests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+WHOLE = "all"
+"""The key of the only part of a table that is written as a whole."""
+
+PART = "part"
+"""The column by which the files of a table are kept apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """Which batch of which stream; the numbers of a stream ascend."""
+
+    stream: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class RowFile:
+    """`path` is from the table's folder on."""
+
+    path: str
+    rows: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """The files of each part; number 0 is that of a table that was never written."""
+
+    number: int = 0
+    parts: Mapping[str, Sequence[RowFile]] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> int:
+        return sum(file.rows for files in self.parts.values() for file in files)
+
+
+class Account(Protocol):
+    """Of the tables under one root. Raises `PipelineError`, `OSError`, or `pyarrow.ArrowException`."""
+
+    def contents(self, name: str) -> Contents:
+        """What counts at this moment."""
+        ...
+
+    def last_batch(self, name: str, stream: str) -> int:
+        """The number of the last batch of a stream that was written; -1 before the first."""
+        ...
+
+    def commit(
+        self,
+        name: str,
+        added: Mapping[str, Sequence[RowFile]],
+        replaced: Sequence[str] | None,
+        batch: StreamBatch | None,
+    ) -> None:
+        """Make these files the parts that are `replaced`, all at once; None: all parts that there are."""
+        ...
+
+    def clean(self, name: str) -> None:
+        """Delete files that do not count and that nobody needs any more, as far as they can be deleted now."""
+        ...

@@ -1,0 +1,124 @@
+"""Tables as Delta tables: any number of writers, and readers that see a write as a whole or not at all.
+
+Spark writes the rows, on whatever cluster it has; what counts is then entered into the table's log by delta-rs, which
+comes as a package: there is no JAR to be fetched. Whatever reads Delta reads the tables. A commit that another one has
+overtaken is tried again on top of that. What was replaced is kept for a day: for those who are reading it, and to look
+back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+import orjson
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction, create_table_with_add_actions
+from pyspark.sql.pandas.types import to_arrow_schema
+
+from loadmanager.errors import PipelineError
+from loadmanager.pipeline.contents import PART, Contents, RowFile, StreamBatch
+from loadmanager.pipeline.schemas import TABLES
+
+LOG = "_delta_log"
+_KEPT_H = 24
+_TRIES = 20
+
+
+class DeltaAccount:
+    """Of the tables under one root: a directory of this machine, or a URL of an object store that delta-rs knows."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+
+    def contents(self, name: str) -> Contents:
+        table = self._open(name)
+        if table is None:
+            return Contents()
+        parts = defaultdict(list)
+        for file in pa.table(table.get_add_actions(flatten=True)).to_pylist():
+            row_file = RowFile(file["path"], file["num_records"], file["size_bytes"])
+            parts[file[f"partition.{PART}"]].append(row_file)
+        return Contents(table.version() + 1, parts)
+
+    def last_batch(self, name: str, stream: str) -> int:
+        table = self._open(name)
+        number = None if table is None else table.transaction_version(stream)
+        return -1 if number is None else number
+
+    def commit(
+        self,
+        name: str,
+        added: Mapping[str, Sequence[RowFile]],
+        replaced: Sequence[str] | None,
+        batch: StreamBatch | None,
+    ) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        actions = [
+            AddAction(each.path, each.size_bytes, {PART: key}, now_ms, True, _statistics(each))  # noqa: FBT003 - its API
+            for key, files in added.items()
+            for each in files
+        ]
+        for _ in range(_TRIES):
+            table = self._open(name)
+            try:
+                self._try_commit(name, table, actions, replaced, batch)
+            except DeltaError as error:
+                if _version(table) == _version(self._open(name)):
+                    raise PipelineError(f"{self._root}/{name}: cannot be written: {_first_line(error)}") from error
+            else:
+                return
+        raise PipelineError(f"{self._root}/{name}: others have overtaken {_TRIES} commits of this write; try it again")
+
+    def _try_commit(
+        self,
+        name: str,
+        table: DeltaTable | None,
+        actions: list[Any],
+        replaced: Sequence[str] | None,
+        batch: StreamBatch | None,
+    ) -> None:
+        """On top of the version that was read: where there is a newer one by now, it fails."""
+        schema = Schema.from_arrow(to_arrow_schema(TABLES[name]).append(pa.field(PART, pa.string())))
+        said = [] if batch is None else [Transaction(batch.stream, batch.number)]
+        properties = CommitProperties(max_commit_retries=0, app_transactions=said)
+        if table is None:
+            url = f"{self._root}/{name}"
+            create_table_with_add_actions(url, schema, actions, partition_by=[PART], commit_properties=properties)
+            return
+        of_parts = None if replaced is None else [(PART, "in", list(replaced))]
+        table.create_write_transaction(actions, "overwrite", schema, [PART], of_parts, commit_properties=properties)
+
+    def clean(self, name: str) -> None:
+        table = self._open(name)
+        with suppress(DeltaError, OSError):
+            if table is not None and table.vacuum(_KEPT_H, enforce_retention_duration=False, full=True):
+                table.vacuum(_KEPT_H, dry_run=False, enforce_retention_duration=False, full=True)
+
+    def _open(self, name: str) -> DeltaTable | None:
+        try:
+            return DeltaTable(f"{self._root}/{name}")
+        except TableNotFoundError:
+            return None
+        except (DeltaError, OSError) as error:
+            raise PipelineError(
+                f"{self._root}/{name}: its log cannot be read: {_first_line(error)}; write the table anew"
+            ) from None
+
+
+def _version(table: DeltaTable | None) -> int:
+    return -1 if table is None else table.version()
+
+
+def _statistics(file: RowFile) -> str:
+    return orjson.dumps({"numRecords": file.rows}).decode()
+
+
+def _first_line(error: Exception) -> str:
+    """Without where in delta-rs it happened."""
+    return str(error).partition("\n")[0]
